@@ -1,0 +1,38 @@
+"""Speculative decoding on the hardware you own, with exactly the model's own output.
+
+Public names load lazily, so that ``import edgespec`` touches neither onnxruntime nor openvino.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgespec.llm import LLM as LLM
+    from edgespec.stream import GenerationResult as GenerationResult
+
+__version__ = "0.1.0"
+
+_CHECKOUT = Path(__file__).resolve().parent.parent
+if (_CHECKOUT / "pyproject.toml").exists():
+    # In a checkout the sub-packages lie beside this folder; a wheel carries them inside it.
+    __path__.append(str(_CHECKOUT))
+
+_LAZY = {
+    "LLM": "edgespec.llm",
+    "GenerationResult": "edgespec.stream",
+}
+
+__all__ = ["LLM", "GenerationResult", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'edgespec' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
