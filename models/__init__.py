@@ -1,0 +1,23 @@
+"""What a checkpoint is: its config, its layers by name and shape, and its weights read lazily."""
+
+from __future__ import annotations
+
+from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
+from edgespec.models.config import ModelConfig
+from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm
+from edgespec.models.rope import Rope
+from edgespec.models.tensors import TensorStore
+
+__all__ = [
+    "ARCHITECTURES",
+    "Attention",
+    "Checkpoint",
+    "Decoder",
+    "Linear",
+    "Mlp",
+    "ModelConfig",
+    "Norm",
+    "Rope",
+    "TensorStore",
+    "load_checkpoint",
+]

@@ -1,0 +1,150 @@
+"""A checkpoint folder as transformers writes it, checked before anything is read from it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgespec.errors import CheckpointError
+from edgespec.models.config import ModelConfig
+from edgespec.models.fields import Fields
+from edgespec.models.llama import Llama, Mistral
+from edgespec.models.qwen2 import Qwen2
+from edgespec.models.qwen3 import Qwen3
+from edgespec.models.tensors import TensorStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from edgespec.models.layers import Decoder
+
+ARCHITECTURES: Mapping[str, type[Llama]] = {
+    "llama": Llama,
+    "mistral": Mistral,
+    "qwen2": Qwen2,
+    "qwen3": Qwen3,
+}
+"""What can be loaded, by `model_type`."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+
+_HEAD = "lm_head.weight"
+_COMPARED_ROWS = 1024
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's description beside its weights, which stay on disk until they are read.
+
+    Attributes:
+        path: The folder.
+        config: The numbers of config.json and generation_config.json.
+        decoder: What the weights mean; every tensor it names is there, in its shape.
+        tensors: The weights.
+        tokenizer_files: Those of TOKENIZER_FILES that are present, by name.
+        chat_template: Jinja source of the default chat template, if there is one.
+    """
+
+    path: Path
+    config: ModelConfig
+    decoder: Decoder
+    tensors: TensorStore
+    tokenizer_files: Mapping[str, Path]
+    chat_template: str | None
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Describe the checkpoint in a folder and check every tensor's name, dtype and shape.
+
+    Raises:
+        UnsupportedModelError: It asks for something that is not implemented.
+        CheckpointError: Something is missing, damaged or inconsistent.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a folder: give a checkpoint's folder")
+    fields = Fields.read(path / "config.json")
+    model_type = fields.get("model_type")
+    architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
+    if architecture is None:
+        raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
+    config = ModelConfig.from_fields(
+        fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
+    )
+    decoder = architecture(config).decoder()
+    tensors = TensorStore(path)
+    _check_tensors(fields, decoder, tensors)
+    _log_unused(path, decoder, tensors)
+    return Checkpoint(
+        path=path,
+        config=config,
+        decoder=decoder,
+        tensors=tensors,
+        tokenizer_files={name: path / name for name in TOKENIZER_FILES if (path / name).is_file()},
+        chat_template=_chat_template(path),
+    )
+
+
+def _optional(path: Path) -> Fields:
+    return Fields.read(path) if path.exists() else Fields({}, str(path))
+
+
+def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorStore) -> None:
+    """Refuse weights that contradict the config, `tie_word_embeddings` included."""
+    tie = "tie_word_embeddings"
+    if not decoder.tied and _HEAD not in tensors.names:
+        raise fields.invalid(tie, f"contradicts the weights, which lack {_HEAD}")
+    tensors.check(decoder.tensors())
+    if decoder.tied and _HEAD in tensors.names and not _equal(tensors, _HEAD, decoder.embedding):
+        raise fields.invalid(tie, f"contradicts {_HEAD}, which differs from {decoder.embedding}")
+
+
+def _equal(tensors: TensorStore, first: str, second: str) -> bool:
+    shape = tensors.shape(first)
+    return shape == tensors.shape(second) and all(
+        np.array_equal(
+            tensors.read_rows(first, start, min(start + _COMPARED_ROWS, shape[0])),
+            tensors.read_rows(second, start, min(start + _COMPARED_ROWS, shape[0])),
+        )
+        for start in range(0, shape[0], _COMPARED_ROWS)
+    )
+
+
+def _log_unused(path: Path, decoder: Decoder, tensors: TensorStore) -> None:
+    """Name the tensors that nothing reads; old checkpoints carry RoPE's frequencies as tensors."""
+    unused = sorted(
+        name
+        for name in tensors.names - decoder.tensors().keys()
+        if name != _HEAD and not name.endswith(".rotary_emb.inv_freq")
+    )
+    if unused:
+        _log.warning("%s: %d tensors are not used, %s first", path, len(unused), unused[0])
+
+
+def _chat_template(path: Path) -> str | None:
+    """The template from its own file or, as it was before, from the tokenizer's config."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file} cannot be read ({error}): download it again") from error
+    fields = _optional(path / "tokenizer_config.json")
+    template = fields.get("chat_template")
+    if isinstance(template, list):
+        named = [item for item in template if isinstance(item, dict)]
+        template = next((t.get("template") for t in named if t.get("name") == "default"), None)
+    if template is not None and not isinstance(template, str):
+        raise fields.invalid("chat_template", "must be text or a list of named templates")
+    return template

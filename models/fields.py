@@ -1,0 +1,127 @@
+"""Checked reading of the JSON files of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgespec.errors import CheckpointError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Fields:
+    """One JSON object whose fields are checked as they are read; null counts as absent.
+
+    Attributes:
+        values: The object as JSON gave it.
+        source: Where it stands, as error messages begin: a path, then the names of the groups.
+    """
+
+    values: Mapping[str, object]
+    source: str
+
+    @classmethod
+    def read(cls, path: Path) -> Fields:
+        """Read a file that holds one JSON object.
+
+        Raises:
+            CheckpointError: The file is missing, unreadable, not JSON or not an object.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{path} does not exist: give a folder as save_pretrained writes it"
+            ) from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"{path} cannot be read as JSON ({error}): download it again"
+            ) from error
+        if not isinstance(values, dict):
+            raise CheckpointError(
+                f"{path} holds {reprlib.repr(values)}, not a JSON object: download it again"
+            )
+        return cls(values, str(path))
+
+    def with_defaults(self, defaults: Mapping[str, object]) -> Fields:
+        """The same object with fields added; those it has, null ones too, stay as they are."""
+        return Fields({**defaults, **self.values}, self.source)
+
+    def get(self, name: str) -> object:
+        """A field as JSON gave it, None when absent."""
+        return self.values.get(name)
+
+    def group(self, name: str) -> Fields:
+        """A nested object, empty when absent.
+
+        Raises:
+            CheckpointError: The field is not an object.
+        """
+        value = self.get(name)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise self.invalid(name, "must be an object")
+        return Fields(value, f"{self.source}: {name}")
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A positive integer.
+
+        Raises:
+            CheckpointError: It is something else, or absent without a default.
+        """
+        value = self.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.invalid(name, "must be a positive integer")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A positive finite number.
+
+        Raises:
+            CheckpointError: It is something else, or absent without a default.
+        """
+        value = self.get(name)
+        if value is None and default is not None:
+            return default
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not 0 < value < math.inf
+        ):
+            raise self.invalid(name, "must be a positive number")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        """A boolean, false when absent.
+
+        Raises:
+            CheckpointError: It is something else.
+        """
+        value = self.get(name)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            raise self.invalid(name, "must be true or false")
+        return value
+
+    def invalid(self, name: str, rule: str) -> CheckpointError:
+        """The error for a field that breaks a rule, with its value."""
+        return CheckpointError(f"{self._shown(name)} {rule}: correct the file or download it again")
+
+    def unsupported(self, name: str, remedy: str) -> UnsupportedModelError:
+        """The error for a field that asks for something not implemented, with its value."""
+        return UnsupportedModelError(f"{self._shown(name)} is not supported: {remedy}")
+
+    def _shown(self, name: str) -> str:
+        value = self.get(name)
+        return f"{self.source}: {name}={'(absent)' if value is None else reprlib.repr(value)}"

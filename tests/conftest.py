@@ -1,0 +1,70 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import settings
+
+from edgespec.cli import main
+
+# The same examples every time, however slow the machine is.
+settings.register_profile("edgespec", derandomize=True, deadline=None)
+settings.load_profile("edgespec")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_its_own(tmp_path_factory):
+    """Neither read nor fill the user's cache, in this process and those it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    """Run the CLI in this process: exit code, stdout, stderr."""
+
+    def run(*arguments, stdin=b"", terminal=False):
+        class Stdin(io.TextIOWrapper):
+            def isatty(self):
+                return terminal
+
+        monkeypatch.setattr(sys, "stdin", Stdin(io.BytesIO(stdin)))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return SimpleNamespace(code=code, out=captured.out, err=captured.err)
+
+    return run
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Run the CLI in a process of its own, away from the checkout."""
+    started = []
+
+    def run(*arguments, **environment):
+        # A shell's background job ignores SIGINT, and so would its children.
+        code = (
+            "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+            "from edgespec.cli import main; sys.exit(main())"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=tmp_path, env={**os.environ, **environment},
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()

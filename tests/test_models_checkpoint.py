@@ -1,0 +1,240 @@
+"""Checkpoints of every architecture: the description must be the model that transformers saved."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from safetensors.numpy import load_file, save_file
+
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models import Linear, load_checkpoint
+
+ARCHITECTURES = ["llama", "mistral", "qwen2", "qwen3"]
+
+
+def linear(tensors, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+    bias = None if layer.bias is None else torch.from_numpy(tensors.read(layer.bias))
+    return torch.nn.functional.linear(x, torch.from_numpy(tensors.read(layer.weight)), bias)
+
+
+def rms_norm(tensors, norm, x: torch.Tensor) -> torch.Tensor:
+    weight = torch.from_numpy(tensors.read(norm.weight))
+    return torch.nn.functional.rms_norm(x, (norm.size,), weight, norm.eps)
+
+
+def rotate(x: torch.Tensor, inv_freq: np.ndarray) -> torch.Tensor:
+    """Apply RoPE to [heads, positions, head_dim]."""
+    angles = torch.outer(torch.arange(x.shape[1]).float(), torch.from_numpy(inv_freq)).repeat(1, 2)
+    first, second = x.chunk(2, dim=-1)
+    return x * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
+
+
+def attend(tensors, layer, rope, x: torch.Tensor) -> torch.Tensor:
+    normed = rms_norm(tensors, layer.norm, x)
+
+    def heads(projection):
+        split = linear(tensors, projection, normed).unflatten(-1, (-1, layer.head_dim))
+        return split.transpose(0, 1)
+
+    q, k, v = heads(layer.q), heads(layer.k), heads(layer.v)
+    if layer.q_norm is not None:
+        q, k = rms_norm(tensors, layer.q_norm, q), rms_norm(tensors, layer.k_norm, k)
+    mixed = torch.nn.functional.scaled_dot_product_attention(
+        rotate(q, rope.inv_freq)[None],
+        rotate(k, rope.inv_freq)[None],
+        v[None],
+        is_causal=True,
+        enable_gqa=True,
+    )
+    return linear(tensors, layer.o, mixed[0].transpose(0, 1).flatten(1))
+
+
+def logits(checkpoint, ids: torch.Tensor) -> torch.Tensor:
+    """Run the description literally, as its docstrings say."""
+    decoder, tensors = checkpoint.decoder, checkpoint.tensors
+    x = torch.from_numpy(tensors.read(decoder.embedding))[ids]
+    for attention, mlp in decoder.layers:
+        x = x + attend(tensors, attention, decoder.rope, x)
+        normed = rms_norm(tensors, mlp.norm, x)
+        gate = torch.nn.functional.silu(linear(tensors, mlp.gate, normed))
+        x = x + linear(tensors, mlp.down, gate * linear(tensors, mlp.up, normed))
+    return linear(tensors, decoder.lm_head, rms_norm(tensors, decoder.norm, x))
+
+
+def assert_same_logits(checkpoint, model) -> None:
+    ids = torch.arange(40) * 7 % checkpoint.decoder.vocab_size
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    assert expected.std() > 0.3
+    torch.testing.assert_close(logits(checkpoint, ids), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["separate", "tied"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_description_computes_what_transformers_computes(tmp_path, architecture, tied):
+    model = make_checkpoint(tmp_path, architecture, tie_word_embeddings=tied)
+    assert_same_logits(load_checkpoint(tmp_path), model)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param({"attention_bias": True, "mlp_bias": True}, id="biases"),
+        pytest.param({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, id="theta"),
+        pytest.param(
+            {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0}},
+            id="linear",
+        ),
+        pytest.param(
+            {
+                "rope_parameters": {
+                    "rope_theta": 1e4,
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 128,
+                }
+            },
+            id="llama3",
+        ),
+        pytest.param({"head_dim": None, "num_key_value_heads": None}, id="plain heads"),
+    ],
+)
+def test_llama_variants(tmp_path, overrides):
+    model = make_checkpoint(tmp_path, "llama", **overrides)
+    assert_same_logits(load_checkpoint(tmp_path), model)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["separate", "tied"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_exactly_the_saved_tensors_are_expected(tmp_path, architecture, tied, caplog):
+    make_checkpoint(tmp_path, architecture, tie_word_embeddings=tied)
+    checkpoint = load_checkpoint(tmp_path)
+    expected = checkpoint.decoder.tensors()
+    assert expected.keys() == checkpoint.tensors.names
+    assert checkpoint.decoder.tied == tied
+    assert (checkpoint.decoder.lm_head.weight == checkpoint.decoder.embedding) == tied
+    assert not caplog.records
+
+
+def rewrite(path, change) -> None:
+    """Apply a change to the tensors of a single-file checkpoint."""
+    tensors = load_file(path / "model.safetensors")
+    change(tensors)
+    save_file(tensors, path / "model.safetensors")
+
+
+def test_wrong_shape(tmp_path):
+    make_checkpoint(tmp_path, "qwen2")
+    edit_json(tmp_path / "config.json", intermediate_size=128)
+    with pytest.raises(CheckpointError, match=r"gate_proj\.weight has shape \[160, 64\].*128, 64"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.layers.1.self_attn.k_proj.bias", "model.norm.weight", "model.embed_tokens.weight"],
+)
+def test_missing_tensor(tmp_path, name):
+    make_checkpoint(tmp_path, "qwen2")
+    rewrite(tmp_path, lambda tensors: tensors.pop(name))
+    with pytest.raises(CheckpointError, match=f"has no tensor {name}"):
+        load_checkpoint(tmp_path)
+
+
+def test_more_layers_than_weights(tmp_path):
+    make_checkpoint(tmp_path, "llama")
+    edit_json(tmp_path / "config.json", num_hidden_layers=3)
+    with pytest.raises(CheckpointError, match=r"has no tensor model\.layers\.2\.input_layernorm"):
+        load_checkpoint(tmp_path)
+
+
+def test_missing_head_is_an_error_unless_tied(tmp_path):
+    make_checkpoint(tmp_path, "llama", tie_word_embeddings=True)
+    edit_json(tmp_path / "config.json", tie_word_embeddings=False)
+    with pytest.raises(CheckpointError, match=r"tie_word_embeddings=False.*lack lm_head\.weight"):
+        load_checkpoint(tmp_path)
+
+
+def test_tied_with_a_head_in_the_file(tmp_path):
+    """The head may be there if it is the embedding; transformers would use another one untied."""
+    make_checkpoint(tmp_path, "llama", tie_word_embeddings=True, vocab_size=2100)
+    embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
+    rewrite(tmp_path, lambda tensors: tensors.update({"lm_head.weight": embedding.copy()}))
+    assert load_checkpoint(tmp_path).decoder.tied
+    embedding[2099, 63] += 1
+    rewrite(tmp_path, lambda tensors: tensors.update({"lm_head.weight": embedding}))
+    with pytest.raises(CheckpointError, match="tie_word_embeddings=True contradicts lm_head"):
+        load_checkpoint(tmp_path)
+
+
+def test_unsupported_dtype(tmp_path):
+    make_checkpoint(tmp_path, "llama")
+    rewrite(
+        tmp_path,
+        lambda tensors: tensors.update({"model.norm.weight": np.ones(64, dtype=np.int8)}),
+    )
+    with pytest.raises(UnsupportedModelError, match=r"model\.norm\.weight has dtype I8"):
+        load_checkpoint(tmp_path)
+
+
+def test_tensors_that_nothing_reads_are_logged_once(tmp_path, caplog):
+    make_checkpoint(tmp_path, "llama")
+    ones = np.ones(3, dtype=np.float32)
+    known = {f"model.layers.{index}.self_attn.rotary_emb.inv_freq": ones for index in range(2)}
+    rewrite(tmp_path, lambda tensors: tensors.update(known))
+    load_checkpoint(tmp_path)
+    assert not caplog.records
+    rewrite(tmp_path, lambda tensors: tensors.update({"value_head.weight": ones}))
+    with caplog.at_level(logging.WARNING):
+        load_checkpoint(tmp_path)
+    assert len(caplog.records) == 1
+    assert "value_head.weight" in caplog.text
+
+
+def test_tokenizer_files(tmp_path):
+    make_checkpoint(tmp_path, "llama")
+    assert load_checkpoint(tmp_path).tokenizer_files.keys() == {"generation_config.json"}
+    tokenizer = write_tokenizer(tmp_path, 331)
+    text = "def wrap(text):\n    return 'héllo'"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    files = load_checkpoint(tmp_path).tokenizer_files
+    assert files.keys() == {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert all(file.is_file() and file.name == name for name, file in files.items())
+
+
+def test_chat_template(tmp_path):
+    make_checkpoint(tmp_path, "llama")
+    write_tokenizer(tmp_path, 331)
+    settings = tmp_path / "tokenizer_config.json"
+    assert load_checkpoint(tmp_path).chat_template is None
+    edit_json(settings, chat_template="{{ messages }}")
+    assert load_checkpoint(tmp_path).chat_template == "{{ messages }}"
+    edit_json(
+        settings,
+        chat_template=[
+            {"name": "tool_use", "template": "tools"},
+            {"name": "default", "template": "plain"},
+        ],
+    )
+    assert load_checkpoint(tmp_path).chat_template == "plain"
+    (tmp_path / "chat_template.jinja").write_text("own file", encoding="utf-8")
+    checkpoint = load_checkpoint(tmp_path)
+    assert checkpoint.chat_template == "own file"
+    assert "chat_template.jinja" in checkpoint.tokenizer_files
+
+
+def test_unusable_chat_template(tmp_path):
+    make_checkpoint(tmp_path, "llama")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": 5}))
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: chat_template=5"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja cannot be read"):
+        load_checkpoint(tmp_path)

@@ -1,0 +1,187 @@
+"""config.json: defaults, end-of-text ids, and everything that is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from checkpoints import ARCHITECTURES as TRANSFORMERS
+from checkpoints import ODD_SHAPES, edit_json, make_checkpoint
+
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models import ARCHITECTURES, ModelConfig, load_checkpoint
+from edgespec.models.fields import Fields
+
+SIZES = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 32,
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved")
+    make_checkpoint(path, "llama")
+    return {file.name: file for file in path.iterdir()}
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A llama checkpoint whose config and generation config may be edited."""
+    for name, file in saved.items():
+        if name.endswith(".json"):
+            (tmp_path / name).write_bytes(file.read_bytes())
+        else:
+            (tmp_path / name).symlink_to(file)
+    return tmp_path
+
+
+def bare_config(model_type: str, **values: object) -> ModelConfig:
+    given = Fields({"model_type": model_type, **SIZES, **values}, "config.json")
+    return ModelConfig.from_fields(
+        given.with_defaults(ARCHITECTURES[model_type].defaults),
+        Fields({}, "generation_config.json"),
+    )
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
+def test_absent_fields_take_transformers_defaults(model_type):
+    reference = TRANSFORMERS[model_type][0](**SIZES)
+    config = bare_config(model_type)
+    head_dim = getattr(reference, "head_dim", None) or reference.hidden_size // 32
+    assert config.head_dim == head_dim
+    assert config.kv_heads == reference.num_key_value_heads
+    assert config.norm_eps == reference.rms_norm_eps
+    assert config.context_length == reference.max_position_embeddings
+    assert config.tied == reference.tie_word_embeddings
+    assert config.eos_ids == (() if reference.eos_token_id is None else (reference.eos_token_id,))
+
+
+def test_mistral_without_its_window_field_has_the_default_window():
+    with pytest.raises(UnsupportedModelError, match="sliding_window=4096"):
+        bare_config("mistral")
+    config = bare_config("mistral", sliding_window=None)
+    assert (config.kv_heads, config.context_length) == (8, 131072)
+
+
+def test_null_kv_heads_means_as_many_as_heads():
+    assert bare_config("mistral", sliding_window=None, num_key_value_heads=None).kv_heads == 32
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 4096},
+        {"model_type": "qwen2", "sliding_window": 16},
+        {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 32768},
+        {"model_type": "qwen3", "layer_types": ["full_attention"]},
+        {"model_type": "llama", "pretraining_tp": 2, "layer_types": None},
+    ],
+)
+def test_harmless_settings_load(values):
+    assert bare_config(**values).num_layers == 1
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [
+        ({"eos_token_id": [7, 9]}, {"eos_token_id": 3}, (7, 9)),
+        ({"eos_token_id": 7}, {"eos_token_id": [3, 4]}, (7,)),
+        ({"eos_token_id": None}, {"eos_token_id": [3, 4]}, (3, 4)),
+        (None, {"eos_token_id": 3}, (3,)),
+        (None, {"eos_token_id": None}, ()),
+    ],
+)
+def test_eos_ids(folder, generation, config, expected):
+    edit_json(folder / "config.json", **config)
+    (folder / "generation_config.json").unlink()
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    assert load_checkpoint(folder).config.eos_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "gpt2"}, ["model_type='gpt2'", "qwen3"]),
+        ({"model_type": None}, ["model_type=(absent)"]),
+        ({"model_type": ["llama"]}, ["model_type=['llama']"]),
+        ({"hidden_act": "gelu"}, ["hidden_act='gelu'"]),
+        ({"model_type": "mistral", "sliding_window": 128}, ["sliding_window=128", "512"]),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64},
+            ["sliding_window=64"],
+        ),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            ["layer_types", "'sliding_attention'", "layer 1"],
+        ),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, ["rope_type='yarn'"]),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            ["quantization_config", "quant_method='gptq'"],
+        ),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, words):
+    edit_json(folder / "config.json", **changes)
+    with pytest.raises(UnsupportedModelError) as error:
+        load_checkpoint(folder)
+    assert all(word in str(error.value) for word in ["config.json", *words])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": None}, ["hidden_size=(absent)"]),
+        ({"vocab_size": 0}, ["vocab_size=0"]),
+        ({"num_hidden_layers": "2"}, ["num_hidden_layers='2'"]),
+        ({"intermediate_size": True}, ["intermediate_size=True"]),
+        ({"rms_norm_eps": 0}, ["rms_norm_eps=0"]),
+        ({"num_key_value_heads": 3}, ["num_key_value_heads=3", "num_attention_heads=4"]),
+        ({"head_dim": None, "hidden_size": 66}, ["hidden_size=66", "num_attention_heads=4"]),
+        ({"head_dim": 25}, ["head_dim=25", "even"]),
+        ({"attention_bias": "no"}, ["attention_bias='no'"]),
+        ({"layer_types": "full_attention"}, ["layer_types='full_attention'"]),
+        ({"quantization_config": "gptq"}, ["quantization_config='gptq'"]),
+        ({"eos_token_id": "</s>"}, ["eos_token_id='</s>'"]),
+        ({"eos_token_id": [1, -2]}, ["eos_token_id=[1, -2]"]),
+    ],
+)
+def test_impossible_values_are_named(folder, changes, words):
+    (folder / "generation_config.json").unlink()
+    edit_json(folder / "config.json", **changes)
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(folder)
+    assert all(word in str(error.value) for word in ["config.json", *words])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"model_type": "llama"', b"[1]", b"\xff\xfe", b"[" * 100_000, b"null"]
+)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_invalid_json(folder, name, content):
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=name):
+        load_checkpoint(folder)
+
+
+def test_missing_config_and_folder(folder):
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"config\.json does not exist"):
+        load_checkpoint(folder)
+    with pytest.raises(CheckpointError, match="nowhere is not a folder"):
+        load_checkpoint(folder / "nowhere")
+
+
+def test_odd_shapes_are_read(folder):
+    config = load_checkpoint(folder).config
+    assert config.model_type == "llama"
+    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (331, 64, 160)
+    assert (config.num_layers, config.heads, config.kv_heads, config.head_dim) == (2, 4, 1, 24)
+    assert config.norm_eps == ODD_SHAPES["rms_norm_eps"]
+    assert config.context_length == ODD_SHAPES["max_position_embeddings"]
+    assert config.rope.inv_freq.shape == (12,)
