@@ -1,0 +1,78 @@
+"""Frozen dataclasses to and from JSON, with errors that say which field is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class RecordError(ValueError):
+    """A JSON value that does not fit the dataclass; the message names its place."""
+
+
+def encode(record: object) -> Any:
+    """A dataclass (nested, with tuples and dicts) as plain JSON values."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {f.name: encode(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): encode(value) for key, value in record.items()}
+    if isinstance(record, (tuple, list)):
+        return [encode(value) for value in record]
+    return record
+
+
+def decode(kind: type[T], data: Any, where: str) -> T:
+    """The dataclass `kind` from JSON values.
+
+    Fields the dataclass does not know are refused: they mean another format.
+
+    Raises:
+        RecordError: naming the place (`where.field`), what was expected and what was found.
+    """
+    value: T = _decode(kind, data, where)
+    return value
+
+
+def _decode(kind: Any, data: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _decode_record(kind, data, where)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        items = _expect(list, data, where)
+        return tuple(_decode(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(items))
+    if origin is dict:
+        pairs = _expect(dict, data, where)
+        return {key: _decode(arguments[1], v, f"{where}.{key}") for key, v in pairs.items()}
+    if origin in (Union, types.UnionType):
+        kinds = [a for a in arguments if a is not type(None)]
+        absent = data is None and len(kinds) < len(arguments)
+        return None if absent else _decode(kinds[0], data, where)
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    return _expect(kind, data, where)
+
+
+def _decode_record(kind: Any, data: Any, where: str) -> Any:
+    items = _expect(dict, data, where)
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    for name in items:
+        if name not in fields:
+            raise RecordError(f"{where}.{name}: unknown field")
+    hints = get_type_hints(kind)
+    values = {}
+    for name, field in fields.items():
+        if name in items:
+            values[name] = _decode(hints[name], items[name], f"{where}.{name}")
+        elif field.default is dataclasses.MISSING:
+            raise RecordError(f"{where}.{name}: missing")
+    return kind(**values)
+
+
+def _expect(kind: type, data: Any, where: str) -> Any:
+    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        raise RecordError(f"{where}: expected {kind.__name__}, found {data!r:.80}")
+    return data
