@@ -1,0 +1,23 @@
+"""From a checkpoint to a bundle of quantized ONNX graphs, without torch."""
+
+from __future__ import annotations
+
+from edgespec.export.exporter import (
+    BLOCK_SIZES,
+    KV_PRECISIONS,
+    PRECISIONS,
+    ExportOptions,
+    ExportReport,
+    export_bundle,
+)
+from edgespec.export.source import resolve_checkpoint
+
+__all__ = [
+    "BLOCK_SIZES",
+    "KV_PRECISIONS",
+    "PRECISIONS",
+    "ExportOptions",
+    "ExportReport",
+    "export_bundle",
+    "resolve_checkpoint",
+]

@@ -1,0 +1,226 @@
+"""How weights are stored and multiplied: the layer that every architecture is given.
+
+A `WeightFormat` emits linear layers and embeddings into a graph. Quantization lives here alone;
+nothing that composes a model asks for the precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from edgespec.export.graph import CONTRIB, DataFile, GraphBuilder
+from edgespec.export.quantize import QuantizedRows, quantize_rows
+from edgespec.models import Linear, TensorStore
+
+# One tile of float32 rows stays in a core's L2 cache while it is quantized.
+_TILE_VALUES = 1 << 18
+_THREADS = 2
+
+Progress = Callable[[int], None]
+
+
+@dataclass
+class WeightStream:
+    """Streams tensors of a checkpoint into the data file of one stage, a few rows at a time.
+
+    Attributes:
+        data: the external data file.
+        tensors: the checkpoint.
+        progress: called with the number of weights just written.
+        errors: filled with the relative RMS error of each quantized tensor.
+    """
+
+    data: DataFile
+    tensors: TensorStore
+    progress: Progress
+    errors: dict[str, float] = field(default_factory=dict)
+    _written: dict[tuple[str, str], _Written] = field(default_factory=dict)
+
+    def floats(self, name: str, dtype: type[np.floating]) -> _Written:
+        """Write a tensor as it is; a second call for the same bytes returns the first's place."""
+        key = (name, np.dtype(dtype).name)
+        if key not in self._written:
+            shape = self.tensors.shape(name)
+            nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            offset = self.data.begin(nbytes)
+            for tile in self._tiles(name):
+                self.data.write(tile.astype(dtype))
+                self.progress(tile.size)
+            self._written[key] = _Written(offset, nbytes, 0, 0)
+        return self._written[key]
+
+    def blocks(self, name: str, bits: int, block_size: int) -> _Written:
+        """Quantize a [N, K] matrix: packed bytes first, then its scales."""
+        key = (name, f"int{bits}/{block_size}")
+        if key not in self._written:
+            rows, width = self.tensors.shape(name)
+            blocks = -(-width // block_size)
+            nbytes = rows * blocks * block_size * bits // 8
+            offset = self.data.begin(nbytes)
+            scales, error, norm = [], 0.0, 0.0
+            for part in self._quantized(name, bits, block_size):
+                self.data.write(part.packed)
+                self.progress(len(part.packed) * width)
+                scales.append(part.scales)
+                error += part.squared_error
+                norm += part.squared_norm
+            self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
+            scale_offset = self.data.begin(rows * blocks * 4)
+            self.data.write(np.concatenate(scales))
+            self._written[key] = _Written(offset, nbytes, scale_offset, rows * blocks * 4)
+        return self._written[key]
+
+    def _tiles(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
+        for start, stop in self._tile_bounds(name):
+            yield self.tensors.read_rows(name, start, stop)
+
+    def _tile_bounds(self, name: str) -> Iterator[tuple[int, int]]:
+        rows, *rest = self.tensors.shape(name)
+        step = max(1, _TILE_VALUES // max(1, int(np.prod(rest))))
+        return ((start, min(start + step, rows)) for start in range(0, rows, step))
+
+    def _quantized(self, name: str, bits: int, block_size: int) -> Iterator[QuantizedRows]:
+        def work(bounds: tuple[int, int]) -> QuantizedRows:
+            return quantize_rows(self.tensors.read_rows(name, *bounds), bits, block_size)
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            yield from pool.map(work, self._tile_bounds(name))
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Where a tensor lies in the data file."""
+
+    offset: int
+    nbytes: int
+    scale_offset: int
+    scale_nbytes: int
+
+
+class WeightFormat(Protocol):
+    """A precision: how a matrix is stored, multiplied with and looked up in."""
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, layer: Linear) -> str:
+        """[S, K] float32 times the layer's [N, K] weight, transposed: [S, N] float32."""
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """Rows of the [V, D] matrix `name` for [S] int64 ids: [S, D] float32."""
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """int4 or int8 in blocks along K, for MatMulNBits and GatherBlockQuantized."""
+
+    bits: int
+    block_size: int
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, layer: Linear) -> str:
+        """See `WeightFormat`."""
+        blocks = -(-layer.in_features // self.block_size)
+        packed, scales = self._declare(
+            graph, weights, layer.weight, (layer.out_features, blocks, self._blob)
+        )
+        y = graph.op(
+            "MatMulNBits",
+            x,
+            packed,
+            scales,
+            domain=CONTRIB,
+            K=layer.in_features,
+            N=layer.out_features,
+            bits=self.bits,
+            block_size=self.block_size,
+            accuracy_level=4,  # int8 activations on CPUs: the integer dot product is the fast one
+        )
+        return _add_bias(graph, weights, y, layer)
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """See `WeightFormat`."""
+        rows, width = weights.tensors.shape(name)
+        if width % self.block_size:
+            # GatherBlockQuantized has no padded blocks; such a small matrix stays half precision.
+            return FloatFormat(np.float16).embedding(graph, weights, ids, name)
+        shape = (rows, width * self.bits // 8)
+        packed, scales = self._declare(graph, weights, name, shape, suffix="/rows")
+        return graph.op(
+            "GatherBlockQuantized",
+            packed,
+            ids,
+            scales,
+            domain=CONTRIB,
+            bits=self.bits,
+            block_size=self.block_size,
+            gather_axis=0,
+            quantize_axis=1,
+        )
+
+    @property
+    def _blob(self) -> int:
+        return self.block_size * self.bits // 8
+
+    def _declare(
+        self,
+        graph: GraphBuilder,
+        weights: WeightStream,
+        name: str,
+        shape: tuple[int, ...],
+        suffix: str = "",
+    ) -> tuple[str, str]:
+        place = weights.blocks(name, self.bits, self.block_size)
+        packed = graph.external(
+            f"{name}.packed{suffix}", TensorProto.UINT8, shape, place.offset, place.nbytes
+        )
+        scales = graph.external(
+            f"{name}.scales{suffix}",
+            TensorProto.FLOAT,
+            (shape[0], place.scale_nbytes // 4 // shape[0]),
+            place.scale_offset,
+            place.scale_nbytes,
+        )
+        return packed, scales
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """fp16 or fp32 as stored; the arithmetic is float32."""
+
+    dtype: type[np.floating]
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, layer: Linear) -> str:
+        """See `WeightFormat`."""
+        weight = self._declare(graph, weights, layer.weight)
+        return _add_bias(graph, weights, graph.op("Gemm", x, weight, transB=1), layer)
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """See `WeightFormat`."""
+        stored = _stored(graph, weights, name, self.dtype)
+        rows = graph.op("Gather", stored, ids, axis=0)
+        return rows if self.dtype is np.float32 else graph.op("Cast", rows, to=TensorProto.FLOAT)
+
+    def _declare(self, graph: GraphBuilder, weights: WeightStream, name: str) -> str:
+        stored = _stored(graph, weights, name, self.dtype)
+        if self.dtype is np.float32:
+            return stored
+        return graph.op("Cast", stored, to=TensorProto.FLOAT)
+
+
+def vector(graph: GraphBuilder, weights: WeightStream, name: str) -> str:
+    """A norm's weight or a bias: always float32."""
+    return _stored(graph, weights, name, np.float32)
+
+
+def _stored(graph: GraphBuilder, weights: WeightStream, name: str, dtype: type[np.floating]) -> str:
+    place = weights.floats(name, dtype)
+    kind = TensorProto.FLOAT if dtype is np.float32 else TensorProto.FLOAT16
+    return graph.external(name, kind, weights.tensors.shape(name), place.offset, place.nbytes)
+
+
+def _add_bias(graph: GraphBuilder, weights: WeightStream, y: str, layer: Linear) -> str:
+    return graph.op("Add", y, vector(graph, weights, layer.bias)) if layer.bias else y

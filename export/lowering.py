@@ -1,0 +1,209 @@
+"""Lowers a decoder's description to one stateless ONNX stage (docs/architecture.md, the graph).
+
+A stage never appends to a cache. It reads the past as it stands, attends to it and to its own new
+rows, and returns the new keys and values. Who may see what is the caller's, in `attention_bias`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from edgespec.bundle import Tensor
+from edgespec.export.formats import WeightFormat, WeightStream, vector
+from edgespec.export.graph import GraphBuilder
+from edgespec.models import Attention, Decoder, Linear, Mlp, Norm
+
+FLOAT, HALF, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
+CANDIDATES = 128  # of a draft's tokens; sampling noise can lift an unlikely one to the top
+_DTYPES = {FLOAT: "float32", HALF: "float16", INT64: "int64"}
+
+
+@dataclass(frozen=True)
+class StageFormats:
+    """Precisions and results of one stage.
+
+    Attributes:
+        layers: of the linear layers.
+        embedding: of the embedding.
+        head: of the output projection.
+        kv_dtype: ONNX element type of the cache, FLOAT or HALF.
+        candidates: for a draft: among how many ids (the tokenizer's, without padding) the graph
+            picks the likeliest; 0: the graph returns all logits.
+    """
+
+    layers: WeightFormat
+    embedding: WeightFormat
+    head: WeightFormat
+    kv_dtype: int
+    candidates: int
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What every attention needs: rotations [S, 1, hd], bias [G * S, C + S], lengths (C, S)."""
+
+    cos: str
+    sin: str
+    bias: str
+    lengths: str
+
+
+class StageLowering:
+    """Emits the whole decoder as one stage.
+
+    Args:
+        graph: receives the nodes.
+        weights: streams the checkpoint's tensors into the stage's data file.
+        formats: the precisions.
+    """
+
+    def __init__(self, graph: GraphBuilder, weights: WeightStream, formats: StageFormats) -> None:
+        self._graph = graph
+        self._weights = weights
+        self._formats = formats
+        self.inputs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+
+    def emit(self, decoder: Decoder) -> None:
+        """Fill the graph; `inputs` and `outputs` then list the boundary tensors."""
+        g = self._graph
+        attention = decoder.layers[0][0]
+        ids = self._input("input_ids", INT64, "S")
+        rows = self._emit_rows(attention)
+        hidden = self._formats.embedding.embedding(g, self._weights, ids, decoder.embedding)
+        new_kv: list[str] = []
+        for index, (attend, mlp) in enumerate(decoder.layers):
+            hidden = g.op("Add", hidden, self._attention(hidden, index, attend, rows, new_kv))
+            hidden = g.op("Add", hidden, self._mlp(hidden, mlp))
+        # Only the rows that are asked for pay for the vocabulary.
+        chosen = g.op("Gather", hidden, self._input("logit_rows", INT64, "R"), axis=0)
+        normed = self._norm(chosen, decoder.norm)
+        logits = self._formats.head.linear(g, self._weights, normed, decoder.lm_head)
+        if self._formats.candidates:
+            self._emit_candidates(logits, decoder.vocab_size)
+        else:
+            self._output("logits", logits, FLOAT, "R", decoder.vocab_size)
+        shape = (len(decoder.layers), 2, attention.kv_heads, "S", attention.head_dim)
+        stacked = g.op("Concat", *new_kv, axis=0)
+        stacked = g.op("Reshape", stacked, g.ints(*(-1 if d == "S" else int(d) for d in shape)))
+        self._output("new_kv", stacked, self._formats.kv_dtype, *shape)
+
+    def _emit_rows(self, attention: Attention) -> _Rows:
+        g = self._graph
+        cos = self._input("rope_cos", FLOAT, "S", attention.head_dim)
+        sin = self._input("rope_sin", FLOAT, "S", attention.head_dim)
+        bias = self._input("attention_bias", FLOAT, "S", "C+S")
+        # Split sizes come from the host: bounds computed inside a graph have gone wrong on GPUs.
+        lengths = self._input("lengths", INT64, 2)
+        group = attention.heads // attention.kv_heads
+        if group > 1:
+            bias = g.op("Concat", *[bias] * group, axis=0)
+        return _Rows(
+            g.op("Unsqueeze", cos, g.ints(1)),
+            g.op("Unsqueeze", sin, g.ints(1)),
+            bias,
+            lengths,
+        )
+
+    def _emit_candidates(self, logits: str, vocab_size: int) -> None:
+        """All that a draft needs of its logits, so that no [R, V] leaves the engine."""
+        g, size = self._graph, self._formats.candidates
+        if size < vocab_size:
+            logits = g.op("Slice", logits, g.ints(0), g.ints(size), g.ints(1))
+        count = min(CANDIDATES, size)
+        top, ids = g.multi_op("TopK", logits, g.ints(count), outputs=2, axis=-1, sorted=1)
+        peak = g.op("Slice", top, g.ints(0), g.ints(1), g.ints(1))
+        total = g.op("ReduceSum", g.op("Exp", g.op("Sub", logits, peak)), g.ints(1), keepdims=1)
+        normalizer = g.op("Squeeze", g.op("Add", g.op("Log", total), peak), g.ints(1))
+        self._output("top_ids", ids, INT64, "R", count)
+        self._output("top_logits", top, FLOAT, "R", count)
+        self._output("logsumexp", normalizer, FLOAT, "R")
+
+    def _attention(
+        self, hidden: str, index: int, layer: Attention, rows: _Rows, new_kv: list[str]
+    ) -> str:
+        """Split attention: past and new rows meet only in the scores, so nothing copies K or V."""
+        g, kv, hd = self._graph, layer.kv_heads, layer.head_dim
+        x = self._norm(hidden, layer.norm)
+        q = self._rotated_heads(x, layer.q, layer.heads, layer.q_norm, rows)
+        k = self._rotated_heads(x, layer.k, kv, layer.k_norm, rows)
+        v = g.op("Transpose", self._heads(x, layer.v, kv), perm=[1, 0, 2])
+        k_stored, v_stored = self._store(k, new_kv), self._store(v, new_kv)
+        past_k = self._past(index, "key", layer)
+        past_v = self._past(index, "value", layer)
+
+        q = g.op("Mul", q, g.constant(hd**-0.5, np.float32))
+        q = g.op("Reshape", q, g.ints(kv, -1, hd))  # [KV, G * S, hd]: a group shares its keys
+        scores = g.op("Concat", self._scores(q, past_k), self._scores(q, k_stored), axis=-1)
+        shares = g.op("Softmax", g.op("Add", scores, rows.bias), axis=-1)
+        old, new = g.multi_op("Split", shares, rows.lengths, outputs=2, axis=-1)
+        mixed = g.op("Add", g.op("MatMul", old, past_v), g.op("MatMul", new, v_stored))
+        mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
+        mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
+        mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))
+        return self._linear(mixed, layer.o)
+
+    def _mlp(self, hidden: str, layer: Mlp) -> str:
+        g = self._graph
+        x = self._norm(hidden, layer.norm)
+        gate = self._linear(x, layer.gate)
+        gate = g.op("Mul", gate, g.op("Sigmoid", gate))
+        return self._linear(g.op("Mul", gate, self._linear(x, layer.up)), layer.down)
+
+    def _heads(self, x: str, layer: Linear, heads: int) -> str:
+        """[S, heads, hd]."""
+        shape = self._graph.ints(-1, heads, layer.out_features // heads)
+        return self._graph.op("Reshape", self._linear(x, layer), shape)
+
+    def _rotated_heads(
+        self, x: str, layer: Linear, heads: int, norm: Norm | None, rows: _Rows
+    ) -> str:
+        """[heads, S, hd] after the optional norm and RoPE.
+
+        The host gives sin with its first half negated, so that a rotation is x * cos + swap(x) *
+        sin, where swap exchanges the halves.
+        """
+        g = self._graph
+        x = self._heads(x, layer, heads)
+        if norm is not None:
+            x = self._norm(x, norm)
+        first, second = g.multi_op("Split", x, outputs=2, axis=-1, num_outputs=2)
+        swapped = g.op("Concat", second, first, axis=-1)
+        x = g.op("Add", g.op("Mul", x, rows.cos), g.op("Mul", swapped, rows.sin))
+        return g.op("Transpose", x, perm=[1, 0, 2])
+
+    def _scores(self, q: str, keys: str) -> str:
+        """[KV, G * S, rows of keys]."""
+        return self._graph.op("MatMul", q, self._graph.op("Transpose", keys, perm=[0, 2, 1]))
+
+    def _store(self, value: str, new_kv: list[str]) -> str:
+        """Hand [KV, S, hd] out in the cache's precision; attend to what the cache will hold."""
+        if self._formats.kv_dtype == FLOAT:
+            new_kv.append(value)
+            return value
+        stored = self._graph.op("Cast", value, to=HALF)
+        new_kv.append(stored)
+        return self._graph.op("Cast", stored, to=FLOAT)
+
+    def _past(self, index: int, part: str, layer: Attention) -> str:
+        dtype = self._formats.kv_dtype
+        past = self._input(f"past.{index}.{part}", dtype, layer.kv_heads, "C", layer.head_dim)
+        return past if dtype == FLOAT else self._graph.op("Cast", past, to=FLOAT)
+
+    def _norm(self, x: str, norm: Norm) -> str:
+        weight = vector(self._graph, self._weights, norm.weight)
+        return self._graph.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
+
+    def _linear(self, x: str, layer: Linear) -> str:
+        return self._formats.layers.linear(self._graph, self._weights, x, layer)
+
+    def _input(self, name: str, dtype: int, *shape: int | str) -> str:
+        self.inputs.append(Tensor(name, _DTYPES[dtype], tuple(map(str, shape))))
+        return self._graph.input(name, dtype, shape)
+
+    def _output(self, name: str, value: str, dtype: int, *shape: int | str) -> None:
+        self.outputs.append(Tensor(name, _DTYPES[dtype], tuple(map(str, shape))))
+        self._graph.output(name, value, dtype, shape)

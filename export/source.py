@@ -1,0 +1,35 @@
+"""Where a checkpoint comes from: a local folder or the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from edgespec.errors import ExportError
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_WANTED = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja"]
+
+
+def resolve_checkpoint(source: str) -> Path:
+    """The folder of a checkpoint, downloaded if `source` is a Hub id and not a folder.
+
+    Raises:
+        ExportError: if it is neither, or cannot be downloaded.
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    if not _HUB_ID.fullmatch(source):
+        raise ExportError(f"{source}: no such folder, and not a Hub id (owner/name)")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=_WANTED))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ExportError(
+            f"{source}: not a folder here, and the Hub did not give it ({reason}): "
+            "check the name and the connection, or download it and give its folder"
+        ) from error
