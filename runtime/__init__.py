@@ -1,0 +1,1 @@
+"""Runs a bundle: engines, cache, drafters, token trees, sampling, verification, text."""

@@ -1,0 +1,104 @@
+"""Chat templates, rendered as transformers renders them: sandboxed jinja2 with the same extras."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from edgespec.errors import InputError
+
+
+class ChatTemplate:
+    """A model's own way to write a conversation as one text.
+
+    Args:
+        source: The jinja2 template.
+        special_tokens: Text of `bos_token`, `eos_token` and the like, for the template's use.
+
+    Raises:
+        InputError: If the template is not valid jinja2.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise InputError(
+                f"the model's chat template is not valid ({error}): repair it, or prompt without it"
+            ) from error
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
+    ) -> str:
+        """The text of a conversation, by default up to where the model's answer begins.
+
+        Args:
+            messages: Each with `role` and `content`, and what else the template reads.
+            add_generation_prompt: Whether the text ends with the opening of an answer.
+
+        Raises:
+            InputError: If the template refuses the conversation.
+        """
+        try:
+            return self._template.render(
+                messages=[dict(message) for message in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+            )
+        except (jinja2.TemplateError, TypeError) as error:
+            raise InputError(
+                f"the model's chat template refuses these messages: {error}. "
+                "Give a list of messages with role and content as the model expects them"
+            ) from error
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}`, with which templates mark answers for training; here only its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as a plain set
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own filter escapes HTML, which models were not trained on.
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

@@ -1,0 +1,26 @@
+"""Plain decoding, as a draft source that never guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgespec.runtime.drafters.base import TreeBudget
+from edgespec.runtime.sampling import Sampler
+from edgespec.runtime.tree import TokenTree
+from edgespec.runtime.verify import Verdict
+
+
+class NoDrafter:
+    """Every tree is empty, so that every round yields the target's next token."""
+
+    name = "none"
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        """See `Drafter`."""
+
+    def draft(self, text: Sequence[int], budget: TreeBudget) -> TokenTree:
+        """See `Drafter`."""
+        return TokenTree.empty()
+
+    def observe(self, verdict: Verdict) -> None:
+        """See `Drafter`."""

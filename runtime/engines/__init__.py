@@ -1,0 +1,50 @@
+"""Engines by name, imported only when asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.base import (
+    Array,
+    Cache,
+    Engine,
+    Executable,
+    StageFile,
+    StageOutputs,
+)
+
+__all__ = [
+    "CPU_ENGINES",
+    "Array",
+    "Cache",
+    "Engine",
+    "Executable",
+    "StageFile",
+    "StageOutputs",
+    "engine",
+]
+
+_ENGINES = {
+    "onnxruntime:cpu": ("edgespec.runtime.engines.onnxruntime", "OnnxRuntimeCpu"),
+    "openvino:cpu": ("edgespec.runtime.engines.openvino", "OpenVinoCpu"),
+}
+
+CPU_ENGINES = ("onnxruntime:cpu", "openvino:cpu")
+"""The candidates for the device `cpu`."""
+
+
+def engine(device: str) -> Engine:
+    """The engine behind a full device string.
+
+    Raises:
+        DeviceError: if there is none of that name, or its library is not installed.
+    """
+    if device not in _ENGINES:
+        raise DeviceError(f"device {device!r} is not known: use cpu, {', '.join(_ENGINES)}")
+    module, kind = _ENGINES[device]
+    try:
+        made: Engine = getattr(import_module(module), kind)()
+    except ImportError as error:
+        raise DeviceError(f"device {device}: {error}: install it, or use another device") from error
+    return made

@@ -1,0 +1,101 @@
+"""What an engine must offer. One file per engine implements it; nothing else imports an engine.
+
+An engine compiles a stage to an `Executable`. The KV cache belongs to the executable's device: the
+runtime asks for rows to be written and moved, and never touches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class StageFile:
+    """One stage on disk and what its cache looks like.
+
+    Attributes:
+        graph: the ONNX file, its external data beside it.
+        key: names the bundle and stage in caches of compiled models.
+        cache_shape: [layers, 2, KV, hd] of its keys and values, the capacity left out.
+        kv_dtype: float32 or float16.
+        results: name, dtype and trailing shape of each output but `new_kv`; the first dimension
+            is R, the rows asked for.
+    """
+
+    graph: Path
+    key: str
+    cache_shape: tuple[int, int, int, int]
+    kv_dtype: str
+    results: tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class StageOutputs:
+    """What a call returned; valid until the next call of the same executable.
+
+    Attributes:
+        results: every output of the graph but `new_kv`, by name, on the host; [R, …] each.
+        new_kv: keys and values of the S new rows, on the executable's device: for `Cache.write`.
+    """
+
+    results: Mapping[str, Array]
+    new_kv: object
+
+
+class Cache(Protocol):
+    """Keys and values of one text, [layers, 2, KV, C, hd], zero where never written."""
+
+    @property
+    def capacity(self) -> int:
+        """C, in rows."""
+
+    def grow(self, capacity: int) -> None:
+        """Make room for `capacity` rows, keeping what is there."""
+
+    def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
+        """Copy these rows of a call's `new_kv` to consecutive rows from `start` on."""
+
+    def move(self, rows: Sequence[int], start: int) -> None:
+        """Copy cache rows, ascending and none below `start`, to consecutive rows from there on."""
+
+
+class Executable(Protocol):
+    """A compiled stage: stateless, so that any number of texts share it."""
+
+    def new_cache(self, capacity: int) -> Cache:
+        """An empty cache on this executable's device."""
+
+    def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
+        """One call over the S rows that `feeds` describe.
+
+        Args:
+            feeds: every input but the past. Arrays are C-contiguous and are bound once: the same
+                object must be passed again, with new contents, for a call of the same shape.
+            cache: from this executable's `new_cache`.
+        """
+
+
+class Engine(Protocol):
+    """Compiles stages for one device."""
+
+    @property
+    def name(self) -> str:
+        """`engine:device`, as users write it."""
+
+    @property
+    def version(self) -> str:
+        """The library's version: measurements hold for one version only."""
+
+    def compile(self, stage: StageFile, threads: int) -> Executable:
+        """Load and prepare a stage.
+
+        Raises:
+            DeviceError: if the engine refuses it.
+        """

@@ -1,0 +1,125 @@
+"""OpenVINO on the CPU."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import onnx
+import openvino as ov
+
+from edgespec.cachedir import cache_folder
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.base import Array, Cache, StageFile, StageOutputs
+from edgespec.runtime.engines.host import HostCache
+
+# Reading ONNX peaks at three times the weights in memory, reading OpenVINO's own format at two,
+# half of it file-backed. Below this size (bytes) nobody notices.
+_CONVERT_FROM = 128 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class OpenVinoCpu:
+    """The CPU plug-in."""
+
+    name = "openvino:cpu"
+    version: str = ov.__version__
+
+    def compile(self, stage: StageFile, threads: int) -> OpenVinoExecutable:
+        """See `Engine`."""
+        config = {
+            # bfloat16 is the default where the CPU has it, and is not what was exported.
+            "INFERENCE_PRECISION_HINT": "f32",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(_group_size(stage.graph)),
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": "1",
+            "INFERENCE_NUM_THREADS": str(threads),
+        }
+        core = ov.Core()
+        try:
+            compiled = core.compile_model(str(_readable(stage)), "CPU", config)
+        except RuntimeError as error:
+            raise DeviceError(
+                f"{stage.graph}: OpenVINO {ov.__version__} refused it "
+                f"({str(error).strip().splitlines()[-1]}): try another --device"
+            ) from error
+        return OpenVinoExecutable(compiled, stage)
+
+
+class OpenVinoExecutable:
+    """A compiled model with one infer request whose tensors are set once."""
+
+    def __init__(self, compiled: Any, stage: StageFile) -> None:
+        self._request = compiled.create_infer_request()
+        self._results = [(name, compiled.output(name)) for name, _, _ in stage.results]
+        self._new_kv = compiled.output("new_kv")
+        self._stage = stage
+        self._bound: dict[str, Array] = {}
+        self._views: dict[str, Array] | None = None
+
+    def new_cache(self, capacity: int) -> HostCache:
+        """See `Executable`."""
+        return HostCache(self._stage, capacity)
+
+    def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
+        """See `Executable`."""
+        for name, array in feeds.items():
+            if self._bound.get(name) is not array:
+                self._bind(name, array)
+        views = cast(HostCache, cache).views
+        if views is not self._views:
+            for name, array in views.items():
+                self._bind(name, array)
+            self._views = views
+        self._request.infer()
+        return StageOutputs(
+            {name: self._request.get_tensor(port).data for name, port in self._results},
+            self._request.get_tensor(self._new_kv).data,
+        )
+
+    def _bind(self, name: str, array: Array) -> None:
+        self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+        self._bound[name] = array
+
+
+def _group_size(graph: Path) -> int:
+    """Activations are quantized in groups of the weights' block size, the fast kernels' condition.
+
+    0 (off) where the stage has no quantized weights.
+    """
+    model = onnx.load(str(graph), load_external_data=False)
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            return next(int(a.i) for a in node.attribute if a.name == "block_size")
+    return 0
+
+
+def _readable(stage: StageFile) -> Path:
+    """The stage in the form that is cheapest to read: the ONNX file, or its cached conversion."""
+    data = stage.graph.with_suffix(".data")
+    folder = cache_folder("openvino") if data.stat().st_size >= _CONVERT_FROM else None
+    if folder is None:
+        return stage.graph
+    converted = folder / f"{stage.key}-{ov.__version__.split('-')[0]}.xml"
+    if not converted.exists():
+        _log.info("converting %s for OpenVINO, once", stage.graph.name)
+        # In its own process: what the conversion takes at its peak is gone when it ends.
+        # -P keeps this folder, whose modules are named after libraries, out of its import path.
+        script = Path(__file__).with_name("openvino_ir.py")
+        command = [sys.executable, "-P", str(script)]
+        done = subprocess.run(
+            [*command, str(stage.graph), str(converted)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            _log.warning("OpenVINO's cache was not made (%s): reading ONNX instead", reason)
+            return stage.graph
+    return converted

@@ -1,0 +1,94 @@
+"""The decoding loop: draft, verify, commit, observe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from edgespec.runtime.drafters import Drafter, TreeBudget
+from edgespec.runtime.model import Floats, Rows, Runner
+from edgespec.runtime.sampling import Sampler
+from edgespec.runtime.tree import TokenTree
+from edgespec.runtime.verify import Verdict, walk
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a text ends at the latest.
+
+    Attributes:
+        max_new_tokens: tokens to make.
+        context_length: tokens of prompt and output together.
+        stop_ids: tokens that end the text; the one that does is its last.
+    """
+
+    max_new_tokens: int
+    context_length: int
+    stop_ids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one pass of the target brought.
+
+    Attributes:
+        tokens: new tokens of the text, at least one.
+        drafted: nodes of the tree that was verified.
+        accepted: nodes of it that became text.
+    """
+
+    tokens: tuple[int, ...]
+    drafted: int
+    accepted: int
+
+
+def generate(
+    target: Runner, drafter: Drafter, sampler: Sampler, prompt: Sequence[int], *,
+    limits: Limits, budget: TreeBudget,
+) -> Iterator[Round]:  # fmt: skip
+    """Decode, a round at a time; the caller may stop at any time.
+
+    The tokens depend on the target, the sampler and the limits alone, never on the drafter.
+
+    Args:
+        target: without text yet.
+        drafter: guesses.
+        sampler: chooses.
+        prompt: at least one token and fewer than the context holds.
+        limits: when to stop.
+        budget: the largest tree; smaller near the end of the text.
+
+    Yields:
+        The first token alone (from the prompt's own pass), then one round per verification.
+    """
+    text = list(prompt)
+    first = sampler.choose(target.prefill(text)["logits"][0], len(text), text)
+    drafter.begin(prompt, sampler)
+    text.append(first)
+    yield Round((first,), 0, 0)
+    end = min(len(prompt) + limits.max_new_tokens, limits.context_length)
+    while len(text) < end and text[-1] not in limits.stop_ids:
+        # The target adds one token of its own, so a deeper tree could not be used up.
+        depth = min(budget.max_depth, end - len(text) - 1)
+        tree = drafter.draft(text, TreeBudget(budget.max_nodes, depth, budget.width))
+        logits = target.verify(_tree_rows(text[-1], tree))["logits"]
+        verdict = _verdict(tree, logits, text, sampler, limits.stop_ids)
+        target.commit([0, *(node + 1 for node in verdict.nodes)])
+        drafter.observe(verdict)
+        text += verdict.tokens
+        yield Round(verdict.tokens, len(tree), len(verdict.nodes))
+
+
+def _tree_rows(pending: int, tree: TokenTree) -> Rows:
+    """Row 0 is the pending token, row i + 1 is node i."""
+    return Rows([pending, *tree.tokens.tolist()], [0, *tree.depths.tolist()], tree.ancestor_mask())
+
+
+def _verdict(
+    tree: TokenTree, logits: Floats, text: list[int], sampler: Sampler, stop_ids: frozenset[int]
+) -> Verdict:
+    def choose(row: int, branch: list[int]) -> int:
+        context = [*text, *branch] if sampler.reads_context else ()
+        return sampler.choose(logits[row], len(text) + len(branch), context)
+
+    return walk(tree, choose, stop_ids)

@@ -1,0 +1,161 @@
+"""What a draft proposes: the best children of each row, under the target's own noise.
+
+The target's choice is greedy, or the arg-max of log p + g with noise g keyed by seed and position
+(`sampling`). A draft that ranks its tokens by the same rule and noise tends to put the target's
+choice first. Unlike the choice, a ranking need not be exact to keep the text exact: it looks at
+each row's likeliest tokens only, which the draft's graph has picked out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.runtime.noise import gumbel
+from edgespec.runtime.sampling import Sampler, SamplingOptions
+
+_RIVALS = 8  # tokens that a sampled child's value weighs it against
+_OUTSIDE = 1e6  # what a token outside the truncation loses: more than any noise
+_LEAST_VALUE = 1e-12
+
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The likeliest tokens after each of n rows.
+
+    Attributes:
+        tokens: [n, K] int64, the likeliest first.
+        logits: [n, K] float32, not increasing.
+        normalizers: [n] float32, log of the sum of exp over the whole vocabulary.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    logits: npt.NDArray[np.float32]
+    normalizers: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, results: Mapping[str, npt.NDArray[Any]], n: int) -> Candidates:
+        """The first n rows of a draft stage's results."""
+        return cls(results["top_ids"][:n], results["top_logits"][:n], results["logsumexp"][:n])
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Children of one row, best first.
+
+    Attributes:
+        tokens: distinct ids.
+        values: in (0, 1], not increasing: how likely the target is to agree. Greedy:
+            probabilities. Sampling: softmax over the perturbed scores of the best tokens, because
+            under shared noise the lead over the rivals, not the probability, predicts agreement.
+    """
+
+    tokens: list[int]
+    values: list[float]
+
+
+def rank(
+    sampler: Sampler,
+    candidates: Candidates,
+    position: int,
+    contexts: Sequence[Sequence[int]],
+    k: int,
+) -> list[Ranking]:
+    """The best `k` tokens of rows that stand at the same place of the text.
+
+    Where fewer than k survive the truncation, the others follow in the order of their own scores.
+
+    Args:
+        sampler: the target's, so that penalty, temperature, truncation and noise are the same.
+        candidates: of the n rows.
+        position: as for `Sampler.choose`, of all rows.
+        contexts: for each row as for `Sampler.choose`; not read unless the sampler reads them.
+        k: at least 1; fewer come where there are fewer candidates.
+
+    Returns:
+        [n] rankings.
+    """
+    if sampler.reads_context:
+        candidates = _penalized(sampler, candidates, contexts)
+    if sampler.options.temperature == 0:
+        return _greedy(candidates, k)
+    scores = candidates.logits.astype(np.float64)
+    scores -= scores[:, :1].copy()
+    scores /= sampler.options.temperature
+    outside = _outside_truncation(scores, sampler.options)
+    shape = candidates.tokens.shape
+    scores += gumbel(sampler.seed, position, candidates.tokens.ravel()).reshape(shape)
+    if outside is not None:
+        scores -= _OUTSIDE * outside
+    return [_by_lead(*row, k) for row in zip(candidates.tokens, scores, strict=True)]
+
+
+def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
+    # A few small lists: plain Python is faster here than numpy's calls.
+    rows = zip(
+        candidates.tokens[:, :k].tolist(),
+        candidates.logits[:, :k].tolist(),
+        candidates.normalizers.tolist(),
+        strict=True,
+    )
+    return [
+        Ranking(tokens, [min(1.0, max(_LEAST_VALUE, math.exp(x - total))) for x in logits])
+        for tokens, logits, total in rows
+    ]
+
+
+def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> Ranking:
+    """One row's ranking from perturbed scores."""
+    count = min(max(k, _RIVALS), scores.size)
+    best = np.argpartition(scores, scores.size - count)[scores.size - count :]
+    pairs = sorted(
+        zip((-scores[best]).tolist(), tokens[best].tolist(), strict=True)
+    )  # equal scores: lowest id first
+    weights = [math.exp(pairs[0][0] - score) for score, _ in pairs]
+    total = sum(weights)
+    values = [max(_LEAST_VALUE, weight / total) for weight in weights[:k]]
+    return Ranking([token for _, token in pairs[:k]], values)
+
+
+def _outside_truncation(scores: Scores, options: SamplingOptions) -> npt.NDArray[np.bool_] | None:
+    """Which candidates fall to the truncation, [n, K]; None where none can.
+
+    The candidates stand for the whole distribution: a draft has nothing to propose beyond them.
+    """
+    outside = None
+    if 0 < options.top_k < scores.shape[1]:
+        outside = scores < scores[:, options.top_k - 1 : options.top_k]
+    if options.top_p < 1:
+        weights = np.exp(scores)
+        if outside is not None:
+            weights[outside] = 0
+        mass = weights.cumsum(axis=1)
+        beyond = mass - weights >= options.top_p * mass[:, -1:]
+        outside = beyond if outside is None else outside | beyond
+    if options.min_p > 0:
+        beyond = scores < math.log(options.min_p)
+        outside = beyond if outside is None else outside | beyond
+    return outside
+
+
+def _penalized(
+    sampler: Sampler, candidates: Candidates, contexts: Sequence[Sequence[int]]
+) -> Candidates:
+    """The same candidates, in their order after the repetition penalty of each row's branch."""
+    logits = candidates.logits.copy()
+    for row, tokens, context in zip(logits, candidates.tokens, contexts, strict=True):
+        seen = np.isin(tokens, np.asarray(context))
+        row[seen] = sampler.penalized_values(row[seen])
+    order = np.argsort(-logits, axis=1, kind="stable")
+    return Candidates(
+        np.take_along_axis(candidates.tokens, order, axis=1),
+        np.take_along_axis(logits, order, axis=1),
+        candidates.normalizers,
+    )

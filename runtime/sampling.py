@@ -1,0 +1,228 @@
+"""The target's choice of the next token.
+
+Greedy (temperature 0) is the arg-max. Sampling is the arg-max of log p + g, where p is the
+distribution after repetition penalty, temperature, top-k, top-p and min-p (transformers' order and
+meaning) and g is the position-keyed Gumbel noise of `noise`. A draft that ranks its tokens under
+the noise of the same seed and position tends to put the target's choice first (`ranking`). Ties
+go to the lowest id at every stage.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.noise import bits_reaching, gumbel, noise_bits
+from edgespec.runtime.truncation import Indices, Nucleus, largest, leaders
+
+Logits = npt.NDArray[np.float32]
+
+_HEAD = 64  # likeliest tokens that set the bar for the others
+_DIRECT = 2048  # up to this many tokens, noise for all is cheaper than a short list
+_CACHED_POSITIONS = 8  # of noise bits for the whole vocabulary: later rounds come by again
+_CONTENDERS = 8  # of the best under noise, how many are tried at first
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are chosen; the defaults are greedy decoding.
+
+    Attributes:
+        temperature: 0 is greedy; otherwise logits are divided by it.
+        top_k: Keep the k likeliest tokens and those equal to the last of them; 0 is off.
+        top_p: Keep the smallest set of likeliest tokens with this probability; 1 is off.
+        min_p: Keep tokens with this share of the best token's probability; 0 is off.
+        repetition_penalty: Logits of tokens seen before are divided by it where positive and
+            multiplied where negative (Keskar et al., 2019); 1 is off. Holds for greedy too.
+        seed: Of the noise; None draws one (see `Sampler.seed`).
+
+    Raises:
+        InputError: If a value is outside its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind, holds, wanted in _RANGES:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kind) or not holds(value):
+                raise InputError(f"{name} is {value!r}: give {wanted}")
+
+
+# Field, accepted types, range (a NaN is in none), and what to give instead.
+_RANGES: tuple[tuple[str, type | tuple[type, ...], Callable[..., bool], str], ...] = (
+    (
+        "temperature",
+        (int, float),
+        lambda x: x == 0 or 1e-6 <= x < math.inf,
+        "0 for greedy decoding, or a number from 1e-6 upwards (0.7 to 1 is usual)",
+    ),
+    ("top_k", int, lambda x: x >= 0, "a whole number from 1 upwards, or 0 to switch it off"),
+    ("top_p", (int, float), lambda x: 0 < x <= 1, "a number above 0 and up to 1 (1 is off)"),
+    ("min_p", (int, float), lambda x: 0 <= x <= 1, "a number from 0 (off) to 1"),
+    (
+        "repetition_penalty",
+        (int, float),
+        lambda x: 0 < x < math.inf,
+        "a positive number (1 is off, 1.1 is usual)",
+    ),
+    (
+        "seed",
+        (int, type(None)),
+        lambda x: x is None or 0 <= x < 1 << 64,
+        "a whole number from 0 to 2**64 - 1, or nothing to have one drawn",
+    ),
+)
+
+
+class Sampler:
+    """Chooses tokens from logits by `options`.
+
+    Target and draft share one sampler, so that they see the same noise and their probabilities are
+    taken after the same penalties, temperature and truncation.
+
+    Args:
+        options: Temperature, truncation, penalty and seed.
+        vocab_size: Ids that the tokenizer knows. Logits of a padded vocabulary end there: the
+            padding is neither chosen nor ranked.
+
+    Attributes:
+        seed: The seed in use, drawn here if the options hold none.
+    """
+
+    def __init__(self, options: SamplingOptions, vocab_size: int) -> None:
+        self.options = options
+        self.vocab_size = vocab_size
+        self.seed = secrets.randbits(32) if options.seed is None else options.seed
+        self._all_ids = np.arange(vocab_size)
+        self._all_bits = lru_cache(_CACHED_POSITIONS)(
+            partial(noise_bits, self.seed, tokens=self._all_ids)
+        )
+
+    def choose(self, logits: Logits, position: int, context: Sequence[int]) -> int:
+        """The token at `position`.
+
+        Args:
+            logits: [V] float32, the row after the last token of `context`.
+            position: Absolute index in the text of the token to be chosen.
+            context: The tokens before it, those of its branch included. Read only for the
+                repetition penalty.
+
+        Raises:
+            DeviceError: If the logits hold a NaN or an infinity, or all of them are masked.
+        """
+        adjusted, options = self._penalized(logits, context), self.options
+        if options.temperature == 0:
+            best = int(adjusted.argmax())
+            _require_finite(adjusted[best])
+            return best
+        peak = _require_finite(adjusted.max())
+        tokens, kept = self._all_ids[: adjusted.size], adjusted
+        if options.top_k:
+            inside = leaders(kept, options.top_k)
+            tokens, kept = tokens[inside], kept[inside]
+        if options.top_p < 1:
+            nucleus = Nucleus(kept, options.temperature, options.top_p)
+            members = nucleus.members(_HEAD if kept.size > _DIRECT else kept.size)
+            if members is None:
+                return self._contest(nucleus, kept, peak, tokens, position)
+            tokens, kept = tokens[members], kept[members]
+        if options.min_p:
+            inside = np.flatnonzero(kept >= self._floor(peak))
+            tokens, kept = tokens[inside], kept[inside]
+        if tokens.size > _DIRECT:
+            inside = self._short_list(kept, peak, tokens, position, 1)
+            tokens, kept = tokens[inside], kept[inside]
+        return int(tokens[self._scores(kept, peak, tokens, position).argmax()])
+
+    @property
+    def reads_context(self) -> bool:
+        """Whether choices depend on the tokens before them in another way than by the logits."""
+        return self.options.repetition_penalty != 1
+
+    def _penalized(self, logits: Logits, context: Sequence[int]) -> Logits:
+        """The logits of real tokens after the repetition penalty, [V] float32."""
+        adjusted = np.asarray(logits, dtype=np.float32)[: self.vocab_size]
+        if not self.reads_context:
+            return adjusted
+        seen = np.asarray(context, dtype=np.int64)
+        seen = seen[seen < adjusted.size]
+        # A token that is seen twice is written twice, each time from its original logit.
+        before = adjusted[seen]
+        adjusted = adjusted.copy()
+        adjusted[seen] = self.penalized_values(before)
+        return adjusted
+
+    def penalized_values(self, logits: Logits) -> Logits:
+        """Logits of tokens that were seen before, after the repetition penalty (Keskar, 2019)."""
+        penalty = self.options.repetition_penalty
+        penalized: Logits = np.where(logits < 0, logits * penalty, logits / penalty)
+        return penalized
+
+    def _contest(
+        self, nucleus: Nucleus, logits: Logits, peak: float, tokens: Indices, position: int
+    ) -> int:
+        """The best token under noise that lies in a nucleus too wide to be sorted out.
+
+        The best under noise regardless of the nucleus are tried in turn: most tokens are inside.
+        """
+        floor = self._floor(peak) if self.options.min_p else -math.inf
+        count = _CONTENDERS
+        while True:
+            inside = self._short_list(logits, peak, tokens, position, min(count, logits.size))
+            scores = self._scores(logits[inside], peak, tokens[inside], position)
+            for index in inside[largest(scores, count)]:
+                if logits[index] >= floor and nucleus.holds(index):
+                    return int(tokens[index])
+            count *= _CONTENDERS
+
+    def _floor(self, peak: float) -> float:
+        """The least logit that min-p keeps (Nguyen et al., 2024)."""
+        return peak + self.options.temperature * math.log(self.options.min_p)
+
+    def _scores(
+        self, logits: Logits, peak: float, tokens: Indices, position: int
+    ) -> npt.NDArray[np.float64]:
+        """Log-probability up to a constant, plus noise: [n] float64."""
+        scaled = (logits.astype(np.float64) - peak) / self.options.temperature
+        noisy: npt.NDArray[np.float64] = scaled + gumbel(self.seed, position, tokens)
+        return noisy
+
+    def _short_list(
+        self, logits: Logits, peak: float, tokens: Indices, position: int, count: int
+    ) -> Indices:
+        """Indices of a superset of the best `count` under noise, without noise for all.
+
+        The likeliest tokens set a bar. No other token is likelier than the last of them, so only
+        one with enough noise to lift that one over the bar can be among the best.
+        """
+        head = leaders(logits, max(_HEAD, count))
+        bar = np.sort(self._scores(logits[head], peak, tokens[head], position))[-count]
+        missing = bar - (float(logits[head].min()) - peak) / self.options.temperature
+        bits = self._all_bits(position)
+        if tokens.size < bits.size:
+            bits = bits[tokens]
+        listed = bits >= np.uint64(bits_reaching(missing))
+        listed[head] = True
+        return np.flatnonzero(listed)
+
+
+def _require_finite(peak: np.float32) -> float:
+    """The largest logit, which a NaN or an infinity anywhere would have become."""
+    if not np.isfinite(peak):
+        raise DeviceError(
+            f"the model's best logit is {peak}: run it on another device or at a higher precision"
+        )
+    return float(peak)

@@ -1,0 +1,129 @@
+"""Token trees: what a draft proposes and one pass of the target verifies.
+
+The root is the pending token (emitted, not yet cached). It is a row of every verification but not a
+node, so a tree of n nodes costs n + 1 rows: row 0 is the root and row i + 1 is node i. A chain is a
+tree without siblings. Verifying a tree in one pass under an ancestor mask: Miao et al., SpecInfer,
+2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+ROOT = -1
+"""The parent of a node that hangs below the pending token."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenTree:
+    """A set of continuations that share their beginnings.
+
+    Attributes:
+        tokens: [n] int64, the token of each node.
+        parents: [n] int64, the node above each node, `ROOT` for children of the root. A parent
+            comes before its children, and siblings have distinct tokens.
+        depths: [n] int64, the number of tokens from the root: its children have depth 1.
+
+    Raises:
+        ValueError: On arrays of different lengths, a parent that does not come before its child,
+            or two siblings with the same token.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    parents: npt.NDArray[np.int64]
+    depths: npt.NDArray[np.int64] = field(init=False)
+    _nodes: dict[tuple[int, int], int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        tokens = np.array(self.tokens, dtype=np.int64)
+        parents = np.array(self.parents, dtype=np.int64)
+        if tokens.ndim != 1 or tokens.shape != parents.shape:
+            raise ValueError(f"tokens {tokens.shape} and parents {parents.shape} must be equal [n]")
+        depths: list[int] = []
+        nodes: dict[tuple[int, int], int] = {}
+        edges = zip(parents.tolist(), tokens.tolist(), strict=True)
+        for node, (parent, token) in enumerate(edges):
+            if not ROOT <= parent < node:
+                raise ValueError(f"node {node} has parent {parent}, which does not come before it")
+            if nodes.setdefault((parent, token), node) != node:
+                raise ValueError(f"two children of node {parent} have token {token}")
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        for name, array in (
+            ("tokens", tokens),
+            ("parents", parents),
+            ("depths", np.array(depths, dtype=np.int64)),
+        ):
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "_nodes", nodes)
+
+    @classmethod
+    def empty(cls) -> TokenTree:
+        """The tree without nodes: verifying it is plain decoding."""
+        return cls.chain(())
+
+    @classmethod
+    def chain(cls, tokens: Iterable[int]) -> TokenTree:
+        """The tree with one branch."""
+        line = np.array(list(tokens), dtype=np.int64)
+        return cls(line, np.arange(line.size, dtype=np.int64) - 1)
+
+    def __len__(self) -> int:
+        return self.tokens.size
+
+    def children(self, node: int) -> list[int]:
+        """The nodes directly below `node` (`ROOT` for the root), in index order."""
+        return [int(child) for child in np.flatnonzero(self.parents == node)]
+
+    def find_child(self, node: int, token: int) -> int | None:
+        """The child of `node` (`ROOT` for the root) that has `token`, if there is one."""
+        return self._nodes.get((node, token))
+
+    def path(self, node: int) -> list[int]:
+        """The nodes from the root's child down to `node`; empty for `ROOT`."""
+        nodes: list[int] = []
+        while node != ROOT:
+            nodes.append(node)
+            node = int(self.parents[node])
+        return nodes[::-1]
+
+    def ancestor_mask(self) -> npt.NDArray[np.bool_]:
+        """Which row may attend to which.
+
+        Returns:
+            [n + 1, n + 1] bool: row 0 is the root; row i + 1 sees the root, the ancestors of node
+            i, and itself.
+        """
+        mask = np.eye(len(self) + 1, dtype=np.bool_)
+        for row, parent in enumerate(self.parents.tolist(), start=1):
+            mask[row] |= mask[parent + 1]
+        return mask
+
+    def select(self, keep: Iterable[int] | npt.NDArray[np.int64]) -> TokenTree:
+        """The sub-tree of the nodes in `keep`, in their present order, with renumbered parents.
+
+        Args:
+            keep: Distinct node indices in any order.
+
+        Raises:
+            ValueError: If an index is not a node, comes twice, or its parent is missing.
+        """
+        nodes = np.sort(np.array(list(keep), dtype=np.int64))
+        if nodes.size and not (nodes[0] >= 0 and nodes[-1] < len(self) and np.diff(nodes).all()):
+            raise ValueError(f"{nodes.tolist()} are not distinct nodes of a tree of {len(self)}")
+        number = np.full(len(self) + 1, len(self), dtype=np.int64)
+        number[nodes] = np.arange(nodes.size)
+        number[ROOT] = ROOT
+        parents = number[self.parents[nodes]]
+        orphans = nodes[parents == len(self)]
+        if orphans.size:
+            raise ValueError(f"nodes {orphans.tolist()} are kept without their parents")
+        return TokenTree(self.tokens[nodes], parents)
+
+    def clip(self, max_nodes: int, max_depth: int) -> TokenTree:
+        """The first `max_nodes` nodes of depth `max_depth` or less; limits below 1 leave none."""
+        return self.select(np.flatnonzero(self.depths <= max_depth)[: max(max_nodes, 0)])

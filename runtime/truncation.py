@@ -1,0 +1,111 @@
+"""Which tokens survive top-k and top-p, exactly and fast at large vocabularies.
+
+Every function sees one row of logits and returns indices in ascending order unless it says
+otherwise, so that a later arg-max gives ties to the lowest id. The sets are those of transformers'
+processors; where the border of top-p cuts through equal logits the lowest ids stay. No argument may
+hold a NaN.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+_Float = TypeVar("_Float", np.float32, np.float64)
+
+_LONGEST_BLOCK = 64  # tokens in one block of the block-maximum pass
+_BLOCKS_EACH = 8  # blocks for every leader wanted
+
+
+def leaders(values: npt.NDArray[_Float], count: int) -> Indices:
+    """Every index whose value is at least the `count`-th largest: more than `count` on ties.
+
+    The maxima of disjoint blocks give a floor below the `count`-th largest value (`count` blocks
+    reach it, each with a value of its own), and few other values reach that floor.
+
+    Args:
+        values: [n] float32 or float64.
+        count: At least 1.
+
+    Returns:
+        [count or more] int64 ascending; all indices if there are no more than `count`.
+    """
+    if count >= values.size:
+        return np.arange(values.size)
+    length = min(values.size // (_BLOCKS_EACH * count), _LONGEST_BLOCK)
+    if length <= 2:
+        kept, reached = None, values
+    else:
+        # Strided blocks, so that their maxima are one vectorised pass over rows.
+        blocks = values.size // length
+        maxima = values[: blocks * length].reshape(length, blocks).max(axis=0)
+        kept = np.flatnonzero(values >= np.partition(maxima, blocks - count)[blocks - count])
+        reached = values[kept]
+    border = np.partition(reached, reached.size - count)[reached.size - count]
+    inside = np.flatnonzero(reached >= border)
+    return inside if kept is None else kept[inside]
+
+
+def largest(values: npt.NDArray[_Float], count: int) -> Indices:
+    """The indices of the `count` largest values, best first, ties by the lowest index.
+
+    Args:
+        values: [n] float32 or float64.
+        count: At least 1.
+
+    Returns:
+        [min(count, n)] int64.
+    """
+    candidates = leaders(values, count)
+    order = np.argsort(-values[candidates], kind="stable")
+    return candidates[order[:count]]
+
+
+class Nucleus:
+    """The smallest set of likeliest tokens that holds probability `top_p` (Holtzman et al., 2020).
+
+    Args:
+        logits: [n] float32.
+        temperature: Positive.
+        top_p: Inside (0, 1).
+    """
+
+    def __init__(self, logits: npt.NDArray[np.float32], temperature: float, top_p: float) -> None:
+        self._logits = logits
+        self._peak = logits.max()
+        self._temperature = temperature
+        weights = logits - self._peak
+        weights *= 1 / temperature
+        self._weights = np.exp(weights, out=weights)
+        self._wanted = top_p * float(self._weights.sum())
+
+    def members(self, most: int) -> Indices | None:
+        """The set, ascending [1 or more] int64, or None if it has more than `most` tokens."""
+        logits = self._logits
+        candidates = logits[leaders(logits, most)]
+        descending = -np.sort(-candidates)
+        mass = np.exp((descending - self._peak) / self._temperature).cumsum(dtype=np.float64)
+        size = int(np.searchsorted(mass, self._wanted)) + 1
+        if size > mass.size:
+            if mass.size < logits.size:
+                return None
+            size = mass.size  # rounding left the whole vocabulary a hair below what is wanted
+        border = descending[size - 1]
+        inside = np.flatnonzero(logits >= border)
+        surplus = inside.size - size
+        if surplus > 0:
+            inside = np.delete(inside, np.flatnonzero(logits[inside] == border)[-surplus:])
+        return inside
+
+    def holds(self, index: int) -> bool:
+        """Whether one token is in the set, without knowing the others.
+
+        It is if the likelier tokens, with equal ones of lower index, lack some of `top_p`.
+        """
+        logits = self._logits
+        before = float(np.where(logits > logits[index], self._weights, 0).sum())
+        equals = int(np.count_nonzero(logits[:index] == logits[index]))
+        return before + equals * float(self._weights[index]) < self._wanted

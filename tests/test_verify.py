@@ -1,0 +1,141 @@
+"""The walk gives plain decoding's tokens for every small tree and every target."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.tree import ROOT, TokenTree
+from edgespec.runtime.verify import Verdict, walk
+
+ALPHABET = (0, 1, 2)
+NEVER = frozenset[int]()
+
+
+def every_tree(max_nodes=3):
+    """All trees of up to 3 nodes (so of depth 3 or less), in every topological order."""
+
+    def grow(tokens, parents):
+        yield TokenTree(tokens, parents)
+        if len(tokens) == max_nodes:
+            return
+        for parent, token in product(range(ROOT, len(tokens)), ALPHABET):
+            if (parent, token) not in set(zip(parents, tokens, strict=True)):
+                yield from grow([*tokens, token], [*parents, parent])
+
+    return list(grow([], []))
+
+
+def plain(choose, length, stop_ids):
+    """Decoding one token at a time."""
+    text = []
+    while len(text) < length and not (text and text[-1] in stop_ids):
+        text.append(choose(tuple(text)))
+    return tuple(text)
+
+
+TREES = every_tree()
+
+
+def test_the_trees_are_all_there():
+    shapes = {tuple(tree.parents.tolist()) for tree in TREES}
+    assert len([shape for shape in shapes if len(shape) == 3]) == 6  # parents: 1 * 2 * 3 ways
+    assert max(tree.depths.max() for tree in TREES if len(tree)) == 3
+    # Two nodes: ordered siblings 3 * 2, chains 3 * 3.
+    assert len([tree for tree in TREES if len(tree) == 2]) == 15
+
+
+@pytest.mark.parametrize("stop_ids", [NEVER, frozenset({0}), frozenset({1, 2})], ids=str)
+def test_every_tree_under_every_target_gives_plain_decodings_prefix(stop_ids):
+    for tree in TREES:
+        # The choice after a branch matters only where the tree has that branch: all of these
+        # functions, and beyond them nothing that the walk could ask for.
+        rows = [(), *(tuple(tree.tokens[tree.path(node)].tolist()) for node in range(len(tree)))]
+        for choices in product(ALPHABET, repeat=len(rows)):
+            target = dict(zip(rows, choices, strict=True))
+            asked = []
+
+            def choose(row, branch, target=target, rows=rows, asked=asked):
+                assert rows[row] == tuple(branch)
+                asked.append(row)
+                return target[rows[row]]
+
+            verdict = walk(tree, choose, stop_ids)
+            expected = plain(target.__getitem__, len(verdict.tokens), stop_ids)
+            assert verdict.tokens == expected
+
+            accepted = tuple(tree.tokens[list(verdict.nodes)].tolist())
+            assert accepted == verdict.tokens[: len(accepted)]
+            assert list(verdict.nodes) == (tree.path(verdict.nodes[-1]) if verdict.nodes else [])
+            stopped_inside = len(verdict.tokens) == len(verdict.nodes)
+            assert len(verdict.tokens) - len(verdict.nodes) in (0, 1)
+            assert not stopped_inside or verdict.tokens[-1] in stop_ids
+            assert stopped_inside or verdict.tokens not in rows  # no agreeing child is left out
+            assert not set(verdict.tokens[:-1]) & stop_ids
+            # Rows are asked for along the walk only, each once.
+            assert asked == [0, *(node + 1 for node in verdict.nodes)][: len(verdict.tokens)]
+
+
+@pytest.mark.parametrize(
+    ("tree", "choices", "verdict"),
+    [
+        (TokenTree.chain([4, 9, 5]), [4, 9, 5, 6], Verdict((0, 1), (4, 9))),
+        (TokenTree.chain([4, 5]), [4, 9], Verdict((0,), (4, 9))),
+        (TokenTree.empty(), [9], Verdict((), (9,))),
+        (TokenTree([9, 4], [-1, -1]), [9, 0, 0], Verdict((0,), (9,))),
+    ],
+    ids=["accepted", "extra", "empty tree", "sibling"],
+)
+def test_eos_ends_the_walk_and_is_its_last_token(tree, choices, verdict):
+    assert walk(tree, lambda row, branch: choices[row], frozenset({9})) == verdict
+
+
+def test_a_caller_may_keep_the_branches_it_is_given():
+    kept = []
+    walk(TokenTree.chain([1, 2]), lambda row, branch: (kept.append(branch), row + 1)[1], NEVER)
+    assert kept == [[], [1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SamplingOptions(),
+        SamplingOptions(repetition_penalty=1.6),
+        SamplingOptions(temperature=1.0, seed=3),
+        SamplingOptions(temperature=1.3, top_k=5, top_p=0.9, repetition_penalty=1.4, seed=4),
+    ],
+    ids=["greedy", "greedy penalty", "sampled", "sampled truncated penalty"],
+)
+def test_drafted_text_is_the_text_without_a_draft(options):
+    """A context-dependent target, a draft that only resembles it, trees of width 3."""
+    vocabulary, prompt = 12, [3, 1]
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((vocabulary, vocabulary, vocabulary)).astype(np.float32) * 2
+    draft_table = table + rng.standard_normal(table.shape).astype(np.float32)
+    sampler = Sampler(options, vocabulary)
+
+    def target(text):
+        return sampler.choose(table[text[-2], text[-1]], len(text), text)
+
+    expected = list(prompt)
+    for _ in range(60):
+        expected.append(target(expected))
+
+    text, rounds = list(prompt), 0
+    while len(text) < 62:
+        tokens, parents, branches = [], [], {ROOT: list(text)}
+        for node in range(ROOT, 3):  # the root and the first three nodes get three children each
+            before = branches[node]
+            row = draft_table[before[-2], before[-1]]
+            for token in sampler.rank(row, len(before), before, 3).tokens.tolist():
+                branches[len(tokens)] = [*before, token]
+                tokens.append(token)
+                parents.append(node)
+        verdict = walk(TokenTree(tokens, parents), lambda row, b, t=text: target(t + b), NEVER)
+        text += verdict.tokens
+        rounds += 1
+    assert text[:62] == expected
+    assert rounds < 45  # the draft does help
