@@ -1,0 +1,10 @@
+"""`python -m edgespec` is the command `edgespec`."""
+
+from __future__ import annotations
+
+import sys
+
+from edgespec.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The command line. Here all errors become one or two lines on stderr and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any, NoReturn
+
+import edgespec
+from edgespec.errors import EdgespecError, InputError
+
+COMMANDS = {
+    "run": "complete a prompt with a bundle",
+    "export": "make a bundle from a checkpoint",
+    "inspect": "show what a bundle holds",
+}
+"""Each is a module of this package with `configure(parser)` and `execute(arguments) -> int`."""
+
+# What a shell reports for a process that the signal ended: a text was cut, scripts should know.
+INTERRUPTED = 128 + 2
+_PIPE_CLOSED = 128 + 13
+_BAD_INPUT = EdgespecError.exit_code
+_BUG = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: what follows the program's name; None: that of this process.
+
+    Returns:
+        0; 2 for bad input; 130 if interrupted; 141 if nobody reads the output any more; 1 for a
+        fault of ours.
+
+    Raises:
+        SystemExit: after `--help` and `--version`.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    log = logging.getLogger("edgespec")
+    try:
+        with _logged_to_stderr(log):
+            arguments = _parser().parse_args(argv)
+            log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
+            command = import_module(f"edgespec.cli.{arguments.command}")
+            code: int = command.execute(arguments)
+            print(end="", flush=True)
+            return code
+    except EdgespecError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _abandon_stdout()
+        return _PIPE_CLOSED
+    except OSError as error:
+        if error.filename is None:
+            _abandon_stdout()
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return _fail(f"{place}{error.strerror or error}", _BAD_INPUT)
+    except Exception as error:
+        origin = traceback.extract_tb(error.__traceback__)[-1]
+        return _fail(
+            f"internal error: {type(error).__name__}: {_one_line(str(error))}\n"
+            f"at {origin.filename}:{origin.lineno}: please report it with the command you ran",
+            _BUG,
+        )
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing its usage and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+class _CommandParser(_Parser):
+    """Learns its arguments when they are needed, so that `edgespec --help` imports no command."""
+
+    def __init__(self, *, command: str, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+        self._command = command
+        self._configured = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As argparse's, with options allowed between positional arguments."""
+        if self._configured:
+            return super().parse_known_args(args, namespace)
+        self._configured = True
+        import_module(f"edgespec.cli.{self._command}").configure(self)
+        self.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
+        return self.parse_known_intermixed_args(args, namespace)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="edgespec", description=(edgespec.__doc__ or "").split("\n")[0])
+    parser.add_argument("--version", action="version", version=f"edgespec {edgespec.__version__}")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser
+    )
+    for name, summary in COMMANDS.items():
+        commands.add_parser(
+            name, command=name, help=summary, description=f"{summary.capitalize()}."
+        )
+    return parser
+
+
+class _StderrLines(logging.Handler):
+    """One line a record, on what `sys.stderr` is at the time: a progress bar may hold it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = _one_line(record.getMessage())
+        print(f"edgespec: {record.levelname.lower()}: {message}", file=sys.stderr)
+
+
+@contextmanager
+def _logged_to_stderr(log: logging.Logger) -> Iterator[None]:
+    handler, level = _StderrLines(), log.level
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"edgespec: {message}", file=sys.stderr)
+    return code
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _abandon_stdout() -> None:
+    """Throw away what could not be written, or the interpreter tries again when it ends."""
+    with suppress(AttributeError, io.UnsupportedOperation):  # closed, or no real file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,96 @@
+"""`edgespec inspect`: what a bundle holds, as tables or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from edgespec import bundle as bundles
+from edgespec import records
+from edgespec.bundle import Bundle, Role
+from edgespec.models.embedded import BUNDLE
+
+_SHORT_HASH = 12
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
+        help="a bundle's folder (default: the embedded pair)",
+    )  # fmt: skip
+    parser.add_argument("--verify", action="store_true", help="hash every file")
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the manifest's facts, after hashing all files if asked to."""
+    bundle = bundles.load(arguments.bundle)
+    if arguments.verify:
+        bundle.verify()
+    if arguments.json:
+        facts = {"path": str(bundle.path), "digest": bundle.digest, "verified": arguments.verify}
+        print(json.dumps(facts | records.encode(bundle.manifest)))
+        return 0
+    console = Console()
+    console.print(_roles(bundle), _files(bundle))
+    made = ", ".join(f"{key} {value}" for key, value in bundle.manifest.provenance.items())
+    console.print(f"format {bundle.manifest.format}, made from: {made}", markup=False)
+    if arguments.verify:
+        console.print(f"all {len(bundle.manifest.files)} files match their hashes")
+    return 0
+
+
+def _roles(bundle: Bundle) -> Table:
+    """One column a role, so that eighty characters hold it."""
+    table = Table(title=str(bundle.path), title_justify="left")
+    table.add_column("role")
+    columns = []
+    for name, role in bundle.manifest.roles.items():
+        table.add_column(name, overflow="fold")
+        columns.append({"size": decimal(bundle.role_size(name)), **_facts(role)})
+    for fact in columns[0]:
+        table.add_row(fact, *(column[fact] for column in columns))
+    return table
+
+
+def _facts(role: Role) -> dict[str, str]:
+    precision = role.precision
+    blocks = f", blocks of {precision.block_size}" if precision.block_size else ""
+    return {
+        "architecture": role.architecture,
+        "parameters": f"{role.parameters:,}",
+        "layers": str(role.layers),
+        "stages": str(len(role.stages)),
+        "hidden size": str(role.hidden_size),
+        "heads": f"{role.heads}, {role.kv_heads} for keys and values, of {role.head_dim}",
+        "vocabulary": f"{role.vocab_size:,}",
+        "context": f"{role.context_length:,} tokens",
+        "weights": precision.weights + blocks,
+        "output projection": precision.lm_head,
+        "KV cache": precision.kv,
+        "quantization error": _error(role.quantization_error),
+    }
+
+
+def _error(errors: dict[str, float]) -> str:
+    """Relative RMS: the mean over tensors, and the worst of them."""
+    if not errors:
+        return "none"
+    worst = max(errors, key=errors.__getitem__)
+    return f"{fmean(errors.values()):.2%} mean, {errors[worst]:.2%} worst: {worst}"
+
+
+def _files(bundle: Bundle) -> Table:
+    table = Table("file")
+    table.add_column("size", justify="right")
+    table.add_column("SHA-256")
+    for name, entry in bundle.manifest.files.items():
+        table.add_row(name, decimal(entry.size), entry.sha256[:_SHORT_HASH] + "…")
+    return table

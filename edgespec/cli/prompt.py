@@ -1,0 +1,97 @@
+"""Which of the command line's words is the prompt, and which the bundle."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from edgespec.bundle import MANIFEST
+from edgespec.errors import InputError
+
+STDIN = "-"
+
+
+def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """BUNDLE, PROMPT, -p and -f."""
+    parser.add_argument(
+        "bundle", nargs="?", metavar="BUNDLE", help="a bundle's folder (default: the embedded pair)"
+    )
+    parser.add_argument(
+        "words", nargs="?", metavar="PROMPT", help="the text to continue; - or none: read stdin"
+    )
+    parser.add_argument("-p", "--prompt", metavar="PROMPT", help="the same, as an option")
+    parser.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a UTF-8 file")
+
+
+def bundle_and_prompt(arguments: argparse.Namespace) -> tuple[Path | None, str]:
+    """The bundle (None: the embedded pair) and the text of the prompt.
+
+    A single word is the bundle if another source gives the prompt or if it is a bundle's folder,
+    and else the prompt.
+
+    Raises:
+        InputError: if there is no prompt, more than one, or one that is not UTF-8.
+        OSError: if the file cannot be read.
+    """
+    word, prompt, file = arguments.bundle, arguments.words, arguments.file
+    options = [value for value in (arguments.prompt, file) if value is not None]
+    if len(options) > 1 or (options and prompt is not None):
+        raise InputError("more than one prompt is given: use one of PROMPT, -p and -f")
+    if options:
+        _require_path(word)
+    elif prompt is None and word is not None and not _is_bundle(word):
+        _refuse_folder(word)
+        word, prompt = None, word
+    bundle = None if word is None else Path(word)
+    if arguments.prompt is not None:
+        return bundle, arguments.prompt
+    if file is not None and file != STDIN:
+        return bundle, _decode(Path(file).read_bytes(), file)
+    if prompt is not None and prompt != STDIN:
+        return bundle, prompt
+    return bundle, _read_stdin(asked=STDIN in (prompt, file))
+
+
+def _require_path(word: str | None) -> None:
+    """Beside -p or -f a word that names nothing on disk is more likely a second prompt."""
+    if word is not None and not _exists(word):
+        raise InputError(
+            f"{word!r} is no bundle's folder, and the prompt is given by an option: "
+            "use one of PROMPT, -p and -f"
+        )
+
+
+def _refuse_folder(word: str) -> None:
+    if _exists(word) and Path(word).is_dir():
+        raise InputError(
+            f"{word} is a folder without {MANIFEST}: give a bundle and a prompt, "
+            f"or -p {word!r} if this is the prompt"
+        )
+
+
+def _is_bundle(word: str) -> bool:
+    return _exists(word) and (Path(word) / MANIFEST).is_file()
+
+
+def _exists(word: str) -> bool:
+    try:
+        return word != "" and Path(word).exists()
+    except (OSError, ValueError):  # too long, or with a NUL: a text, not a path
+        return False
+
+
+def _read_stdin(asked: bool) -> str:
+    if sys.stdin is None or (sys.stdin.isatty() and not asked):
+        raise InputError("there is no prompt: give PROMPT, -p, -f or text on stdin")
+    return _decode(sys.stdin.buffer.read(), "stdin")
+
+
+def _decode(data: bytes, source: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x} "
+            f"({error.reason}): convert it first"
+        ) from error

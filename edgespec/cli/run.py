@@ -1,0 +1,156 @@
+"""`edgespec run`: a prompt in, its continuation out as it is made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from edgespec.cli import INTERRUPTED
+from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
+from edgespec.options import DRAFTS, GenerationOptions, LoadOptions, checked
+
+if TYPE_CHECKING:
+    from edgespec.llm import LLM
+    from edgespec.stream import GenerationResult, TextStream
+
+_LOAD = {field.name: field.default for field in fields(LoadOptions)}
+_GENERATION = {field.name: field.default for field in fields(GenerationOptions)}
+_ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments; the defaults are those of the API."""
+    add_prompt_arguments(parser)
+    parser.add_argument("--chat", action="store_true", help="ask by the model's chat template")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    _add_text_options(parser.add_argument_group("text"))
+    _add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
+    _add_device_options(parser.add_argument_group("machine"))
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Generate, and print the text with a line of facts, or JSON.
+
+    Returns:
+        0, or `INTERRUPTED` if the user cut the text short.
+    """
+    bundle, prompt = bundle_and_prompt(arguments)
+    options = {name: getattr(arguments, name) for name in _GENERATION}
+    checked(GenerationOptions, options)  # before a large model is loaded in vain
+
+    from edgespec.llm import LLM
+
+    llm = LLM(bundle, **{name: getattr(arguments, name) for name in _LOAD})
+    stream = llm.stream(_chat_tokens(llm, prompt) if arguments.chat else prompt, **options)
+    with _cancelled_by_sigint(stream):
+        if arguments.json:
+            _drain(stream)
+            print(json.dumps(asdict(stream.result)))
+        else:
+            _show_prompt("" if arguments.chat else prompt)
+            for piece in stream:
+                print(piece, end="", flush=True)
+            print(flush=True)
+            print(_facts(stream.result, arguments.temperature > 0), file=sys.stderr)
+    return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
+
+
+def _add_text_options(group: argparse._ArgumentGroup) -> None:
+    _add(group, "max_new_tokens", "tokens to make at most", "-n")
+    _add(group, "temperature", "0 is greedy", kind=float)
+    _add(group, "top_k", "keep the K likeliest tokens; 0 is off")
+    _add(group, "top_p", "keep the likeliest tokens of joint probability P; 1 is off", kind=float)
+    _add(group, "min_p", "keep tokens of P times the best one's probability; 0 is off", kind=float)
+    _add(group, "repetition_penalty", "above 1: avoid tokens seen before", kind=float)
+    _add(group, "seed", "of the sampling (default: drawn and reported)")
+    group.add_argument(
+        "--stop", action="append", type=_unescape, default=[], metavar="TEXT",
+        help=r"end before this text, which may hold \n, \t and \\; may be repeated",
+    )  # fmt: skip
+
+
+def _add_draft_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--draft", choices=DRAFTS, default=_LOAD["draft"],
+        help="draft source; auto: the bundle's draft model, or lookup (default: %(default)s)",
+    )  # fmt: skip
+    _add(group, "num_assistant_tokens", "tokens of a draft at most", "--num-draft-tokens")
+    _add(group, "tree_width", "branches of a draft tree per level; 1 drafts chains")
+
+
+def _add_device_options(group: argparse._ArgumentGroup) -> None:
+    _add(group, "device", "where the target runs; cpu picks the faster engine", kind=str)
+    _add(group, "draft_device", "where the draft model runs", kind=str)
+    _add(group, "threads", "of each engine (default: physical cores)")
+    _add(group, "context", "tokens of prompt and output (default: what the model was made for)")
+
+
+def _add(
+    group: argparse._ArgumentGroup, name: str, text: str, *flags: str, kind: type[Any] = int
+) -> None:
+    """An option named like its field, with the field's default."""
+    default = _LOAD[name] if name in _LOAD else _GENERATION[name]
+    shown = "" if default is None else f" (default: {default})"
+    group.add_argument(
+        *flags, f"--{name.replace('_', '-')}", dest=name, type=kind, default=default,
+        metavar={int: "N", float: "X", str: "DEVICE"}[kind], help=text + shown,
+    )  # fmt: skip
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\[nt\\]", lambda match: _ESCAPES[match[0]], text)
+
+
+def _chat_tokens(llm: LLM, prompt: str) -> list[int]:
+    text = llm.tokenizer.chat([{"role": "user", "content": prompt}])
+    return llm.tokenizer.encode(text, add_special=False)
+
+
+def _drain(stream: TextStream) -> None:
+    for _ in stream:
+        pass
+
+
+def _show_prompt(prompt: str) -> None:
+    """On a terminal the prompt comes first, so that the whole reads as one text."""
+    if prompt and sys.stdout is not None and sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        Console().print(Text(prompt, "dim"), end="", soft_wrap=True)
+
+
+def _facts(result: GenerationResult, sampled: bool) -> str:
+    facts = [
+        f"{result.new_tokens} tokens ({result.finish_reason})",
+        f"{result.tokens_per_second:.1f} tokens/s",
+        f"mean accepted length {result.mean_accepted_length:.2f}",
+        f"draft: {result.draft}",
+        f"engine: {result.engine}",
+    ]
+    return ", ".join(facts + [f"seed: {result.seed}"] * sampled)
+
+
+@contextmanager
+def _cancelled_by_sigint(stream: TextStream) -> Iterator[None]:
+    """Ctrl-C ends the text after the round under way; a second one does not wait for it."""
+    previous = signal.getsignal(signal.SIGINT)
+
+    def cancel(_number: int, _frame: FrameType | None) -> None:
+        stream.cancel()
+        signal.signal(signal.SIGINT, previous)
+
+    if previous is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

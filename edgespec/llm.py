@@ -1,0 +1,150 @@
+"""The public API: load a bundle, give it prompts, get text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from edgespec import bundle as bundles
+from edgespec.bundle import Bundle
+from edgespec.errors import ContextLengthError, InputError
+from edgespec.models.embedded import BUNDLE
+from edgespec.options import GenerationOptions, LoadOptions, checked
+from edgespec.runtime.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter, TreeBudget
+from edgespec.runtime.generate import Limits
+from edgespec.runtime.model import Model
+from edgespec.runtime.sampling import Sampler
+from edgespec.runtime.selection import Placement, load_model
+from edgespec.runtime.text import Tokenizer
+from edgespec.stream import GenerationResult, Job, TextStream
+
+
+class LLM:
+    """A loaded bundle.
+
+    Args:
+        bundle: a bundle's folder; None: the embedded pair, a small model of Python code.
+        options: fields of `LoadOptions`.
+
+    Attributes:
+        bundle: what was loaded.
+        tokenizer: its tokenizer.
+        draft: the draft source in use: none, model or lookup.
+        context_length: tokens of prompt and output together.
+
+    Raises:
+        BundleError: if the bundle cannot be used.
+        DeviceError: if a device does not exist or cannot run it.
+        InputError: if an option is out of range.
+        TypeError: on an unknown option.
+    """
+
+    def __init__(self, bundle: str | Path | None = None, **options: Any) -> None:
+        self.options = checked(LoadOptions, options)
+        self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
+        self.tokenizer = Tokenizer.from_folder(self.bundle.path)
+        self.draft = _draft_source(self.options.draft, self.bundle)
+        self.context_length = _context_length(self.options.context, self.bundle)
+        self._target = self._load(bundles.TARGET, self.options.device)
+        self._draft_model = (
+            self._load(bundles.DRAFT, self.options.draft_device) if self.draft == "model" else None
+        )
+
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
+        """Make a text.
+
+        Args:
+            prompt: text, or token ids that are taken as they are.
+            options: fields of `GenerationOptions`.
+
+        Raises:
+            InputError: if the prompt is empty or an option out of range.
+            ContextLengthError: if the prompt does not fit the context.
+            TypeError: on an unknown option.
+        """
+        stream = self.stream(prompt, **options)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def stream(self, prompt: str | Sequence[int], **options: Any) -> TextStream:
+        """As `generate`, piece by piece: iterate over it, then read its `result`."""
+        made = checked(GenerationOptions, options)
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        self._check_prompt(prompt, tokens)
+        nodes = made.num_assistant_tokens
+        models = (self._target, self._draft_model)
+        return TextStream(
+            Job(
+                tokenizer=self.tokenizer,
+                prompt=tokens,
+                target=self._target,
+                drafter=self._drafter(),
+                sampler=Sampler(made.sampling(), self.tokenizer.vocab_size),
+                limits=Limits(
+                    made.max_new_tokens,
+                    self.context_length,
+                    frozenset(self._target.role.eos_ids),
+                ),
+                budget=TreeBudget(nodes, nodes, made.tree_width),
+                stop=made.stop,
+                models=tuple(model for model in models if model is not None),
+            )
+        )
+
+    def _load(self, role: str, device: str) -> Model:
+        """Compile a role; an engine is chosen by the calls of a round with default options."""
+        defaults = GenerationOptions()
+        if role == bundles.DRAFT:
+            work: tuple[int, ...] = (1, defaults.tree_width, defaults.tree_width)
+        else:
+            work = (1 if self.draft == "none" else 1 + defaults.num_assistant_tokens,)
+        threads = self.options.threads or _default_threads()
+        return load_model(self.bundle, role, Placement(device, threads, work))
+
+    def _check_prompt(self, prompt: str | Sequence[int], tokens: Sequence[int]) -> None:
+        if not prompt or not tokens:
+            raise InputError("the prompt is empty: give at least one character")
+        vocabulary = self._target.role.vocab_size
+        wrong = [token for token in tokens if not 0 <= token < vocabulary]
+        if wrong:
+            raise InputError(f"token id {wrong[0]} is not in the vocabulary of {vocabulary}")
+        if len(tokens) >= self.context_length:
+            raise ContextLengthError(
+                f"the prompt has {len(tokens)} tokens and the context holds "
+                f"{self.context_length}, a new one included: shorten the prompt or raise --context"
+            )
+
+    def _drafter(self) -> Drafter:
+        if self._draft_model is not None:
+            return ModelDrafter(self._draft_model)
+        return LookupDrafter() if self.draft == "lookup" else NoDrafter()
+
+
+def _draft_source(asked: str, bundle: Bundle) -> str:
+    if asked == "auto":
+        return "model" if bundle.draft else "lookup"
+    if asked == "model" and bundle.draft is None:
+        raise InputError(
+            f"{bundle.path} has no draft model: export it with --draft, or use --draft lookup"
+        )
+    return asked
+
+
+def _context_length(asked: int | None, bundle: Bundle) -> int:
+    trained = bundle.target.context_length
+    if asked is not None and asked > trained:
+        raise InputError(f"context is {asked}: the model was made for {trained} tokens at most")
+    return asked or trained
+
+
+def _default_threads() -> int:
+    """Physical cores that this process may use: a second thread per core slows matmuls down."""
+    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return min(physical, len(os.sched_getaffinity(0)))
+    return physical

@@ -1,0 +1,114 @@
+"""What a user can set, with the defaults that the API and the CLI share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from edgespec.errors import InputError
+from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.sampling import SamplingOptions
+
+DRAFTS = ("auto", "none", "model", "lookup")
+MAX_DRAFT_TOKENS = ROW_BUCKETS[-1] - 1  # the pending token is a row of the verification too
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a bundle is loaded.
+
+    Attributes:
+        device: where the target runs: cpu (the faster engine, measured), or an engine's full name.
+        draft_device: where the draft model runs; the same names.
+        draft: the draft source, one of `DRAFTS`; auto is model if the bundle has one, else lookup.
+        threads: for each engine; None: the physical cores that this process may use.
+        context: tokens of prompt and output together; None: what the model was trained for.
+
+    Raises:
+        InputError: if a value is out of range.
+    """
+
+    device: str = "cpu"
+    draft_device: str = "cpu"
+    draft: str = "auto"
+    threads: int | None = None
+    context: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.draft not in DRAFTS:
+            raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
+        for name, least in (("threads", 1), ("context", 2)):
+            _require_count(name, getattr(self, name), least, optional=True)
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How a text is made. Names follow transformers.
+
+    Attributes:
+        max_new_tokens: tokens to make at most.
+        temperature: 0 is greedy.
+        top_k: keep the k likeliest tokens; 0 is off.
+        top_p: keep the likeliest tokens of this joint probability; 1 is off.
+        min_p: keep tokens with this share of the best one's probability; 0 is off.
+        repetition_penalty: above 1 discourages tokens seen before; 1 is off.
+        seed: of the sampling noise; None draws one, which the result reports.
+        stop: strings that end the text and are not part of it.
+        num_assistant_tokens: nodes of a draft tree at most; 0 is plain decoding.
+        tree_width: branches of a draft tree per level; 1 drafts chains.
+
+    Raises:
+        InputError: if a value is out of range.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    num_assistant_tokens: int = 7
+    tree_width: int = 4
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_new_tokens", 1), ("num_assistant_tokens", 0), ("tree_width", 1)):
+            _require_count(name, getattr(self, name), least)
+        most = MAX_DRAFT_TOKENS
+        if self.num_assistant_tokens > most:
+            raise InputError(
+                f"num_assistant_tokens is {self.num_assistant_tokens}: give {most} or less"
+            )
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if not all(isinstance(text, str) and text for text in stop):
+            raise InputError(f"stop is {self.stop!r}: give strings of at least one character")
+        object.__setattr__(self, "stop", stop)
+        self.sampling()
+
+    def sampling(self) -> SamplingOptions:
+        """The part that concerns the choice of tokens."""
+        return SamplingOptions(**{f.name: getattr(self, f.name) for f in fields(SamplingOptions)})
+
+
+def checked(kind: type[T], options: dict[str, Any]) -> T:
+    """An options class from keyword arguments.
+
+    Raises:
+        TypeError: on a name that it does not have.
+        InputError: on a value out of range.
+    """
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unknown option {name!r}: use one of {', '.join(known)}")
+    return kind(**options)
+
+
+def _require_count(name: str, value: object, least: int, optional: bool = False) -> None:
+    if optional and value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name} is {value!r}: give a whole number from {least} upwards")

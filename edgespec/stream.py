@@ -1,0 +1,251 @@
+"""One text from prompt to result: tokens become pieces of text as rounds come in."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from edgespec.errors import InputError
+from edgespec.runtime.drafters import Drafter, TreeBudget
+from edgespec.runtime.generate import Limits, Round, generate
+from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.sampling import Sampler
+from edgespec.runtime.text import StopMatcher, StreamDecoder, Tokenizer
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """A finished text and how it came about.
+
+    Attributes:
+        text: the new text, without the prompt.
+        tokens: the new tokens' ids, the one that ended the text included.
+        prompt_tokens: tokens of the prompt.
+        new_tokens: how many `tokens` there are.
+        finish_reason: stop, length, context or cancelled.
+        seed: the seed in use; with it the same text comes again.
+        ttft_ms: time to the first token.
+        tpot_ms: time per further token; 0 if there was none.
+        tokens_per_second: of the further tokens; 0 if there was none.
+        rounds: passes of the target after the prompt's.
+        drafted: tokens that were proposed.
+        accepted: proposed tokens that became text.
+        mean_accepted_length: tokens per round; 0 if there was no round.
+        draft: the draft source.
+        engine: where the target ran.
+        peak_rss_mb: the process's largest resident memory so far, MiB, file-backed pages included.
+        engine_ms: of the time after the first token, how much passed inside the engines.
+    """
+
+    text: str
+    tokens: list[int]
+    prompt_tokens: int
+    new_tokens: int
+    finish_reason: str
+    seed: int
+    ttft_ms: float
+    tpot_ms: float
+    tokens_per_second: float
+    rounds: int
+    drafted: int
+    accepted: int
+    mean_accepted_length: float
+    draft: str
+    engine: str
+    peak_rss_mb: float
+    engine_ms: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything one text needs.
+
+    Attributes:
+        tokenizer: of both models.
+        prompt: token ids.
+        target: the model whose text is wanted.
+        drafter: guesses.
+        sampler: chooses.
+        limits: where the text ends at the latest.
+        budget: of the draft trees.
+        stop: strings that end the text.
+        models: all that take part, for the time they take.
+    """
+
+    tokenizer: Tokenizer
+    prompt: list[int]
+    target: Model
+    drafter: Drafter
+    sampler: Sampler
+    limits: Limits
+    budget: TreeBudget
+    stop: tuple[str, ...]
+    models: tuple[Model, ...]
+
+
+class TextStream:
+    """Pieces of a text as they are made; iterate over it once, then read `result`.
+
+    `cancel` may be called from another thread or a signal handler: the text then ends after the
+    round that is under way.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._cancelled = threading.Event()
+        self._result: GenerationResult | None = None
+        self._pieces = self._run()
+
+    @property
+    def result(self) -> GenerationResult:
+        """The finished text.
+
+        Raises:
+            InputError: while the stream has not been read to its end.
+        """
+        if self._result is None:
+            raise InputError("the stream has no result yet: read it to its end")
+        return self._result
+
+    def cancel(self) -> None:
+        """End the text after the present round."""
+        self._cancelled.set()
+
+    def __iter__(self) -> Iterator[str]:
+        """Pieces of text, none of them empty, which together are `result.text`."""
+        return self._pieces
+
+    def _run(self) -> Iterator[str]:
+        job = self._job
+        text = _Text(job.tokenizer, job.prompt, job.stop)
+        clock = _Clock(job.models)
+        rounds = generate(
+            Runner(job.target), job.drafter, job.sampler, job.prompt,
+            limits=job.limits, budget=job.budget,
+        )  # fmt: skip
+        for step in rounds:
+            clock.tick(step)
+            if piece := text.push(step.tokens):
+                yield piece
+            if text.stopped or self._cancelled.is_set():
+                break
+        if piece := text.flush():
+            yield piece
+        self._result = self._finish(text, clock)
+
+    def _finish(self, text: _Text, clock: _Clock) -> GenerationResult:
+        job, rounds = self._job, clock.rounds
+        further = len(text.tokens) - 1
+        seconds = clock.end - clock.first
+        return GenerationResult(
+            text="".join(text.pieces),
+            tokens=text.tokens,
+            prompt_tokens=len(job.prompt),
+            new_tokens=len(text.tokens),
+            finish_reason=self._finish_reason(text),
+            seed=job.sampler.seed,
+            ttft_ms=round((clock.first - clock.begin) * 1e3, 2),
+            tpot_ms=round(seconds * 1e3 / further, 3) if further else 0.0,
+            tokens_per_second=round(further / seconds, 1) if further else 0.0,
+            rounds=len(rounds),
+            drafted=sum(step.drafted for step in rounds),
+            accepted=sum(step.accepted for step in rounds),
+            mean_accepted_length=_mean([len(step.tokens) for step in rounds]),
+            draft=job.drafter.name,
+            engine=job.target.device,
+            peak_rss_mb=_peak_rss_mb(),
+            engine_ms=round(clock.engine_seconds * 1e3, 2),
+        )
+
+    def _finish_reason(self, text: _Text) -> str:
+        limits, made = self._job.limits, len(text.tokens)
+        if text.stopped or text.tokens[-1] in limits.stop_ids:
+            return "stop"
+        if made >= limits.max_new_tokens:
+            return "length"
+        if len(self._job.prompt) + made >= limits.context_length:
+            return "context"
+        return "cancelled"
+
+
+class _Text:
+    """Tokens to text: whole characters, cut before a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: list[int], stop: Sequence[str]) -> None:
+        self._decoder = StreamDecoder(tokenizer, prompt)
+        self._matcher = StopMatcher(stop)
+        self._stops = bool(stop)
+        self.tokens: list[int] = []
+        self.pieces: list[str] = []
+        self.stopped = False
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """The text that these tokens make final; those behind a stop string are dropped."""
+        if not self._stops:
+            self.tokens += tokens
+            return self._show(self._decoder.push(*tokens))
+        text = ""
+        for token in tokens:
+            self.tokens.append(token)
+            text += self._show(self._decoder.push(token))
+            if self.stopped:
+                break
+        return text
+
+    def flush(self) -> str:
+        """The rest, once no token follows."""
+        rest = self._show(self._decoder.flush())
+        held = self._matcher.flush()
+        self.pieces.append(held)
+        return rest + held
+
+    def _show(self, text: str) -> str:
+        piece, self.stopped = self._matcher.push(text)
+        self.pieces.append(piece)
+        return piece
+
+
+class _Clock:
+    """When tokens came, and how much of the time the engines took."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self._models = models
+        self._engines_before = 0.0
+        self.begin = time.perf_counter()
+        self.first = self.end = self.begin
+        self.rounds: list[Round] = []
+
+    def tick(self, step: Round) -> None:
+        """A round is over; the first one is the prompt's."""
+        self.end = time.perf_counter()
+        if self.first == self.begin:
+            self.first = self.end
+            self._engines_before = self._engines()
+        else:
+            self.rounds.append(step)
+
+    @property
+    def engine_seconds(self) -> float:
+        """Time inside engines since the first token."""
+        return self._engines() - self._engines_before
+
+    def _engines(self) -> float:
+        return sum(model.seconds for model in self._models)
+
+
+def _mean(values: Sequence[int]) -> float:
+    return round(sum(values) / len(values), 3) if values else 0.0
+
+
+def _peak_rss_mb() -> float:
+    if sys.platform == "win32":
+        return round(psutil.Process().memory_info().peak_wset / (1 << 20), 1)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, on macOS bytes
+    return round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10), 1)

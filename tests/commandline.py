@@ -1,0 +1,18 @@
+"""What the tests of the command line share; its fixtures are in conftest."""
+
+from __future__ import annotations
+
+PLACE = {"device": "onnxruntime:cpu", "draft_device": "onnxruntime:cpu", "threads": 1}
+FAST = ["--device=onnxruntime:cpu", "--draft-device=onnxruntime:cpu", "--threads=1"]
+PROMPT = "def fibonacci(n):\n"
+
+
+def fails(result, *parts, code=2):
+    """One or two lines that say what is wrong, and nothing on stdout."""
+    assert result.code == code
+    assert result.out == ""
+    assert result.err.startswith("edgespec: ")
+    assert 1 <= len(result.err.splitlines()) <= 2
+    for part in ("", *parts):
+        assert part in result.err
+    assert "Traceback" not in result.err

@@ -1,0 +1,111 @@
+"""The command line as a whole: commands, exit codes, messages, late imports."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from commandline import fails
+
+import edgespec
+from edgespec.models.embedded import BUNDLE
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "checkpoint"
+    make_checkpoint(path, "llama")
+    write_tokenizer(path, 331)
+    return path
+
+
+@pytest.mark.parametrize("words", [[], ["cook"], ["export", "here"], ["inspect", "a", "b"]])
+def test_commands_that_are_refused(cli, words):
+    fails(cli(*words), "--help")
+
+
+def test_inspect_shows_every_role_and_file(cli):
+    result = cli("inspect", "--verify")
+    facts = json.loads(cli("inspect", BUNDLE, "--verify", "--json").out)
+    assert facts["verified"] is True
+    for name, entry in facts["files"].items():
+        assert name in result.out
+        assert entry["sha256"][:12] in result.out
+    for role in facts["roles"].values():
+        assert f"{role['parameters']:,}" in result.out
+        worst = max(role["quantization_error"].values())
+        assert f"{worst:.2%} worst" in result.out
+    assert f"all {len(facts['files'])} files match" in result.out
+
+
+def test_export_says_sizes_and_warns_in_one_line(cli, checkpoint, tmp_path):
+    output = tmp_path / "made"
+    words = ["--precision=int8", "--block-size=128", "--kv-precision=fp16", "--draft", checkpoint]
+    result = cli("export", checkpoint, "-o", output, *words, "--draft-precision=fp16")
+    assert result.code == 0
+    assert result.out.startswith(f"{output}: ")
+    assert "% of the checkpoints'" in result.out
+    assert result.err.startswith("edgespec: warning: target: block size 128 does not divide")
+    assert len(result.err.splitlines()) == 1
+    roles = json.loads(cli("inspect", output, "--json").out)["roles"]
+    assert [role["precision"]["weights"] for role in roles.values()] == ["int8", "fp16"]
+    assert [role["precision"]["kv"] for role in roles.values()] == ["fp16", "fp16"]
+    fails(cli("export", checkpoint, "-o", output), "exists", "--overwrite")
+    assert cli("export", checkpoint, "-o", output, "--overwrite").code == 0
+    assert list(json.loads(cli("inspect", output, "--json").out)["roles"]) == ["target"]
+
+
+def test_export_of_what_is_not_there(cli, tmp_path):
+    fails(cli("export", tmp_path / "a" / "b" / "c", "-o", tmp_path / "out"), "no such folder")
+
+
+def test_verbose_shows_information_in_one_line_each(cli, monkeypatch):
+    def execute(_arguments):
+        logging.getLogger("edgespec.any").info("measured\nthis")
+        return 0
+
+    monkeypatch.setattr("edgespec.cli.inspect.execute", execute)
+    assert cli("inspect").err == ""
+    assert cli("inspect", "-v").err == "edgespec: info: measured this\n"
+    assert cli("inspect").err == ""
+
+
+def test_a_fault_of_ours_is_two_lines(cli, monkeypatch):
+    def execute(_arguments):
+        raise ValueError("first\nsecond")
+
+    monkeypatch.setattr("edgespec.cli.inspect.execute", execute)
+    result = cli("inspect")
+    fails(result, "internal error: ValueError: first second", __file__, code=1)
+
+
+def test_version_and_module(tmp_path):
+    run = [sys.executable, "-m", "edgespec", "--version"]
+    found = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout == f"edgespec {edgespec.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import edgespec", "numpy onnxruntime openvino onnx"),
+        ("main(['--help'])", "numpy onnxruntime openvino onnx rich"),
+        ("main(['run', '--help'])", "onnxruntime openvino onnx"),
+        ("main(['export', '--help'])", "onnxruntime openvino"),
+        ("main(['inspect'])", "onnxruntime openvino onnx"),
+    ],
+)
+def test_nothing_is_imported_before_it_is_needed(tmp_path, code, unwanted):
+    script = f"""
+import atexit, sys
+atexit.register(lambda: print("loaded:", *set("{unwanted}".split()) & set(sys.modules)))
+{"from edgespec.cli import main" if "main" in code else ""}
+{code}
+"""
+    run = [sys.executable, "-c", script]
+    found = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1].split() == ["loaded:"]

@@ -1,0 +1,86 @@
+"""Ctrl-C, readers that leave, disks that are full."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commandline import FAST, PROMPT
+
+from edgespec.stream import TextStream
+
+FULL = Path("/dev/full")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of POSIX")
+
+
+@posix
+def test_ctrl_c_ends_with_the_text_so_far(start):
+    process = start("run", PROMPT, "-n", 2000, "--temperature=1", "--draft=none", *FAST)
+    begun = process.stdout.read(20)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (begun + out).endswith(b"\n")
+    assert b"tokens (cancelled), " in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.fixture
+def interrupt_after(monkeypatch):
+    """Raise SIGINT a number of times once the first piece of text is out."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def arrange(times):
+        pieces = TextStream.__iter__
+
+        def interrupted(self):
+            for piece in pieces(self):
+                yield piece
+                for _ in range(times):
+                    signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(TextStream, "__iter__", interrupted)
+
+    yield arrange
+    signal.signal(signal.SIGINT, previous)
+
+
+def test_ctrl_c_still_gives_json(cli, interrupt_after):
+    interrupt_after(1)
+    result = cli("run", PROMPT, "-n", 500, "--json", *FAST)
+    found = json.loads(result.out)
+    assert result.code == 130
+    assert found["finish_reason"] == "cancelled"
+    assert 1 <= found["new_tokens"] < 20
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_does_not_wait(cli, interrupt_after):
+    interrupt_after(2)
+    result = cli("run", PROMPT, "-n", 500, "--json", *FAST)
+    assert (result.code, result.out, result.err) == (130, "", "")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@posix
+def test_a_reader_that_leaves_ends_it_quietly(start):
+    process = start("run", PROMPT, "-n", 2000, "--temperature=1", "--draft=none", *FAST)
+    assert process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 141
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_output_that_does_not_fit_the_disk_is_an_error(tmp_path):
+    run = [sys.executable, "-m", "edgespec", "inspect"]
+    with FULL.open("w") as full:
+        found = subprocess.run(
+            run, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert found.returncode == 2
+    assert found.stderr == "edgespec: No space left on device\n"

@@ -1,0 +1,242 @@
+"""`edgespec run`: where the prompt comes from, what the options do, what is printed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from commandline import FAST, PLACE, PROMPT, fails
+
+from edgespec import LLM, GenerationResult
+from edgespec.cli import main
+from edgespec.cli.run import _unescape
+from edgespec.models.embedded import BUNDLE
+from edgespec.options import GenerationOptions, LoadOptions
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return LLM(**PLACE)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """Random weights, so that the text is bytes at random, with a chat template."""
+    path = tmp_path_factory.mktemp("cli") / "checkpoint"
+    make_checkpoint(path, "llama")
+    write_tokenizer(path, 331)
+    (path / "chat_template.jinja").write_text("<{{ messages[0].role }}>{{ messages[0].content }}:")
+    return path
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint):
+    output = checkpoint.parent / "bundle"
+    assert main(["export", str(checkpoint), "-o", str(output), "--precision", "fp32"]) == 0
+    return output
+
+
+# Where the prompt comes from
+
+
+def test_the_prompt_comes_from_anywhere(cli, llm, tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(PROMPT.encode())
+    expected = llm.generate(PROMPT, max_new_tokens=4)
+    sources = [
+        ([PROMPT], b""),
+        ([BUNDLE, PROMPT], b""),
+        ([PROMPT], b"not asked for"),
+        (["-p", PROMPT], b"not asked for"),
+        ([BUNDLE, "--prompt", PROMPT], b""),
+        (["-f", file], b"not asked for"),
+        ([BUNDLE, "--file", file], b""),
+        ([], PROMPT.encode()),
+        ([BUNDLE], PROMPT.encode()),
+        (["-"], PROMPT.encode()),
+        ([BUNDLE, "-"], PROMPT.encode()),
+        (["-f", "-"], PROMPT.encode()),
+    ]
+    for words, stdin in sources:
+        result = cli("run", *words, "-n", 4, "--json", *FAST, stdin=stdin)
+        assert result.code == 0, (words, result.err)
+        assert json.loads(result.out)["tokens"] == expected.tokens, words
+
+
+def test_options_may_stand_between_bundle_and_prompt(cli, llm):
+    result = cli("run", BUNDLE, "-n", 3, *FAST, "--", "-x = ")
+    assert result.out == llm.generate("-x = ", max_new_tokens=3).text + "\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["-p", "a", "-f", "b"], "more than one prompt"),
+        ([BUNDLE, "a", "-p", "b"], "more than one prompt"),
+        (["a", "-p", "b"], "'a' is no bundle's folder"),
+        (["a", "b", "c"], "unrecognized arguments: c"),
+        (["a", "b"], "a is not a bundle: no such folder"),
+        ([""], "the prompt is empty"),
+        ([], "the prompt is empty"),
+        (["-f", "missing.txt"], "missing.txt: No such file or directory"),
+    ],
+)
+def test_prompts_that_are_refused(cli, words, part):
+    fails(cli("run", *words, *FAST), part)
+
+
+def test_a_folder_that_is_no_bundle_is_not_taken_for_a_prompt(cli, checkpoint):
+    fails(cli("run", checkpoint), "without manifest.json", f"-p {str(checkpoint)!r}")
+    fails(cli("run", checkpoint, "-p", "x"), "edgespec export")
+
+
+def test_a_terminal_is_waited_for_only_when_asked(cli):
+    fails(cli("run", terminal=True), "there is no prompt")
+    fails(cli("run", BUNDLE, terminal=True), "there is no prompt")
+    assert cli("run", "-", "-n", 1, *FAST, stdin=b"x", terminal=True).code == 0
+
+
+def test_bytes_that_are_not_utf8_are_located(cli, tmp_path):
+    file = tmp_path / "latin-1"
+    file.write_bytes("naïve".encode("latin-1"))
+    fails(cli("run", stdin=b"ab\xff"), "stdin is not UTF-8: byte 2 is 0xff")
+    fails(cli("run", "-f", file), f"{file} is not UTF-8: byte 2 is 0xef")
+    fails(cli("run", "\udcff"), "not valid Unicode")
+
+
+def test_a_prompt_may_be_longer_than_any_path_but_not_than_the_context(cli):
+    fails(cli("run", "word " * 1200, "--context", 64, *FAST), "the context holds 64")
+
+
+# Options
+
+
+def test_defaults_are_those_of_the_api(monkeypatch, cli):
+    seen = {}
+
+    class StopHereError(Exception):
+        pass
+
+    def load(self, bundle, **options):
+        seen.update(options)
+
+    def stream(self, prompt, **options):
+        seen.update(options)
+        raise StopHereError
+
+    monkeypatch.setattr(LLM, "__init__", load)
+    monkeypatch.setattr(LLM, "stream", stream)
+    assert cli("run", "x").code == 1
+    stop = seen.pop("stop")
+    assert tuple(stop) == GenerationOptions().stop
+    for options in (LoadOptions(), GenerationOptions()):
+        for field in fields(options):
+            if field.name != "stop":
+                assert seen.pop(field.name) == getattr(options, field.name)
+    assert not seen
+
+
+def test_sampling_options_reach_the_sampler(cli, llm):
+    words = ["--temperature=0.9", "--top-k=20", "--top-p=0.95", "--min-p=0.01"]
+    words += ["--repetition-penalty=1.1", "--seed=7", "--num-draft-tokens=3", "--tree-width=2"]
+    result = cli("run", PROMPT, "-n", 16, "--json", "--context=100", *words, *FAST)
+    expected = llm.generate(
+        PROMPT, max_new_tokens=16, temperature=0.9, top_k=20, top_p=0.95, min_p=0.01,
+        repetition_penalty=1.1, seed=7,
+    )  # fmt: skip
+    found = json.loads(result.out)
+    assert found["tokens"] == expected.tokens
+    assert found["seed"] == 7
+    assert found["drafted"] <= 3 * found["rounds"]
+
+
+def test_stop_strings_know_three_escapes(cli, llm):
+    whole = llm.generate(PROMPT, max_new_tokens=40).text
+    line = whole.lstrip("\n").split("\n")[0]
+    start = whole[: whole.index(line)]
+    words = ["--stop", rf"{line}\n", "--stop", "never"]
+    result = cli("run", PROMPT, "-n", 40, "--json", *words, *FAST)
+    found = json.loads(result.out)
+    assert (found["text"], found["finish_reason"]) == (start, "stop")
+
+    assert _unescape(r"\\n\t\n\r\"") == '\\n\t\n\\r\\"'
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--top-p", "2"], "top_p is 2.0"),
+        (["-n", "0"], "max_new_tokens is 0"),
+        (["-n", "many"], "invalid int value: 'many'"),
+        (["--num-draft-tokens", "1000"], "1000"),
+        (["--stop", ""], "at least one character"),
+        (["--draft", "best"], "invalid choice: 'best'"),
+        (["--device", "toaster"], "device 'toaster' is not known"),
+        (["--context", "1000000"], "context is 1000000"),
+        (["--temp", "1"], "unrecognized arguments: --temp"),
+        (["--chat"], "no chat template"),
+    ],
+)
+def test_options_that_are_refused(cli, words, part):
+    fails(cli("run", "x", *words), part)
+
+
+def test_bad_options_are_refused_before_the_model_is_loaded(cli, monkeypatch):
+    def load(self, *_arguments, **_options):
+        pytest.fail("loaded")
+
+    monkeypatch.setattr(LLM, "__init__", load)
+    fails(cli("run", "x", "--top-k", "-1"), "top_k is -1")
+
+
+# Output
+
+
+def test_text_goes_to_stdout_and_one_line_of_facts_to_stderr(cli, llm):
+    expected = llm.generate(PROMPT, max_new_tokens=20)
+    result = cli("run", PROMPT, "-n", 20, *FAST)
+    assert result.out == expected.text + "\n"
+    assert result.err.startswith("20 tokens (length), ")
+    assert result.err.endswith(
+        f" tokens/s, mean accepted length {expected.mean_accepted_length:.2f}, "
+        "draft: model, engine: onnxruntime:cpu\n"
+    )
+    sampled = cli("run", PROMPT, "-n", 2, "--temperature=1", "--seed=5", "--draft=none", *FAST)
+    assert sampled.err.endswith("draft: none, engine: onnxruntime:cpu, seed: 5\n")
+
+
+def test_a_terminal_shows_the_prompt_before_the_text(cli, llm, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    result = cli("run", PROMPT, "-n", 8, *FAST, terminal=True)
+    assert result.out == PROMPT + llm.generate(PROMPT, max_new_tokens=8).text + "\n"
+
+
+def test_json_is_one_object_with_all_facts(cli):
+    result = cli("run", PROMPT, "-n", 12, "--json", *FAST)
+    found = json.loads(result.out)
+    assert list(found) == [field.name for field in fields(GenerationResult)]
+    assert result.out.count("\n") == 1
+    assert result.err == ""
+    assert found["new_tokens"] == len(found["tokens"]) == 12
+    assert found["finish_reason"] == "length"
+    assert (found["draft"], found["engine"]) == ("model", "onnxruntime:cpu")
+    assert found["tokens_per_second"] > 0
+    assert found["peak_rss_mb"] > 1
+
+
+def test_chat_goes_through_the_template(cli, bundle):
+    result = cli("run", bundle, "hello", "--chat", "-n", 3, "--json", *FAST)
+    found, llm = json.loads(result.out), LLM(bundle, **PLACE)
+    prompt = llm.tokenizer.encode("<user>hello:", add_special=False)
+    assert found["prompt_tokens"] == len(prompt)
+    assert found["tokens"] == llm.generate(prompt, max_new_tokens=3).tokens
+
+
+def test_an_output_that_knows_only_ascii_gets_question_marks(start, bundle):
+    words = ["-n", 60, "--temperature", 2, "--seed", 3, "--draft", "none", *FAST]
+    out, err = start("run", bundle, "naïve", *words, PYTHONIOENCODING="ascii").communicate()
+    assert b" tokens/s" in err
+    assert b"?" in out
+    assert out.isascii()
