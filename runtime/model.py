@@ -18,6 +18,8 @@ Floats = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 Results = Mapping[str, Array]
 
+_CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
+
 
 class Model:
     """One role of a bundle, compiled; shared by any number of texts, one call at a time.
@@ -115,7 +117,7 @@ class Runner:
         chunk = ROW_BUCKETS[-1]
         for start in range(0, len(tokens), chunk):
             part = tokens[start : start + chunk]
-            causal = np.tri(len(part), dtype=np.bool_)
+            causal = _CAUSAL[: len(part), : len(part)]
             outputs = self._run(Rows(part, range(len(part)), causal), last_only=True)
             self._store(range(len(part)), self.length)
             self.length += len(part)
@@ -176,17 +178,16 @@ class _Feeds:
         rows, capacity, logit_rows = shape
         self._capacity = capacity
         self._off = np.float32(role.bias_off)
-        self._cos_table, self._sin_table = rope.tables(capacity)
+        self._rope_table = rope.table(capacity)
         self._positions = np.zeros(rows, np.int64)
         self._ids = np.zeros(rows, np.int64)
-        self._cos = np.zeros((rows, role.head_dim), np.float32)
-        self._sin = np.zeros((rows, role.head_dim), np.float32)
+        self._rope = np.zeros((2, rows, role.head_dim), np.float32)
         self._bias = np.full((rows, capacity + rows), self._off, np.float32)
         self._logit_rows = np.arange(logit_rows, dtype=np.int64)
         self.arrays: dict[str, Array] = {
             "input_ids": self._ids,
-            "rope_cos": self._cos,
-            "rope_sin": self._sin,
+            "rope_cos": self._rope[0],
+            "rope_sin": self._rope[1],
             "attention_bias": self._bias,
             "lengths": np.array([capacity, rows], np.int64),
             "logit_rows": self._logit_rows,
@@ -199,8 +200,7 @@ class _Feeds:
         self._positions[:n] = rows.depths
         self._positions += length
         # Positions are below the capacity; what padding holds there does not matter.
-        np.take(self._cos_table, self._positions, axis=0, out=self._cos, mode="clip")
-        np.take(self._sin_table, self._positions, axis=0, out=self._sin, mode="clip")
+        self._rope_table.take(self._positions, axis=1, out=self._rope, mode="clip")
         bias.fill(self._off)
         bias[:n, :length] = 0
         if scratch:
@@ -213,7 +213,7 @@ class _Feeds:
 
 
 class _Rope:
-    """Tables of cos and sin by position, float32 [positions, hd], grown as texts grow.
+    """Table of cosines and sines by position, float32 [2, positions, hd], grown as texts grow.
 
     Angles are float64: at position 100,000 float32 angles are off by more than a hundredth. The
     first half of sin is negated, as the graph's rotation expects.
@@ -221,15 +221,13 @@ class _Rope:
 
     def __init__(self, role: Role) -> None:
         self._inv_freq = np.asarray(role.inv_freq, np.float64)
-        self._tables = (np.zeros((0, role.head_dim), np.float32),) * 2
+        self._table = np.zeros((2, 0, role.head_dim), np.float32)
 
-    def tables(self, positions: int) -> tuple[Floats, Floats]:
-        """Cosines and sines of the first `positions` positions at least."""
-        if positions > len(self._tables[0]):
+    def table(self, positions: int) -> Floats:
+        """The table for `positions` positions at least."""
+        if positions > self._table.shape[1]:
             angles = np.arange(positions, dtype=np.float64)[:, None] * self._inv_freq
             cos, sin = np.cos(angles), np.sin(angles)
-            self._tables = (
-                np.concatenate([cos, cos], axis=1).astype(np.float32),
-                np.concatenate([-sin, sin], axis=1).astype(np.float32),
-            )
-        return self._tables
+            halves = [np.concatenate([cos, cos], axis=1), np.concatenate([-sin, sin], axis=1)]
+            self._table = np.stack(halves).astype(np.float32)
+        return self._table

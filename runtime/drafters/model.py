@@ -102,12 +102,20 @@ class ModelDrafter:
 
     def _run(self, level: list[_Node]) -> Results:
         scratch = self._runner.scratch
-        mask = np.zeros((len(level), scratch + len(level)), np.bool_)
+        width = scratch + len(level)
+        mask = bytearray(len(level) * width)
         for row, node in enumerate(level):
             node.sees = [*node.sees, scratch + row]
-            mask[row, node.sees] = True
+            for seen in node.sees:
+                mask[row * width + seen] = True
         depth = len(level[0].branch) - 1  # the first level stands right behind the committed root
-        return self._runner.draft(Rows([node.token for node in level], [depth] * len(level), mask))
+        return self._runner.draft(
+            Rows(
+                [node.token for node in level],
+                [depth] * len(level),
+                np.frombuffer(mask, np.bool_).reshape(len(level), width),
+            )
+        )
 
     def _tree(self, nodes: list[_Node], budget: TreeBudget) -> TokenTree:
         """The best nodes of all levels. Sorting is stable: parents stay before equal children."""

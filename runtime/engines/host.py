@@ -40,8 +40,9 @@ class HostCache:
         """See `Cache`."""
         source = cast(Array, new_kv)
         for run_start, run_length, offset in _runs(rows):
-            target = self._rows[:, :, :, start + offset : start + offset + run_length]
-            target[...] = source[:, :, :, run_start : run_start + run_length]
+            self._rows[:, :, :, start + offset : start + offset + run_length] = source[
+                :, :, :, run_start : run_start + run_length
+            ]
 
     def move(self, rows: Sequence[int], start: int) -> None:
         """See `Cache`."""
