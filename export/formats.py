@@ -6,8 +6,9 @@ nothing that composes a model asks for the precision.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
+from edgespec.errors import CheckpointError
 from edgespec.export.graph import CONTRIB, DataFile, GraphBuilder
 from edgespec.export.quantize import QuantizedRows, quantize_rows
 from edgespec.models import Linear, TensorStore
@@ -79,7 +81,16 @@ class WeightStream:
 
     def _tiles(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
         for start, stop in self._tile_bounds(name):
-            yield self.tensors.read_rows(name, start, stop)
+            yield self._read(name, start, stop)
+
+    def _read(self, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
+        tile = self.tensors.read_rows(name, start, stop)
+        if not np.isfinite(tile).all():
+            raise CheckpointError(
+                f"{self.tensors.folder}: {name} holds infinity or NaN in rows {start} to "
+                f"{stop - 1}: download the checkpoint again"
+            )
+        return tile
 
     def _tile_bounds(self, name: str) -> Iterator[tuple[int, int]]:
         rows, *rest = self.tensors.shape(name)
@@ -88,10 +99,17 @@ class WeightStream:
 
     def _quantized(self, name: str, bits: int, block_size: int) -> Iterator[QuantizedRows]:
         def work(bounds: tuple[int, int]) -> QuantizedRows:
-            return quantize_rows(self.tensors.read_rows(name, *bounds), bits, block_size)
+            return quantize_rows(self._read(name, *bounds), bits, block_size)
 
+        waiting: deque[Future[QuantizedRows]] = deque()
         with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(work, self._tile_bounds(name))
+            for bounds in self._tile_bounds(name):
+                waiting.append(pool.submit(work, bounds))
+                # Not further ahead, or a slow disk would gather the whole matrix in memory.
+                if len(waiting) > 2 * _THREADS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
 
 
 @dataclass(frozen=True)

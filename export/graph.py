@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -97,7 +98,8 @@ class GraphBuilder:
         """A small constant kept in the graph itself; equal constants are stored once."""
         array = np.asarray(values, dtype=dtype)
         shape = "x".join(map(str, array.shape)) or "scalar"
-        key = f"const/{array.dtype.name}/{shape}/{hash(array.tobytes()) & 0xFFFFFFFFFFFF:x}"
+        digest = blake2b(array.tobytes(), digest_size=8).hexdigest()
+        key = f"const/{array.dtype.name}/{shape}/{digest}"
         if key not in self._initializers:
             self._initializers[key] = onnx.numpy_helper.from_array(array, key)
         return key

@@ -184,9 +184,12 @@ class StageLowering:
         if self._formats.kv_dtype == FLOAT:
             new_kv.append(value)
             return value
-        stored = self._graph.op("Cast", value, to=HALF)
-        new_kv.append(stored)
-        return self._graph.op("Cast", stored, to=FLOAT)
+        # Rounded to half precision by arithmetic (Veltkamp, 1968): OpenVINO drops a pair of casts.
+        g = self._graph
+        scaled = g.op("Mul", value, g.constant(2**13 + 1, np.float32))
+        rounded = g.op("Sub", scaled, g.op("Sub", scaled, value))
+        new_kv.append(g.op("Cast", rounded, to=HALF))
+        return rounded
 
     def _past(self, index: int, part: str, layer: Attention) -> str:
         dtype = self._formats.kv_dtype

@@ -11,8 +11,10 @@ Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 # Where the block's largest weight (by magnitude) lands, in quantization steps. Beyond the range it
-# is clipped, which the finer steps of the other weights can outweigh.
-_REACH = {4: (7.4, 8.0, 8.6, 9.3, 10.2), 8: (127.0,)}
+# is clipped, which the finer steps of the other weights can outweigh. The first is the usual scale.
+_REACH = {4: (7.0, 8.0, 8.6, 9.3, 10.2), 8: (127.0,)}
+# Blocks without a larger weight become zeros: their squares would leave float32.
+_NOTHING = 1e-18
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
     extreme = flat[np.arange(len(flat)), np.abs(flat).argmax(axis=1)]
-    extreme[extreme == 0] = 1
+    extreme[np.abs(extreme) < _NOTHING] = 1
     best_gain = np.full(len(flat), -1.0, np.float32)
     scales = np.zeros(len(flat), np.float32)
     levels = np.zeros(flat.shape, np.float32)

@@ -76,7 +76,8 @@ def make_checkpoint(
             else:
                 parameter.copy_(noise * 0.2 + (1.0 if "norm" in name else 0.0))
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
-    return model.float().eval()
+    # Read back, because casting a model rounds its RoPE frequencies too, which no file holds.
+    return model_class.from_pretrained(path, dtype=torch.float32).eval()
 
 
 def write_tokenizer(path: Path, vocab_size: int) -> Tokenizer:

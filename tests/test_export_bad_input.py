@@ -98,6 +98,18 @@ def test_wrong_shape(source, output):
     refused(CheckpointError, rf"{name} has shape \[159, 64\], .* \[160, 64\]", output, source)
 
 
+@pytest.mark.parametrize("precision", ["int4", "fp32"])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_not_numbers(source, output, precision, value):
+    tensors = load_file(source / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][3, 5] = value
+    save_file(tensors, source / "model.safetensors")
+    options = ExportOptions(precision)
+    match = f"{name} holds infinity or NaN"
+    refused(CheckpointError, match, output, source, None, options)
+
+
 def test_missing_tensor(source, output):
     tensors = load_file(source / "model.safetensors")
     del tensors["model.norm.weight"]

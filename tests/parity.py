@@ -1,0 +1,58 @@
+"""Comparing an exported model with transformers: texts, a token tree, and a distance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import make_checkpoint, write_tokenizer
+
+from edgespec import bundle as bundles
+from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.model import Model, Rows, Runner
+
+# Float32 sums in another order: measured 1e-6 at most.
+SAME = 1e-5
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+PROMPT = np.random.default_rng(7).integers(0, 331, 400).tolist()
+# Two branches that split again; parents of rows, the root is row 0. Seven rows pad to eight.
+PARENTS = (None, 0, 0, 1, 1, 2, 4)
+TREE_TOKENS = (17, 3, 250, 99, 3, 41, 330)
+
+devices = pytest.mark.parametrize("device", CPU_ENGINES)
+
+
+def reference(model, tokens, cache=None):
+    """transformers' logits of the last token, [V]."""
+    with torch.no_grad():
+        return model(torch.tensor([tokens]), past_key_values=cache).logits[0, -1].numpy()
+
+
+def distance(found, expected):
+    assert found.shape == expected.shape
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def path_to(row):
+    """Rows from the root to this one."""
+    parent = PARENTS[row]
+    return [row] if parent is None else [*path_to(parent), row]
+
+
+def tree_rows():
+    n = len(PARENTS)
+    mask = np.zeros((n, n), np.bool_)
+    for row in range(n):
+        mask[row, path_to(row)] = True
+    return Rows(TREE_TOKENS, [len(path_to(row)) - 1 for row in range(n)], mask)
+
+
+def load(bundle, device, role=bundles.TARGET):
+    return Runner(Model.load(bundle, role, engine(device), 1))
+
+
+def made(folder, architecture, tokens=331, **options):
+    model = make_checkpoint(folder, architecture, **options)
+    write_tokenizer(folder, tokens)
+    return model

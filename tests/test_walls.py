@@ -1,0 +1,179 @@
+"""Who may import whom, read from the source of every module."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import edgespec
+
+SUBPACKAGES = ("models", "export", "runtime")
+
+
+def all_modules():
+    """Source of every module of the package by its full name, in a checkout as in a wheel."""
+    found = {"edgespec": Path(edgespec.__file__)}
+    own = [str(Path(edgespec.__file__).parent)]
+    walks = [pkgutil.walk_packages(own, "edgespec.", onerror=fail)]
+    for name in SUBPACKAGES:
+        package = importlib.import_module(f"edgespec.{name}")
+        found[package.__name__] = Path(package.__file__)
+        walks.append(pkgutil.walk_packages(package.__path__, f"edgespec.{name}.", onerror=fail))
+    for walk in walks:
+        for module in walk:
+            # Found, not imported: engines load heavy libraries.
+            found[module.name] = Path(find_spec(module.name).origin)
+    return found
+
+
+def fail(name):
+    raise ImportError(name)
+
+
+MODULES = all_modules()
+
+
+def imports(name):
+    """Full names of the modules that a module imports, anywhere in it, `import_module` included."""
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) + 1 - node.level]
+                base = ".".join([*parents, *([base] if base else [])])
+            # `from package import module` reaches the module.
+            names = {f"{base}.{alias.name}" for alias in node.names}
+            found |= names & MODULES.keys() or {base}
+        elif isinstance(node, ast.Constant) and node.value in MODULES.keys() - {"edgespec"}:
+            found.add(node.value)
+    return found
+
+
+def within(name, *packages):
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def own_imports(name):
+    return {found for found in imports(name) if within(found, "edgespec")}
+
+
+def foreign_imports(name):
+    """Top-level names of what is neither ours nor the standard library's."""
+    roots = {found.partition(".")[0] for found in imports(name)}
+    return roots - set(sys.stdlib_module_names) - {"edgespec"}
+
+
+def part(*packages):
+    return [name for name in MODULES if within(name, *packages)]
+
+
+def test_every_module_is_seen():
+    """The tests below would pass on an empty list."""
+    assert {"edgespec.llm", "edgespec.cli.run", "edgespec.models.llama"} <= MODULES.keys()
+    assert {"edgespec.export.graph", "edgespec.runtime.drafters.model"} <= MODULES.keys()
+    assert {"onnxruntime", "openvino"} <= {
+        root for name in part("edgespec.runtime.engines") for root in foreign_imports(name)
+    }
+    assert "edgespec.runtime.engines.openvino" in imports("edgespec.runtime.engines")
+    assert "edgespec.bundle" in imports("edgespec.export.exporter")
+
+
+WALLS = {
+    "edgespec.models": ("edgespec.models", "edgespec.errors", "edgespec.bundle"),
+    "edgespec.export": ("edgespec.export", "edgespec.models", "edgespec.errors", "edgespec.bundle"),
+    "edgespec.runtime": (
+        "edgespec.runtime", "edgespec.errors", "edgespec.bundle", "edgespec.cachedir",
+    ),
+    "edgespec.bundle": ("edgespec.records", "edgespec.errors", "edgespec.cachedir"),
+    "edgespec.records": (),
+    "edgespec.cachedir": (),
+    "edgespec.errors": (),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wall", WALLS)
+def test_a_part_imports_only_what_lies_below_it(wall):
+    for name in part(wall):
+        allowed = WALLS[wall]
+        over = {found for found in own_imports(name) if not within(found, *allowed)}
+        if name == "edgespec.export.exporter":
+            over -= {"edgespec"}  # for the version, which is part of a bundle's provenance
+        assert not over, f"{name} imports {sorted(over)}"
+
+
+ARITHMETIC = ("tree", "verify", "noise", "truncation", "sampling", "ranking")
+
+
+@pytest.mark.parametrize("module", ARITHMETIC)
+def test_the_arithmetic_of_speculation_needs_numpy_alone(module):
+    name = f"edgespec.runtime.{module}"
+    assert foreign_imports(name) <= {"numpy"}
+    siblings = {f"edgespec.runtime.{sibling}" for sibling in ARITHMETIC}
+    assert own_imports(name) <= siblings | {"edgespec.errors"}
+
+
+def test_only_engines_import_engines():
+    for name in MODULES:
+        if not within(name, "edgespec.runtime.engines"):
+            assert not foreign_imports(name) & {"onnxruntime", "openvino"}, name
+            # The engines' package itself loads them by name, on demand.
+            inner = own_imports(name) - {"edgespec.runtime.engines"}
+            assert not [i for i in inner if within(i, "edgespec.runtime.engines")], name
+
+
+def test_the_loop_names_no_drafter_and_no_engine():
+    path = MODULES["edgespec.runtime.generate"]
+    names = {
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert {"Drafter", "TreeBudget"} <= names
+    exported = set(importlib.import_module("edgespec.runtime.drafters").__all__)
+    assert not names & (exported - {"Drafter", "TreeBudget"})
+    concrete = ("edgespec.runtime.engines", "edgespec.runtime.selection")
+    for found in own_imports("edgespec.runtime.generate"):
+        assert not within(found, *concrete), found
+        assert not found.startswith("edgespec.runtime.drafters."), found
+
+
+def test_export_needs_no_torch():
+    for name in part("edgespec.export", "edgespec.models"):
+        assert not foreign_imports(name) & {"torch", "transformers", "safetensors"}, name
+
+
+# Public names
+
+
+def test_public_names():
+    assert sorted(edgespec.__all__) == ["GenerationResult", "LLM", "__version__"]
+    assert edgespec.LLM.__module__ == "edgespec.llm"
+    assert edgespec.GenerationResult.__module__ == "edgespec.stream"
+    assert dir(edgespec) == sorted(edgespec.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Llm'"):
+        edgespec.Llm  # noqa: B018
+
+
+LOADED = "import sys; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+
+
+@pytest.mark.parametrize("statement", ["import edgespec", "from edgespec import LLM"])
+def test_importing_loads_no_engine(statement, tmp_path):
+    command = [sys.executable, "-c", f"{statement}\n{LOADED}"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert "edgespec" in loaded
+    assert not loaded & {"onnxruntime", "openvino", "torch", "onnx"}
