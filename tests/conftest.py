@@ -26,6 +26,14 @@ def cache_of_its_own(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory):
+    """Small bundles by name, each made when it is first asked for."""
+    from pairs import Pairs  # which takes torch along
+
+    return Pairs(tmp_path_factory.mktemp("pairs"))
+
+
 @pytest.fixture
 def cli(capsys, monkeypatch):
     """Run the CLI in this process: exit code, stdout, stderr."""

@@ -6,7 +6,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from candidates import candidates_of
 
+from edgespec.runtime.ranking import rank
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.tree import ROOT, TokenTree
 from edgespec.runtime.verify import Verdict, walk
@@ -129,8 +131,9 @@ def test_drafted_text_is_the_text_without_a_draft(options):
         tokens, parents, branches = [], [], {ROOT: list(text)}
         for node in range(ROOT, 3):  # the root and the first three nodes get three children each
             before = branches[node]
-            row = draft_table[before[-2], before[-1]]
-            for token in sampler.rank(row, len(before), before, 3).tokens.tolist():
+            row = candidates_of(draft_table[before[-2], before[-1]])
+            [ranking] = rank(sampler, row, len(before), [before], 3)
+            for token in ranking.tokens:
                 branches[len(tokens)] = [*before, token]
                 tokens.append(token)
                 parents.append(node)

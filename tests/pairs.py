@@ -1,0 +1,111 @@
+"""Small random target and draft pairs as fp32 bundles, and transformers' word on their text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import torch
+from checkpoints import make_checkpoint, write_tokenizer
+from transformers import PreTrainedModel
+
+from edgespec import LLM, bundle
+from edgespec.export import ExportOptions, export_bundle
+
+ENGINES = ("onnxruntime:cpu", "openvino:cpu")
+NEW_TOKENS = 128
+# Longer than a prefill chunk of 128; with the new tokens the cache grows past its first 256 rows.
+LONG_PROMPT = "".join(f"def twice_{n}(x):\n    return x * 2\n\n\n" for n in range(8))
+SHORT_PROMPT = "def fibonacci(n):\n"
+
+_VOCABULARY = 331
+# Random weights give nearly equal probabilities, of which no draft would build a deep tree.
+_SHARPNESS = 12.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A bundle, and the models it was made from as transformers has them."""
+
+    path: Path
+    target: PreTrainedModel
+    draft: PreTrainedModel
+
+
+class Pairs:
+    """Makes each pair when it is first asked for, below `folder`.
+
+    `llama`, `qwen2`, `qwen3`: the draft is the target with noise on its weights, so that it is
+    right now and then. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches.
+    `stranger`: the draft is a one-layer Qwen2 of other sizes that knows 100 positions.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.pair = cache(self._make)
+        self.llm = cache(self._load)
+
+    def _make(self, name: str) -> Pair:
+        architecture = name if name.startswith("qwen") else "llama"
+        folder = self._folder / name
+        target = _checkpoint(folder / "target", architecture)
+        if name == "twin":
+            draft = _checkpoint(folder / "draft", architecture)
+        elif name == "stranger":
+            sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+            draft = _checkpoint(folder / "draft", "qwen2", max_position_embeddings=100, **sizes)
+        else:
+            draft = _checkpoint(folder / "draft", architecture, noise=0.08)
+        options = ExportOptions(precision="fp32", kv_precision="fp16" if name == "half" else "fp32")
+        export_bundle(folder / "target", folder / "bundle", folder / "draft", options)
+        return Pair(folder / "bundle", target, draft)
+
+    def _load(self, name: str, engine: str, draft: str, **options: Any) -> LLM:
+        place = {"device": engine, "draft_device": engine, "threads": 1, **options}
+        return LLM(self.pair(name).path, draft=draft, **place)
+
+
+def with_eos(source: Path, output: Path, *ids: int) -> Path:
+    """A copy of a bundle whose target ends its text with these tokens."""
+    copytree(source, output)
+    manifest = bundle.load(output).manifest
+    target = replace(manifest.roles[bundle.TARGET], eos_ids=ids)
+    roles = {**manifest.roles, bundle.TARGET: target}
+    bundle.save_manifest(output, replace(manifest, roles=roles))
+    return output
+
+
+@torch.no_grad()
+def logits_of(model: PreTrainedModel, tokens: list[int]) -> Any:
+    """By transformers, for every token: [n, V] float32."""
+    return model(torch.tensor([tokens])).logits[0].numpy()
+
+
+def greedy_by_transformers(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+    """The new tokens of `generate`, whose choices must be clear of rounding."""
+    output = model.generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0,
+        output_logits=True, return_dict_in_generate=True,
+    )  # fmt: skip
+    first, second = torch.cat(output.logits).topk(2).values.T
+    # A hundred times what engines differ by: a text with closer calls could rightly differ.
+    assert (first - second).min() > 1e-2
+    return output.sequences[0, len(prompt) :].tolist()
+
+
+def _checkpoint(
+    folder: Path, architecture: str, noise: float = 0.0, **overrides: Any
+) -> PreTrainedModel:
+    model = make_checkpoint(folder, architecture, seed=1, eos_token_id=None, **overrides)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = parameter.std() * noise
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * spread)
+        model.lm_head.weight.mul_(_SHARPNESS)
+    model.save_pretrained(folder)
+    write_tokenizer(folder, _VOCABULARY)
+    return model
