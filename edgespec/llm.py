@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,8 +75,7 @@ class LLM:
     def stream(self, prompt: str | Sequence[int], **options: Any) -> TextStream:
         """As `generate`, piece by piece: iterate over it, then read its `result`."""
         made = checked(GenerationOptions, options)
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self._check_prompt(prompt, tokens)
+        tokens = self._prompt_tokens(prompt)
         nodes = made.num_assistant_tokens
         models = (self._target, self._draft_model)
         return TextStream(
@@ -106,8 +106,14 @@ class LLM:
         threads = self.options.threads or _default_threads()
         return load_model(self.bundle, role, Placement(device, threads, work))
 
-    def _check_prompt(self, prompt: str | Sequence[int], tokens: Sequence[int]) -> None:
-        if not prompt or not tokens:
+    def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        """The prompt as ids that the model knows and that leave room for a new one."""
+        if isinstance(prompt, str):
+            # A begin-of-text token alone is not a prompt.
+            tokens = self.tokenizer.encode(prompt) if prompt else []
+        else:
+            tokens = [operator.index(token) for token in prompt]
+        if not tokens:
             raise InputError("the prompt is empty: give at least one character")
         vocabulary = self._target.role.vocab_size
         wrong = [token for token in tokens if not 0 <= token < vocabulary]
@@ -118,6 +124,7 @@ class LLM:
                 f"the prompt has {len(tokens)} tokens and the context holds "
                 f"{self.context_length}, a new one included: shorten the prompt or raise --context"
             )
+        return tokens
 
     def _drafter(self) -> Drafter:
         if self._draft_model is not None:

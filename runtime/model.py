@@ -57,6 +57,7 @@ class Model:
             key=f"{bundle.digest}-{name}",
             cache_shape=(role.layers, 2, role.kv_heads, role.head_dim),
             kv_dtype={"fp16": "float16", "fp32": "float32"}[role.precision.kv],
+            block_size=role.precision.block_size,
             results=tuple(
                 (output.name, output.dtype, tuple(map(int, output.shape[1:])))
                 for output in role.stages[0].outputs

@@ -94,7 +94,7 @@ def rank(
     scores += gumbel(sampler.seed, position, candidates.tokens.ravel()).reshape(shape)
     if outside is not None:
         scores -= _OUTSIDE * outside
-    return [_by_lead(*row, k) for row in zip(candidates.tokens, scores, strict=True)]
+    return _by_lead(candidates.tokens, scores, k)
 
 
 def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
@@ -111,17 +111,23 @@ def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
     ]
 
 
-def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> Ranking:
-    """One row's ranking from perturbed scores."""
-    count = min(max(k, _RIVALS), scores.size)
-    best = np.argpartition(scores, scores.size - count)[scores.size - count :]
-    pairs = sorted(
-        zip((-scores[best]).tolist(), tokens[best].tolist(), strict=True)
-    )  # equal scores: lowest id first
-    weights = [math.exp(pairs[0][0] - score) for score, _ in pairs]
-    total = sum(weights)
-    values = [max(_LEAST_VALUE, weight / total) for weight in weights[:k]]
-    return Ranking([token for _, token in pairs[:k]], values)
+def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> list[Ranking]:
+    """Rankings from perturbed scores, [n, K] each."""
+    width = scores.shape[1]
+    count = min(max(k, _RIVALS), width)
+    best = np.argpartition(scores, width - count, axis=1)[:, width - count :]
+    rankings = []
+    for row_scores, row_tokens in zip(
+        (-np.take_along_axis(scores, best, axis=1)).tolist(),
+        np.take_along_axis(tokens, best, axis=1).tolist(),
+        strict=True,
+    ):
+        pairs = sorted(zip(row_scores, row_tokens, strict=True))  # equal scores: lowest id first
+        weights = [math.exp(pairs[0][0] - score) for score, _ in pairs]
+        total = sum(weights)
+        values = [max(_LEAST_VALUE, weight / total) for weight in weights[:k]]
+        rankings.append(Ranking([token for _, token in pairs[:k]], values))
+    return rankings
 
 
 def _outside_truncation(scores: Scores, options: SamplingOptions) -> npt.NDArray[np.bool_] | None:

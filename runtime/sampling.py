@@ -25,9 +25,9 @@ from edgespec.runtime.truncation import Indices, Nucleus, largest, leaders
 Logits = npt.NDArray[np.float32]
 
 _HEAD = 64  # likeliest tokens that set the bar for the others
-_DIRECT = 2048  # up to this many tokens, noise for all is cheaper than a short list
+_DIRECT = 8192  # up to this many tokens, noise for all is cheaper than a short list
 _CACHED_POSITIONS = 8  # of noise bits for the whole vocabulary: later rounds come by again
-_CONTENDERS = 8  # of the best under noise, how many are tried at first
+_CONTENDERS = 2  # of the best under noise, how many are tried at first
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Sampler:
             for index in inside[largest(scores, count)]:
                 if logits[index] >= floor and nucleus.holds(index):
                     return int(tokens[index])
-            count *= _CONTENDERS
+            count *= 8
 
     def _floor(self, peak: float) -> float:
         """The least logit that min-p keeps (Nguyen et al., 2024)."""

@@ -50,12 +50,15 @@ def load_model(bundle: Bundle, role: str, placement: Placement) -> Model:
     """
     if placement.device != "cpu":
         return Model.load(bundle, role, engine(placement.device), placement.threads)
-    candidates = [engine(name) for name in CPU_ENGINES]
+    candidates = _installed()
     memory = _memory_file(bundle, role, placement, candidates)
     remembered = _recall(memory)
     for candidate in candidates:
         if candidate.name == remembered:
-            return Model.load(bundle, role, candidate, placement.threads)
+            try:
+                return Model.load(bundle, role, candidate, placement.threads)
+            except DeviceError as error:
+                _log.warning("%s", error)
     model = _fastest(bundle, role, placement, candidates)
     if memory is not None:
         with suppress(OSError):  # then the next load measures again
@@ -76,6 +79,17 @@ def time_calls(model: Model, work: Sequence[int]) -> float:
         if repeat:  # the first one plans for new shapes
             seconds.append(time.perf_counter() - begin)
     return statistics.median(seconds)
+
+
+def _installed() -> list[Engine]:
+    """The CPU engines whose libraries are here."""
+    engines = []
+    for name in CPU_ENGINES:
+        try:
+            engines.append(engine(name))
+        except DeviceError as error:
+            _log.warning("%s", error)
+    return engines
 
 
 def _fastest(

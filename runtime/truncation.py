@@ -78,13 +78,16 @@ class Nucleus:
         self._peak = logits.max()
         self._temperature = temperature
         weights = logits - self._peak
-        weights *= 1 / temperature
+        if temperature != 1:
+            weights *= 1 / temperature
         self._weights = np.exp(weights, out=weights)
         self._wanted = top_p * float(self._weights.sum())
 
     def members(self, most: int) -> Indices | None:
         """The set, ascending [1 or more] int64, or None if it has more than `most` tokens."""
         logits = self._logits
+        if most < min(self._wanted, logits.size):
+            return None  # no weight is above 1, so that many tokens cannot weigh enough
         candidates = logits[leaders(logits, most)]
         descending = -np.sort(-candidates)
         mass = np.exp((descending - self._peak) / self._temperature).cumsum(dtype=np.float64)
@@ -106,6 +109,7 @@ class Nucleus:
         It is if the likelier tokens, with equal ones of lower index, lack some of `top_p`.
         """
         logits = self._logits
-        before = float(np.where(logits > logits[index], self._weights, 0).sum())
+        # A product is several times faster here than a masked sum.
+        before = float(np.multiply(self._weights, logits > logits[index]).sum())
         equals = int(np.count_nonzero(logits[:index] == logits[index]))
         return before + equals * float(self._weights[index]) < self._wanted

@@ -15,10 +15,10 @@ from edgespec.runtime.tree import ROOT, TokenTree
 from edgespec.runtime.verify import Verdict
 
 # A level is not worth a call where all its nodes together are this unlikely to be reached.
-_LEAST_REACH = 0.3
+_LEAST_REACH = 0.4
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Node:
     """A candidate for the tree.
 
@@ -136,7 +136,8 @@ def _worth_expanding(nodes: list[_Node], level: list[_Node], budget: TreeBudget)
     """The best nodes of the level whose children can still enter the tree."""
     bar = 0.0
     if len(nodes) >= budget.max_nodes:
-        bar = sorted(map(_value, nodes), reverse=True)[budget.max_nodes - 1]
-    best = sorted(level, key=_value, reverse=True)[: budget.width]
-    best = [node for node in best if node.value > bar]
-    return best if sum(map(_value, best)) >= _LEAST_REACH else []
+        bar = sorted([node.value for node in nodes])[-budget.max_nodes]
+    best = [node for node in level if node.value > bar]
+    best.sort(key=_value, reverse=True)
+    del best[budget.width :]
+    return best if sum([node.value for node in best]) >= _LEAST_REACH else []

@@ -25,6 +25,7 @@ class StageFile:
         key: names the bundle and stage in caches of compiled models.
         cache_shape: [layers, 2, KV, hd] of its keys and values, the capacity left out.
         kv_dtype: float32 or float16.
+        block_size: quantized weights that share a scale; 0 where there are none.
         results: name, dtype and trailing shape of each output but `new_kv`; the first dimension
             is R, the rows asked for.
     """
@@ -33,6 +34,7 @@ class StageFile:
     key: str
     cache_shape: tuple[int, int, int, int]
     kv_dtype: str
+    block_size: int
     results: tuple[tuple[str, str, tuple[int, ...]], ...]
 
 

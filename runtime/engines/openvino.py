@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import onnx
 import openvino as ov
 
 from edgespec.cachedir import cache_folder
@@ -35,7 +34,8 @@ class OpenVinoCpu:
         config = {
             # bfloat16 is the default where the CPU has it, and is not what was exported.
             "INFERENCE_PRECISION_HINT": "f32",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(_group_size(stage.graph)),
+            # Activations in groups of the weights' blocks: the condition of the fast kernels.
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(stage.block_size),
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": str(threads),
@@ -85,18 +85,6 @@ class OpenVinoExecutable:
     def _bind(self, name: str, array: Array) -> None:
         self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
         self._bound[name] = array
-
-
-def _group_size(graph: Path) -> int:
-    """Activations are quantized in groups of the weights' block size, the fast kernels' condition.
-
-    0 (off) where the stage has no quantized weights.
-    """
-    model = onnx.load(str(graph), load_external_data=False)
-    for node in model.graph.node:
-        if node.op_type == "MatMulNBits":
-            return next(int(a.i) for a in node.attribute if a.name == "block_size")
-    return 0
 
 
 def _readable(stage: StageFile) -> Path:
