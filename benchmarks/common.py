@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +16,25 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+import edgespec
+from edgespec.errors import EdgespecError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 MIB = 1 << 20
-_PACKAGES = ("edgespec", "numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "safetensors")
+_PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "safetensors")
 _POLL_SECONDS = 0.01
+# Instructions that decide how fast a quantized matmul is.
+_EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
 
 
 def hardware() -> dict[str, object]:
-    """The machine: CPU model, logical and usable CPUs, memory in GiB, load of the last minute."""
+    """The machine: CPU and its extensions, CPUs, memory in GiB, load of the last minute."""
+    flags = (_cpu_field("flags") or _cpu_field("Features")).split()
     return {
-        "cpu": _cpu_model(),
+        "cpu": _cpu_field("model name") or platform.processor() or platform.machine(),
+        "extensions": [name for name in _EXTENSIONS if name in flags],
         "logical_cpus": os.cpu_count(),
         "usable_cpus": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
@@ -36,7 +45,7 @@ def hardware() -> dict[str, object]:
 
 def versions() -> dict[str, str]:
     """Python and those of the packages that decide speed which are installed."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "edgespec": edgespec.__version__}
     for package in _PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
@@ -49,6 +58,44 @@ def print_result(benchmark: str, values: Mapping[str, object]) -> None:
     """Print the one JSON line that ends every benchmark."""
     result = {"benchmark": benchmark, **values, "hardware": hardware(), "versions": versions()}
     print(json.dumps(result), flush=True)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a Markdown table, numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    right = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(header))]
+    rule = ["-" * (width - 1) + (":" if r else "-") for width, r in zip(widths, right, strict=True)]
+    for row in (cells[0], rule, *cells[1:]):
+        padded = zip(row, widths, right, strict=True)
+        print("| " + " | ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in padded) + " |")
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Declare --threads, which every command that runs an engine has."""
+    parser.add_argument("--threads", type=count, default=2, help="of each engine (default 2)")
+
+
+def count(text: str) -> int:
+    """An argument that is a whole number from 1 upwards."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 upwards")
+    return int(text)
+
+
+def counts(text: str) -> list[int]:
+    """An argument that is a list of such numbers: 1,2,4."""
+    return [count(part) for part in text.split(",")]
+
+
+def exit_code(main: Callable[[], None]) -> int:
+    """Run a command; an error of edgespec's is one line and its exit code."""
+    try:
+        main()
+    except EdgespecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 @dataclass(frozen=True)
@@ -100,9 +147,11 @@ def _own_memory(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(counted))
 
 
-def _cpu_model() -> str:
+def _cpu_field(name: str) -> str:
+    """The first value of a field of /proc/cpuinfo; empty where there is none."""
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+        field, _, value = line.partition(":")
+        if field.strip() == name:
+            return value.strip()
+    return ""

@@ -1,0 +1,228 @@
+"""What a round costs in Python: the time of decoding that does not pass inside the engines.
+
+    python benchmarks/round_cost.py
+
+Runs the embedded pair (or BUNDLE) and random two-layer pairs with a vocabulary of 151,936, greedy
+and with top-p 0.9, on trees of 8 nodes. The cost is what a result reports: its time after the first
+token less its `engine_ms`, by rounds. A second run with a watch on each step says where it goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+from common import add_threads, count, exit_code, print_result, print_table
+from prompts import PYTHON
+from random_pair import RandomPair
+
+from edgespec import LLM
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.runtime.drafters import ModelDrafter
+from edgespec.runtime.engines.onnxruntime import OnnxRuntimeExecutable
+from edgespec.runtime.engines.openvino import OpenVinoExecutable
+from edgespec.runtime.model import Runner
+from edgespec.runtime.sampling import Sampler
+from edgespec.runtime.text import StreamDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from edgespec.stream import GenerationResult
+
+_TREE = {"num_assistant_tokens": 8, "tree_width": 4}
+_MODES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "top-p 0.9": {"temperature": 1.0, "top_p": 0.9, "seed": 1},
+}
+_VOCABULARY = 151_936
+_RANDOM = {"peaked": 8.0, "flat": 1.0}  # the logits' standard deviation
+_PROMPTS = 8
+_PROMPT_TOKENS = 32  # of the random pairs
+_ENGINES = "engines"
+_STEPS: tuple[tuple[str, type, str], ...] = (
+    (_ENGINES, OnnxRuntimeExecutable, "run"),
+    (_ENGINES, OpenVinoExecutable, "run"),
+    ("draft", ModelDrafter, "draft"),
+    ("verify", Runner, "verify"),
+    ("choose", Sampler, "choose"),
+    ("commit", Runner, "commit"),
+    ("observe", ModelDrafter, "observe"),
+    ("text", StreamDecoder, "push"),
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A pair to measure.
+
+    Attributes:
+        name: In the table.
+        llm: The pair, loaded.
+        prompts: Texts or token ids.
+        bar_ms: Wanted at most.
+    """
+
+    name: str
+    llm: LLM
+    prompts: Sequence[str | list[int]]
+    bar_ms: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A round of one pair in one mode.
+
+    Attributes:
+        pair: Its name.
+        mode: Of `_MODES`.
+        ms: Milliseconds outside the engines, the median of the generations.
+        bar_ms: Wanted at most.
+        nodes: Of a tree, on average.
+        tokens: Of a round, on average.
+        engine: Where the target ran.
+        steps_ms: What each step takes of it.
+    """
+
+    pair: str
+    mode: str
+    ms: float
+    bar_ms: float
+    nodes: float
+    tokens: float
+    engine: str
+    steps_ms: dict[str, float]
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    costs = [cost for subject in _subjects(arguments) for cost in _measure(subject, arguments)]
+    steps = [*dict.fromkeys(name for name, _, _ in _STEPS if name != _ENGINES), "rest"]
+    print_table(
+        ["pair", "mode", "ms/round", "wanted", "nodes", "tokens", *steps],
+        [
+            [c.pair, c.mode, c.ms, c.bar_ms, c.nodes, c.tokens, *(c.steps_ms[s] for s in steps)]
+            for c in costs
+        ],
+    )
+    print_result(
+        "round_cost",
+        {
+            "threads": arguments.threads,
+            "new_tokens": arguments.new_tokens,
+            "generations": arguments.repeat,
+            **_TREE,
+            "vocabulary_of_random_pairs": _VOCABULARY,
+            "costs": [asdict(cost) for cost in costs],
+        },
+    )
+
+
+def _subjects(arguments: argparse.Namespace) -> Iterator[Subject]:
+    llm = LLM(arguments.bundle, threads=arguments.threads, draft="model")
+    name = "embedded" if arguments.bundle is None else arguments.bundle.name
+    yield Subject(name, llm, PYTHON, bar_ms=0.5)
+    prompts = np.random.default_rng(0).integers(_VOCABULARY, size=(_PROMPTS, _PROMPT_TOKENS))
+    for name, std in _RANDOM.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            target, draft, bundle = (Path(scratch) / part for part in ("target", "draft", "bundle"))
+            RandomPair(_VOCABULARY, std).write(target, draft)
+            export_bundle(target, bundle, draft, ExportOptions(precision="int8"))
+            llm = LLM(bundle, threads=arguments.threads)
+            yield Subject(f"random, {name}", llm, prompts.tolist(), bar_ms=3.0)
+
+
+def _measure(subject: Subject, arguments: argparse.Namespace) -> Iterator[Cost]:
+    """A line for each mode; their generations take turns."""
+    results: dict[str, list[GenerationResult]] = defaultdict(list)
+    for turn in range(-1, arguments.repeat):
+        for mode in _MODES:
+            result = _generate(subject, mode, turn, arguments.new_tokens)
+            if turn >= 0 and result.rounds:  # the first one warms up
+                results[mode].append(result)
+    for mode, made in results.items():
+        rounds = sum(result.rounds for result in made)
+        yield Cost(
+            subject.name,
+            mode,
+            round(median(_outside_ms(result) / result.rounds for result in made), 3),
+            subject.bar_ms,
+            round(sum(result.drafted for result in made) / rounds, 2),
+            round(sum(result.new_tokens - 1 for result in made) / rounds, 2),
+            made[0].engine,
+            _breakdown(subject, mode, arguments.new_tokens),
+        )
+
+
+def _generate(subject: Subject, mode: str, turn: int, new_tokens: int) -> GenerationResult:
+    prompt = subject.prompts[turn % len(subject.prompts)]
+    return subject.llm.generate(prompt, max_new_tokens=new_tokens, **_TREE, **_MODES[mode])
+
+
+def _outside_ms(result: GenerationResult) -> float:
+    return result.tpot_ms * (result.new_tokens - 1) - result.engine_ms
+
+
+def _breakdown(subject: Subject, mode: str, new_tokens: int) -> dict[str, float]:
+    """Milliseconds a round of each step, from texts of their own: watching costs a little."""
+    watch = _Stopwatch()
+    with ExitStack() as stack:
+        for step in _STEPS:
+            stack.enter_context(watch.on(*step))
+        results = [_generate(subject, mode, turn, new_tokens) for turn in range(_PROMPTS)]
+    rounds = sum(result.rounds for result in results)
+    steps = {name: seconds * 1e3 for name, seconds in watch.seconds.items() if name != _ENGINES}
+    steps["rest"] = sum(map(_outside_ms, results)) - sum(steps.values())
+    return {name: round(spent / rounds, 3) for name, spent in steps.items()}
+
+
+class _Stopwatch:
+    """Seconds in methods under watch, each without what others under watch take inside it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._inside = [0.0]
+
+    def on(self, name: str, owner: type, method: str) -> AbstractContextManager[object]:
+        """Count calls of a method under this name, while the context lasts."""
+        original = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._inside.append(0.0)
+            begin = time.perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                spent = time.perf_counter() - begin
+                self.seconds[name] += spent - self._inside.pop()
+                self._inside[-1] += spent
+
+        return patch.object(owner, method, timed)
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Python's share of a decoding round.")
+    parser.add_argument("bundle", type=Path, nargs="?", help="default: the embedded pair")
+    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument(
+        "--repeat", type=count, default=8, help="texts; the median counts (default 8)"
+    )
+    add_threads(parser)
+    arguments = parser.parse_args()
+    if arguments.new_tokens < 2:
+        parser.error("--new-tokens 1: the first token needs no round, give 2 or more")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,136 @@
+"""What verifying n rows costs: T(n) of each engine, and T(n)/T(1).
+
+    python benchmarks/verification_cost.py BUNDLE --rows 1,2,4,8,16 --context 256
+
+Speculation pays as far as a pass over n rows costs little more than a pass over one. Engines and
+numbers of rows take turns, so that what else the machine does falls on all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+from common import add_threads, count, counts, exit_code, print_result, print_table
+from prompts import PYTHON
+
+from edgespec import bundle as bundles
+from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.model import Model, Rows, Runner
+from edgespec.runtime.selection import Placement, load_model
+from edgespec.runtime.text import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgespec.bundle import Bundle
+
+_WARM_UP = 2  # rounds
+_TREE_ROWS = 8  # of the verification that the bar is about
+_BAR = 1.9
+
+Times = dict[str, dict[int, float]]
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    bundle = bundles.load(arguments.bundle)
+    text = Tokenizer.from_folder(bundle.path).encode("\n\n".join(PYTHON))
+    tokens = list(islice(cycle(text), arguments.context + max(arguments.rows)))
+    picked = {
+        rows: load_model(
+            bundle, arguments.role, Placement("cpu", arguments.threads, (rows,))
+        ).device
+        for rows in (1, _TREE_ROWS)
+    }
+    times = _measure(_committed(bundle, arguments, tokens[: arguments.context]), tokens, arguments)
+    _print_times(times, arguments.rows)
+    fastest = min(times[name][1] for name in times)
+    bar = round(times[picked[_TREE_ROWS]][_TREE_ROWS] / fastest, 2)
+    print(f"\ncpu picks {picked[1]} for 1 row and {picked[_TREE_ROWS]} for {_TREE_ROWS} rows")
+    print(f"T({_TREE_ROWS}) picked / fastest T(1): {bar} (wanted: at most {_BAR})")
+    role = bundle.manifest.roles[arguments.role]
+    print_result(
+        "verification_cost",
+        {
+            "bundle": bundle.manifest.provenance,
+            "role": arguments.role,
+            "parameters": role.parameters,
+            "precision": role.precision.weights,
+            "context": arguments.context,
+            "threads": arguments.threads,
+            "rounds": arguments.rounds,
+            "milliseconds": times,
+            "picked": picked,
+            "picked_t8_to_fastest_t1": bar,
+        },
+    )
+
+
+def _committed(
+    bundle: Bundle, arguments: argparse.Namespace, context: Sequence[int]
+) -> dict[str, Runner]:
+    """The role on every engine, each with this text in its cache."""
+    runners = {}
+    for name in CPU_ENGINES:
+        model = Model.load(bundle, arguments.role, engine(name), arguments.threads)
+        runners[name] = Runner(model)
+        runners[name].prefill(context)
+    return runners
+
+
+def _measure(
+    runners: dict[str, Runner], tokens: Sequence[int], arguments: argparse.Namespace
+) -> Times:
+    """Median milliseconds of a verification by engine and rows."""
+    samples: dict[tuple[str, int], list[float]] = defaultdict(list)
+    batches = [Rows(tokens[-n:], range(n), np.tri(n, dtype=np.bool_)) for n in arguments.rows]
+    for turn in range(_WARM_UP + arguments.rounds):
+        for rows in batches:
+            for name, runner in runners.items():
+                begin = time.perf_counter()
+                runner.verify(rows)
+                if turn >= _WARM_UP:
+                    samples[name, len(rows.tokens)].append(time.perf_counter() - begin)
+    times: Times = defaultdict(dict)
+    for (name, n), seconds in samples.items():
+        times[name][n] = round(median(seconds) * 1e3, 2)
+    return dict(times)
+
+
+def _print_times(times: Times, rows: Sequence[int]) -> None:
+    header = ["engine", *(f"T({n}) ms" for n in rows), *(f"T({n})/T(1)" for n in rows[1:])]
+    print_table(
+        header,
+        [
+            [name, *(of[n] for n in rows), *(round(of[n] / of[1], 2) for n in rows[1:])]
+            for name, of in times.items()
+        ],
+    )
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The cost of verifying n rows on each engine.")
+    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    parser.add_argument("--role", default=bundles.TARGET, choices=(bundles.TARGET, bundles.DRAFT))
+    parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16], help="such as 1,2,4,8")
+    parser.add_argument("--context", type=count, default=256, help="committed rows (default 256)")
+    parser.add_argument("--rounds", type=count, default=20, help="the median counts (default 20)")
+    add_threads(parser)
+    arguments = parser.parse_args()
+    arguments.rows = sorted({1, _TREE_ROWS, *arguments.rows})
+    if arguments.rows[-1] > ROW_BUCKETS[-1]:
+        parser.error(f"--rows {arguments.rows[-1]}: a call has at most {ROW_BUCKETS[-1]}")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
