@@ -180,13 +180,12 @@ class _Feeds:
         self._capacity = capacity
         self._off = np.float32(role.bias_off)
         self._rope_table = rope.table(capacity)
-        self._positions = np.zeros(rows, np.int64)
-        self._ids = np.zeros(rows, np.int64)
+        self._places = np.zeros((2, rows), np.int64)  # ids and positions
         self._rope = np.zeros((2, rows, role.head_dim), np.float32)
         self._bias = np.full((rows, capacity + rows), self._off, np.float32)
         self._logit_rows = np.arange(logit_rows, dtype=np.int64)
         self.arrays: dict[str, Array] = {
-            "input_ids": self._ids,
+            "input_ids": self._places[0],
             "rope_cos": self._rope[0],
             "rope_sin": self._rope[1],
             "attention_bias": self._bias,
@@ -197,11 +196,10 @@ class _Feeds:
     def fill(self, rows: Rows, length: int, scratch: int, last_only: bool) -> None:
         """Describe these rows; rows of padding see themselves, since all-masked rows give NaN."""
         n, capacity, bias = len(rows.tokens), self._capacity, self._bias
-        self._ids[:n] = rows.tokens
-        self._positions[:n] = rows.depths
-        self._positions += length
+        self._places[:, :n] = rows.tokens, rows.depths
+        positions = self._places[1] + length
         # Positions are below the capacity; what padding holds there does not matter.
-        self._rope_table.take(self._positions, axis=1, out=self._rope, mode="clip")
+        self._rope_table.take(positions, axis=1, out=self._rope, mode="clip")
         bias.fill(self._off)
         bias[:n, :length] = 0
         if scratch:

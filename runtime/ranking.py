@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,7 @@ class Candidates:
         return cls(results["top_ids"][:n], results["top_logits"][:n], results["logsumexp"][:n])
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(NamedTuple):
     """Children of one row, best first.
 
     Attributes:
@@ -99,15 +98,10 @@ def rank(
 
 def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
     # A few small lists: plain Python is faster here than numpy's calls.
-    rows = zip(
-        candidates.tokens[:, :k].tolist(),
-        candidates.logits[:, :k].tolist(),
-        candidates.normalizers.tolist(),
-        strict=True,
-    )
+    ids, logits = candidates.tokens[:, :k].tolist(), candidates.logits[:, :k].tolist()
     return [
-        Ranking(tokens, [min(1.0, max(_LEAST_VALUE, math.exp(x - total))) for x in logits])
-        for tokens, logits, total in rows
+        Ranking(tokens, [min(1.0, max(_LEAST_VALUE, math.exp(x - total))) for x in row])
+        for tokens, row, total in zip(ids, logits, candidates.normalizers.tolist(), strict=True)
     ]
 
 

@@ -219,10 +219,11 @@ class Sampler:
         return np.flatnonzero(listed)
 
 
-def _require_finite(peak: np.float32) -> float:
+def _require_finite(value: np.float32) -> float:
     """The largest logit, which a NaN or an infinity anywhere would have become."""
-    if not np.isfinite(peak):
+    peak = float(value)
+    if not math.isfinite(peak):
         raise DeviceError(
             f"the model's best logit is {peak}: run it on another device or at a higher precision"
         )
-    return float(peak)
+    return peak

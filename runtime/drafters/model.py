@@ -26,18 +26,22 @@ class _Node:
         token: its token.
         parent: the candidate above; None only for the end of the text.
         value: probability that the target's walk comes by, as the draft sees it.
-        branch: tokens from below the root down to this one.
+        depth: tokens from below the root down to this one.
         sees: scratch rows of its ancestors and, once it was run, its own.
     """
 
     token: int
     parent: _Node | None
     value: float
-    branch: list[int]
+    depth: int
     sees: list[int]
 
+    def branch(self) -> list[int]:
+        """Tokens from below the root down to this one."""
+        return [*self.parent.branch(), self.token] if self.parent else []
 
-_TEXT_END = _Node(token=-1, parent=None, value=1.0, branch=[], sees=[])
+
+_TEXT_END = _Node(token=-1, parent=None, value=1.0, depth=0, sees=[])
 
 
 class ModelDrafter:
@@ -90,14 +94,14 @@ class ModelDrafter:
     ) -> list[_Node]:
         """The best children of each node of a level, from the results of its rows."""
         sampler = self._sampler
-        contexts = [[*text, *p.branch] for p in parents] if sampler.reads_context else ()
-        position = len(text) + len(parents[0].branch)
+        contexts = [[*text, *p.branch()] for p in parents] if sampler.reads_context else ()
+        depth = parents[0].depth
         candidates = Candidates.of(results, len(parents))
-        rankings = rank(sampler, candidates, position, contexts, budget.width)
+        rankings = rank(sampler, candidates, len(text) + depth, contexts, budget.width)
         return [
-            _Node(token, parent, parent.value * edge, [*parent.branch, token], parent.sees)
-            for parent, ranking in zip(parents, rankings, strict=True)
-            for token, edge in zip(ranking.tokens, ranking.values, strict=True)
+            _Node(token, parent, parent.value * edge, depth + 1, parent.sees)
+            for parent, (tokens, edges) in zip(parents, rankings, strict=True)
+            for token, edge in zip(tokens, edges, strict=True)
         ]
 
     def _run(self, level: list[_Node]) -> Results:
@@ -108,7 +112,7 @@ class ModelDrafter:
             node.sees = [*node.sees, scratch + row]
             for seen in node.sees:
                 mask[row * width + seen] = True
-        depth = len(level[0].branch) - 1  # the first level stands right behind the committed root
+        depth = level[0].depth - 1  # the first level stands right behind the committed root
         return self._runner.draft(
             Rows(
                 [node.token for node in level],
@@ -120,7 +124,7 @@ class ModelDrafter:
     def _tree(self, nodes: list[_Node], budget: TreeBudget) -> TokenTree:
         """The best nodes of all levels. Sorting is stable: parents stay before equal children."""
         best = sorted(nodes, key=_value, reverse=True)[: budget.max_nodes]
-        self._chosen = sorted(best, key=lambda node: len(node.branch))
+        self._chosen = sorted(best, key=lambda node: node.depth)
         number = {id(node): place for place, node in enumerate(self._chosen)}
         return TokenTree(
             np.array([node.token for node in self._chosen], np.int64),

@@ -78,8 +78,8 @@ class Executable(Protocol):
         """One call over the S rows that `feeds` describe.
 
         Args:
-            feeds: every input but the past. Arrays are C-contiguous and are bound once: the same
-                object must be passed again, with new contents, for a call of the same shape.
+            feeds: every input but the past. Arrays are C-contiguous and are bound once: for a
+                call of the same shape the same mapping comes again, its arrays filled anew.
             cache: from this executable's `new_cache`.
         """
 

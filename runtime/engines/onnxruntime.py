@@ -41,16 +41,13 @@ class OnnxRuntimeCpu:
 
 
 class OnnxRuntimeExecutable:
-    """A session with its buffers bound once."""
+    """A session with a binding for each shape, made when the shape first comes."""
 
     def __init__(self, session: Any, stage: StageFile) -> None:
         self._session = session
         self._stage = stage
-        self._binding = session.io_binding()
-        self._bound: dict[str, Array] = {}
         self._views: dict[str, Array] | None = None
-        self._outputs: dict[tuple[int, int], StageOutputs] = {}
-        self._shape: tuple[int, int] | None = None
+        self._bindings: dict[int, _Binding] = {}
 
     def new_cache(self, capacity: int) -> HostCache:
         """See `Executable`."""
@@ -58,39 +55,38 @@ class OnnxRuntimeExecutable:
 
     def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
         """See `Executable`."""
-        for name, array in feeds.items():
-            if self._bound.get(name) is not array:
-                self._bind(name, array)
         views = cast(HostCache, cache).views
         if views is not self._views:
-            for name, array in views.items():
-                self._bind(name, array)
+            self._bindings.clear()  # bindings to another cache would keep it alive
             self._views = views
-        outputs = self._bind_outputs(len(feeds["logit_rows"]), len(feeds["input_ids"]))
-        self._session.run_with_iobinding(self._binding)
-        return outputs
+        binding = self._bindings.get(id(feeds))
+        if binding is None:
+            binding = _Binding(self._session, self._stage, feeds, views)
+            self._bindings[id(feeds)] = binding
+        self._session.run_with_iobinding(binding.handle)
+        return binding.outputs
 
-    def _bind(self, name: str, array: Array) -> None:
-        self._binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        self._bound[name] = array
 
-    def _bind_outputs(self, logit_rows: int, rows: int) -> StageOutputs:
-        """Output buffers of one shape, allocated once."""
-        shape = (logit_rows, rows)
-        if shape not in self._outputs:
-            layers, pair, heads, width = self._stage.cache_shape
-            self._outputs[shape] = StageOutputs(
-                {
-                    name: np.empty((logit_rows, *rest), dtype)
-                    for name, dtype, rest in self._stage.results
-                },
-                np.empty((layers, pair, heads, rows, width), self._stage.kv_dtype),
-            )
-        outputs = self._outputs[shape]
-        if shape != self._shape:
-            for name, array in (*outputs.results.items(), ("new_kv", cast(Array, outputs.new_kv))):
-                self._binding.bind_output(
-                    name, "cpu", 0, array.dtype, array.shape, array.ctypes.data
-                )
-            self._shape = shape
-        return outputs
+class _Binding:
+    """Inputs and outputs of one shape, bound in place."""
+
+    def __init__(
+        self,
+        session: Any,
+        stage: StageFile,
+        feeds: Mapping[str, Array],
+        views: Mapping[str, Array],
+    ) -> None:
+        self.handle = session.io_binding()
+        self._alive = (feeds, views)  # the handle holds addresses only
+        layers, pair, heads, width = stage.cache_shape
+        rows, logit_rows = len(feeds["input_ids"]), len(feeds["logit_rows"])
+        new_kv = np.empty((layers, pair, heads, rows, width), stage.kv_dtype)
+        results: dict[str, Array] = {
+            name: np.empty((logit_rows, *rest), dtype) for name, dtype, rest in stage.results
+        }
+        self.outputs = StageOutputs(results, new_kv)
+        for name, array in {**feeds, **views}.items():
+            self.handle.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        for name, array in {**results, "new_kv": new_kv}.items():
+            self.handle.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
