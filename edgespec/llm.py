@@ -84,7 +84,7 @@ class LLM:
                 prompt=tokens,
                 target=self._target,
                 drafter=self._drafter(),
-                sampler=Sampler(made.sampling(), self.tokenizer.vocab_size),
+                sampler=Sampler(made, self.tokenizer.vocab_size),
                 limits=Limits(
                     made.max_new_tokens,
                     self.context_length,

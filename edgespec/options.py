@@ -44,17 +44,11 @@ class LoadOptions:
 
 
 @dataclass(frozen=True)
-class GenerationOptions:
-    """How a text is made. Names follow transformers.
+class GenerationOptions(SamplingOptions):
+    """How a text is made: `SamplingOptions` and these. Names follow transformers.
 
     Attributes:
         max_new_tokens: tokens to make at most.
-        temperature: 0 is greedy.
-        top_k: keep the k likeliest tokens; 0 is off.
-        top_p: keep the likeliest tokens of this joint probability; 1 is off.
-        min_p: keep tokens with this share of the best one's probability; 0 is off.
-        repetition_penalty: above 1 discourages tokens seen before; 1 is off.
-        seed: of the sampling noise; None draws one, which the result reports.
         stop: strings that end the text and are not part of it.
         num_assistant_tokens: nodes of a draft tree at most; 0 is plain decoding.
         tree_width: branches of a draft tree per level; 1 drafts chains.
@@ -64,17 +58,12 @@ class GenerationOptions:
     """
 
     max_new_tokens: int = 256
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int | None = None
     stop: tuple[str, ...] = ()
     num_assistant_tokens: int = 7
     tree_width: int = 4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, least in (("max_new_tokens", 1), ("num_assistant_tokens", 0), ("tree_width", 1)):
             _require_count(name, getattr(self, name), least)
         most = MAX_DRAFT_TOKENS
@@ -86,11 +75,6 @@ class GenerationOptions:
         if not all(isinstance(text, str) and text for text in stop):
             raise InputError(f"stop is {self.stop!r}: give strings of at least one character")
         object.__setattr__(self, "stop", stop)
-        self.sampling()
-
-    def sampling(self) -> SamplingOptions:
-        """The part that concerns the choice of tokens."""
-        return SamplingOptions(**{f.name: getattr(self, f.name) for f in fields(SamplingOptions)})
 
 
 def checked(kind: type[T], options: dict[str, Any]) -> T:

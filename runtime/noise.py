@@ -10,6 +10,7 @@ position and seed make the state of one generator, the token is the index of its
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ _GAMMA = 0x9E3779B97F4A7C15  # splitmix64's increment: 2**64 / golden ratio, mad
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 _CHUNK = 16384  # tokens hashed at once, so that the passes stay in the cache
+
+_TABULATED = 8192  # vocabularies up to this size have their noise made as a whole
+_CACHED_POSITIONS = 8
 
 
 def _mix(state: int) -> int:
@@ -62,8 +66,9 @@ def gumbel_of(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     """
     # u = 0 would be minus infinity; it shares the smallest positive value instead.
     uniform = np.maximum(bits >> np.uint64(11), np.uint64(1)) * 2.0**-53
-    noise: npt.NDArray[np.float64] = -np.log(-np.log(uniform))
-    return noise
+    noise: npt.NDArray[np.float64] = np.log(uniform, out=uniform)
+    np.log(np.negative(noise, out=noise), out=noise)
+    return np.negative(noise, out=noise)
 
 
 def gumbel(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -81,3 +86,39 @@ def bits_reaching(noise: float) -> int:
     # P(g >= noise) in 53-bit steps, widened by more than the rounding of the logarithms.
     tail = -math.expm1(-math.exp(-noise)) * 2.0**53
     return max((1 << 53) - math.ceil(tail * (1 + 1e-9)) - 2, 0) << 11
+
+
+class Noise:
+    """The noise of one seed over one vocabulary, with what comes again kept.
+
+    Several rows of a round, and later rounds, ask for the same positions.
+
+    Args:
+        seed: 0 to 2**64 - 1.
+        vocab_size: Tokens have ids below it.
+
+    Attributes:
+        tabulated: Whether noise for the whole vocabulary is cheap, so that it is made at once.
+        bits: The random bits of the whole vocabulary at a position, [V] uint64.
+    """
+
+    def __init__(self, seed: int, vocab_size: int) -> None:
+        self._seed = seed
+        self._ids = np.arange(vocab_size)
+        self.tabulated = vocab_size <= _TABULATED
+        self.bits = lru_cache(_CACHED_POSITIONS)(self._bits)
+        self._all = lru_cache(_CACHED_POSITIONS)(self._of_all)
+
+    def of(self, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """The noise of each token at one position, float64 in the shape of `tokens`."""
+        if self.tabulated:
+            found: npt.NDArray[np.float64] = self._all(position).take(tokens)
+            return found
+        return gumbel(self._seed, position, tokens.ravel()).reshape(tokens.shape)
+
+    def _bits(self, position: int) -> npt.NDArray[np.uint64]:
+        return noise_bits(self._seed, position, self._ids)
+
+    def _of_all(self, position: int) -> npt.NDArray[np.float64]:
+        """The noise of the whole vocabulary at one position, [V]."""
+        return gumbel_of(self._bits(position))

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.runtime.noise import gumbel
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 
 _RIVALS = 8  # tokens that a sampled child's value weighs it against
@@ -85,12 +84,10 @@ def rank(
         candidates = _penalized(sampler, candidates, contexts)
     if sampler.options.temperature == 0:
         return _greedy(candidates, k)
-    scores = candidates.logits.astype(np.float64)
-    scores -= scores[:, :1].copy()
+    scores = (candidates.logits - candidates.logits[:, :1]).astype(np.float64)
     scores /= sampler.options.temperature
     outside = _outside_truncation(scores, sampler.options)
-    shape = candidates.tokens.shape
-    scores += gumbel(sampler.seed, position, candidates.tokens.ravel()).reshape(shape)
+    scores += sampler.noise.of(position, candidates.tokens)
     if outside is not None:
         scores -= _OUTSIDE * outside
     return _by_lead(candidates.tokens, scores, k)
@@ -109,14 +106,12 @@ def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> list[Rank
     """Rankings from perturbed scores, [n, K] each."""
     width = scores.shape[1]
     count = min(max(k, _RIVALS), width)
-    best = np.argpartition(scores, width - count, axis=1)[:, width - count :]
+    best = scores.argpartition(width - count, axis=1)[:, width - count :]
+    best += np.arange(0, scores.size, width)[:, None]  # places in the flat arrays
+    rows = zip((-scores.take(best)).tolist(), tokens.take(best).tolist(), strict=True)
     rankings = []
-    for row_scores, row_tokens in zip(
-        (-np.take_along_axis(scores, best, axis=1)).tolist(),
-        np.take_along_axis(tokens, best, axis=1).tolist(),
-        strict=True,
-    ):
-        pairs = sorted(zip(row_scores, row_tokens, strict=True))  # equal scores: lowest id first
+    for row in rows:
+        pairs = sorted(zip(*row, strict=True))  # equal scores: lowest id first
         weights = [math.exp(pairs[0][0] - score) for score, _ in pairs]
         total = sum(weights)
         values = [max(_LEAST_VALUE, weight / total) for weight in weights[:k]]

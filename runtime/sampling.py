@@ -13,20 +13,18 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime.noise import bits_reaching, gumbel, noise_bits
-from edgespec.runtime.truncation import Indices, Nucleus, largest, leaders
+from edgespec.runtime.noise import Noise, bits_reaching
+from edgespec.runtime.truncation import Indices, Nucleus, leaders
 
 Logits = npt.NDArray[np.float32]
 
 _HEAD = 64  # likeliest tokens that set the bar for the others
 _DIRECT = 8192  # up to this many tokens, noise for all is cheaper than a short list
-_CACHED_POSITIONS = 8  # of noise bits for the whole vocabulary: later rounds come by again
 _CONTENDERS = 2  # of the best under noise, how many are tried at first
 
 
@@ -100,16 +98,15 @@ class Sampler:
 
     Attributes:
         seed: The seed in use, drawn here if the options hold none.
+        noise: Of that seed, shared by target and draft.
     """
 
     def __init__(self, options: SamplingOptions, vocab_size: int) -> None:
         self.options = options
         self.vocab_size = vocab_size
         self.seed = secrets.randbits(32) if options.seed is None else options.seed
+        self.noise = Noise(self.seed, vocab_size)
         self._all_ids = np.arange(vocab_size)
-        self._all_bits = lru_cache(_CACHED_POSITIONS)(
-            partial(noise_bits, self.seed, tokens=self._all_ids)
-        )
 
     def choose(self, logits: Logits, position: int, context: Sequence[int]) -> int:
         """The token at `position`.
@@ -135,7 +132,9 @@ class Sampler:
             tokens, kept = tokens[inside], kept[inside]
         if options.top_p < 1:
             nucleus = Nucleus(kept, options.temperature, options.top_p)
-            members = nucleus.members(_HEAD if kept.size > _DIRECT else kept.size)
+            members = None
+            if not self.noise.tabulated:
+                members = nucleus.members(_HEAD if kept.size > _DIRECT else kept.size)
             if members is None:
                 return self._contest(nucleus, kept, peak, tokens, position)
             tokens, kept = tokens[members], kept[members]
@@ -174,18 +173,22 @@ class Sampler:
     def _contest(
         self, nucleus: Nucleus, logits: Logits, peak: float, tokens: Indices, position: int
     ) -> int:
-        """The best token under noise that lies in a nucleus too wide to be sorted out.
+        """The best token under noise that lies in the nucleus, without knowing the nucleus.
 
-        The best under noise regardless of the nucleus are tried in turn: most tokens are inside.
+        The best under noise regardless of it are tried in turn: mostly the first is inside.
         """
         floor = self._floor(peak) if self.options.min_p else -math.inf
         count = _CONTENDERS
         while True:
-            inside = self._short_list(logits, peak, tokens, position, min(count, logits.size))
+            count = min(count, logits.size)
+            inside = self._short_list(logits, peak, tokens, position, count)
             scores = self._scores(logits[inside], peak, tokens[inside], position)
-            for index in inside[largest(scores, count)]:
+            for _ in range(count):
+                best = scores.argmax()
+                index = inside[best]
                 if logits[index] >= floor and nucleus.holds(index):
                     return int(tokens[index])
+                scores[best] = -math.inf
             count *= 8
 
     def _floor(self, peak: float) -> float:
@@ -196,9 +199,11 @@ class Sampler:
         self, logits: Logits, peak: float, tokens: Indices, position: int
     ) -> npt.NDArray[np.float64]:
         """Log-probability up to a constant, plus noise: [n] float64."""
-        scaled = (logits.astype(np.float64) - peak) / self.options.temperature
-        noisy: npt.NDArray[np.float64] = scaled + gumbel(self.seed, position, tokens)
-        return noisy
+        scores = logits.astype(np.float64)
+        scores -= peak
+        scores /= self.options.temperature
+        scores += self.noise.of(position, tokens)
+        return scores
 
     def _short_list(
         self, logits: Logits, peak: float, tokens: Indices, position: int, count: int
@@ -208,10 +213,12 @@ class Sampler:
         The likeliest tokens set a bar. No other token is likelier than the last of them, so only
         one with enough noise to lift that one over the bar can be among the best.
         """
+        if self.noise.tabulated:
+            return self._all_ids[: tokens.size]
         head = leaders(logits, max(_HEAD, count))
         bar = np.sort(self._scores(logits[head], peak, tokens[head], position))[-count]
         missing = bar - (float(logits[head].min()) - peak) / self.options.temperature
-        bits = self._all_bits(position)
+        bits = self.noise.bits(position)
         if tokens.size < bits.size:
             bits = bits[tokens]
         listed = bits >= np.uint64(bits_reaching(missing))
