@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.errors import CheckpointError
+from edgespec.errors import CheckpointError, ExportError
 from edgespec.export.graph import CONTRIB, DataFile, GraphBuilder
 from edgespec.export.quantize import QuantizedRows, quantize_rows
 from edgespec.models import Linear, TensorStore
@@ -52,7 +52,13 @@ class WeightStream:
             shape = self.tensors.shape(name)
             nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
             offset = self.data.begin(nbytes)
+            largest = float(np.finfo(dtype).max)
             for tile in self._tiles(name):
+                if np.abs(tile).max(initial=0) > largest:
+                    raise ExportError(
+                        f"{self.tensors.folder}: {name} holds {np.abs(tile).max():.6g}, half "
+                        f"precision ends at {largest:g}: export at fp32, int8 or int4"
+                    )
                 self.data.write(tile.astype(dtype))
                 self.progress(tile.size)
             self._written[key] = _Written(offset, nbytes, 0, 0)

@@ -110,6 +110,16 @@ def test_weights_that_are_not_numbers(source, output, precision, value):
     refused(CheckpointError, match, output, source, None, options)
 
 
+def test_weights_beyond_half_precision(source, output):
+    tensors = load_file(source / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][3, 5] = -70_000
+    save_file(tensors, source / "model.safetensors")
+    match = rf"{name} holds 70000, half precision ends at 65504: export at fp32"
+    refused(ExportError, match, output, source, None, ExportOptions("fp16"))
+    export_bundle(source, output, options=ExportOptions("fp32"))
+
+
 def test_missing_tensor(source, output):
     tensors = load_file(source / "model.safetensors")
     del tensors["model.norm.weight"]
