@@ -35,8 +35,6 @@ Progress = Callable[[str, int, int], None]
 class ExportOptions:
     """How a bundle is stored.
 
-    Raises InputError on a value that is none of its choices.
-
     Attributes:
         precision: of the target's weights, one of `PRECISIONS`.
         draft_precision: of the draft's; None: the target's.
@@ -44,6 +42,9 @@ class ExportOptions:
         kv_precision: of the caches, one of `KV_PRECISIONS`.
         block_size: weights per scale; None: the largest that divides every K of a model.
         overwrite: replace a bundle (or an empty folder) that is there already.
+
+    Raises:
+        InputError: on a value that is none of its choices.
     """
 
     precision: str = "int4"
@@ -100,13 +101,15 @@ def export_bundle(
     """
     options = options or ExportOptions()
     checkpoints = {bundle.TARGET: load_checkpoint(target)}
-    token_ids(checkpoints[bundle.TARGET])
+    tokens = token_ids(checkpoints[bundle.TARGET])
     if draft is not None:
         checkpoints[bundle.DRAFT] = load_checkpoint(draft)
-        check_vocabularies(checkpoints[bundle.TARGET], checkpoints[bundle.DRAFT])
+        check_vocabularies(tokens, token_ids(checkpoints[bundle.DRAFT]))
+    # Only a draft's graph picks candidates, among the ids of the tokenizer.
+    candidates = {bundle.TARGET: 0, bundle.DRAFT: max(tokens.values()) + 1}
     with replacing(output, options.overwrite) as folder:
         roles = {
-            name: _export_role(folder, name, checkpoint, options, progress)
+            name: _export_role(folder, name, checkpoint, options, candidates[name], progress)
             for name, checkpoint in checkpoints.items()
         }
         tokenizer = checkpoints[bundle.TARGET].tokenizer_files
@@ -128,11 +131,15 @@ def export_bundle(
 
 
 def _export_role(
-    folder: Path, name: str, checkpoint: Checkpoint, options: ExportOptions, progress: Progress
+    folder: Path,
+    name: str,
+    checkpoint: Checkpoint,
+    options: ExportOptions,
+    candidates: int,
+    progress: Progress,
 ) -> bundle.Role:
     decoder, config = checkpoint.decoder, checkpoint.config
     precision = _precision(name, decoder, options)
-    candidates = max(token_ids(checkpoint).values()) + 1 if name == bundle.DRAFT else 0
     formats = _formats(decoder, precision, candidates)
     total = sum(int(np.prod(shape)) for shape in decoder.tensors().values())
     done = 0

@@ -57,7 +57,7 @@ class DataFile:
 class GraphBuilder:
     """Collects nodes, initializers and boundary tensors of one graph.
 
-    Values are named by strings, as in ONNX; `op` makes up a name where none is asked for.
+    Values are named by strings, as in ONNX; `op` makes up the names.
     """
 
     def __init__(self, name: str, data_name: str) -> None:

@@ -54,6 +54,7 @@ class Model:
             )
         stage = StageFile(
             graph=bundle.path / role.stages[0].graph,
+            data=bundle.path / role.stages[0].data,
             key=f"{bundle.digest}-{name}",
             cache_shape=(role.layers, 2, role.kv_heads, role.head_dim),
             kv_dtype={"fp16": "float16", "fp32": "float32"}[role.precision.kv],

@@ -49,21 +49,6 @@ def leaders(values: npt.NDArray[_Float], count: int) -> Indices:
     return inside if kept is None else kept[inside]
 
 
-def largest(values: npt.NDArray[_Float], count: int) -> Indices:
-    """The indices of the `count` largest values, best first, ties by the lowest index.
-
-    Args:
-        values: [n] float32 or float64.
-        count: At least 1.
-
-    Returns:
-        [min(count, n)] int64.
-    """
-    candidates = leaders(values, count)
-    order = np.argsort(-values[candidates], kind="stable")
-    return candidates[order[:count]]
-
-
 class Nucleus:
     """The smallest set of likeliest tokens that holds probability `top_p` (Holtzman et al., 2020).
 

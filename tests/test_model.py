@@ -20,7 +20,7 @@ from edgespec.runtime.model import Model, Rows, Runner
 from edgespec.runtime.tree import ROOT, TokenTree
 
 STAGE = StageFile(
-    graph=Path("unused.onnx"), key="unused", cache_shape=(2, 2, 3, 4),
+    graph=Path("unused.onnx"), data=Path("unused.data"), key="unused", cache_shape=(2, 2, 3, 4),
     kv_dtype="float32", block_size=0, results=(),
 )  # fmt: skip
 VOCABULARY = 331

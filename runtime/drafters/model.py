@@ -55,9 +55,11 @@ class ModelDrafter:
 
     name = "model"
 
+    _runner: Runner  # of the text, from `begin` on
+    _sampler: Sampler
+
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._runner = Runner(model)
         self._chosen: list[_Node] = []
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:

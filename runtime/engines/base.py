@@ -21,7 +21,8 @@ class StageFile:
     """One stage on disk and what its cache looks like.
 
     Attributes:
-        graph: the ONNX file, its external data beside it.
+        graph: the ONNX file.
+        data: its external data.
         key: names the bundle and stage in caches of compiled models.
         cache_shape: [layers, 2, KV, hd] of its keys and values, the capacity left out.
         kv_dtype: float32 or float16.
@@ -31,6 +32,7 @@ class StageFile:
     """
 
     graph: Path
+    data: Path
     key: str
     cache_shape: tuple[int, int, int, int]
     kv_dtype: str

@@ -89,8 +89,8 @@ class OpenVinoExecutable:
 
 def _readable(stage: StageFile) -> Path:
     """The stage in the form that is cheapest to read: the ONNX file, or its cached conversion."""
-    data = stage.graph.with_suffix(".data")
-    folder = cache_folder("openvino") if data.stat().st_size >= _CONVERT_FROM else None
+    large = stage.data.stat().st_size >= _CONVERT_FROM
+    folder = cache_folder("openvino") if large else None
     if folder is None:
         return stage.graph
     converted = folder / f"{stage.key}-{ov.__version__.split('-')[0]}.xml"
