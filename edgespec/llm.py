@@ -14,14 +14,37 @@ from edgespec import bundle as bundles
 from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import GenerationOptions, LoadOptions, checked
-from edgespec.runtime.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter, TreeBudget
+from edgespec.options import (
+    DEFAULT_TREE_WIDTH,
+    FIXED_DRAFT_TOKENS,
+    PLANNED_DRAFT_TOKENS,
+    RECYCLING_DRAFTS,
+    GenerationOptions,
+    LoadOptions,
+    checked,
+)
+from edgespec.runtime.drafters import (
+    Drafter,
+    Experience,
+    LookupDrafter,
+    ModelDrafter,
+    NoDrafter,
+    PlannedDrafter,
+    RecyclingDrafter,
+    Sources,
+    TimedModel,
+    TreeBudget,
+)
 from edgespec.runtime.generate import Limits
-from edgespec.runtime.model import Model
 from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.selection import Placement, load_model
+from edgespec.runtime.selection import Placement, load_models
+from edgespec.runtime.successors import Successors
 from edgespec.runtime.text import Tokenizer
 from edgespec.stream import GenerationResult, Job, TextStream
+
+# Accepted tokens that a level of the draft model must promise where nothing is planned: below
+# this, its call costs more than it saves on every pair measured.
+_FIXED_LEAST_GAIN = 0.3
 
 
 class LLM:
@@ -34,7 +57,7 @@ class LLM:
     Attributes:
         bundle: what was loaded.
         tokenizer: its tokenizer.
-        draft: the draft source in use: none, model or lookup.
+        draft: the draft source in use, one of `DRAFTS`.
         context_length: tokens of prompt and output together.
 
     Raises:
@@ -48,12 +71,13 @@ class LLM:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
-        self.draft = _draft_source(self.options.draft, self.bundle)
+        self.draft = _require_source(self.options.draft, self.bundle)
         self.context_length = _context_length(self.options.context, self.bundle)
-        self._target = self._load(bundles.TARGET, self.options.device)
-        self._draft_model = (
-            self._load(bundles.DRAFT, self.options.draft_device) if self.draft == "model" else None
-        )
+        self._experience = Experience(self._successors())
+        self._loaded = load_models(self.bundle, self._placements())
+        self._target = self._loaded[bundles.TARGET].model
+        draft = self._loaded.get(bundles.DRAFT)
+        self._draft_model = draft.model if draft else None
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
         """Make a text.
@@ -77,34 +101,57 @@ class LLM:
         made = checked(GenerationOptions, options)
         tokens = self._prompt_tokens(prompt)
         nodes = made.num_assistant_tokens
+        if nodes is None:
+            nodes = PLANNED_DRAFT_TOKENS if self.draft == "auto" else FIXED_DRAFT_TOKENS
         models = (self._target, self._draft_model)
         return TextStream(
             Job(
                 tokenizer=self.tokenizer,
                 prompt=tokens,
                 target=self._target,
-                drafter=self._drafter(),
+                drafter=self._drafter(sampled=made.temperature > 0),
                 sampler=Sampler(made, self.tokenizer.vocab_size),
                 limits=Limits(
                     made.max_new_tokens,
                     self.context_length,
                     frozenset(self._target.role.eos_ids),
                 ),
-                budget=TreeBudget(nodes, nodes, made.tree_width),
+                budget=TreeBudget(nodes, nodes, made.tree_width, _FIXED_LEAST_GAIN),
                 stop=made.stop,
+                draft_memory=self._draft_memory(),
                 models=tuple(model for model in models if model is not None),
             )
         )
 
-    def _load(self, role: str, device: str) -> Model:
-        """Compile a role; an engine is chosen by the calls of a round with default options."""
-        defaults = GenerationOptions()
-        if role == bundles.DRAFT:
-            work: tuple[int, ...] = (1, defaults.tree_width, defaults.tree_width)
-        else:
-            work = (1 if self.draft == "none" else 1 + defaults.num_assistant_tokens,)
-        threads = self.options.threads or _default_threads()
-        return load_model(self.bundle, role, Placement(device, threads, work))
+    def save_draft_memory(self, path: str | Path) -> None:
+        """Keep what recycling learned of this bundle's target, for `LoadOptions.draft_memory`.
+
+        Raises:
+            OSError: if the file cannot be written; one that was there stays as it was.
+        """
+        self._experience.successors.save(Path(path), self.bundle.digest)
+
+    def _successors(self) -> Successors:
+        vocab_size, file = self.bundle.target.vocab_size, self.options.draft_memory
+        if file is None or not Path(file).exists():
+            return Successors(vocab_size)
+        return Successors.load(Path(file), self.bundle.digest, vocab_size)
+
+    def _draft_memory(self) -> str | None:
+        if self.draft not in RECYCLING_DRAFTS:
+            return None
+        return "hot" if len(self._experience.successors) else "cold"
+
+    def _placements(self) -> dict[str, Placement]:
+        """Where roles run; an engine is chosen by the calls of a usual round."""
+        options = self.options
+        threads = options.threads or default_threads()
+        rows = 1 if self.draft == "none" else 1 + FIXED_DRAFT_TOKENS
+        placements = {bundles.TARGET: Placement(options.device, threads, (rows,))}
+        if self.draft == "model" or (self.draft == "auto" and self.bundle.draft):
+            levels = (1, DEFAULT_TREE_WIDTH, DEFAULT_TREE_WIDTH)
+            placements[bundles.DRAFT] = Placement(options.draft_device, threads, levels)
+        return placements
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """The prompt as ids that the model knows and that leave room for a new one."""
@@ -126,15 +173,29 @@ class LLM:
             )
         return tokens
 
-    def _drafter(self) -> Drafter:
+    def _drafter(self, sampled: bool) -> Drafter:
+        """Of the source in use, for one text."""
+        learned = self._experience
+        if self.draft != "auto":  # a source alone drafts each text as if it were the first
+            learned = Experience(learned.successors)
+        lookup = LookupDrafter(learned.calibration("lookup", sampled))
+        recycling = RecyclingDrafter(learned.successors, learned.calibration("recycling", sampled))
+        drafters: dict[str, Drafter] = {
+            "none": NoDrafter(), "lookup": lookup, "recycling": recycling,
+        }  # fmt: skip
+        timed = None
         if self._draft_model is not None:
-            return ModelDrafter(self._draft_model)
-        return LookupDrafter() if self.draft == "lookup" else NoDrafter()
+            model = ModelDrafter(self._draft_model, learned.calibration("model", sampled))
+            drafters["model"] = model
+            if self.draft == "auto":
+                timed = TimedModel(model, self._loaded[bundles.DRAFT].curve)
+        if self.draft == "auto":
+            sources = Sources(lookup, recycling, timed)
+            return PlannedDrafter(sources, self._loaded[bundles.TARGET].curve)
+        return drafters[self.draft]
 
 
-def _draft_source(asked: str, bundle: Bundle) -> str:
-    if asked == "auto":
-        return "model" if bundle.draft else "lookup"
+def _require_source(asked: str, bundle: Bundle) -> str:
     if asked == "model" and bundle.draft is None:
         raise InputError(
             f"{bundle.path} has no draft model: export it with --draft, or use --draft lookup"
@@ -149,7 +210,7 @@ def _context_length(asked: int | None, bundle: Bundle) -> int:
     return asked or trained
 
 
-def _default_threads() -> int:
+def default_threads() -> int:
     """Physical cores that this process may use: a second thread per core slows matmuls down."""
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from edgespec.errors import InputError
 from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.sampling import SamplingOptions
 
-DRAFTS = ("auto", "none", "model", "lookup")
+DRAFTS = ("auto", "none", "model", "lookup", "recycling")
+RECYCLING_DRAFTS = ("auto", "recycling")  # which have a draft memory
+FIXED_DRAFT_TOKENS = 7
+DEFAULT_TREE_WIDTH = 4
+PLANNED_DRAFT_TOKENS = 31
 MAX_DRAFT_TOKENS = ROW_BUCKETS[-1] - 1  # the pending token is a row of the verification too
 
 T = TypeVar("T")
@@ -22,7 +27,9 @@ class LoadOptions:
     Attributes:
         device: where the target runs: cpu (the faster engine, measured), or an engine's full name.
         draft_device: where the draft model runs; the same names.
-        draft: the draft source, one of `DRAFTS`; auto is model if the bundle has one, else lookup.
+        draft: the draft source, one of `DRAFTS`; auto weighs them all in every round.
+        draft_memory: a file of what recycling learned, to start from if it exists; None: from
+            nothing. `LLM.save_draft_memory` writes it.
         threads: for each engine; None: the physical cores that this process may use.
         context: tokens of prompt and output together; None: what the model was trained for.
 
@@ -33,12 +40,18 @@ class LoadOptions:
     device: str = "cpu"
     draft_device: str = "cpu"
     draft: str = "auto"
+    draft_memory: str | Path | None = None
     threads: int | None = None
     context: int | None = None
 
     def __post_init__(self) -> None:
         if self.draft not in DRAFTS:
             raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
+        if self.draft_memory is not None and self.draft not in RECYCLING_DRAFTS:
+            raise InputError(
+                f"draft_memory is given with draft {self.draft!r}, which has none: "
+                f"use one of {', '.join(RECYCLING_DRAFTS)}"
+            )
         for name, least in (("threads", 1), ("context", 2)):
             _require_count(name, getattr(self, name), least, optional=True)
 
@@ -50,7 +63,8 @@ class GenerationOptions(SamplingOptions):
     Attributes:
         max_new_tokens: tokens to make at most.
         stop: strings that end the text and are not part of it.
-        num_assistant_tokens: nodes of a draft tree at most; 0 is plain decoding.
+        num_assistant_tokens: nodes of a draft tree at most; 0 is plain decoding; None:
+            `FIXED_DRAFT_TOKENS`, or `PLANNED_DRAFT_TOKENS` where draft is auto.
         tree_width: branches of a draft tree per level; 1 drafts chains.
 
     Raises:
@@ -59,18 +73,17 @@ class GenerationOptions(SamplingOptions):
 
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
-    num_assistant_tokens: int = 7
-    tree_width: int = 4
+    num_assistant_tokens: int | None = None
+    tree_width: int = DEFAULT_TREE_WIDTH
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("max_new_tokens", 1), ("num_assistant_tokens", 0), ("tree_width", 1)):
+        nodes, most = self.num_assistant_tokens, MAX_DRAFT_TOKENS
+        for name, least in (("max_new_tokens", 1), ("tree_width", 1)):
             _require_count(name, getattr(self, name), least)
-        most = MAX_DRAFT_TOKENS
-        if self.num_assistant_tokens > most:
-            raise InputError(
-                f"num_assistant_tokens is {self.num_assistant_tokens}: give {most} or less"
-            )
+        _require_count("num_assistant_tokens", nodes, 0, optional=True)
+        if nodes is not None and nodes > most:
+            raise InputError(f"num_assistant_tokens is {nodes}: give {most} or less")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):
             raise InputError(f"stop is {self.stop!r}: give strings of at least one character")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from edgespec.runtime.generate import Limits, Round, generate
 from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.text import StopMatcher, StreamDecoder, Tokenizer
+
+_WARM_UP = 10  # rounds before the planner is held to its word
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,12 @@ class GenerationResult:
         accepted: proposed tokens that became text.
         mean_accepted_length: tokens per round; 0 if there was no round.
         draft: the draft source.
+        sources: rounds by who drafted their trees; with draft auto they differ.
+        draft_memory: what recycling started from: cold (nothing) or hot (earlier texts, or a
+            file); None if it takes no part.
+        predicted_tokens_per_second: of the rounds after the tenth, what the planner expected;
+            None if nothing was planned.
+        measured_tokens_per_second: of the same rounds, what came.
         engine: where the target ran.
         peak_rss_mb: the process's largest resident memory so far, MiB, file-backed pages included.
         engine_ms: of the time after the first token, how much passed inside the engines.
@@ -56,6 +65,10 @@ class GenerationResult:
     accepted: int
     mean_accepted_length: float
     draft: str
+    sources: dict[str, int]
+    draft_memory: str | None
+    predicted_tokens_per_second: float | None
+    measured_tokens_per_second: float | None
     engine: str
     peak_rss_mb: float
     engine_ms: float
@@ -74,6 +87,7 @@ class Job:
         limits: where the text ends at the latest.
         budget: of the draft trees.
         stop: strings that end the text.
+        draft_memory: see `GenerationResult`.
         models: all that take part, for the time they take.
     """
 
@@ -85,6 +99,7 @@ class Job:
     limits: Limits
     budget: TreeBudget
     stop: tuple[str, ...]
+    draft_memory: str | None
     models: tuple[Model, ...]
 
 
@@ -99,7 +114,13 @@ class TextStream:
         self._job = job
         self._cancelled = threading.Event()
         self._result: GenerationResult | None = None
+        self._clock = _Clock(job.models)
         self._pieces = self._run()
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """The rounds so far, the prompt's left out."""
+        return self._clock.rounds
 
     @property
     def result(self) -> GenerationResult:
@@ -123,7 +144,8 @@ class TextStream:
     def _run(self) -> Iterator[str]:
         job = self._job
         text = _Text(job.tokenizer, job.prompt, job.stop)
-        clock = _Clock(job.models)
+        clock = self._clock
+        clock.start()
         rounds = generate(
             Runner(job.target), job.drafter, job.sampler, job.prompt,
             limits=job.limits, budget=job.budget,
@@ -136,10 +158,11 @@ class TextStream:
                 break
         if piece := text.flush():
             yield piece
-        self._result = self._finish(text, clock)
+        self._result = self._finish(text)
 
-    def _finish(self, text: _Text, clock: _Clock) -> GenerationResult:
-        job, rounds = self._job, clock.rounds
+    def _finish(self, text: _Text) -> GenerationResult:
+        job, clock, rounds = self._job, self._clock, self._clock.rounds
+        predicted, measured = _rates(rounds[_WARM_UP:])
         further = len(text.tokens) - 1
         seconds = clock.end - clock.first
         return GenerationResult(
@@ -157,6 +180,10 @@ class TextStream:
             accepted=sum(step.accepted for step in rounds),
             mean_accepted_length=_mean([len(step.tokens) for step in rounds]),
             draft=job.drafter.name,
+            sources=dict(Counter(step.source for step in rounds).most_common()),
+            draft_memory=job.draft_memory,
+            predicted_tokens_per_second=predicted,
+            measured_tokens_per_second=measured,
             engine=job.target.device,
             peak_rss_mb=_peak_rss_mb(),
             engine_ms=round(clock.engine_seconds * 1e3, 2),
@@ -216,9 +243,12 @@ class _Clock:
     def __init__(self, models: Sequence[Model]) -> None:
         self._models = models
         self._engines_before = 0.0
-        self.begin = time.perf_counter()
-        self.first = self.end = self.begin
+        self.begin = self.first = self.end = 0.0
         self.rounds: list[Round] = []
+
+    def start(self) -> None:
+        """The text begins."""
+        self.begin = self.first = self.end = time.perf_counter()
 
     def tick(self, step: Round) -> None:
         """A round is over; the first one is the prompt's."""
@@ -236,6 +266,16 @@ class _Clock:
 
     def _engines(self) -> float:
         return sum(model.seconds for model in self._models)
+
+
+def _rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:
+    """Tokens per second that were forecast, and those that came in these rounds."""
+    planned = [(step, step.forecast) for step in rounds if step.forecast is not None]
+    if not planned:
+        return None, None
+    expected = sum(f.tokens for _, f in planned) / sum(f.seconds for _, f in planned)
+    came = sum(len(step.tokens) for step, _ in planned) / sum(step.seconds for step, _ in planned)
+    return round(expected, 1), round(came, 1)
 
 
 def _mean(values: Sequence[int]) -> float:

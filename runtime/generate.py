@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgespec.runtime.drafters import Drafter, TreeBudget
 from edgespec.runtime.model import Floats, Rows, Runner
+from edgespec.runtime.proposal import Forecast
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree
 from edgespec.runtime.verify import Verdict, walk
@@ -35,11 +37,17 @@ class Round:
         tokens: new tokens of the text, at least one.
         drafted: nodes of the tree that was verified.
         accepted: nodes of it that became text.
+        source: who drafted the tree; of the prompt's own pass, `prompt`.
+        seconds: that it took.
+        forecast: what it was expected to bring, where its drafter plans.
     """
 
     tokens: tuple[int, ...]
     drafted: int
     accepted: int
+    source: str
+    seconds: float
+    forecast: Forecast | None = None
 
 
 def generate(
@@ -61,22 +69,28 @@ def generate(
     Yields:
         The first token alone (from the prompt's own pass), then one round per verification.
     """
+    begin = time.perf_counter()
     text = list(prompt)
     first = sampler.choose(target.prefill(text)["logits"][0], len(text), text)
     drafter.begin(prompt, sampler)
     text.append(first)
-    yield Round((first,), 0, 0)
+    yield Round((first,), 0, 0, "prompt", time.perf_counter() - begin)
     end = min(len(prompt) + limits.max_new_tokens, limits.context_length)
     while len(text) < end and text[-1] not in limits.stop_ids:
+        begin = time.perf_counter()
         # The target adds one token of its own, so a deeper tree could not be used up.
         depth = min(budget.max_depth, end - len(text) - 1)
-        tree = drafter.draft(text, TreeBudget(budget.max_nodes, depth, budget.width))
+        proposal = drafter.draft(text, replace(budget, max_depth=depth))
+        tree = proposal.tree()
         logits = target.verify(_tree_rows(text[-1], tree))["logits"]
         verdict = _verdict(tree, logits, text, sampler, limits.stop_ids)
         target.commit([0, *(node + 1 for node in verdict.nodes)])
-        drafter.observe(verdict)
+        drafter.observe(verdict, tree, logits)
         text += verdict.tokens
-        yield Round(verdict.tokens, len(tree), len(verdict.nodes))
+        yield Round(
+            verdict.tokens, len(tree), len(verdict.nodes),
+            proposal.source, time.perf_counter() - begin, proposal.forecast,
+        )  # fmt: skip
 
 
 def _tree_rows(pending: int, tree: TokenTree) -> Rows:

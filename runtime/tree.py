@@ -75,10 +75,6 @@ class TokenTree:
     def __len__(self) -> int:
         return self.tokens.size
 
-    def children(self, node: int) -> list[int]:
-        """The nodes directly below `node` (`ROOT` for the root), in index order."""
-        return [int(child) for child in np.flatnonzero(self.parents == node)]
-
     def find_child(self, node: int, token: int) -> int | None:
         """The child of `node` (`ROOT` for the root) that has `token`, if there is one."""
         return self._nodes.get((node, token))
@@ -106,28 +102,3 @@ class TokenTree:
         columns = np.frombuffer(packed, np.uint8).reshape(size, -1)
         mask = np.unpackbits(columns, axis=1, count=size, bitorder="little")
         return mask.view(np.bool_)
-
-    def select(self, keep: Iterable[int] | npt.NDArray[np.int64]) -> TokenTree:
-        """The sub-tree of the nodes in `keep`, in their present order, with renumbered parents.
-
-        Args:
-            keep: Distinct node indices in any order.
-
-        Raises:
-            ValueError: If an index is not a node, comes twice, or its parent is missing.
-        """
-        nodes = np.sort(np.array(list(keep), dtype=np.int64))
-        if nodes.size and not (nodes[0] >= 0 and nodes[-1] < len(self) and np.diff(nodes).all()):
-            raise ValueError(f"{nodes.tolist()} are not distinct nodes of a tree of {len(self)}")
-        number = np.full(len(self) + 1, len(self), dtype=np.int64)
-        number[nodes] = np.arange(nodes.size)
-        number[ROOT] = ROOT
-        parents = number[self.parents[nodes]]
-        orphans = nodes[parents == len(self)]
-        if orphans.size:
-            raise ValueError(f"nodes {orphans.tolist()} are kept without their parents")
-        return TokenTree(self.tokens[nodes], parents)
-
-    def clip(self, max_nodes: int, max_depth: int) -> TokenTree:
-        """The first `max_nodes` nodes of depth `max_depth` or less; limits below 1 leave none."""
-        return self.select(np.flatnonzero(self.depths <= max_depth)[: max(max_nodes, 0)])

@@ -28,10 +28,6 @@ def ancestors(tree, node):
     return set() if parent == ROOT else {parent} | ancestors(tree, parent)
 
 
-def branch(tree, node):
-    return tuple(tree.tokens[tree.path(node)].tolist())
-
-
 @given(trees())
 def test_mask_shows_each_row_the_root_its_ancestors_and_itself(tree):
     mask = tree.ancestor_mask()
@@ -43,7 +39,7 @@ def test_mask_shows_each_row_the_root_its_ancestors_and_itself(tree):
 
 
 @given(trees())
-def test_depths_paths_and_children_agree_with_the_parents(tree):
+def test_depths_paths_and_edges_agree_with_the_parents(tree):
     for node in range(len(tree)):
         path = tree.path(node)
         assert set(path) == ancestors(tree, node) | {node}
@@ -51,30 +47,9 @@ def test_depths_paths_and_children_agree_with_the_parents(tree):
         assert tree.depths[node] == len(path)
     for node in range(ROOT, len(tree)):
         children = [child for child in range(len(tree)) if tree.parents[child] == node]
-        assert tree.children(node) == children
         for token in range(5):
             found = [child for child in children if tree.tokens[child] == token]
             assert tree.find_child(node, token) == (found[0] if found else None)
-
-
-@given(trees(), st.data())
-def test_select_keeps_exactly_the_branches_of_a_connected_set(tree, data):
-    seeds = data.draw(st.sets(st.integers(0, len(tree) - 1))) if len(tree) else set()
-    keep = set().union(*(set(tree.path(node)) for node in seeds))
-    part = tree.select(data.draw(st.permutations(sorted(keep))))
-    assert [branch(part, node) for node in range(len(part))] == [
-        branch(tree, node) for node in sorted(keep)
-    ]
-
-
-@given(trees(), st.integers(-1, 13), st.integers(-1, 6))
-def test_clip_keeps_the_first_nodes_that_are_shallow_enough(tree, max_nodes, max_depth):
-    shallow = [node for node in range(len(tree)) if len(tree.path(node)) <= max_depth]
-    wanted = shallow[: max(max_nodes, 0)]
-    clipped = tree.clip(max_nodes, max_depth)
-    assert [branch(clipped, node) for node in range(len(clipped))] == [
-        branch(tree, node) for node in wanted
-    ]
 
 
 def test_chain_and_empty():
@@ -111,12 +86,3 @@ def test_a_tree_cannot_be_changed_from_outside():
 def test_what_is_not_a_tree_is_refused(tokens, parents, message):
     with pytest.raises(ValueError, match=message):
         TokenTree(tokens, parents)
-
-
-@pytest.mark.parametrize(
-    ("keep", "message"),
-    [([1], "without their parents"), ([3], "distinct nodes"), ([-1], "distinct"), ([0, 0], "dist")],
-)
-def test_select_refuses_what_is_not_a_connected_set(keep, message):
-    with pytest.raises(ValueError, match=message):
-        TokenTree.chain([1, 2, 3]).select(keep)

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
-from edgespec.options import DRAFTS, GenerationOptions, LoadOptions, checked
+from edgespec.options import (
+    DRAFTS,
+    FIXED_DRAFT_TOKENS,
+    PLANNED_DRAFT_TOKENS,
+    GenerationOptions,
+    LoadOptions,
+    checked,
+)
 
 if TYPE_CHECKING:
     from edgespec.llm import LLM
@@ -31,6 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     parser.add_argument("--chat", action="store_true", help="ask by the model's chat template")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument(
+        "--explain", action="store_true",
+        help="say on stderr what each round drafted, what it was expected to bring and what came",
+    )  # fmt: skip
     _add_text_options(parser.add_argument_group("text"))
     _add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
     _add_device_options(parser.add_argument_group("machine"))
@@ -51,15 +62,21 @@ def execute(arguments: argparse.Namespace) -> int:
     llm = LLM(bundle, **{name: getattr(arguments, name) for name in _LOAD})
     stream = llm.stream(_chat_tokens(llm, prompt) if arguments.chat else prompt, **options)
     with _cancelled_by_sigint(stream):
+        if not arguments.json:
+            _show_prompt("" if arguments.chat else prompt)
+        explained = 0
+        for piece in stream:
+            if not arguments.json:
+                print(piece, end="", flush=True)
+            if arguments.explain:
+                explained = _explain(stream, explained)
         if arguments.json:
-            _drain(stream)
             print(json.dumps(asdict(stream.result)))
         else:
-            _show_prompt("" if arguments.chat else prompt)
-            for piece in stream:
-                print(piece, end="", flush=True)
             print(flush=True)
             print(_facts(stream.result, arguments.temperature > 0), file=sys.stderr)
+    if arguments.draft_memory is not None:
+        llm.save_draft_memory(arguments.draft_memory)
     return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
 
 
@@ -80,9 +97,17 @@ def _add_text_options(group: argparse._ArgumentGroup) -> None:
 def _add_draft_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--draft", choices=DRAFTS, default=_LOAD["draft"],
-        help="draft source; auto: the bundle's draft model, or lookup (default: %(default)s)",
+        help="draft source; auto: in every round what promises most (default: %(default)s)",
     )  # fmt: skip
-    _add(group, "num_assistant_tokens", "tokens of a draft at most", "--num-draft-tokens")
+    group.add_argument(
+        "--draft-memory", metavar="FILE",
+        help="start from what recycling learned before, if FILE exists, and save it there",
+    )  # fmt: skip
+    _add(
+        group, "num_assistant_tokens",
+        f"tokens of a draft at most (default: {FIXED_DRAFT_TOKENS}; auto: {PLANNED_DRAFT_TOKENS})",
+        "--num-draft-tokens",
+    )  # fmt: skip
     _add(group, "tree_width", "branches of a draft tree per level; 1 drafts chains")
 
 
@@ -114,9 +139,18 @@ def _chat_tokens(llm: LLM, prompt: str) -> list[int]:
     return llm.tokenizer.encode(text, add_special=False)
 
 
-def _drain(stream: TextStream) -> None:
-    for _ in stream:
-        pass
+def _explain(stream: TextStream, done: int) -> int:
+    """A line for each round after the first `done`; how many there are now."""
+    rounds = stream.rounds
+    for number, step in enumerate(rounds[done:], done + 1):
+        came = f"{len(step.tokens)} tokens in {step.seconds * 1e3:.1f} ms"
+        expected = ""
+        if step.forecast is not None:
+            seconds = step.forecast.seconds * 1e3
+            expected = f"expected {step.forecast.tokens:.2f} tokens in {seconds:.1f} ms, "
+        line = f"round {number}: {step.source}, {step.drafted} nodes, {expected}came {came}"
+        print(line, file=sys.stderr)
+    return len(rounds)
 
 
 def _show_prompt(prompt: str) -> None:
@@ -133,10 +167,18 @@ def _facts(result: GenerationResult, sampled: bool) -> str:
         f"{result.new_tokens} tokens ({result.finish_reason})",
         f"{result.tokens_per_second:.1f} tokens/s",
         f"mean accepted length {result.mean_accepted_length:.2f}",
-        f"draft: {result.draft}",
+        f"draft: {result.draft}{_shares(result)}",
         f"engine: {result.engine}",
     ]
     return ", ".join(facts + [f"seed: {result.seed}"] * sampled)
+
+
+def _shares(result: GenerationResult) -> str:
+    """Of which rounds each source drafted, where there is a choice."""
+    if result.draft != "auto" or not result.rounds:
+        return ""
+    shares = [f"{name} {count / result.rounds:.0%}" for name, count in result.sources.items()]
+    return f" ({', '.join(shares)})"
 
 
 @contextmanager

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
+from edgespec.runtime.drafters.experience import Experience
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.none import NoDrafter
+from edgespec.runtime.drafters.planned import PlannedDrafter, Sources, TimedModel
+from edgespec.runtime.drafters.recycling import RecyclingDrafter
 
-__all__ = ["Drafter", "LookupDrafter", "ModelDrafter", "NoDrafter", "TreeBudget"]
+__all__ = [
+    "Drafter",
+    "Experience",
+    "LookupDrafter",
+    "ModelDrafter",
+    "NoDrafter",
+    "PlannedDrafter",
+    "RecyclingDrafter",
+    "Sources",
+    "TimedModel",
+    "TreeBudget",
+]

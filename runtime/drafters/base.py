@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from edgespec.runtime.model import Floats
+from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree
 from edgespec.runtime.verify import Verdict
@@ -13,17 +15,22 @@ from edgespec.runtime.verify import Verdict
 
 @dataclass(frozen=True)
 class TreeBudget:
-    """How large a tree may be.
+    """How large a tree may be, and what its parts must promise.
 
     Attributes:
         max_nodes: nodes in all; 0 means plain decoding.
         max_depth: tokens from the root to the deepest node.
         width: nodes that are expanded per level, and children that each may have; 1 is a chain.
+        least_gain: accepted tokens that a further level of a draft model must promise to be worth
+            its call.
+        least_value: what a node must be worth that costs no call, to be worth its row.
     """
 
     max_nodes: int
     max_depth: int
     width: int
+    least_gain: float = 0.0
+    least_value: float = 0.0
 
 
 class Drafter(Protocol):
@@ -36,8 +43,14 @@ class Drafter(Protocol):
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """A new text starts; `sampler` is the target's."""
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> TokenTree:
+    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """Guess what follows `text`, whose last token is the pending one (the tree's root)."""
 
-    def observe(self, verdict: Verdict) -> None:
-        """Learn what became of the tree that was drafted last."""
+    def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
+        """Learn from a verification, whosever draft it was.
+
+        Args:
+            verdict: how the text goes on.
+            tree: what was verified behind the text of the last `draft`.
+            logits: [n + 1 or more, V] of its rows, valid during this call.
+        """

@@ -2,59 +2,70 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
+from edgespec.runtime.automaton import SuffixAutomaton
+from edgespec.runtime.calibration import Calibration, Scale
 from edgespec.runtime.drafters.base import TreeBudget
+from edgespec.runtime.model import Floats
+from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.tree import TokenTree
+from edgespec.runtime.tree import ROOT, TokenTree
 from edgespec.runtime.verify import Verdict
 
 _SHORTEST = 2  # a single equal token says little
-_CANDIDATES = 16  # of the latest occurrences, how many are compared
+_LENGTHS = Scale((3, 4, 5, 7, 10, 16, 32))  # of a match; calibrated step by step
 
 
 class LookupDrafter:
     """Copies what followed the longest earlier match of the text's end, in prompt and output.
 
-    Ends of pairs are indexed as the text grows, so that a draft costs the same at any length.
+    A suffix automaton finds the match in constant time (Hu et al., SAM Decoding, 2024). Each
+    token that is accepted makes the match one longer, so the match length alone says how likely
+    the next one is; how often it was right is counted at every token of the text.
+
+    Args:
+        calibration: acceptance by match length.
     """
 
     name = "lookup"
 
-    def __init__(self) -> None:
-        self._text: list[int] = []
-        self._ends: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    _text: SuffixAutomaton  # from `begin` on
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration = calibration
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """See `Drafter`."""
-        self._text.clear()
-        self._ends.clear()
+        """See `Drafter`. The prompt's own repetitions count as well."""
+        self._text = SuffixAutomaton()
+        self._length = 0
+        self._read(prompt)
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> TokenTree:
-        """See `Drafter`."""
-        # The pair that ends the text is looked up before it is indexed itself.
-        self._index(text[len(self._text) : -1])
-        best, length = 0, 0
-        for end in self._ends.get(tuple(text[-_SHORTEST:]), [])[: -_CANDIDATES - 1 : -1]:
-            match = self._match(text, end)
-            if match > length:
-                best, length = end, match
-        count = min(budget.max_nodes, budget.max_depth)
-        return TokenTree.chain(text[best : best + count] if length else ())
+    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
+        """See `Drafter`. A chain, cut where it is no longer worth its rows."""
+        self._read(text[self._length :])
+        proposal, node, value = Proposal(), ROOT, 1.0
+        length = self._text.match_length
+        if length >= _SHORTEST:
+            tokens = self._text.continuation(min(budget.max_nodes, budget.max_depth))
+            for further, token in enumerate(tokens):
+                value *= self._acceptance(length + further)
+                if value < budget.least_value:
+                    break
+                node = proposal.add(node, token, value, self.name)
+        return proposal
 
-    def observe(self, verdict: Verdict) -> None:
-        """See `Drafter`; the new text is seen at the next draft."""
+    def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
+        """See `Drafter`; the new text is read at the next draft."""
 
-    def _index(self, tokens: Sequence[int]) -> None:
+    def _read(self, tokens: Sequence[int]) -> None:
+        """Score what would have been proposed, then take the tokens in."""
+        text = self._text
         for token in tokens:
-            self._text.append(token)
-            self._ends[tuple(self._text[-_SHORTEST:])].append(len(self._text))
+            if text.match_length >= _SHORTEST:
+                self._calibration.observe(_LENGTHS(text.match_length), text.expected == token)
+            text.extend((token,))
+        self._length += len(tokens)
 
-    @staticmethod
-    def _match(text: Sequence[int], end: int) -> int:
-        """How many tokens before `end` equal the text's last ones."""
-        length = 0
-        while length < end and text[end - 1 - length] == text[-1 - length]:
-            length += 1
-        return length
+    def _acceptance(self, length: int) -> float:
+        return self._calibration.acceptance(_LENGTHS(length), length / (length + 2))

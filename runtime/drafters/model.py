@@ -7,15 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgespec.runtime.calibration import Calibration, Scale
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.model import Model, Results, Rows, Runner
+from edgespec.runtime.model import Floats, Model, Results, Rows, Runner
+from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.ranking import Candidates, rank
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import ROOT, TokenTree
 from edgespec.runtime.verify import Verdict
 
-# A level is not worth a call where all its nodes together are this unlikely to be reached.
-_LEAST_REACH = 0.4
+# What a draft says of an edge, to cells: its value, its rank among its siblings, its depth.
+_VALUES = Scale((0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
+_RANKS = 4
+_DEPTHS = 4
+_FIRST_YIELD = 0.75  # of a level before any was seen
+_YIELD_WEIGHT = 0.1  # of the latest level in the moving average
 
 
 @dataclass(eq=False, slots=True)
@@ -25,8 +31,9 @@ class _Node:
     Attributes:
         token: its token.
         parent: the candidate above; None only for the end of the text.
-        value: probability that the target's walk comes by, as the draft sees it.
+        value: probability that the target's walk comes by.
         depth: tokens from below the root down to this one.
+        cell: of the calibration, for the edge that leads here.
         sees: scratch rows of its ancestors and, once it was run, its own.
     """
 
@@ -34,6 +41,7 @@ class _Node:
     parent: _Node | None
     value: float
     depth: int
+    cell: int
     sees: list[int]
 
     def branch(self) -> list[int]:
@@ -41,16 +49,23 @@ class _Node:
         return [*self.parent.branch(), self.token] if self.parent else []
 
 
-_TEXT_END = _Node(token=-1, parent=None, value=1.0, depth=0, sees=[])
+_TEXT_END = _Node(token=-1, parent=None, value=1.0, depth=0, cell=0, sees=[])
 
 
 class ModelDrafter:
     """Drafts with a smaller model of the same vocabulary.
 
     The text's new tokens are fed first. Then each level is one call over its best nodes, whose
-    keys and values go to scratch rows, so that a deeper level costs its own rows only. The best
-    nodes of all levels make the tree; a child is never worth more than its parent, so they hang
-    together.
+    keys and values go to scratch rows, so that a deeper level costs its own rows only. Growth ends
+    where a level promises less than `TreeBudget.least_gain`.
+
+    Args:
+        model: the draft.
+        calibration: acceptance by what the draft says of an edge. Under sampling that is its lead
+            over its siblings in perturbed scores (`ranking`): another calibration.
+
+    Attributes:
+        calls: rows of each call of the last `draft`, the first one's being the text's new tokens.
     """
 
     name = "model"
@@ -58,38 +73,62 @@ class ModelDrafter:
     _runner: Runner  # of the text, from `begin` on
     _sampler: Sampler
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, calibration: Calibration) -> None:
         self._model = model
-        self._chosen: list[_Node] = []
+        self._calibration = calibration
+        self._nodes: list[_Node] = []
+        self._yield = _FIRST_YIELD
+        self.calls: list[int] = []
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`. The prompt itself is fed at the first draft."""
         self._runner = Runner(self._model)
         self._sampler = sampler
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> TokenTree:
+    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`. Empty where the text has outgrown the draft model's context."""
         room = self._model.role.context_length - len(text)
         depth = min(budget.max_depth, room)
-        if budget.max_nodes < 1 or depth < 1:
-            self._chosen = []
-            return TokenTree.empty()
-        results = self._runner.prefill(text[self._runner.length :])
-        nodes = self._children(results, [_TEXT_END], text, budget)
-        level = nodes
-        for _ in range(1, depth):
-            level = _worth_expanding(nodes, level, budget)
-            if not level:
-                break
-            level = self._children(self._run(level), level, text, budget)
-            nodes += level
-        return self._tree(nodes, budget)
+        self._nodes, self.calls = [], []
+        if budget.max_nodes >= 1 and depth >= 1:
+            self._grow(text, budget, depth)
+        return self._proposal(budget)
 
-    def observe(self, verdict: Verdict) -> None:
-        """See `Drafter`: accepted nodes that were run become text, the others are forgotten."""
-        accepted = [self._chosen[node] for node in verdict.nodes]
-        self._runner.keep(accepted[-1].sees if accepted else [])
-        self._chosen = []
+    def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
+        """See `Drafter`: nodes that were run and became text are kept, the others forgotten.
+
+        The verdict's tokens are followed in the own nodes, whether or not those were verified.
+        """
+        node, last = _TEXT_END, len(verdict.tokens) - 1
+        kept = node.sees
+        for place, token in enumerate(verdict.tokens):
+            accepted = None
+            for child in self._nodes:
+                if child.parent is node:
+                    self._calibration.observe(child.cell, child.token == token)
+                    if child.token == token:
+                        accepted = child
+            if accepted is None:
+                break
+            node = accepted
+            if place < last:  # the last token is pending, and fed by the next draft
+                kept = node.sees
+        self._runner.keep(kept)
+        self._nodes = []
+
+    def _grow(self, text: Sequence[int], budget: TreeBudget, depth: int) -> None:
+        fresh = text[self._runner.length :]
+        self.calls.append(len(fresh))
+        level = self._children(self._runner.prefill(fresh), [_TEXT_END], text, budget)
+        self._nodes += level
+        for _ in range(1, depth):
+            parents = self._worth_expanding(level, budget)
+            if not parents:
+                break
+            self.calls.append(len(parents))
+            level = self._children(self._run(parents), parents, text, budget)
+            self._nodes += level
+            self._learn_yield(parents, level)
 
     def _children(
         self, results: Results, parents: list[_Node], text: Sequence[int], budget: TreeBudget
@@ -100,11 +139,31 @@ class ModelDrafter:
         depth = parents[0].depth
         candidates = Candidates.of(results, len(parents))
         rankings = rank(sampler, candidates, len(text) + depth, contexts, budget.width)
-        return [
-            _Node(token, parent, parent.value * edge, depth + 1, parent.sees)
-            for parent, (tokens, edges) in zip(parents, rankings, strict=True)
-            for token, edge in zip(tokens, edges, strict=True)
-        ]
+        acceptance, nodes = self._calibration.acceptance, []
+        row = min(depth, _DEPTHS - 1) * _RANKS
+        for parent, (tokens, edges) in zip(parents, rankings, strict=True):
+            for place, (token, edge) in enumerate(zip(tokens, edges, strict=True)):
+                cell = _VALUES(edge) * _RANKS * _DEPTHS + row + min(place, _RANKS - 1)
+                value = parent.value * acceptance(cell, edge)
+                nodes.append(_Node(token, parent, value, depth + 1, cell, parent.sees))
+        return nodes
+
+    def _worth_expanding(self, level: list[_Node], budget: TreeBudget) -> list[_Node]:
+        """The best nodes of the level, if their children can enter the tree and pay for a call."""
+        bar = 0.0
+        if len(self._nodes) >= budget.max_nodes:
+            bar = sorted([node.value for node in self._nodes])[-budget.max_nodes]
+        best = [node for node in level if node.value > bar]
+        best.sort(key=_value, reverse=True)
+        del best[budget.width :]
+        promise = sum([node.value for node in best]) * self._yield
+        return best if promise >= budget.least_gain else []
+
+    def _learn_yield(self, parents: list[_Node], level: list[_Node]) -> None:
+        """What a level is worth for what its parents are."""
+        reach, gain = sum([n.value for n in parents]), sum([n.value for n in level])
+        if reach > 0:
+            self._yield += (min(gain / reach, 1.0) - self._yield) * _YIELD_WEIGHT
 
     def _run(self, level: list[_Node]) -> Results:
         scratch = self._runner.scratch
@@ -123,27 +182,20 @@ class ModelDrafter:
             )
         )
 
-    def _tree(self, nodes: list[_Node], budget: TreeBudget) -> TokenTree:
-        """The best nodes of all levels. Sorting is stable: parents stay before equal children."""
-        best = sorted(nodes, key=_value, reverse=True)[: budget.max_nodes]
-        self._chosen = sorted(best, key=lambda node: node.depth)
-        number = {id(node): place for place, node in enumerate(self._chosen)}
-        return TokenTree(
-            np.array([node.token for node in self._chosen], np.int64),
-            np.array([number.get(id(node.parent), ROOT) for node in self._chosen], np.int64),
-        )
+    def _proposal(self, budget: TreeBudget) -> Proposal:
+        """The best nodes of all levels."""
+        best = sorted(self._nodes, key=_value, reverse=True)[: budget.max_nodes]
+        best.sort(key=_depth)  # stable: siblings stay in the order of their values
+        proposal, number = Proposal(), {id(_TEXT_END): ROOT}
+        for node in best:
+            parent = number[id(node.parent)]
+            number[id(node)] = proposal.add(parent, node.token, node.value, self.name)
+        return proposal
 
 
 def _value(node: _Node) -> float:
     return node.value
 
 
-def _worth_expanding(nodes: list[_Node], level: list[_Node], budget: TreeBudget) -> list[_Node]:
-    """The best nodes of the level whose children can still enter the tree."""
-    bar = 0.0
-    if len(nodes) >= budget.max_nodes:
-        bar = sorted([node.value for node in nodes])[-budget.max_nodes]
-    best = [node for node in level if node.value > bar]
-    best.sort(key=_value, reverse=True)
-    del best[budget.width :]
-    return best if sum([node.value for node in best]) >= _LEAST_REACH else []
+def _depth(node: _Node) -> int:
+    return node.depth

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgespec.runtime.drafters.base import TreeBudget
+from edgespec.runtime.model import Floats
+from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree
 from edgespec.runtime.verify import Verdict
 
 
 class NoDrafter:
-    """Every tree is empty, so that every round yields the target's next token."""
+    """Every proposal is empty, so that every round yields the target's next token."""
 
     name = "none"
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`."""
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> TokenTree:
+    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`."""
-        return TokenTree.empty()
+        return Proposal()
 
-    def observe(self, verdict: Verdict) -> None:
+    def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`."""

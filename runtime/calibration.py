@@ -1,0 +1,50 @@
+"""How often what a source proposes is accepted, counted along the text."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+_DECAY = 0.98  # of the counts at each new one: the last fifty or so matter
+_STRENGTH = 4.0  # of the source's own word, in observations
+
+
+class Calibration:
+    """Acceptance by cell, a cell being edges of which the source says the same.
+
+    An estimate starts as the source's own word and moves to the decayed frequency (the posterior
+    mean under a Beta prior). Only edges whose parent was reached count.
+    """
+
+    def __init__(self) -> None:
+        self._cells: dict[int, tuple[float, float]] = {}
+
+    def acceptance(self, cell: int, word: float) -> float:
+        """Probability that an edge of this cell is accepted if its parent is.
+
+        Args:
+            cell: any number that stands for what the source knows of the edge.
+            word: the source's own estimate, in [0, 1].
+        """
+        accepted, seen = self._cells.get(cell, (0.0, 0.0))
+        return (accepted + _STRENGTH * word) / (seen + _STRENGTH)
+
+    def observe(self, cell: int, accepted: bool) -> None:
+        """The parent of such an edge was reached; did the walk go on along the edge?"""
+        before, seen = self._cells.get(cell, (0.0, 0.0))
+        self._cells[cell] = (before * _DECAY + accepted, seen * _DECAY + 1)
+
+
+class Scale:
+    """Numbers to a few steps, so that edges fall into cells.
+
+    Args:
+        borders: ascending; a number on a border belongs above it.
+    """
+
+    def __init__(self, borders: Sequence[float]) -> None:
+        self._borders = list(borders)
+
+    def __call__(self, number: float) -> int:
+        """The step, from 0 to the number of borders."""
+        return bisect_right(self._borders, number)

@@ -1,0 +1,116 @@
+"""How large a tree, and whether to ask a source: what brings most tokens per second.
+
+A round with a tree of n nodes brings 1 + sum(values) tokens and costs the draft plus one pass over
+n + 1 rows. Sizing trees by measured cost follows Chen et al. (Sequoia, 2024). Engines round rows
+up to buckets, so only trees that fill a bucket are weighed: the rows are paid for anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.proposal import Forecast
+
+# A source that is not in use must promise this much more than the one that is.
+_HYSTERESIS = 1.05
+_FORGET = 0.9  # of what a source promised, per round since
+_FIRST_WAIT = 4  # rounds until a source that lost is tried again
+_LONGEST_WAIT = 256
+
+Seconds = Callable[[int], float]
+"""Seconds of one pass over so many rows."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A tree to verify.
+
+    Attributes:
+        nodes: of the tree; 0 is plain decoding.
+        forecast: of its round.
+    """
+
+    nodes: int
+    forecast: Forecast
+
+    @property
+    def rate(self) -> float:
+        """Expected tokens per second."""
+        return self.forecast.tokens / self.forecast.seconds
+
+
+def best_size(gains: Sequence[float], verify: Seconds, spent: float) -> Size:
+    """The number of nodes that makes the round's rate highest.
+
+    Args:
+        gains: expected accepted tokens of the best n nodes, for n from 0 to all.
+        verify: cost of a pass.
+        spent: seconds that the round costs besides, so far.
+    """
+    best = None
+    last = len(gains) - 1
+    for bucket in ROW_BUCKETS:
+        nodes = min(bucket - 1, last)
+        size = Size(nodes, Forecast(1 + gains[nodes], spent + verify(nodes + 1)))
+        if best is None or size.rate > best.rate:
+            best = size
+        if nodes == last:
+            break
+    assert best is not None
+    return best
+
+
+def cheapest_row(verify: Seconds, most: int) -> float:
+    """Seconds that a further row costs at least, in passes of up to `most` rows."""
+    first = verify(1)
+    sizes = [bucket for bucket in ROW_BUCKETS if 1 < bucket < 2 * max(2, most)]
+    return max(0.0, min((verify(rows) - first) / (rows - 1) for rows in sizes))
+
+
+class Standing:
+    """What a source that costs time to ask has promised lately, and when to ask it again.
+
+    Until it was asked once it is worth a try. One that promises less than the alternative rests
+    for twice as long each time (exponential back-off), and one that wins starts anew.
+
+    Attributes:
+        probing: the source was asked only to see whether it has become better: ask for little.
+    """
+
+    def __init__(self) -> None:
+        self.probing = False
+        self._tokens = self._seconds = 0.0
+        self._idle = 0
+        self._wait = _FIRST_WAIT
+        self._in_use = False
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second that its rounds promised; None before the first one."""
+        return self._tokens / self._seconds if self._seconds else None
+
+    def asks(self, alternative: float) -> bool:
+        """Whether to ask it in this round, where something else promises `alternative`/s."""
+        rate = self.rate
+        self.probing = False
+        if rate is None or rate * (_HYSTERESIS if self._in_use else 1 / _HYSTERESIS) > alternative:
+            return True
+        self._in_use = False
+        self._idle += 1
+        self.probing = self._idle >= self._wait
+        return self.probing
+
+    def answered(self, forecast: Forecast, alternative: float) -> None:
+        """It was asked, and its round promises this."""
+        keep = _FORGET ** (self._idle + 1)
+        self._tokens = self._tokens * keep + forecast.tokens
+        self._seconds = self._seconds * keep + forecast.seconds
+        won = forecast.tokens > alternative * forecast.seconds
+        if self.probing:
+            self._wait = _FIRST_WAIT if won else min(2 * self._wait, _LONGEST_WAIT)
+            if won:  # a probe is small: what it promised is the least
+                self._tokens, self._seconds = forecast.tokens, forecast.seconds
+        self._in_use = won or not self.probing
+        self._idle = 0

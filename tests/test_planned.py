@@ -1,0 +1,140 @@
+"""All sources together: what is chosen, what it is called, and that it pays by its own costs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS
+
+from edgespec.runtime.calibration import Calibration
+from edgespec.runtime.cost import Curve
+from edgespec.runtime.drafters import (
+    LookupDrafter,
+    ModelDrafter,
+    PlannedDrafter,
+    RecyclingDrafter,
+    Sources,
+    TimedModel,
+    TreeBudget,
+    planned,
+)
+from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.successors import Successors
+from edgespec.runtime.verify import Verdict
+
+VOCABULARY = 331
+FLAT = {256: {1: 1.0, 8: 1.2, 32: 1.6}}
+STEEP = {256: {1: 1.0, 8: 8.0, 32: 32.0}}
+BUDGET = TreeBudget(31, 31, 4)
+REPEATING = [5, 6, 7, 8, 9, 10] * 6
+NO_LOGITS = np.zeros((128, VOCABULARY), np.float32)
+
+
+class Clock:
+    """Tells the times it is given; nothing else takes any."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(planned.time, "perf_counter", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def drafter_of(text, verify, model=None):
+    lookup = LookupDrafter(Calibration())
+    recycling = RecyclingDrafter(Successors(VOCABULARY), Calibration())
+    drafter = PlannedDrafter(Sources(lookup, recycling, model), Curve(verify))
+    drafter.begin(text[:-1], Sampler(SamplingOptions(), VOCABULARY))
+    return drafter
+
+
+def test_a_repetition_is_looked_up_as_far_as_it_pays(clock):
+    long = drafter_of(REPEATING, FLAT).draft(REPEATING, BUDGET)
+    assert long.source == "lookup"
+    assert len(long) > 7
+    assert long.tokens[:6] == [5, 6, 7, 8, 9, 10]
+    assert len(drafter_of(REPEATING, STEEP).draft(REPEATING, BUDGET)) == 0
+
+
+def test_the_forecast_is_the_trees_and_the_curves(clock):
+    proposal = drafter_of(REPEATING, FLAT).draft(REPEATING, BUDGET)
+    assert proposal.forecast.tokens == pytest.approx(1 + sum(proposal.values))
+    expected = Curve(FLAT).seconds(len(proposal) + 1, 256)
+    assert proposal.forecast.seconds == pytest.approx(expected)
+
+
+def test_without_anything_to_draft_it_decodes_plainly(clock):
+    text = [1, 2, 3]
+    proposal = drafter_of(text, FLAT).draft(text, BUDGET)
+    assert (len(proposal), proposal.source) == (0, "none")
+    assert proposal.forecast.tokens == 1
+
+
+def test_what_passes_take_corrects_what_they_are_expected_to(clock):
+    drafter, text = drafter_of([1, 2], FLAT), [1, 2]
+    for token in range(3, 40):
+        proposal = drafter.draft(text, BUDGET)
+        clock.now += 2.5
+        drafter.observe(Verdict((), (token,)), proposal.tree(), NO_LOGITS)
+        text.append(token)
+    assert drafter.draft(text, BUDGET).forecast.seconds == pytest.approx(2.5, rel=0.05)
+
+
+def test_no_budget_no_draft(clock):
+    for budget in (TreeBudget(0, 31, 4), TreeBudget(31, 0, 4)):
+        assert len(drafter_of(REPEATING, FLAT).draft(REPEATING, budget)) == 0
+
+
+@pytest.fixture
+def timed(pairs, clock):
+    """A draft model whose calls take as long as told."""
+
+    def make(seconds):
+        model = pairs.llm("twin", ENGINES[0], "model")._draft_model
+        return TimedModel(ModelDrafter(model, Calibration()), Curve({256: {1: seconds}}))
+
+    return make
+
+
+def test_a_cheap_draft_model_is_asked_and_a_dear_one_only_now_and_then(timed, clock):
+    text = list(range(1, 30))
+    for seconds, wanted in ((0.01, 1.0), (50.0, 0.3)):
+        model = timed(seconds)
+        drafter, asked = drafter_of(text, FLAT, model), 0
+        so_far = text.copy()
+        for token in itertools.islice(itertools.cycle(range(1, 300, 7)), 40):
+            proposal = drafter.draft(so_far, BUDGET)
+            asked += bool(model.drafter.calls)
+            model.drafter.calls = []
+            clock.now += 1.0
+            drafter.observe(Verdict((), (token,)), proposal.tree(), NO_LOGITS)
+            so_far.append(token)
+        assert asked / 40 <= wanted
+        assert asked >= (30 if seconds < 1 else 1)
+
+
+def test_a_text_of_all_sources_is_the_text(pairs):
+    """Whatever is composed; and the statistics are those of its rounds."""
+    llm = pairs.llm("llama", ENGINES[0], "auto")
+    plain = pairs.llm("llama", ENGINES[0], "none")
+    for fields in ({}, {"temperature": 2.5, "seed": 4}):
+        expected = plain.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS, **fields)
+        stream = llm.stream(LONG_PROMPT, max_new_tokens=NEW_TOKENS, **fields)
+        for _ in stream:
+            pass
+        result = stream.result
+        assert result.tokens == expected.tokens
+        assert result.draft == "auto"
+        assert sum(result.sources.values()) == result.rounds == len(stream.rounds)
+        assert sum(step.drafted for step in stream.rounds) == result.drafted
+        assert all(step.forecast.tokens >= 1 for step in stream.rounds)
+        if result.rounds > 10:
+            assert result.predicted_tokens_per_second > 0
+            assert result.measured_tokens_per_second > 0
+    assert expected.sources == {"none": expected.rounds}
+    assert expected.predicted_tokens_per_second is None

@@ -1,0 +1,120 @@
+"""What the planner chooses, against all it could have chosen."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
+from edgespec.runtime.planner import Standing, best_size, cheapest_row
+from edgespec.runtime.proposal import Forecast
+
+FLAT = dict(zip(ROW_BUCKETS, (37, 38, 42, 47, 66, 110, 200, 390), strict=True))
+STEEP = dict(zip(ROW_BUCKETS, (35, 39, 53, 76, 122, 230, 440, 870), strict=True))
+
+
+def cost(curve):
+    return lambda rows: curve[row_bucket(rows)] / 1e3
+
+
+@st.composite
+def gains(draw):
+    """Of nodes in the order of their values."""
+    values = sorted(draw(st.lists(st.floats(0, 1), max_size=40)), reverse=True)
+    return [sum(values[:n]) for n in range(len(values) + 1)]
+
+
+@st.composite
+def curves(draw):
+    steps = draw(st.lists(st.floats(0, 50), min_size=8, max_size=8))
+    return dict(zip(ROW_BUCKETS, [sum(steps[:n]) + 1 for n in range(8)], strict=True))
+
+
+@given(gains(), curves(), st.floats(0, 0.1))
+def test_no_other_number_of_nodes_is_better(expected, curve, spent):
+    verify = cost(curve)
+    size = best_size(expected, verify, spent)
+    rates = [(1 + gain) / (spent + verify(n + 1)) for n, gain in enumerate(expected)]
+    assert size.rate == pytest.approx(max(rates))
+    assert size.forecast.tokens == 1 + expected[size.nodes]
+    assert size.forecast.seconds == pytest.approx(spent + verify(size.nodes + 1))
+
+
+def test_nothing_proposed_is_plain_decoding():
+    assert best_size([0.0], cost(FLAT), 0.0).nodes == 0
+
+
+def test_a_steep_curve_gets_a_smaller_tree():
+    expected = [sum(0.6**n for n in range(1, k + 1)) for k in range(32)]
+    assert best_size(expected, cost(FLAT), 0.004).nodes == 7
+    assert best_size(expected, cost(STEEP), 0.004).nodes == 3
+    hopeless = [0.02 * k for k in range(8)]
+    assert best_size(hopeless, cost(STEEP), 0.0).nodes == 0
+
+
+@given(curves(), st.integers(1, 64))
+def test_no_row_is_cheaper_than_the_cheapest(curve, most):
+    verify = cost(curve)
+    row = cheapest_row(verify, most)
+    assert row >= 0
+    for rows in range(2, most + 1):
+        assert verify(rows) - verify(1) >= row * (rows - 1) - 1e-12
+
+
+# When to ask
+
+
+def run(standing, rounds, promise, alternative):
+    """Which rounds asked, where it promises `promise(round)` tokens a second."""
+    asked = []
+    for number in range(rounds):
+        if standing.asks(alternative):
+            asked.append(number)
+            standing.answered(Forecast(promise(number), 1.0), alternative)
+    return asked
+
+
+def test_a_source_that_wins_is_always_asked():
+    assert run(Standing(), 50, lambda _: 2.0, 1.0) == list(range(50))
+
+
+def test_a_source_that_loses_is_asked_ever_more_rarely():
+    asked = run(Standing(), 600, lambda _: 0.9, 1.0)
+    assert asked[0] == 0
+    waits = [later - earlier for earlier, later in pairwise(asked)]
+    assert waits == [4, 8, 16, 32, 64, 128, 256]
+
+
+def test_a_source_that_became_better_is_found_again():
+    asked = run(Standing(), 200, lambda number: 0.5 if number < 40 else 2.0, 1.0)
+    assert set(range(64, 200)) <= set(asked)
+    assert len([number for number in asked if number < 40]) <= 5
+
+
+def test_a_few_poor_rounds_do_not_dismiss_a_good_source():
+    asked = run(Standing(), 60, lambda number: 0.6 if number % 5 == 4 else 2.0, 1.0)
+    assert asked == list(range(60))
+
+
+def test_what_is_in_use_is_not_given_up_for_a_trifle():
+    """Nor is what is not in use taken up for one."""
+    standing = Standing()
+    run(standing, 10, lambda _: 1.1, 1.0)
+    assert standing.asks(1.12)
+    assert not standing.asks(1.2)
+    assert not standing.asks(1.08)
+    assert standing.asks(1.04)
+
+
+def test_a_probe_is_told_from_a_round_in_earnest():
+    standing = Standing()
+    run(standing, 1, lambda _: 0.5, 1.0)
+    asked = [standing.asks(1.0) for _ in range(4)]
+    assert asked == [False, False, False, True]
+    assert standing.probing
+    standing.answered(Forecast(2.0, 1.0), 1.0)
+    assert standing.asks(1.0)
+    assert not standing.probing

@@ -1,0 +1,123 @@
+"""Token recycling: what verified rows teach, and what is grown from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.runtime.calibration import Calibration
+from edgespec.runtime.drafters import RecyclingDrafter, TreeBudget
+from edgespec.runtime.proposal import Proposal
+from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.successors import Successors
+from edgespec.runtime.tree import ROOT, TokenTree
+from edgespec.runtime.verify import walk
+
+VOCABULARY = 24
+PADDED = 32
+BUDGET = TreeBudget(12, 5, 3)
+
+
+def row(token, previous):
+    """A target whose likeliest next tokens depend on the last two."""
+    logits = np.zeros(PADDED, np.float32)
+    order = np.random.default_rng([token, previous + 1]).permutation(VOCABULARY)
+    logits[order] = np.arange(VOCABULARY, 0, -1)
+    logits[VOCABULARY:] = 99  # padding, which no text has
+    return logits
+
+
+def likeliest(token, previous):
+    return np.argsort(-row(token, previous)[:VOCABULARY], kind="stable")[:8].tolist()
+
+
+def started(text):
+    drafter = RecyclingDrafter(Successors(VOCABULARY), Calibration())
+    drafter.begin(text, Sampler(SamplingOptions(), VOCABULARY))
+    return drafter
+
+
+def verify(text, tree):
+    """The pass and the verdict of that target."""
+    tokens = [text[-1], *tree.tokens.tolist()]
+    above = [text[-2], *(tokens[parent + 1] for parent in tree.parents.tolist())]
+    logits = np.array([row(token, before) for token, before in zip(tokens, above, strict=True)])
+    choose = lambda line, _: int(logits[line][:VOCABULARY].argmax())  # noqa: E731
+    return walk(tree, choose, frozenset()), logits
+
+
+def play(drafter, text, tree):
+    drafter.draft(text, BUDGET)
+    verdict, logits = verify(text, tree)
+    drafter.observe(verdict, tree, logits)
+    text += verdict.tokens
+
+
+def test_it_starts_with_nothing():
+    assert len(started([1, 2]).draft([1, 2], BUDGET)) == 0
+
+
+def test_every_verified_row_teaches_on_the_accepted_path_and_off_it():
+    tree = TokenTree([5, 6, 7], [ROOT, 0, ROOT])
+    drafter = started([1, 2])
+    play(drafter, [1, 2], tree)
+    for previous, token in ((1, 2), (2, 5), (5, 6), (2, 7)):
+        found = drafter.draft([9, previous, token], TreeBudget(3, 1, 3))
+        assert found.tokens == likeliest(token, previous)[:3]
+        # A token that stood behind others falls back to itself.
+        found = drafter.draft([9, 23, token], TreeBudget(3, 1, 3))
+        assert found.tokens == likeliest(token, previous)[:3]
+    assert len(drafter.draft([9, 9], BUDGET)) == 0
+
+
+@given(st.lists(st.integers(0, VOCABULARY - 1), min_size=2, max_size=6), st.integers(0, 12))
+def test_what_it_grows_hangs_together_within_the_budget(text, nodes):
+    drafter, budget = started(text), TreeBudget(nodes, 3, 2)
+    for _ in range(6):
+        play(drafter, text, drafter.draft(text, BUDGET).tree())
+    proposal = drafter.draft(text, budget)
+    tree = proposal.tree()  # refuses what is none
+    assert len(tree) <= nodes
+    assert max(tree.depths, default=0) <= 3
+    for parent in set(proposal.parents):
+        assert proposal.parents.count(parent) <= 2
+    assert all(0 < value <= 1 for value in proposal.values)
+
+
+def test_a_text_that_comes_again_is_drafted():
+    text = [3, 4]
+    drafter = started(text)
+    for _ in range(200):  # few pairs of tokens: this target soon goes round in a circle
+        play(drafter, text, TokenTree.empty())
+    tree = drafter.draft(text, TreeBudget(8, 8, 1)).tree()
+    verdict, _ = verify(text, tree)
+    assert len(verdict.nodes) == len(tree) == 8
+    # Having been right so often, it is sure of it; what is unlikely is not proposed then.
+    sure = drafter.draft(text, TreeBudget(30, 4, 3, least_value=0.3))
+    assert sure.tokens == list(verdict.tokens[:4])
+    assert sure.values[0] > 0.9
+
+
+def test_branches_grow_from_what_another_source_proposed():
+    text = [3, 4]
+    drafter = started(text)
+    for _ in range(40):
+        play(drafter, text, TokenTree.empty())
+    spine = Proposal()
+    node = spine.add(ROOT, (text[-1] + 1) % VOCABULARY, 0.6, "lookup")
+    spine.add(node, text[-5], 0.5, "lookup")
+    before = list(zip(spine.parents, spine.tokens, strict=True))
+    drafter.extend(spine, text, BUDGET)
+    assert list(zip(spine.parents, spine.tokens, strict=True))[:2] == before
+    assert spine.source == "lookup+recycling"
+    assert len(spine) > 2
+    assert sum(spine.values[n] for n in range(len(spine)) if spine.parents[n] == ROOT) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("text", [[7], [7, 7, 7]])
+def test_texts_of_one_token(text):
+    drafter = started(text)
+    play(drafter, [0, *text], TokenTree.empty())
+    assert len(drafter.draft([7], BUDGET)) > 0
