@@ -17,9 +17,8 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.options import GenerationOptions, LoadOptions, checked
 from edgespec.runtime.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter, TreeBudget
 from edgespec.runtime.generate import Limits
-from edgespec.runtime.model import Model
 from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.selection import Placement, load_model
+from edgespec.runtime.selection import Placement, load_models
 from edgespec.runtime.text import Tokenizer
 from edgespec.stream import GenerationResult, Job, TextStream
 
@@ -50,10 +49,9 @@ class LLM:
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
         self.draft = _draft_source(self.options.draft, self.bundle)
         self.context_length = _context_length(self.options.context, self.bundle)
-        self._target = self._load(bundles.TARGET, self.options.device)
-        self._draft_model = (
-            self._load(bundles.DRAFT, self.options.draft_device) if self.draft == "model" else None
-        )
+        loaded = load_models(self.bundle, self._placements())
+        self._target = loaded[bundles.TARGET].model
+        self._draft_model = loaded[bundles.DRAFT].model if self.draft == "model" else None
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
         """Make a text.
@@ -96,15 +94,16 @@ class LLM:
             )
         )
 
-    def _load(self, role: str, device: str) -> Model:
-        """Compile a role; an engine is chosen by the calls of a round with default options."""
-        defaults = GenerationOptions()
-        if role == bundles.DRAFT:
-            work: tuple[int, ...] = (1, defaults.tree_width, defaults.tree_width)
-        else:
-            work = (1 if self.draft == "none" else 1 + defaults.num_assistant_tokens,)
-        threads = self.options.threads or _default_threads()
-        return load_model(self.bundle, role, Placement(device, threads, work))
+    def _placements(self) -> dict[str, Placement]:
+        """Where roles run; an engine is chosen by the calls of a round with default options."""
+        defaults, options = GenerationOptions(), self.options
+        threads = options.threads or default_threads()
+        rows = 1 if self.draft == "none" else 1 + defaults.num_assistant_tokens
+        placements = {bundles.TARGET: Placement(options.device, threads, (rows,))}
+        if self.draft == "model":
+            levels = (1, defaults.tree_width, defaults.tree_width)
+            placements[bundles.DRAFT] = Placement(options.draft_device, threads, levels)
+        return placements
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """The prompt as ids that the model knows and that leave room for a new one."""
@@ -149,7 +148,7 @@ def _context_length(asked: int | None, bundle: Bundle) -> int:
     return asked or trained
 
 
-def _default_threads() -> int:
+def default_threads() -> int:
     """Physical cores that this process may use: a second thread per core slows matmuls down."""
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):

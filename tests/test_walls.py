@@ -95,6 +95,7 @@ WALLS = {
     "edgespec.export": ("edgespec.export", "edgespec.models", "edgespec.errors", "edgespec.bundle"),
     "edgespec.runtime": (
         "edgespec.runtime", "edgespec.errors", "edgespec.bundle", "edgespec.cachedir",
+        "edgespec.records",
     ),
     "edgespec.bundle": ("edgespec.records", "edgespec.errors", "edgespec.cachedir"),
     "edgespec.records": (),
