@@ -25,7 +25,7 @@ from edgespec import bundle as bundles
 from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.model import Model, Rows, Runner
-from edgespec.runtime.selection import Placement, load_model
+from edgespec.runtime.selection import Placement, choose
 from edgespec.runtime.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def main() -> None:
     text = Tokenizer.from_folder(bundle.path).encode("\n\n".join(PYTHON))
     tokens = list(islice(cycle(text), arguments.context + max(arguments.rows)))
     picked = {
-        rows: load_model(
-            bundle, arguments.role, Placement("cpu", arguments.threads, (rows,))
-        ).device
+        rows: choose(bundle, {arguments.role: Placement("cpu", arguments.threads, (rows,))})[
+            arguments.role
+        ][0].engine.name
         for rows in (1, _TREE_ROWS)
     }
     times = _measure(_committed(bundle, arguments, tokens[: arguments.context]), tokens, arguments)

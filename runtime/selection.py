@@ -1,28 +1,22 @@
-"""Which engine runs a role: the one asked for or, for `cpu`, the faster one by measurement."""
+"""Which engine runs a role: the one asked for or, for `cpu`, the cheaper one by measurement."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import platform
-import statistics
-import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
+from functools import cached_property
 
 from edgespec.bundle import Bundle
-from edgespec.cachedir import cache_folder
 from edgespec.errors import DeviceError
+from edgespec.runtime import profiles
+from edgespec.runtime.buckets import capacity_bucket
+from edgespec.runtime.cost import Curve
 from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
-from edgespec.runtime.model import Model, Rows, Runner
-
-_CONTEXT = 64  # committed rows during the measurement
-_REPEATS = 5
+from edgespec.runtime.model import Model
+from edgespec.runtime.profiles import Profile
+from edgespec.runtime.profiling import Job, measure_apart, quick_profile
 
 _log = logging.getLogger(__name__)
 
@@ -42,99 +36,162 @@ class Placement:
     work: tuple[int, ...]
 
 
-def load_model(bundle: Bundle, role: str, placement: Placement) -> Model:
-    """Compile a role where `placement` says; the choice for `cpu` is measured once and remembered.
+@dataclass(frozen=True)
+class Candidate:
+    """An engine for a role; None for the profile: there was nothing to compare it with."""
+
+    engine: Engine
+    profile: Profile | None
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A role, ready to run, and what its calls cost.
+
+    Attributes:
+        model: the compiled role.
+        bundle: where it comes from.
+        role: its name there.
+        threads: for the engine's operators.
+        candidate: what it was compiled by.
+    """
+
+    model: Model
+    bundle: Bundle
+    role: str
+    threads: int
+    candidate: Candidate
+
+    @cached_property
+    def curve(self) -> Curve:
+        """Seconds of a call by rows and capacity; texts of this model share what they observe.
+
+        An engine that was compared with none is measured when this is first asked for, unless it
+        was before: that takes about a second, in this process.
+        """
+        where = (self.bundle, self.role, self.candidate.engine, self.threads)
+        profile = self.candidate.profile or profiles.recall(*where)
+        if profile is None or profile.refusal is not None:
+            _log.info("measuring %s on %s", self.role, self.candidate.engine.name)
+            profile = quick_profile(self.model)
+            profiles.remember(*where, profile)
+        return profile.curve()
+
+
+def load_models(bundle: Bundle, placements: Mapping[str, Placement]) -> dict[str, Loaded]:
+    """Compile roles where `placements` say, after all choices between engines are made.
 
     Raises:
-        DeviceError: if the device is not known, or no engine takes the model.
+        BundleError: if a role's stages are of a later kind.
+        DeviceError: if a device is not known, or no engine takes a role.
     """
-    if placement.device != "cpu":
-        return Model.load(bundle, role, engine(placement.device), placement.threads)
-    candidates = _installed()
-    memory = _memory_file(bundle, role, placement, candidates)
-    remembered = _recall(memory)
-    for candidate in candidates:
-        if candidate.name == remembered:
-            try:
-                return Model.load(bundle, role, candidate, placement.threads)
-            except DeviceError as error:
-                _log.warning("%s", error)
-    model = _fastest(bundle, role, placement, candidates)
-    if memory is not None:
-        with suppress(OSError):  # then the next load measures again
-            memory.write_text(json.dumps({"engine": model.device}), encoding="utf-8")
-    return model
+    choices = choose(bundle, placements)
+    return {
+        role: _load(bundle, role, placement.threads, choices[role])
+        for role, placement in placements.items()
+    }
 
 
-def time_calls(model: Model, work: Sequence[int]) -> float:
-    """Median seconds of calls with these numbers of rows, one after the other."""
-    runner = Runner(model)
-    runner.prefill([0] * _CONTEXT)
-    batches = [Rows([0] * n, range(n), np.tri(n, dtype=np.bool_)) for n in work]
-    seconds = []
-    for repeat in range(_REPEATS + 1):
-        begin = time.perf_counter()
-        for rows in batches:
-            runner.verify(rows)
-        if repeat:  # the first one plans for new shapes
-            seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
+def choose(bundle: Bundle, placements: Mapping[str, Placement]) -> dict[str, tuple[Candidate, ...]]:
+    """The engines that take each role, the cheapest for its work first; compiles nothing here.
+
+    What has not been measured on this machine is measured in processes of their own, one after
+    the other.
+
+    Raises:
+        DeviceError: if a device is not known, or no engine takes a role.
+    """
+    devices = {placement.device for placement in placements.values()}
+    behind = {name: cpu_engines() if name == "cpu" else [engine(name)] for name in devices}
+    engines = {role: behind[placement.device] for role, placement in placements.items()}
+    compared = {role: at for role, at in placements.items() if len(engines[role]) > 1}
+    found = _profiles(bundle, compared, engines)
+    return {
+        role: _ranked(role, placement, found[role])
+        if role in compared
+        else tuple(Candidate(only, None) for only in engines[role])
+        for role, placement in placements.items()
+    }
 
 
-def _installed() -> list[Engine]:
-    """The CPU engines whose libraries are here."""
-    engines = []
+def cpu_engines() -> list[Engine]:
+    """The engines behind the device `cpu` whose libraries are here.
+
+    Raises:
+        DeviceError: if there is none.
+    """
+    engines, missing = [], []
     for name in CPU_ENGINES:
         try:
             engines.append(engine(name))
         except DeviceError as error:
             _log.warning("%s", error)
+            missing.append(str(error))
+    if not engines:
+        raise DeviceError("no engine for the cpu is installed: " + "; ".join(missing))
     return engines
 
 
-def _fastest(
-    bundle: Bundle, role: str, placement: Placement, candidates: Sequence[Engine]
-) -> Model:
-    best: tuple[float, Model] | None = None
+def _profiles(
+    bundle: Bundle, placements: Mapping[str, Placement], engines: Mapping[str, Sequence[Engine]]
+) -> dict[str, list[Candidate]]:
+    """A profile of each role on each of its engines: recalled, or measured now."""
+    found: dict[str, dict[str, Profile]] = {role: {} for role in placements}
+    unknown: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for role, placement in placements.items():
+        for each in engines[role]:
+            profile = profiles.recall(bundle, role, each, placement.threads)
+            if profile is None:
+                unknown[each.name, placement.threads].append(role)
+                continue
+            found[role][each.name] = profile
+            if profile.refusal is not None:
+                _log.info("not tried again before `edgespec profile`: %s", profile.refusal)
+    for (name, threads), roles in unknown.items():
+        _log.info("measuring %s on %s, once", " and ".join(roles), name)
+        job = Job(bundle, tuple(roles), engine(name), threads, full=False)
+        for role, profile in measure_apart(job).items():
+            found[role][name] = profile
+    return {
+        role: [Candidate(each, found[role][each.name]) for each in engines[role]]
+        for role in placements
+    }
+
+
+def _ranked(
+    role: str, placement: Placement, candidates: Sequence[Candidate]
+) -> tuple[Candidate, ...]:
+    costs, refusals = [], []
+    for candidate in candidates:
+        assert candidate.profile is not None
+        if candidate.profile.refusal is not None:
+            refusals.append(candidate.profile.refusal)
+            continue
+        curve = candidate.profile.curve()
+        cost = sum(curve.seconds(rows, capacity_bucket(1)) for rows in placement.work)
+        _log.info("%s on %s: %.2f ms", role, candidate.engine.name, cost * 1e3)
+        costs.append((cost, candidate))
+    if not costs:
+        raise _refused(role, refusals)
+    return tuple(candidate for _, candidate in sorted(costs, key=lambda pair: pair[0]))
+
+
+def _load(bundle: Bundle, role: str, threads: int, candidates: Sequence[Candidate]) -> Loaded:
+    """The first candidate that compiles; a library may have been damaged since it was measured."""
     refusals = []
     for candidate in candidates:
         try:
-            model = Model.load(bundle, role, candidate, placement.threads)
+            model = Model.load(bundle, role, candidate.engine, threads)
         except DeviceError as error:
+            if len(candidates) == 1:
+                raise
             _log.warning("%s", error)
             refusals.append(str(error))
             continue
-        seconds = time_calls(model, placement.work)
-        _log.info("%s on %s: %.2f ms", role, candidate.name, seconds * 1e3)
-        if best is None or seconds < best[0]:
-            best = (seconds, model)
-    if best is None:
-        raise DeviceError("no engine on this machine takes the model: " + "; ".join(refusals))
-    return best[1]
+        return Loaded(model, bundle, role, threads, candidate)
+    raise _refused(role, refusals)
 
 
-def _memory_file(
-    bundle: Bundle, role: str, placement: Placement, candidates: Sequence[Engine]
-) -> Path | None:
-    folder = cache_folder("engines")
-    if folder is None:
-        return None
-    facts = [
-        bundle.digest,
-        role,
-        placement.threads,
-        placement.work,
-        [(candidate.name, candidate.version) for candidate in candidates],
-        platform.machine(),
-        platform.processor(),
-        platform.node(),
-    ]
-    return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
-
-
-def _recall(memory: Path | None) -> str | None:
-    try:
-        found = json.loads(memory.read_text(encoding="utf-8"))["engine"] if memory else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if isinstance(found, str) else None
+def _refused(role: str, refusals: Sequence[str]) -> DeviceError:
+    reasons = "; ".join(refusals)
+    return DeviceError(f"{role}: no engine on this machine takes the model: {reasons}")

@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "complete a prompt with a bundle",
     "export": "make a bundle from a checkpoint",
     "inspect": "show what a bundle holds",
+    "profile": "measure what calls of a bundle's models cost on this machine",
 }
 """Each is a module of this package with `configure(parser)` and `execute(arguments) -> int`."""
 

@@ -1,0 +1,66 @@
+"""Cost curves as pictures: characters in a terminal, or a PNG file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from edgespec.errors import InputError
+
+Curves = Mapping[str, Mapping[int, float]]
+"""Milliseconds by rows of each curve, by its label."""
+
+_MARKS = "ox+*#@%&"
+_HEIGHT, _STEP = 10, 10  # lines of the picture, characters from one number of rows to the next
+
+
+def text_plot(curves: Curves) -> str:
+    """Milliseconds over rows, which stand at equal distances; a mark for each curve."""
+    rows = sorted({n for curve in curves.values() for n in curve})
+    top = max(ms for curve in curves.values() for ms in curve.values())
+    lines = [[" "] * (_STEP * (len(rows) - 1) + 1) for _ in range(_HEIGHT + 1)]
+    marked = list(zip(_MARKS, curves.items(), strict=False))
+    for mark, (_, curve) in reversed(marked):  # where curves meet, the first one shows
+        for n, ms in curve.items():
+            lines[round(ms / top * _HEIGHT)][rows.index(n) * _STEP] = mark
+    scale = {0: "0", _HEIGHT // 2: f"{top / 2:.3g}", _HEIGHT: f"{top:.3g} ms"}
+    picture = [
+        f"{scale.get(height, ''):>9} |{''.join(line)}".rstrip()
+        for height, line in reversed(list(enumerate(lines)))
+    ]
+    axis = "".join(str(n).ljust(_STEP) for n in rows).rstrip()
+    legend = [f"{mark:>9}  {label}" for mark, (label, _) in marked]
+    return "\n".join([*picture, f"{'rows':>9}  {axis}", *legend])
+
+
+def check_png(path: Path) -> None:
+    """See to it that `save_png` will work, before minutes are spent on what it shows.
+
+    Raises:
+        InputError: if the name or folder is wrong, or matplotlib is missing.
+    """
+    if path.suffix.lower() != ".png":
+        raise InputError(f"{path}: give --png a file name that ends in .png")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give --png the name of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}: make it first")
+    if find_spec("matplotlib") is None:
+        raise InputError("--png draws with matplotlib: pip install 'edgespec[bench]'")
+
+
+def save_png(path: Path, panels: Mapping[str, Curves], rows: Sequence[int]) -> None:
+    """Draw a panel for each entry, side by side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6 * len(panels), 4.5), layout="constrained")
+    for place, (title, curves) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(1, len(panels), place)
+        for label, curve in curves.items():
+            axes.plot(list(curve), list(curve.values()), marker="o", label=label)
+        axes.set(title=title, xlabel="rows of a call", ylabel="ms", xscale="log", ylim=(0, None))
+        axes.set_xticks(rows, [str(n) for n in rows])
+        axes.minorticks_off()
+        axes.legend()
+    figure.savefig(path)

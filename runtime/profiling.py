@@ -1,0 +1,224 @@
+"""Measures what calls of a role cost, and does so in a process of its own.
+
+Two engines compiled in one process would hold the weights twice and more. So whoever is about to
+serve a model has each engine measured apart, one after the other, before it loads anything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import IO, Any
+
+import numpy as np
+
+from edgespec import bundle as bundles
+from edgespec import records
+from edgespec.bundle import Bundle, Role
+from edgespec.errors import DeviceError
+from edgespec.runtime import profiles
+from edgespec.runtime.buckets import capacity_bucket
+from edgespec.runtime.engines import Engine, engine
+from edgespec.runtime.model import Model, Rows, Runner
+from edgespec.runtime.profiles import Profile
+
+Report = Callable[[str, int], None]
+"""Is called with a role and a capacity when that has been measured."""
+
+_QUICK_ROWS = (1, 8)
+_FULL_ROWS = (1, 2, 4, 8, 16, 32)
+# Attention is linear in the capacity: beyond the last of these the curve's slope goes on.
+_CAPACITIES = (256, 1024, 4096)
+
+# Turns over all numbers of rows at one capacity: as many as fit the time, within these bounds.
+_SECONDS, _LEAST_TURNS, _MOST_TURNS = 0.5, 3, 10
+# Calls of one shape in a row. The first of them pays for the change of shape (up to 2 ms in
+# OpenVINO) and does not count: the rounds of a text mostly repeat the shape of those before.
+_CALLS = 3
+
+# With the parent's path it finds the same edgespec, installed or in a checkout, from any folder.
+# -P: until then nothing comes from the current folder.
+_CHILD = (
+    "import json, sys; job = json.load(sys.stdin.buffer); sys.path[:] = job.pop('path');"
+    "from edgespec.runtime.profiling import answer; answer(job)"
+)
+
+_log = logging.getLogger(__name__)
+
+
+def shapes(role: Role, full: bool) -> tuple[Sequence[int], Sequence[int]]:
+    """Numbers of rows and capacities to measure, ascending."""
+    if not full:
+        return _QUICK_ROWS, _CAPACITIES[:1]
+    most = min(capacity_bucket(role.context_length), _CAPACITIES[-1])
+    return _FULL_ROWS, sorted({*(c for c in _CAPACITIES if c < most), most})
+
+
+def measure(
+    model: Model, rows: Sequence[int], capacities: Sequence[int]
+) -> Iterator[tuple[int, dict[int, float]]]:
+    """Time verifications: filling the inputs, and the engine's call.
+
+    Numbers of rows take turns, so that what else the machine does falls on all of them.
+
+    Args:
+        model: a compiled role.
+        rows: of a call, each at most as many as the smallest capacity holds.
+        capacities: buckets of the cache, ascending. The text fills them up to the largest call.
+
+    Yields:
+        A capacity, and the median seconds by rows there: `dict` makes a `Curve`'s points of it.
+    """
+    runner = Runner(model)
+    batches = [Rows([0] * n, range(n), np.tri(n, dtype=np.bool_)) for n in rows]
+    for capacity in capacities:
+        runner.skip(capacity - max(rows) - runner.length)
+        for batch in batches:  # the first call of a shape plans for it
+            runner.verify(batch)
+        samples: dict[int, list[float]] = {n: [] for n in rows}
+        begin = time.perf_counter()
+        for turn in range(_MOST_TURNS):
+            if turn >= _LEAST_TURNS and time.perf_counter() - begin > _SECONDS:
+                break
+            for batch in batches:
+                samples[len(batch.tokens)] += _timed(runner, batch)
+        yield capacity, {n: median(seconds) for n, seconds in samples.items()}
+
+
+def quick_profile(model: Model) -> Profile:
+    """The few points that a load is worth, in this process."""
+    return Profile.measured(False, dict(measure(model, *shapes(model.role, full=False))))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a child process measures.
+
+    Attributes:
+        bundle: where the roles are.
+        roles: are measured one after the other.
+        engine: compiles them.
+        threads: for the engine's operators.
+        full: rows and capacities, or the few points that a load is worth.
+    """
+
+    bundle: Bundle
+    roles: tuple[str, ...]
+    engine: Engine
+    threads: int
+    full: bool
+
+
+def measure_apart(job: Job, report: Report | None = None) -> dict[str, Profile]:
+    """Measure roles in a process of its own, and store what comes out.
+
+    Returns:
+        A profile of each role. What could not be measured has its refusal, which was logged; a
+        process that died is not stored as one, so that the next load tries again.
+    """
+    request = {
+        "path": sys.path,
+        "bundle": str(job.bundle.path.absolute()),
+        "roles": job.roles,
+        "engine": job.engine.name,
+        "threads": job.threads,
+        "full": job.full,
+    }
+    found, failure = _converse(request, report or (lambda _role, _capacity: None))
+    for role in job.roles:
+        if role in found:
+            profiles.remember(job.bundle, role, job.engine, job.threads, found[role])
+        else:
+            found[role] = Profile(job.full, {}, f"{job.engine.name}: {role}: {failure}")
+        if found[role].refusal is not None:
+            _log.warning("%s", found[role].refusal)
+    return found
+
+
+def answer(job: Mapping[str, Any]) -> None:
+    """The child's part: what was measured, as lines of JSON on stdout."""
+    bundle = bundles.load(Path(job["bundle"]))
+    for role in job["roles"]:
+        try:
+            model = Model.load(bundle, role, engine(job["engine"]), job["threads"])
+        except DeviceError as error:
+            _tell(role, profile=records.encode(Profile(job["full"], {}, str(error))))
+            continue
+        seconds = {}
+        for capacity, by_rows in measure(model, *shapes(model.role, job["full"])):
+            seconds[capacity] = by_rows
+            _tell(role, capacity=capacity)
+        _tell(role, profile=records.encode(Profile.measured(job["full"], seconds)))
+        del model  # before the next one comes
+
+
+def _timed(runner: Runner, batch: Rows) -> list[float]:
+    seconds = []
+    for _ in range(_CALLS):
+        begin = time.perf_counter()
+        runner.verify(batch)
+        seconds.append(time.perf_counter() - begin)
+    return seconds[1:]
+
+
+def _tell(role: str, **facts: Any) -> None:
+    # A line begins afresh, whatever a library has written before.
+    print("\n" + json.dumps({"role": role, **facts}), flush=True)
+
+
+def _converse(request: Mapping[str, Any], report: Report) -> tuple[dict[str, Profile], str]:
+    """Run the child; what it told, and in one line why that is not all (if it is not)."""
+    found: dict[str, Profile] = {}
+    with tempfile.TemporaryFile() as complaints:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _CHILD],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
+            )  # fmt: skip
+        except OSError as error:
+            return found, f"no process to measure in could be started ({error})"
+        with process:
+            try:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                with suppress(OSError):  # it ended already: its status tells why
+                    process.stdin.write(json.dumps(request).encode("ascii"))
+                    process.stdin.close()
+                for line in process.stdout:
+                    _listen(line, found, report)
+            except BaseException:
+                process.kill()
+                raise
+        reason = f"measuring ended with status {process.returncode} and without a result"
+        return found, reason + _last(complaints)
+
+
+def _listen(line: bytes, found: dict[str, Profile], report: Report) -> None:
+    """Take in a line of the child's; what libraries print between does not concern us."""
+    try:
+        facts = json.loads(line)
+        if "profile" not in facts:
+            report(facts["role"], facts["capacity"])
+            return
+        profile = records.decode(Profile, facts["profile"], "profile")
+        if profile.refusal is None:
+            profile.curve()
+        found[facts["role"]] = profile
+    except (ValueError, TypeError, KeyError, RecursionError):
+        if line.strip():
+            _log.info("while measuring: %s", line.decode(errors="replace").strip())
+
+
+def _last(complaints: IO[bytes]) -> str:
+    complaints.seek(0)
+    lines = complaints.read().decode(errors="replace").strip().splitlines()
+    return f" ({lines[-1]})" if lines else ""

@@ -1,0 +1,163 @@
+"""Cost curves: monotone whatever was measured and observed, and quick to learn."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
+from edgespec.runtime.cost import Curve
+
+CAPACITIES = (128, 256, 300, 384, 1024, 1500, 2048, 8192)
+ROWS = range(1, ROW_BUCKETS[-1] + 1)
+MEASURED = {256: {1: 0.022, 2: 0.026, 4: 0.030, 8: 0.040}, 1024: {1: 0.026, 8: 0.056}}
+times = st.floats(1e-6, 10)
+points = st.dictionaries(
+    st.integers(1, 5000),
+    st.dictionaries(st.integers(1, 128), times, min_size=1, max_size=6),
+    min_size=1,
+    max_size=4,
+)
+observations = st.lists(
+    st.tuples(st.integers(1, 128), st.sampled_from(CAPACITIES), st.floats(0, 10)), max_size=40
+)
+
+
+def monotone(curve):
+    grid = np.array([[curve.seconds(n, c) for n in ROWS] for c in CAPACITIES])
+    assert (grid > 0).all()
+    rising = 1 - 1e-12
+    assert (grid[:, 1:] >= grid[:, :-1] * rising).all()
+    assert (grid[1:] >= grid[:-1] * rising).all()
+    for n in ROWS:  # a call costs what its bucket costs
+        assert grid[0, n - 1] == grid[0, row_bucket(n) - 1]
+    return True
+
+
+@given(points, observations)
+@settings(max_examples=60)
+def test_costs_never_fall_whatever_is_seen(measured, seen):
+    curve = Curve(measured)
+    assert monotone(curve)
+    for observation in seen:
+        curve.observe(*observation)
+    assert monotone(curve)
+
+
+def test_measured_points_that_rise_are_kept():
+    curve = Curve(MEASURED)
+    for capacity, by_rows in MEASURED.items():
+        for n, seconds in by_rows.items():
+            assert curve.seconds(n, capacity) == pytest.approx(seconds)
+
+
+def test_between_points_the_curve_is_linear():
+    curve = Curve(MEASURED)
+    assert curve.seconds(2, 1024) == pytest.approx(0.026 + 0.030 / 7)
+    assert curve.seconds(8, 640) == pytest.approx((0.040 + 0.056) / 2)
+    assert curve.seconds(3, 256) == curve.seconds(4, 256)
+
+
+def test_beyond_the_points_the_last_slope_goes_on():
+    curve = Curve(MEASURED)
+    assert curve.seconds(16, 256) == pytest.approx(0.040 + 8 * 0.0025)
+    assert curve.seconds(1, 1792) == pytest.approx(0.030)
+    assert curve.seconds(1, 64) == curve.seconds(1, 256)
+    alone = Curve({512: {4: 0.02, 8: 0.03}})
+    assert alone.seconds(1, 512) == pytest.approx(0.02)
+    assert alone.seconds(8, 64) == alone.seconds(8, 4096) == pytest.approx(0.03)
+    assert Curve({256: {4: 0.02}}).seconds(64, 256) == pytest.approx(0.02)
+
+
+def test_points_that_fall_are_pooled_at_their_geometric_mean():
+    curve = Curve({256: {1: 0.01, 2: 0.04, 4: 0.01, 8: 0.05}})
+    assert curve.seconds(2, 256) == curve.seconds(4, 256) == pytest.approx(0.02)
+    assert curve.seconds(8, 256) == pytest.approx(0.05)
+    larger_is_faster = Curve({256: {1: 0.04}, 1024: {1: 0.01}})
+    assert larger_is_faster.seconds(1, 512) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {256: {}},
+        *({256: {1: time}} for time in (0.0, -1.0, math.nan, math.inf)),
+        {256: {0: 1.0}},
+    ],
+)
+def test_what_is_no_time_is_refused(wrong):
+    with pytest.raises(ValueError, match="positive finite times"):
+        Curve(wrong)
+
+
+# What is observed
+
+
+@given(st.sampled_from([1, 2, 8, 32]), st.sampled_from(CAPACITIES), st.floats(0.3, 4))
+def test_a_step_of_the_true_cost_is_followed_in_ten_calls(rows, capacity, factor):
+    curve = Curve(MEASURED)
+    for true in (curve.seconds(rows, capacity), curve.seconds(rows, capacity) * factor):
+        for _ in range(12):
+            curve.observe(rows, capacity, true)
+        assert curve.seconds(rows, capacity) == pytest.approx(true, rel=0.05)
+
+
+@given(st.sampled_from([1, 2, 8, 32]), st.sampled_from([1 / 20, 20.0, 1e6]))
+def test_one_outlier_moves_it_little_and_is_soon_forgotten(rows, factor):
+    curve = Curve(MEASURED)
+    true = curve.seconds(rows, 256)
+    curve.observe(rows, 256, true * factor)
+    assert curve.seconds(rows, 256) == pytest.approx(true, rel=0.07)
+    for _ in range(5):
+        curve.observe(rows, 256, true)
+    assert curve.seconds(rows, 256) == pytest.approx(true, rel=0.01)
+
+
+def test_scattered_outliers_do_not_add_up():
+    curve, rng = Curve(MEASURED), random.Random(0)
+    true = curve.seconds(8, 256)
+    for call in range(200):
+        noise = math.exp(rng.gauss(0, 0.05))
+        curve.observe(8, 256, true * noise * (20 if call % 7 == 0 else 1))
+        if call % 7 == 6:
+            assert curve.seconds(8, 256) == pytest.approx(true, rel=0.15)
+
+
+def test_wrong_shapes_are_learned_bucket_by_bucket():
+    """As when a curve of two points stands for all buckets."""
+    curve, rng = Curve({256: {1: 0.02, 8: 0.04}}), random.Random(1)
+    true = {1: 0.021, 2: 0.022, 4: 0.036, 8: 0.039}
+    for call in range(60):
+        n = (1, 2, 4, 8)[call % 4]
+        curve.observe(n, 256, true[n] * math.exp(rng.gauss(0, 0.02)))
+    for n, seconds in true.items():
+        assert curve.seconds(n, 256) == pytest.approx(seconds, rel=0.06)
+
+
+def test_a_slower_machine_slows_what_is_not_seen():
+    """Else plain decoding would look good as soon as verification gets hot."""
+    curve = Curve(MEASURED)
+    before = {n: curve.seconds(n, 1024) for n in (1, 8)}
+    for n in itertools.islice(itertools.cycle((1, 8)), 40):
+        curve.observe(n, 256, curve.seconds(n, 256))
+    for _ in range(15):
+        curve.observe(8, 256, 2 * 0.040)
+    for n, seconds in before.items():
+        assert curve.seconds(n, 1024) == pytest.approx(2 * seconds, rel=0.12)
+
+
+def test_what_was_seen_outweighs_what_was_not():
+    """Four rows were measured dearer than eight now turn out to be."""
+    curve = Curve({256: {1: 0.01, 4: 0.039, 8: 0.04}})
+    for _ in range(30):
+        curve.observe(1, 256, 0.01)
+        curve.observe(8, 256, 0.02)
+    assert curve.seconds(8, 256) == pytest.approx(0.02, rel=0.05)
+    assert curve.seconds(4, 256) <= curve.seconds(8, 256)
