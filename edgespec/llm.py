@@ -73,7 +73,7 @@ class LLM:
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
         self.draft = _require_source(self.options.draft, self.bundle)
         self.context_length = _context_length(self.options.context, self.bundle)
-        self._experience = Experience(self._successors())
+        self.forget()
         self._loaded = load_models(self.bundle, self._placements())
         self._target = self._loaded[bundles.TARGET].model
         draft = self._loaded.get(bundles.DRAFT)
@@ -130,6 +130,10 @@ class LLM:
             OSError: if the file cannot be written; one that was there stays as it was.
         """
         self._experience.successors.save(Path(path), self.bundle.digest)
+
+    def forget(self) -> None:
+        """Draft the next text as if it were the first: without what earlier ones taught."""
+        self._experience = Experience(self._successors())
 
     def _successors(self) -> Successors:
         vocab_size, file = self.bundle.target.vocab_size, self.options.draft_memory

@@ -68,6 +68,11 @@ class Proposal:
         """What a further child of a node can be worth at most."""
         return max(0.0, self._left[parent + 1])
 
+    def share_left(self, parent: int) -> float:
+        """The same, of what the node itself is worth."""
+        value = self.value(parent)
+        return self.room(parent) / value if value else 0.0
+
     def add(self, parent: int, token: int, value: float, source: str) -> int:
         """A child of `parent`, by its number. If it is there it keeps the larger value."""
         place = self._places.get((parent, token))

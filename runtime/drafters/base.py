@@ -23,7 +23,7 @@ class TreeBudget:
         width: nodes that are expanded per level, and children that each may have; 1 is a chain.
         least_gain: accepted tokens that a further level of a draft model must promise to be worth
             its call.
-        least_value: what a node must be worth that costs no call, to be worth its row.
+        least_value: accepted tokens that a node must promise to be worth its row.
     """
 
     max_nodes: int

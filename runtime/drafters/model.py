@@ -20,7 +20,7 @@ from edgespec.runtime.verify import Verdict
 _VALUES = Scale((0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
 _RANKS = 4
 _DEPTHS = 4
-_FIRST_YIELD = 0.75  # of a level before any was seen
+_FIRST_YIELD = 0.75  # of a level to the one above it, before any was seen
 _YIELD_WEIGHT = 0.1  # of the latest level in the moving average
 
 
@@ -57,7 +57,8 @@ class ModelDrafter:
 
     The text's new tokens are fed first. Then each level is one call over its best nodes, whose
     keys and values go to scratch rows, so that a deeper level costs its own rows only. Growth ends
-    where a level promises less than `TreeBudget.least_gain`.
+    where the next level promises less than `TreeBudget.least_gain`, which is judged by what the
+    last one brought and how levels have compared so far.
 
     Args:
         model: the draft.
@@ -122,13 +123,15 @@ class ModelDrafter:
         level = self._children(self._runner.prefill(fresh), [_TEXT_END], text, budget)
         self._nodes += level
         for _ in range(1, depth):
-            parents = self._worth_expanding(level, budget)
-            if not parents:
+            parents, net = self._best(level, budget)
+            if not parents or net * self._yield < budget.least_gain:
                 break
             self.calls.append(len(parents))
             level = self._children(self._run(parents), parents, text, budget)
             self._nodes += level
-            self._learn_yield(parents, level)
+            if net > 0:
+                further = min(self._best(level, budget)[1] / net, 1.0)
+                self._yield += (further - self._yield) * _YIELD_WEIGHT
 
     def _children(
         self, results: Results, parents: list[_Node], text: Sequence[int], budget: TreeBudget
@@ -148,22 +151,15 @@ class ModelDrafter:
                 nodes.append(_Node(token, parent, value, depth + 1, cell, parent.sees))
         return nodes
 
-    def _worth_expanding(self, level: list[_Node], budget: TreeBudget) -> list[_Node]:
-        """The best nodes of the level, if their children can enter the tree and pay for a call."""
-        bar = 0.0
-        if len(self._nodes) >= budget.max_nodes:
-            bar = sorted([node.value for node in self._nodes])[-budget.max_nodes]
+    def _best(self, level: list[_Node], budget: TreeBudget) -> tuple[list[_Node], float]:
+        """The nodes of a level to expand, and what they are worth beyond the rows they cost."""
+        bar = budget.least_value
+        if len(self._nodes) >= budget.max_nodes:  # children can only enter with more than this
+            bar = max(bar, sorted([node.value for node in self._nodes])[-budget.max_nodes])
         best = [node for node in level if node.value > bar]
         best.sort(key=_value, reverse=True)
         del best[budget.width :]
-        promise = sum([node.value for node in best]) * self._yield
-        return best if promise >= budget.least_gain else []
-
-    def _learn_yield(self, parents: list[_Node], level: list[_Node]) -> None:
-        """What a level is worth for what its parents are."""
-        reach, gain = sum([n.value for n in parents]), sum([n.value for n in level])
-        if reach > 0:
-            self._yield += (min(gain / reach, 1.0) - self._yield) * _YIELD_WEIGHT
+        return best, sum([node.value - budget.least_value for node in best])
 
     def _run(self, level: list[_Node]) -> Results:
         scratch = self._runner.scratch

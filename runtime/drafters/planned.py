@@ -43,9 +43,9 @@ class TimedModel:
         self._curve = curve
         self.seconds = self.forecast = self.catching_up = 0.0
 
-    def level_seconds(self, width: int, capacity: int) -> float:
-        """What a level of this many nodes costs."""
-        return self._curve.seconds(width, capacity)
+    def level_seconds(self, budget: TreeBudget, capacity: int) -> float:
+        """What a level costs."""
+        return self._curve.seconds(min(budget.width, budget.max_nodes), capacity)
 
     def draft(self, text: Sequence[int], budget: TreeBudget, capacity: int) -> Proposal:
         """As the drafter's, timed."""
@@ -113,16 +113,23 @@ class PlannedDrafter:
         free = replace(budget, least_value=_SLACK * self._rate * row)
         proposal = self._sources.lookup.draft(text, free)
         self._sources.recycling.extend(proposal, text, free)
-        size = best_size(proposal.gains(), self._verify, self._host)
-        if self._sources.model is not None and self._standing.asks(size.rate):
+        size = self._size(proposal, budget, self._host)
+        model, extra = self._sources.model, 0.0
+        if model is not None and self._standing.asks(size.rate):
             free_rate = size.rate
-            proposal, size = self._ask(self._sources.model, text, budget, proposal)
-            steady = size.forecast.seconds - self._sources.model.catching_up
-            self._standing.answered(Forecast(size.forecast.tokens, steady), free_rate)
+            asked = replace(
+                free, least_gain=self._rate * model.level_seconds(budget, self._capacity)
+            )
+            proposal = self._ask(model, text, asked, proposal)
+            # Catching up is paid once; it says nothing about this tree or the rounds to come.
+            extra = model.catching_up
+            size = self._size(proposal, budget, self._host + model.forecast - extra)
+            self._standing.answered(size.forecast, free_rate)
         self._rate += (size.rate - self._rate) * _WEIGHT
         self._drafted = time.perf_counter()
         self._planning = self._drafted - begin - self._asking
-        return proposal.best(size.nodes, size.forecast)
+        forecast = Forecast(size.forecast.tokens, size.forecast.seconds + extra)
+        return proposal.best(size.nodes, forecast)
 
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`. Every source is scored, whether or not its draft was verified."""
@@ -135,17 +142,18 @@ class PlannedDrafter:
 
     def _ask(
         self, model: TimedModel, text: Sequence[int], budget: TreeBudget, free: Proposal
-    ) -> tuple[Proposal, Size]:
+    ) -> Proposal:
         """The draft model's tree with what was found for free in it."""
-        gain = self._rate * model.level_seconds(budget.width, self._capacity)
-        asked = replace(budget, least_gain=gain)
         if self._standing.probing:
-            depth, nodes = min(budget.max_depth, _PROBE_DEPTH), _PROBE_NODES
-            asked = replace(asked, max_depth=depth, max_nodes=min(budget.max_nodes, nodes))
-        proposal = model.draft(text, asked, self._capacity)
+            depth, nodes = min(budget.max_depth, _PROBE_DEPTH), min(budget.max_nodes, _PROBE_NODES)
+            budget = replace(budget, max_depth=depth, max_nodes=nodes)
+        proposal = model.draft(text, budget, self._capacity)
         self._asking = model.seconds
         proposal.graft(free)
-        return proposal, best_size(proposal.gains(), self._verify, self._host + model.forecast)
+        return proposal
+
+    def _size(self, proposal: Proposal, budget: TreeBudget, spent: float) -> Size:
+        return best_size(proposal.gains()[: budget.max_nodes + 1], self._verify, spent)
 
     def _verify(self, rows: int) -> float:
         return self._curve.seconds(rows, self._capacity)

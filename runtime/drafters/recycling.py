@@ -37,6 +37,7 @@ class RecyclingDrafter:
         self._successors = successors
         self._calibration = calibration
         self._last = (0, 0)
+        self._shares: list[float] = []  # of each node, what no child of another source has
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`."""
@@ -51,12 +52,14 @@ class RecyclingDrafter:
     def extend(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> None:
         """Add the likeliest branches below all nodes of a proposal, up to `budget.max_nodes`.
 
-        Best first; of each parent only the next successor waits in line.
+        Best first; of each parent only the next successor waits in line. Beside children from
+        another source a successor is worth less: most often it is right where they are too.
         """
         # With one token there is no pair; no pair in the table holds a negative token.
         self._last = (text[-2] if len(text) > 1 else -1, text[-1])
         waiting: list[tuple[float, int, int]] = []  # minus value, parent, rank
         depths = [0]
+        self._shares = [proposal.share_left(node) for node in range(ROOT, len(proposal))]
         for node, parent in enumerate((ROOT, *proposal.parents), ROOT):
             if node != ROOT:
                 depths.append(depths[parent + 1] + 1)
@@ -70,6 +73,7 @@ class RecyclingDrafter:
                 node = proposal.add(parent, token, -negative, self.name)
                 if node == before:
                     depths.append(depth)
+                    self._shares.append(1.0)
                     self._wait(waiting, proposal, node, 0, budget)
                 if rank + 1 < budget.width:
                     self._wait(waiting, proposal, parent, rank + 1, budget)
@@ -103,6 +107,6 @@ class RecyclingDrafter:
         if rank < len(successors):
             word = _FIRST_WORD[matched] / (rank + 1) ** 1.5
             edge = self._calibration.acceptance(matched * _RANKS + rank, word)
-            value = min(proposal.value(parent) * edge, proposal.room(parent))
+            value = proposal.value(parent) * edge * self._shares[parent + 1]
             if value >= budget.least_value:
                 heappush(waiting, (-value, parent, rank))

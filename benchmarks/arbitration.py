@@ -1,0 +1,235 @@
+"""Whether `--draft auto` is as good as the best fixed setting, without being told which that is.
+
+    python benchmarks/arbitration.py BUNDLE
+
+Texts of four kinds are made by plain decoding, by a grid of fixed settings and by auto: held-out
+Python, English prose, random tokens, and prompts that repeat themselves (a file written again). For each kind
+the best fixed setting is picked on one half of the prompts and auto is compared with it on the
+other half, both ways round. Every text starts without experience, is made by all settings in turn,
+and is compared with plain decoding's on the same engine (`texts.compare`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from common import add_threads, count, exit_code, print_result, print_table
+from prompts import EDIT, PROSE, load_prompts, random_tokens
+from texts import Loading, Request, Results, Setting, compare, facts_of, further, make_texts, tally
+
+from edgespec import bundle as bundles
+from edgespec.runtime.engines import CPU_ENGINES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_GRID: tuple[tuple[str, int | None, int], ...] = (
+    *(("model", nodes, 1) for nodes in (2, 4, 8)),
+    *(("model", nodes, 4) for nodes in (3, 5, 7, 8)),
+    ("lookup", 7, 1),
+    ("recycling", 7, 4),
+)
+"""Draft source, nodes and width of the fixed settings besides plain decoding."""
+
+_RANDOM = "random tokens"
+_WANTED = 0.95  # of the best fixed setting
+_WANTED_ON_RANDOM = 0.97  # of plain decoding
+_WANTED_FORECAST = 0.2  # how far predicted tokens per second may lie from measured ones
+
+
+@dataclass(frozen=True)
+class Line:
+    """Auto on one kind of prompts at one temperature.
+
+    Attributes:
+        kind: of the prompts.
+        temperature: of the sampling.
+        plain: tokens per second of the fastest plain decoding.
+        picks: the best fixed setting of each half, by the other.
+        best: tokens per second of these picks.
+        auto: tokens per second.
+        to_best: auto to the picks.
+        to_plain: auto to plain decoding.
+        predicted: tokens per second that the planner expected, to those that came, in the rounds
+            after the tenth; the median over texts.
+        sources: shares of auto's rounds.
+        equal: how auto's texts relate to plain decoding's.
+    """
+
+    kind: str
+    temperature: float
+    plain: float
+    picks: str
+    best: float
+    auto: float
+    to_best: float
+    to_plain: float
+    predicted: float
+    sources: str
+    equal: str
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    kinds = _prompts(arguments)
+    requests = {
+        (kind, temperature): [
+            Request(prompt, temperature, seed, arguments.new_tokens)
+            for seed, prompt in enumerate(prompts)
+        ]
+        for kind, prompts in kinds.items()
+        for temperature in arguments.temperature
+    }
+    settings = _settings(arguments)
+    results = make_texts(settings, [r for group in requests.values() for r in group])
+    verdicts = compare(results)
+    lines = [
+        _line(kind, temperature, group, results, verdicts)
+        for (kind, temperature), group in requests.items()
+    ]
+    print_table(
+        ["prompts", "T", "plain", "picked on the other half", "best", "auto", "to best",
+         "to plain", "predicted", "rounds of auto", "equal"],
+        [list(asdict(line).values()) for line in lines],
+    )  # fmt: skip
+    overall = _overall(requests.values(), results)
+    print(f"\nall kinds together: auto is {overall:.3f} of the picks (wanted: {_WANTED})")
+    print(f"equal, all settings: {tally(v for texts in verdicts.values() for v in texts.values())}")
+    print_result(
+        "arbitration",
+        {
+            **facts_of(arguments.bundle),
+            "threads": arguments.threads,
+            "new_tokens": arguments.new_tokens,
+            "prompts": {kind: len(prompts) for kind, prompts in kinds.items()},
+            "grid": _GRID,
+            "wanted": {"to_best": _WANTED, "random": _WANTED_ON_RANDOM},
+            "wanted_forecast": _WANTED_FORECAST,
+            "overall_to_best": round(overall, 3),
+            "lines": [asdict(line) for line in lines],
+        },
+    )
+
+
+def _settings(arguments: argparse.Namespace) -> list[Setting]:
+    def loading(draft: str, device: str) -> Loading:
+        return Loading(str(arguments.bundle), draft, device, arguments.threads)
+
+    return [
+        *(Setting(loading("none", name)) for name in CPU_ENGINES),
+        *(Setting(loading(draft, "cpu"), nodes, width) for draft, nodes, width in _GRID),
+        Setting(loading("auto", "cpu")),
+    ]
+
+
+def _prompts(arguments: argparse.Namespace) -> dict[str, Sequence[str | tuple[int, ...]]]:
+    """An even number of prompts of each kind."""
+    vocab_size = bundles.load(arguments.bundle).target.vocab_size
+    limit = arguments.limit
+    kinds: dict[str, Sequence[str | tuple[int, ...]]] = {
+        "Python": load_prompts(arguments.prompts, limit),
+        "prose": PROSE[:limit],
+        _RANDOM: random_tokens(vocab_size, limit),
+        "repeating": EDIT[:limit],
+    }
+    return {kind: prompts[: len(prompts) // 2 * 2] for kind, prompts in kinds.items()}
+
+
+def _line(
+    kind: str,
+    temperature: float,
+    group: Sequence[Request],
+    results: Results,
+    verdicts: dict[Setting, dict[Request, str]],
+) -> Line:
+    auto = next(setting for setting in results if setting.loading.draft == "auto")
+    plain = max(
+        _rate([(setting, group)], results) for setting in results if setting.loading.draft == "none"
+    )
+    picks = _picks(group, results)
+    best, own = _rate(picks, results), _rate([(auto, group)], results)
+    made = [results[auto][request] for request in group]
+    predicted = [
+        r.predicted_tokens_per_second / r.measured_tokens_per_second
+        for r in made
+        if r.predicted_tokens_per_second and r.measured_tokens_per_second
+    ]
+    rounds = Counter[str]()
+    for result in made:
+        rounds.update(result.sources)
+    shares = [f"{name} {count / rounds.total():.0%}" for name, count in rounds.most_common(4)]
+    return Line(
+        kind,
+        temperature,
+        round(plain, 1),
+        " / ".join(_name(setting) for setting, _ in picks),
+        round(best, 1),
+        round(own, 1),
+        round(own / best, 3),
+        round(own / plain, 3),
+        round(median(predicted), 3) if predicted else float("nan"),
+        ", ".join(shares),
+        tally(verdicts[auto][request] for request in group),
+    )
+
+
+def _picks(group: Sequence[Request], results: Results) -> list[tuple[Setting, Sequence[Request]]]:
+    """For each half of the requests the fixed setting that is best on the other half."""
+    fixed = [setting for setting in results if setting.loading.draft != "auto"]
+    halves = group[::2], group[1::2]
+    return [
+        (max(fixed, key=lambda setting: _rate([(setting, other)], results)), half)
+        for half, other in (halves, halves[::-1])
+    ]
+
+
+def _rate(parts: Iterable[tuple[Setting, Sequence[Request]]], results: Results) -> float:
+    """Tokens per second over texts, each by its setting."""
+    made = [results[setting][request] for setting, requests in parts for request in requests]
+    tokens, seconds = further(made)
+    return tokens / seconds
+
+
+def _overall(groups: Iterable[Sequence[Request]], results: Results) -> float:
+    """Tokens per second of auto to those of the picks, over all kinds."""
+    auto = next(setting for setting in results if setting.loading.draft == "auto")
+    own = [(auto, group) for group in groups]
+    picks = [pick for _, group in own for pick in _picks(group, results)]
+    return _rate(own, results) / _rate(picks, results)
+
+
+def _name(setting: Setting) -> str:
+    """As a user would ask for it."""
+    loading = setting.loading
+    if loading.draft == "none":
+        return f"none on {loading.device.partition(':')[0]}"
+    shape = "chain" if setting.width == 1 else "tree"
+    return f"{loading.draft} {shape} {setting.nodes}"
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Auto against the best fixed setting.")
+    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    parser.add_argument("--prompts", type=Path, help="JSON lines of Python prompts")
+    parser.add_argument(
+        "--limit", type=count, default=8, help="prompts of each kind, an even number (default 8)"
+    )
+    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.8])
+    add_threads(parser)
+    arguments = parser.parse_args()
+    if arguments.new_tokens < 2:
+        parser.error("--new-tokens 1: the first token is not part of the speed, give 2 or more")
+    if arguments.limit < 2:
+        parser.error("--limit 1: the halves need a prompt each, give 2 or more")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
