@@ -40,7 +40,7 @@ _FULL_ROWS = (1, 2, 4, 8, 16, 32)
 _CAPACITIES = (256, 1024, 4096)
 
 # Turns over all numbers of rows at one capacity: as many as fit the time, within these bounds.
-_SECONDS, _LEAST_TURNS, _MOST_TURNS = 0.5, 3, 10
+_SECONDS, _LEAST_TURNS, _MOST_TURNS = 0.5, 2, 10
 # Calls of one shape in a row. The first of them pays for the change of shape (up to 2 ms in
 # OpenVINO) and does not count: the rounds of a text mostly repeat the shape of those before.
 _CALLS = 3

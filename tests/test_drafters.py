@@ -1,10 +1,8 @@
-"""Draft sources against brute force, and the choice of an engine."""
+"""Draft sources against brute force."""
 
 from __future__ import annotations
 
-import logging
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,15 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, logits_of
 
-from edgespec import bundle
-from edgespec.errors import DeviceError
-from edgespec.runtime import selection
 from edgespec.runtime.drafters import LookupDrafter, ModelDrafter, NoDrafter, TreeBudget, model
-from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
-from edgespec.runtime.engines.openvino import OpenVinoCpu
 from edgespec.runtime.ranking import rank
 from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.selection import Placement, load_model
 from edgespec.runtime.tree import ROOT
 from edgespec.runtime.verify import Verdict
 
@@ -279,99 +271,3 @@ def test_lookup_forgets_the_text_before():
     for text, expected in (([1, 2, 3, 1, 2], [3, 1, 2]), ([4, 1, 2], [])):
         drafter.begin(text, Sampler(GREEDY, VOCABULARY))
         assert drafter.draft(text, TreeBudget(4, 4, 1)).tokens.tolist() == expected
-
-
-# The choice of an engine
-
-
-@dataclass
-class Measured:
-    """Seconds that each engine pretends to take, and which were asked."""
-
-    seconds: dict[str, float]
-    asked: list[str]
-
-
-@pytest.fixture
-def measured(monkeypatch, tmp_path):
-    """Timing as told, in a cache folder of its own."""
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
-    fake = Measured(dict(zip(ENGINES, (2.0, 1.0), strict=True)), [])
-
-    def time_calls(model, work):
-        fake.asked.append(model.device)
-        return fake.seconds[model.device]
-
-    monkeypatch.setattr(selection, "time_calls", time_calls)
-    return fake
-
-
-@pytest.fixture(scope="module")
-def small(pairs):
-    return bundle.load(pairs.pair("llama").path)
-
-
-CPU = Placement("cpu", 1, (1, 8))
-
-
-@pytest.mark.parametrize("fastest", ENGINES)
-def test_cpu_is_the_faster_engine_measured_once(measured, small, fastest):
-    measured.seconds[fastest] = 0.5
-    assert load_model(small, "target", CPU).device == fastest
-    assert sorted(measured.asked) == sorted(ENGINES)
-    measured.asked.clear()
-    assert load_model(small, "target", CPU).device == fastest
-    assert measured.asked == []
-    # Another role, number of threads or work is another question.
-    for role, placement in (
-        ("draft", CPU),
-        ("target", Placement("cpu", 2, (1, 8))),
-        ("target", Placement("cpu", 1, (1,))),
-    ):
-        measured.asked.clear()
-        load_model(small, role, placement)
-        assert sorted(measured.asked) == sorted(ENGINES)
-
-
-def test_what_is_remembered_may_be_damaged_or_impossible_to_keep(measured, small, tmp_path):
-    load_model(small, "target", CPU)
-    [memory] = (tmp_path / "engines").iterdir()
-    for damage in ("", "[]", "{}", '{"engine": 3}', '{"engine": "abacus:cpu"}'):
-        memory.write_text(damage)
-        measured.asked.clear()
-        assert load_model(small, "target", CPU).device == ENGINES[1]
-        assert len(measured.asked) == 2
-    memory.unlink()
-    memory.mkdir()
-    assert load_model(small, "target", CPU).device == ENGINES[1]
-
-
-def refuse(self, stage, threads):
-    raise DeviceError(f"{self.name} refused it")
-
-
-def test_an_engine_that_refuses_is_passed_over_with_a_warning(measured, small, monkeypatch, caplog):
-    monkeypatch.setattr(OpenVinoCpu, "compile", refuse)
-    with caplog.at_level(logging.WARNING):
-        assert load_model(small, "target", CPU).device == ENGINES[0]
-    assert [record.message for record in caplog.records] == [f"{ENGINES[1]} refused it"]
-
-
-def test_no_engine_at_all_is_an_error(measured, small, monkeypatch):
-    for engine in (OnnxRuntimeCpu, OpenVinoCpu):
-        monkeypatch.setattr(engine, "compile", refuse)
-    with pytest.raises(DeviceError, match=r"no engine on this machine takes the model: .*; .*"):
-        load_model(small, "target", CPU)
-    with pytest.raises(DeviceError, match=f"{ENGINES[1]} refused it"):
-        load_model(small, "target", Placement(ENGINES[1], 1, (1,)))
-
-
-@pytest.mark.parametrize("device", ["gpu", "", "cpu:0", "onnxruntime", "onnxruntime:gpu"])
-def test_devices_that_are_not_known(small, device):
-    with pytest.raises(DeviceError, match=f"device '{device}' is not known: use cpu, onnxruntime"):
-        load_model(small, "target", Placement(device, 1, (1,)))
-
-
-def test_the_measurement_itself_works(small):
-    found = load_model(small, "target", Placement(ENGINES[0], 1, (1,)))
-    assert 0 < selection.time_calls(found, (1, 8)) < 10
