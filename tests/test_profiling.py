@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import subprocess
 import sys
@@ -172,6 +173,7 @@ FAILURES = {
     r"import os; os.write(1, b'\xff\n\n')": NOTHING,
     "[print(line) for line in ('null', '3', '[]', '{}', '[1]')]": NOTHING,
     told(role=[], capacity=1): NOTHING,
+    told(role="target", capacity=math.inf): NOTHING,
     told(role="target", profile={"full": 1, "points": {}}): NOTHING,
     told(role="target", profile={"full": True, "points": {}}): NOTHING,
     told(role="target", profile={"full": True, "points": {"256": {"1": -1.0}}}): NOTHING,
