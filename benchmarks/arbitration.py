@@ -2,11 +2,11 @@
 
     python benchmarks/arbitration.py BUNDLE
 
-Texts of four kinds are made by plain decoding, by a grid of fixed settings and by auto: held-out
-Python, English prose, random tokens, and prompts that repeat themselves (a file written again). For each kind
-the best fixed setting is picked on one half of the prompts and auto is compared with it on the
-other half, both ways round. Every text starts without experience, is made by all settings in turn,
-and is compared with plain decoding's on the same engine (`texts.compare`).
+Texts of four kinds are made by plain decoding, by a grid of fixed settings and by auto: Python,
+English prose, random tokens, and prompts that repeat themselves (a file written again). For each
+kind the best fixed setting is picked on one half of the prompts and auto is compared with it on
+the other half, both ways round. Every text starts without experience, is made by all settings in
+turn, and is compared with plain decoding's on the same engine (`texts.compare`).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _FULL_ROWS = (1, 2, 4, 8, 16, 32)
 _CAPACITIES = (256, 1024, 4096)
 
 # Turns over all numbers of rows at one capacity: as many as fit the time, within these bounds.
-_SECONDS, _LEAST_TURNS, _MOST_TURNS = 0.5, 3, 10
+_SECONDS, _LEAST_TURNS, _MOST_TURNS = 0.5, 2, 10
 # Calls of one shape in a row. The first of them pays for the change of shape (up to 2 ms in
 # OpenVINO) and does not count: the rounds of a text mostly repeat the shape of those before.
 _CALLS = 3
@@ -126,14 +126,14 @@ def measure_apart(job: Job, report: Report | None = None) -> dict[str, Profile]:
         process that died is not stored as one, so that the next load tries again.
     """
     request = {
-        "path": sys.path,
+        "path": [entry for entry in sys.path if isinstance(entry, str)],
         "bundle": str(job.bundle.path.absolute()),
         "roles": job.roles,
         "engine": job.engine.name,
         "threads": job.threads,
         "full": job.full,
     }
-    found, failure = _converse(request, report or (lambda _role, _capacity: None))
+    found, failure = _converse(request, report)
     for role in job.roles:
         if role in found:
             profiles.remember(job.bundle, role, job.engine, job.threads, found[role])
@@ -175,7 +175,7 @@ def _tell(role: str, **facts: Any) -> None:
     print("\n" + json.dumps({"role": role, **facts}), flush=True)
 
 
-def _converse(request: Mapping[str, Any], report: Report) -> tuple[dict[str, Profile], str]:
+def _converse(request: Mapping[str, Any], report: Report | None) -> tuple[dict[str, Profile], str]:
     """Run the child; what it told, and in one line why that is not all (if it is not)."""
     found: dict[str, Profile] = {}
     with tempfile.TemporaryFile() as complaints:
@@ -194,7 +194,9 @@ def _converse(request: Mapping[str, Any], report: Report) -> tuple[dict[str, Pro
                     process.stdin.write(json.dumps(request).encode("ascii"))
                     process.stdin.close()
                 for line in process.stdout:
-                    _listen(line, found, report)
+                    step = _listen(line, found)
+                    if step is not None and report is not None:
+                        report(*step)
             except BaseException:
                 process.kill()
                 raise
@@ -202,20 +204,23 @@ def _converse(request: Mapping[str, Any], report: Report) -> tuple[dict[str, Pro
         return found, reason + _last(complaints)
 
 
-def _listen(line: bytes, found: dict[str, Profile], report: Report) -> None:
-    """Take in a line of the child's; what libraries print between does not concern us."""
+def _listen(line: bytes, found: dict[str, Profile]) -> tuple[str, int] | None:
+    """Take in a line of the child's: a profile, or a role and a capacity that it is done with.
+
+    What libraries print between does not concern us.
+    """
     try:
         facts = json.loads(line)
         if "profile" not in facts:
-            report(facts["role"], facts["capacity"])
-            return
+            return str(facts["role"]), int(facts["capacity"])
         profile = records.decode(Profile, facts["profile"], "profile")
         if profile.refusal is None:
             profile.curve()
         found[facts["role"]] = profile
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         if line.strip():
             _log.info("while measuring: %s", line.decode(errors="replace").strip())
+    return None
 
 
 def _last(complaints: IO[bytes]) -> str:

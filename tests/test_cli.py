@@ -97,6 +97,7 @@ def test_version_and_module(tmp_path):
         ("main(['run', '--help'])", "onnxruntime openvino onnx"),
         ("main(['export', '--help'])", "onnxruntime openvino"),
         ("main(['inspect'])", "onnxruntime openvino onnx"),
+        ("main(['profile', '--help'])", "onnxruntime openvino onnx matplotlib"),
     ],
 )
 def test_nothing_is_imported_before_it_is_needed(tmp_path, code, unwanted):

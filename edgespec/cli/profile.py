@@ -159,15 +159,20 @@ def _show(bundle: Bundle, measured: list[Measured]) -> None:
 
 def _table(title: str, lines: list[Measured]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
-    table.add_column("engine")
+    table.add_column("engine", no_wrap=True)
     table.add_column("context", justify="right")
     for n in lines[0].ms:
         table.add_column(f"T({n})", justify="right")
     for line in lines:
         one = line.ms[min(line.ms)]
-        cells = [f"{ms:.2f}\n{ms / one:.2f}x" for ms in line.ms.values()]
+        cells = [f"{_digits(ms)}\n{ms / one:.2f}x" for ms in line.ms.values()]
         table.add_row(f"{line.engine}:{line.device}", str(line.context), *cells)
     return table
+
+
+def _digits(ms: float) -> str:
+    """Three of them, which is more than a measurement is good for."""
+    return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 def _labelled(measured: list[Measured], role: str) -> Curves:

@@ -1,0 +1,141 @@
+"""`edgespec profile`: what is measured, kept and shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commandline import fails
+from pairs import ENGINES
+
+from edgespec import bundle as bundles
+from edgespec.cli import plots
+from edgespec.cli.plots import text_plot
+from edgespec.llm import default_threads
+from edgespec.models.embedded import BUNDLE
+from edgespec.runtime import profiles, profiling
+from edgespec.runtime.engines import engine
+from edgespec.runtime.profiles import Profile
+
+ROWS = (1, 2, 4, 8, 16, 32)
+MS = {256: {n: 10.0 + n for n in ROWS}, 2048: {n: 200.0 + n for n in ROWS}}
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Profiles as told, by engine and role; each is 11 ms for a row unless something else is."""
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+    jobs, told = [], {}
+
+    def measure_apart(job, report):
+        jobs.append(job)
+        seconds = {c: {n: ms / 1e3 for n, ms in by_rows.items()} for c, by_rows in MS.items()}
+        usual = Profile.measured(True, seconds)
+        return {role: told.get((job.engine.name, role), usual) for role in job.roles}
+
+    monkeypatch.setattr(profiling, "measure_apart", measure_apart)
+    measure_apart.jobs, measure_apart.told = jobs, told
+    return measure_apart
+
+
+def test_everything_is_measured_and_remembered(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+    result = cli("profile", "--device", ENGINES[0], "--threads", 1, "--json")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.count("\n") == 1
+    curves = json.loads(result.out)["curves"]
+    assert [(c["role"], c["context"]) for c in curves] == [
+        (role, context) for role in ("target", "draft") for context in (256, 1024, 2048)
+    ]
+    bundle = bundles.load(BUNDLE)
+    for curve in curves:
+        ms = curve.pop("ms")
+        assert list(ms) == [str(n) for n in ROWS]
+        assert 0 < ms["1"] < 1000
+        role, context = curve.pop("role"), curve.pop("context")
+        assert curve == {
+            "engine": "onnxruntime", "device": "cpu", "precision": "int8", "threads": 1,
+        }  # fmt: skip
+        profile = profiles.recall(bundle, role, engine(ENGINES[0]), 1)
+        assert profile.full
+        assert profile.seconds[context][1] * 1e3 == pytest.approx(ms["1"], abs=1e-4)
+
+
+def test_cpu_is_all_its_engines_once(cli, measured):
+    assert cli("profile", "--json").code == 0
+    assert [job.engine.name for job in measured.jobs] == list(ENGINES)
+    for job in measured.jobs:
+        assert (job.roles, job.threads, job.full) == (("target", "draft"), default_threads(), True)
+    measured.jobs.clear()
+    words = ["--device=openvino:cpu", "--device=cpu", "--device=onnxruntime:cpu"]
+    curves = json.loads(cli("profile", BUNDLE, *words, "--json").out)["curves"]
+    assert [job.engine.name for job in measured.jobs] == [ENGINES[1], ENGINES[0]]
+    assert {(curve["engine"], curve["device"]) for curve in curves} == {
+        ("onnxruntime", "cpu"), ("openvino", "cpu"),
+    }  # fmt: skip
+
+
+def test_tables_and_plots_fit_eighty_characters(cli, measured):
+    result = cli("profile", "--threads", 2)
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "target: 7,344,384 parameters, int8, 2 threads" in result.out
+    rows = [line.split() for line in lines]
+    for name in ENGINES:
+        first = rows.index([name, "256", *(f"{10 + n}" for n in ROWS)])
+        assert rows[first + 1] == [f"{(10 + n) / 11:.2f}x" for n in ROWS]
+        assert [name, "2048", *(f"{200 + n}" for n in ROWS)] in rows
+    assert result.out.count("openvino:cpu at 2048") == 2  # a plot for each role
+
+
+def test_a_plot_puts_each_point_in_its_place():
+    lines = text_plot({"one": {1: 10.0, 2: 20.0}, "two": {1: 10.0, 4: 5.0}}).splitlines()
+    assert lines[0] == "    20 ms |          o"
+    assert lines[5] == "       10 |o"  # where both are, the first one shows
+    assert lines[7] == "          |"
+    assert lines[8] == "          |                    x"
+    assert lines[11].split() == ["rows", "1", "2", "4"]
+    assert [line.split() for line in lines[12:]] == [["o", "one"], ["x", "two"]]
+
+
+def test_an_engine_that_fails_is_left_out(cli, measured):
+    measured.told[ENGINES[1], "draft"] = Profile(True, {}, "it does not take it")
+    curves = json.loads(cli("profile", "--json").out)["curves"]
+    found = {(curve["role"], curve["engine"]) for curve in curves}
+    assert ("target", "openvino") in found
+    assert ("draft", "openvino") not in found
+    assert cli("profile").code == 0
+    measured.told[ENGINES[0], "draft"] = Profile(True, {}, "nor does it")
+    fails(cli("profile"), "draft could not be measured: nor does it; it does not take it")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--device", "toaster"], "device 'toaster' is not known: use cpu, onnxruntime:cpu"),
+        (["--threads", "0"], "threads is 0"),
+        (["--threads", "two"], "invalid int value: 'two'"),
+        (["--png", "curves.jpg"], "curves.jpg: give --png a file name that ends in .png"),
+        (["--png", "nowhere/curves.png"], "there is no folder nowhere"),
+        (["here"], "here is not a bundle: no such folder"),
+    ],
+)
+def test_what_is_refused_before_anything_is_measured(cli, measured, words, part):
+    fails(cli("profile", *words), part)
+    assert measured.jobs == []
+
+
+def test_a_png_needs_matplotlib(cli, measured, monkeypatch, tmp_path):
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    fails(cli("profile", "--png", tmp_path / "a.png"), "pip install 'edgespec[bench]'")
+    (tmp_path / "b.png").mkdir()
+    fails(cli("profile", "--png", tmp_path / "b.png"), "b.png is a folder")
+    assert measured.jobs == []
+
+
+def test_a_png_is_drawn(cli, measured, tmp_path):
+    pytest.importorskip("matplotlib")
+    result = cli("profile", "--png", tmp_path / "curves.PNG", "--json")
+    assert result.code == 0
+    assert (tmp_path / "curves.PNG").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,302 @@
+"""Measuring calls, in this process and in one of its own, and keeping what came out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from pairs import ENGINES
+
+from edgespec import bundle as bundles
+from edgespec import records
+from edgespec.models.embedded import BUNDLE
+from edgespec.runtime import profiles, profiling
+from edgespec.runtime.engines import engine
+from edgespec.runtime.profiles import Profile
+from edgespec.runtime.profiling import Job, measure, measure_apart, quick_profile, shapes
+
+QUICK = Profile.measured(False, {256: {1: 0.01, 8: 0.02}})
+FULL = Profile.measured(True, {256: {1: 0.01, 8: 0.02}, 1024: {1: 0.02, 8: 0.04}})
+REFUSED = Profile(False, {}, "it does not take it")
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return bundles.load(BUNDLE)
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "curves"
+
+
+# Timing
+
+
+class FakeRunner:
+    """Calls that take a known time on a clock of their own, and tell what was called."""
+
+    def __init__(self, model):
+        self.length, self.calls, self.shapes = 0, [], set()
+        model.append(self)
+        self.clock = 0.0
+
+    def skip(self, rows):
+        self.length += rows
+
+    def verify(self, rows):
+        n = len(rows.tokens)
+        capacity = self.length + 32
+        seconds = n * capacity * 1e-6
+        if (n, capacity) not in self.shapes:
+            seconds += 5.0
+        elif self.calls[-1] != (n, capacity):
+            seconds += 0.1
+        self.shapes.add((n, capacity))
+        self.calls.append((n, capacity))
+        self.clock += seconds
+
+
+def fake_measure(monkeypatch, rows, capacities):
+    made = []
+    monkeypatch.setattr(profiling, "Runner", FakeRunner)
+    monkeypatch.setattr(profiling.time, "perf_counter", lambda: made[0].clock if made else 0.0)
+    return dict(measure(made, rows, capacities)), made[0]
+
+
+def test_only_calls_that_repeat_a_shape_count(monkeypatch):
+    points, runner = fake_measure(monkeypatch, (1, 8, 32), (256, 1024))
+    for capacity, by_rows in points.items():
+        for n, seconds in by_rows.items():
+            assert seconds == pytest.approx(n * capacity * 1e-6)
+    assert list(points) == [256, 1024]
+    assert runner.calls[0] == (1, 256)
+
+
+def test_numbers_of_rows_take_turns(monkeypatch):
+    _, runner = fake_measure(monkeypatch, (1, 8, 32), (256,))
+    timed = runner.calls[3:]
+    changes = [call for call, before in zip(timed, [None, *timed], strict=False) if call != before]
+    assert [n for n, _ in changes[:6]] == [1, 8, 32, 1, 8, 32]
+    assert len(changes) // 3 >= 2
+
+
+CONTEXTS = {
+    100: [256],
+    256: [256],
+    700: [256, 768],
+    1024: [256, 1024],
+    2048: [256, 1024, 2048],
+    5000: [256, 1024, 4096],
+    131_072: [256, 1024, 4096],
+}
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(("context", "capacities"), CONTEXTS.items())
+def test_shapes_go_as_far_as_the_context(embedded, full, context, capacities):
+    rows, found = shapes(replace(embedded.target, context_length=context), full)
+    assert list(rows) == ([1, 2, 4, 8, 16, 32] if full else [1, 8])
+    assert list(found) == (capacities if full else [256])
+
+
+def test_a_text_is_as_long_as_the_cache_allows(pairs, monkeypatch):
+    monkeypatch.setattr(profiling, "_SECONDS", 0.0)
+    model = pairs.llm("llama", ENGINES[0], "none")._target
+    seen = set()
+    run = model.executable.run
+
+    def watched(feeds, cache):
+        [unseen] = {int((row[: cache.capacity] < 0).sum()) for row in feeds["attention_bias"]}
+        seen.add((cache.capacity, len(feeds["input_ids"]), unseen))
+        return run(feeds, cache)
+
+    monkeypatch.setattr(model.executable, "run", watched)
+    points = dict(measure(model, (1, 4), (256, 384)))
+    assert seen == {(capacity, n, 4) for capacity in (256, 384) for n in (1, 4)}
+    assert all(seconds > 0 for by_rows in points.values() for seconds in by_rows.values())
+
+
+def test_a_quick_profile_of_a_loaded_model(pairs):
+    profile = quick_profile(pairs.llm("llama", ENGINES[0], "none")._target)
+    assert not profile.full
+    assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {256: [1, 8]}
+
+
+# In a process of its own
+
+
+def job(bundle, *roles, device=ENGINES[0]):
+    return Job(bundle, roles, engine(device), threads=1, full=False)
+
+
+def test_roles_are_measured_apart_from_any_folder(embedded, monkeypatch, tmp_path, caplog):
+    for name in ("json", "edgespec", "onnxruntime", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    found = measure_apart(
+        job(embedded, "target", "draft"), lambda role, capacity: seen.append((role, capacity))
+    )
+    assert seen == [("target", 256), ("draft", 256)]
+    assert caplog.records == []
+    for role, profile in found.items():
+        assert profile.seconds[256].keys() == {1, 8}
+        assert profiles.recall(embedded, role, engine(ENGINES[0]), 1) == profile
+
+
+def test_a_relative_path_of_a_bundle_is_found(embedded, monkeypatch):
+    monkeypatch.chdir(BUNDLE.parent)
+    relative = replace(embedded, path=BUNDLE.relative_to(BUNDLE.parent))
+    assert measure_apart(job(relative, "draft"))["draft"].refusal is None
+
+
+def told(**facts):
+    """A child that prints a line of JSON."""
+    return f"print({json.dumps(facts)!r}, flush=True)"
+
+
+NOTHING = "with status 0 and without a result$"
+FAILURES = {
+    "import os; os.kill(os.getpid(), 9)": "with status -9 and without a result$",
+    "raise SystemExit('first\\nout of memory')": r"with status 1 .* \(out of memory\)$",
+    "raise ValueError('three')": r"with status 1 .* \(ValueError: three\)$",
+    "print('rubbish')": NOTHING,
+    "print('[' * 99999)": NOTHING,
+    r"import os; os.write(1, b'\xff\n\n')": NOTHING,
+    "[print(line) for line in ('null', '3', '[]', '{}', '[1]')]": NOTHING,
+    told(role=[], capacity=1): NOTHING,
+    told(role="target", capacity=math.inf): NOTHING,
+    told(role="target", profile={"full": 1, "points": {}}): NOTHING,
+    told(role="target", profile={"full": True, "points": {}}): NOTHING,
+    told(role="target", profile={"full": True, "points": {"256": {"1": -1.0}}}): NOTHING,
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(("code", "reason"), FAILURES.items())
+def test_a_process_that_fails_is_a_refusal_in_one_line(
+    embedded, cache, monkeypatch, caplog, code, reason
+):
+    monkeypatch.setattr(profiling, "_CHILD", code)
+    refusal = measure_apart(job(embedded, "target"))["target"].refusal
+    assert [record.message for record in caplog.records] == [refusal]
+    assert refusal.startswith(f"{ENGINES[0]}: target: measuring ended ")
+    assert re.search(reason, refusal)
+    assert "\n" not in refusal
+    assert not cache.exists()  # so that the next load tries again
+
+
+def test_what_was_measured_before_a_crash_is_kept(embedded, monkeypatch):
+    line = json.dumps({"role": "target", "profile": records.encode(QUICK)})
+    code = f"print('hello from a library', {line!r}, 'more', sep='\\n'); raise SystemExit(3)"
+    monkeypatch.setattr(profiling, "_CHILD", code)
+    found = measure_apart(job(embedded, "target", "draft"))
+    assert found["target"] == QUICK
+    assert "draft: measuring ended with status 3" in found["draft"].refusal
+    assert profiles.recall(embedded, "target", engine(ENGINES[0]), 1) == QUICK
+    assert profiles.recall(embedded, "draft", engine(ENGINES[0]), 1) is None
+
+
+def test_a_process_that_cannot_start_is_a_refusal(embedded, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    found = measure_apart(job(embedded, "target"))["target"]
+    assert "no process to measure in could be started" in found.refusal
+
+
+def test_an_interrupted_measurement_leaves_no_process(embedded, monkeypatch):
+    monkeypatch.setattr(
+        profiling, "_CHILD", told(role="target", capacity=256) + "; import time; time.sleep(600)"
+    )
+    started, popen = [], subprocess.Popen
+
+    def start(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    def interrupt(role, capacity):
+        assert started[0].poll() is None
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with pytest.raises(KeyboardInterrupt):
+        measure_apart(job(embedded, "target"), interrupt)
+    assert started[0].returncode is not None
+
+
+# What is kept
+
+
+def at(bundle, role="target", device=ENGINES[0], threads=1):
+    return bundle, role, engine(device), threads
+
+
+def test_profiles_are_kept_by_all_that_times_depend_on(embedded, monkeypatch):
+    profiles.remember(*at(embedded), QUICK)
+    assert profiles.recall(*at(embedded)) == QUICK
+    for other in (
+        at(embedded, role="draft"),
+        at(embedded, threads=2),
+        at(embedded, device=ENGINES[1]),
+        at(replace(embedded, manifest=replace(embedded.manifest, provenance={"other": "one"}))),
+    ):
+        assert profiles.recall(*other) is None
+    monkeypatch.setattr(profiles, "_processor", lambda: "another CPU")
+    assert profiles.recall(*at(embedded)) is None
+
+
+def test_a_library_of_another_version_is_measured_anew(embedded, monkeypatch):
+    profiles.remember(*at(embedded), QUICK)
+    found = engine(ENGINES[0])
+    monkeypatch.setattr(type(found), "version", "99")
+    assert profiles.recall(embedded, "target", found, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [(QUICK, FULL, FULL), (FULL, QUICK, FULL), (REFUSED, QUICK, QUICK), (QUICK, REFUSED, REFUSED)],
+)
+def test_a_quick_profile_never_replaces_a_full_one(embedded, cache, before, after, kept):
+    profiles.remember(*at(embedded), before)
+    profiles.remember(*at(embedded), after)
+    assert profiles.recall(*at(embedded)) == kept
+    assert len(list(cache.iterdir())) == 1
+
+
+DAMAGE = (
+    "", "[]", "{}", "\x00", "[" * 99_999,
+    '{"full": true, "points": {}}',
+    '{"full": 1, "points": {"256": {"1": 0.1}}}',
+    '{"full": true, "points": {"256": [1]}}',
+    '{"full": true, "points": {"256": {"1": NaN}}}',
+    '{"full": true, "points": {"x": {"1": 0.1}}}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_profile_is_none_and_gives_way(embedded, cache, damage):
+    profiles.remember(*at(embedded), FULL)
+    [file] = cache.iterdir()
+    file.write_text(damage)
+    assert profiles.recall(*at(embedded)) is None
+    profiles.remember(*at(embedded), QUICK)
+    assert profiles.recall(*at(embedded)) == QUICK
+
+
+def test_what_cannot_be_stored_is_no_error(embedded, cache, caplog):
+    profiles.remember(*at(embedded), QUICK)
+    [file] = cache.iterdir()
+    file.unlink()
+    file.mkdir()
+    with caplog.at_level(logging.INFO):
+        profiles.remember(*at(embedded), QUICK)
+    assert any("was not stored" in record.message for record in caplog.records)
+    assert profiles.recall(*at(embedded)) is None
+    assert list(cache.iterdir()) == [file]

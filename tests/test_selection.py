@@ -1,0 +1,207 @@
+"""The choice of an engine: by what calls cost, measured once and elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from shutil import copytree
+
+import pytest
+from pairs import ENGINES
+
+from edgespec import bundle as bundles
+from edgespec.errors import DeviceError
+from edgespec.runtime import profiles, selection
+from edgespec.runtime.engines import engine
+from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
+from edgespec.runtime.engines.openvino import OpenVinoCpu
+from edgespec.runtime.model import Model
+from edgespec.runtime.profiles import Profile
+from edgespec.runtime.selection import Placement, choose, cpu_engines, load_models
+
+CPU = Placement("cpu", 1, (1, 8))
+STEEP, FLAT = {1: 0.010, 8: 0.080}, {1: 0.020, 8: 0.030}
+
+
+@dataclass
+class Measured:
+    """Seconds by rows that each engine pretends to take, and who was measured."""
+
+    seconds: dict[str, dict[int, float]]
+    asked: list[tuple[str, tuple[str, ...], int]] = field(default_factory=list)
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Times as told, in a cache folder of its own."""
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
+    fake = Measured({ENGINES[0]: STEEP, ENGINES[1]: FLAT})
+
+    def measure_apart(job):
+        assert not job.full
+        fake.asked.append((job.engine.name, job.roles, job.threads))
+        found = {}
+        for role in job.roles:
+            found[role] = Profile.measured(False, {256: fake.seconds[job.engine.name]})
+            profiles.remember(job.bundle, role, job.engine, job.threads, found[role])
+        return found
+
+    monkeypatch.setattr(selection, "measure_apart", measure_apart)
+    return fake
+
+
+@pytest.fixture(scope="module")
+def small(pairs):
+    return bundles.load(pairs.pair("llama").path)
+
+
+def names(candidates):
+    return [candidate.engine.name for candidate in candidates]
+
+
+@pytest.mark.parametrize(
+    ("work", "best"), [((1,), 0), ((8,), 1), ((1, 1), 0), ((1, 8), 1), ((1, 2), 0), ((5,), 1)]
+)
+def test_cpu_is_the_engine_that_does_the_work_cheapest(measured, small, work, best):
+    found = choose(small, {"target": Placement("cpu", 1, work)})
+    assert names(found["target"]) == [ENGINES[best], ENGINES[1 - best]]
+
+
+def test_nothing_is_compiled_for_the_choice_and_one_engine_afterwards(measured, small, monkeypatch):
+    compiled = []
+    load = Model.load
+
+    def watched(bundle, role, engine, threads):
+        assert len(measured.asked) == 2  # all measuring is over
+        compiled.append((role, engine.name))
+        return load(bundle, role, engine, threads)
+
+    monkeypatch.setattr(Model, "load", watched)
+    placements = {"target": CPU, "draft": Placement("cpu", 1, (1,))}
+    choose(small, placements)
+    assert compiled == []
+    loaded = load_models(small, placements)
+    assert compiled == [("target", ENGINES[1]), ("draft", ENGINES[0])]
+    assert loaded["target"].model.device == ENGINES[1]
+    assert loaded["target"].curve.seconds(8, 256) == pytest.approx(FLAT[8])
+    assert loaded["draft"].curve.seconds(1, 256) == pytest.approx(STEEP[1])
+
+
+def test_a_process_for_each_engine_measures_all_roles_once(measured, small):
+    placements = {"target": CPU, "draft": CPU}
+    choose(small, placements)
+    assert sorted(measured.asked) == [(name, ("target", "draft"), 1) for name in ENGINES]
+    measured.asked.clear()
+    choose(small, placements)
+    choose(small, {"target": Placement("cpu", 1, (1,))})  # other work, same curves
+    assert measured.asked == []
+    choose(small, {"target": CPU, "draft": Placement("cpu", 2, (1,))})
+    assert sorted(measured.asked) == [(name, ("draft",), 2) for name in ENGINES]
+
+
+def test_where_nothing_can_be_kept_every_load_measures(measured, small, monkeypatch, tmp_path):
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        measured.asked.clear()
+        assert names(choose(small, {"target": CPU})["target"])[0] == ENGINES[1]
+        assert len(measured.asked) == 2
+
+
+def test_a_named_engine_is_measured_when_its_curve_is_asked_for(measured, small, monkeypatch):
+    asked = []
+
+    def quick_profile(model):
+        asked.append(model.device)
+        return Profile.measured(False, {256: STEEP})
+
+    monkeypatch.setattr(selection, "quick_profile", quick_profile)
+    for _ in range(2):  # the second time it is remembered
+        loaded = load_models(small, {"target": Placement(ENGINES[0], 1, (8,))})["target"]
+        assert loaded.model.device == ENGINES[0]
+        if not asked:
+            assert loaded.curve is loaded.curve
+        assert loaded.curve.seconds(8, 256) == pytest.approx(STEEP[8])
+    assert asked == [ENGINES[0]]
+    assert measured.asked == []
+
+
+def test_an_engine_that_is_alone_is_not_compared(measured, small, monkeypatch):
+    monkeypatch.setattr(selection, "CPU_ENGINES", ENGINES[:1])
+    assert names(choose(small, {"target": CPU})["target"]) == [ENGINES[0]]
+    assert measured.asked == []
+
+
+def test_an_engine_that_is_not_installed_is_passed_over_with_a_warning(monkeypatch, caplog):
+    def missing(name):
+        if name == ENGINES[1]:
+            raise DeviceError(f"device {name}: not here")
+        return engine(name)
+
+    monkeypatch.setattr(selection, "engine", missing)
+    assert [found.name for found in cpu_engines()] == [ENGINES[0]]
+    assert [record.message for record in caplog.records] == [f"device {ENGINES[1]}: not here"]
+    monkeypatch.setattr(selection, "CPU_ENGINES", ENGINES[1:])
+    with pytest.raises(DeviceError, match="no engine for the cpu is installed: device openvino"):
+        cpu_engines()
+
+
+def refuse(self, stage, threads):
+    raise DeviceError(f"{self.name} refused it")
+
+
+def test_an_engine_that_refuses_in_the_end_is_passed_over_with_a_warning(
+    measured, small, monkeypatch, caplog
+):
+    monkeypatch.setattr(OpenVinoCpu, "compile", refuse)
+    with caplog.at_level(logging.WARNING):
+        loaded = load_models(small, {"target": CPU})["target"]
+    assert loaded.model.device == ENGINES[0]
+    assert loaded.curve.seconds(8, 256) == pytest.approx(STEEP[8])
+    assert [record.message for record in caplog.records] == [f"{ENGINES[1]} refused it"]
+    monkeypatch.setattr(OnnxRuntimeCpu, "compile", refuse)
+    with pytest.raises(DeviceError, match=r"target: no engine on this machine takes .*; .*"):
+        load_models(small, {"target": CPU})
+    with pytest.raises(DeviceError, match=f"^{ENGINES[1]} refused it$"):
+        load_models(small, {"target": Placement(ENGINES[1], 1, (1,))})
+
+
+@pytest.mark.parametrize("device", ["gpu", "", "cpu:0", "onnxruntime", "onnxruntime:gpu"])
+def test_devices_that_are_not_known(measured, small, device):
+    with pytest.raises(DeviceError, match=f"device '{device}' is not known: use cpu, onnxruntime"):
+        load_models(small, {"target": CPU, "draft": Placement(device, 1, (1,))})
+    assert measured.asked == []
+
+
+# With real processes
+
+
+@pytest.fixture
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+
+
+def test_what_no_engine_takes_is_found_out_once(small, own_cache, monkeypatch, tmp_path, caplog):
+    broken = tmp_path / "broken"
+    copytree(small.path, broken)
+    (broken / small.target.stages[0].graph).write_bytes(b"no graph at all")
+    files = bundles.describe_files(broken)
+    bundles.save_manifest(broken, replace(small.manifest, files=files))
+    bundle = bundles.load(broken)
+    refusal = r"target: no engine .* model: .*ONNX Runtime .* refused it .*; .*OpenVINO .* refused"
+    with pytest.raises(DeviceError, match=refusal):
+        load_models(bundle, {"target": CPU})
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    monkeypatch.setattr(selection, "measure_apart", None)
+    with pytest.raises(DeviceError, match=refusal):
+        load_models(bundle, {"target": CPU})
+
+
+def test_a_choice_and_a_curve_from_beginning_to_end(small, own_cache, monkeypatch):
+    loaded = load_models(small, {"target": CPU})["target"]
+    assert loaded.model.device in ENGINES
+    assert 0 < loaded.curve.seconds(1, 256) <= loaded.curve.seconds(8, 256) < 10
+    monkeypatch.setattr(selection, "measure_apart", None)
+    assert load_models(small, {"target": CPU})["target"].model.device == loaded.model.device
+    alone = load_models(small, {"draft": Placement(ENGINES[0], 1, (1,))})["draft"]
+    assert 0 < alone.curve.seconds(1, 256) < 10
