@@ -113,7 +113,9 @@ def test_a_part_imports_only_what_lies_below_it(wall):
         assert not over, f"{name} imports {sorted(over)}"
 
 
-ARITHMETIC = ("tree", "verify", "noise", "truncation", "sampling", "ranking")
+ARITHMETIC = (
+    "tree", "verify", "noise", "truncation", "sampling", "ranking", "automaton", "successors",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("module", ARITHMETIC)
