@@ -78,7 +78,6 @@ class SuffixAutomaton:
         return (followed * repeats)[:count]
 
     def _append(self, token: int) -> None:
-        going_on = self.expected == token
         self._text.append(token)
         end = len(self._text)
         state, self._last = self._last, self._add(end, end, {})
@@ -90,7 +89,8 @@ class SuffixAutomaton:
         match = _ROOT if state == _NONE else self._reach(state, token)
         links[self._last] = match
         self.match_length = self._lengths[match]
-        self.match_end = self._mark(match, end, self.match_end + 1 if going_on else 0)
+        self.match_end = self._latest[match]
+        self._mark(match, end)
 
     def _reach(self, state: int, token: int) -> int:
         """The state of exactly `state`'s longest string and `token`, split off if need be."""
@@ -114,19 +114,11 @@ class SuffixAutomaton:
         self._moves.append(moves)
         return len(self._lengths) - 1
 
-    def _mark(self, match: int, end: int, followed: int) -> int:
-        """Where the match ended before, and note that it and its suffixes end here.
-
-        Args:
-            match: The match's state.
-            end: The text's length.
-            followed: The earlier match's end moved on, if the text went on like it, or 0.
-        """
+    def _mark(self, state: int, end: int) -> None:
+        """Note that a state's strings and their suffixes end here."""
         latest, links = self._latest, self._links
-        earlier = max(latest[match], followed)
         for _ in range(_REFRESHED):
-            if match == _ROOT:
+            if state == _ROOT:
                 break
-            latest[match] = end
-            match = links[match]
-        return earlier
+            latest[state] = end
+            state = links[state]

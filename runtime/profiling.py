@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import IO, Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from edgespec.runtime.profiles import Profile
 Report = Callable[[str, int], None]
 """Is called with a role and a capacity when that has been measured."""
 
-_QUICK_ROWS = (1, 8)
+_QUICK_ROWS = (1, 8, 32)
 _FULL_ROWS = (1, 2, 4, 8, 16, 32)
 # Attention is linear in the capacity: beyond the last of these the curve's slope goes on.
 _CAPACITIES = (256, 1024, 4096)
@@ -76,7 +75,7 @@ def measure(
         capacities: buckets of the cache, ascending. The text fills them up to the largest call.
 
     Yields:
-        A capacity, and the median seconds by rows there: `dict` makes a `Curve`'s points of it.
+        A capacity, and the least seconds by rows there: `dict` makes a `Curve`'s points of it.
     """
     runner = Runner(model)
     batches = [Rows([0] * n, range(n), np.tri(n, dtype=np.bool_)) for n in rows]
@@ -91,7 +90,7 @@ def measure(
                 break
             for batch in batches:
                 samples[len(batch.tokens)] += _timed(runner, batch)
-        yield capacity, {n: median(seconds) for n, seconds in samples.items()}
+        yield capacity, {n: min(seconds) for n, seconds in samples.items()}
 
 
 def quick_profile(model: Model) -> Profile:
