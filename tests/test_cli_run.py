@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 
 import pytest
@@ -199,9 +200,12 @@ def test_text_goes_to_stdout_and_one_line_of_facts_to_stderr(cli, llm):
     result = cli("run", PROMPT, "-n", 20, *FAST)
     assert result.out == expected.text + "\n"
     assert result.err.startswith("20 tokens (length), ")
-    assert result.err.endswith(
-        f" tokens/s, mean accepted length {expected.mean_accepted_length:.2f}, "
-        "draft: model, engine: onnxruntime:cpu\n"
+    assert " tokens/s, mean accepted length " in result.err
+    assert re.search(r"draft: auto \((\S+ \d+%(, )?)+\), engine: onnxruntime:cpu\n$", result.err)
+    plain = cli("run", PROMPT, "-n", 20, "--draft=none", *FAST)
+    assert plain.out == result.out
+    assert plain.err.endswith(
+        " tokens/s, mean accepted length 1.00, draft: none, engine: onnxruntime:cpu\n"
     )
     sampled = cli("run", PROMPT, "-n", 2, "--temperature=1", "--seed=5", "--draft=none", *FAST)
     assert sampled.err.endswith("draft: none, engine: onnxruntime:cpu, seed: 5\n")
@@ -221,9 +225,53 @@ def test_json_is_one_object_with_all_facts(cli):
     assert result.err == ""
     assert found["new_tokens"] == len(found["tokens"]) == 12
     assert found["finish_reason"] == "length"
-    assert (found["draft"], found["engine"]) == ("model", "onnxruntime:cpu")
+    assert (found["draft"], found["engine"]) == ("auto", "onnxruntime:cpu")
+    assert sum(found["sources"].values()) == found["rounds"]
+    assert found["draft_memory"] == "cold"
     assert found["tokens_per_second"] > 0
     assert found["peak_rss_mb"] > 1
+
+
+ROUND = re.compile(
+    r"round (\d+): (\S+), (\d+) nodes, expected [\d.]+ tokens in [\d.]+ ms, "
+    r"came (\d+) tokens in [\d.]+ ms"
+)
+
+
+def test_every_round_explains_itself(cli):
+    result = cli("run", PROMPT, "-n", 30, "--explain", *FAST)
+    assert result.out == cli("run", PROMPT, "-n", 30, *FAST).out
+    *lines, facts = result.err.splitlines()
+    rounds = [ROUND.fullmatch(line) for line in lines]
+    assert [int(found[1]) for found in rounds] == list(range(1, len(rounds) + 1))
+    assert sum(int(found[4]) for found in rounds) == 29
+    for found in rounds:
+        assert f"{found[2]} " in facts
+    fixed = cli("run", PROMPT, "-n", 30, "--explain", "--draft=lookup", *FAST)
+    assert "expected" not in fixed.err
+    assert "round 1: " in fixed.err
+
+
+def test_a_draft_memory_is_made_and_used_again(cli, tmp_path):
+    file = tmp_path / "memory"
+    words = ["run", PROMPT, "-n", 60, "--json", "--draft=recycling", *FAST]
+    cold, hot = (json.loads(cli(*words, "--draft-memory", file).out) for _ in range(2))
+    assert (cold["draft_memory"], hot["draft_memory"]) == ("cold", "hot")
+    assert cold["tokens"] == hot["tokens"]
+    assert hot["rounds"] < cold["rounds"]
+    before = file.read_bytes()
+    file.write_bytes(before[: len(before) // 2])
+    fails(cli(*words, "--draft-memory", file), str(file), "damaged")
+    fails(cli("run", PROMPT, "--draft=none", "--draft-memory", file), "draft_memory")
+    fails(cli(*words, "--draft-memory", tmp_path / "missing" / "memory"), "missing")
+
+
+def test_a_draft_memory_belongs_to_its_bundle(cli, bundle, tmp_path):
+    file = tmp_path / "memory"
+    assert cli("run", PROMPT, "-n", 4, "--draft-memory", file, *FAST).code == 0
+    kept = file.read_bytes()
+    fails(cli("run", bundle, PROMPT, "-n", 4, "--draft-memory", file, *FAST), "learned from bundle")
+    assert file.read_bytes() == kept
 
 
 def test_chat_goes_through_the_template(cli, bundle):

@@ -8,6 +8,7 @@ from pairs import ENGINES
 
 from edgespec import LLM
 from edgespec.models.embedded import BUNDLE
+from edgespec.options import DRAFTS
 from edgespec.runtime.model import Runner
 from edgespec.runtime.noise import gumbel
 
@@ -23,7 +24,7 @@ NEAR_TIE = 0.05
 @pytest.fixture(scope="module", params=ENGINES)
 def llms(request):
     place = {"device": request.param, "draft_device": request.param, "threads": 1}
-    return {draft: LLM(draft=draft, **place) for draft in ("none", "model", "lookup")}
+    return {draft: LLM(draft=draft, **place) for draft in DRAFTS}
 
 
 def lead(llm, text, temperature=0.0, seed=0):
@@ -34,7 +35,7 @@ def lead(llm, text, temperature=0.0, seed=0):
     return (first - second) / row.std()
 
 
-@pytest.mark.parametrize("draft", ["model", "lookup"])
+@pytest.mark.parametrize("draft", [draft for draft in DRAFTS if draft != "none"])
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.8, "seed": 1}], ids=str)
 def test_the_text_is_that_of_plain_decoding_up_to_near_ties(llms, draft, fields):
     plain = llms["none"].generate(PROMPT, max_new_tokens=NEW_TOKENS, **fields)
@@ -53,7 +54,7 @@ def test_the_text_is_that_of_plain_decoding_up_to_near_ties(llms, draft, fields)
 def test_the_first_command_needs_no_options():
     llm = LLM()
     assert llm.bundle.path == BUNDLE
-    assert llm.draft == "model"
+    assert llm.draft == "auto"
     result = llm.generate(PROMPT, max_new_tokens=NEW_TOKENS)
     assert result.mean_accepted_length > 1.2
     assert result.finish_reason in ("length", "stop")

@@ -459,4 +459,5 @@ def test_times_add_up(pairs):
 def test_a_source_that_is_not_there_is_refused(pairs):
     with pytest.raises(InputError, match="draft is 'gpt': use one of auto, none, model, lookup"):
         LLM(pairs.pair("llama").path, draft="gpt")
-    assert pairs.llm("llama", ENGINES[0], "auto").draft == "model"
+    with pytest.raises(InputError, match="draft_memory is given with draft 'lookup'"):
+        LLM(pairs.pair("llama").path, draft="lookup", draft_memory="memory")

@@ -103,7 +103,7 @@ CONTEXTS = {
 @pytest.mark.parametrize(("context", "capacities"), CONTEXTS.items())
 def test_shapes_go_as_far_as_the_context(embedded, full, context, capacities):
     rows, found = shapes(replace(embedded.target, context_length=context), full)
-    assert list(rows) == ([1, 2, 4, 8, 16, 32] if full else [1, 8])
+    assert list(rows) == ([1, 2, 4, 8, 16, 32] if full else [1, 8, 32])
     assert list(found) == (capacities if full else [256])
 
 
@@ -127,7 +127,7 @@ def test_a_text_is_as_long_as_the_cache_allows(pairs, monkeypatch):
 def test_a_quick_profile_of_a_loaded_model(pairs):
     profile = quick_profile(pairs.llm("llama", ENGINES[0], "none")._target)
     assert not profile.full
-    assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {256: [1, 8]}
+    assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {256: [1, 8, 32]}
 
 
 # In a process of its own
@@ -148,7 +148,7 @@ def test_roles_are_measured_apart_from_any_folder(embedded, monkeypatch, tmp_pat
     assert seen == [("target", 256), ("draft", 256)]
     assert caplog.records == []
     for role, profile in found.items():
-        assert profile.seconds[256].keys() == {1, 8}
+        assert profile.seconds[256].keys() == {1, 8, 32}
         assert profiles.recall(embedded, role, engine(ENGINES[0]), 1) == profile
 
 

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
+from edgespec.errors import InputError
 from edgespec.options import (
     DRAFTS,
     FIXED_DRAFT_TOKENS,
@@ -56,6 +58,9 @@ def execute(arguments: argparse.Namespace) -> int:
     bundle, prompt = bundle_and_prompt(arguments)
     options = {name: getattr(arguments, name) for name in _GENERATION}
     checked(GenerationOptions, options)  # before a large model is loaded in vain
+    memory = arguments.draft_memory
+    if memory is not None and not Path(memory).absolute().parent.is_dir():
+        raise InputError(f"--draft-memory {memory}: its folder does not exist: make it first")
 
     from edgespec.llm import LLM
 
@@ -75,8 +80,8 @@ def execute(arguments: argparse.Namespace) -> int:
         else:
             print(flush=True)
             print(_facts(stream.result, arguments.temperature > 0), file=sys.stderr)
-    if arguments.draft_memory is not None:
-        llm.save_draft_memory(arguments.draft_memory)
+    if memory is not None:
+        llm.save_draft_memory(memory)
     return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
 
 
