@@ -7,6 +7,7 @@ up to buckets, so only trees that fill a bucket are weighed: the rows are paid f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -49,24 +50,27 @@ def best_size(gains: Sequence[float], verify: Seconds, spent: float) -> Size:
         verify: cost of a pass.
         spent: seconds that the round costs besides, so far.
     """
-    best = None
+    best, best_seconds, best_rate = 0, 0.0, 0.0
     last = len(gains) - 1
     for bucket in ROW_BUCKETS:
         nodes = min(bucket - 1, last)
-        size = Size(nodes, Forecast(1 + gains[nodes], spent + verify(nodes + 1)))
-        if best is None or size.rate > best.rate:
-            best = size
+        seconds = spent + verify(nodes + 1)
+        rate = (1 + gains[nodes]) / seconds
+        if rate > best_rate:
+            best, best_seconds, best_rate = nodes, seconds, rate
         if nodes == last:
             break
-    assert best is not None
-    return best
+    return Size(best, Forecast(1 + gains[best], best_seconds))
 
 
 def cheapest_row(verify: Seconds, most: int) -> float:
     """Seconds that a further row costs at least, in passes of up to `most` rows."""
-    first = verify(1)
-    sizes = [bucket for bucket in ROW_BUCKETS if 1 < bucket < 2 * max(2, most)]
-    return max(0.0, min((verify(rows) - first) / (rows - 1) for rows in sizes))
+    first, least = verify(1), math.inf
+    for rows in ROW_BUCKETS[1:]:
+        least = min(least, (verify(rows) - first) / (rows - 1))
+        if rows >= most:
+            break
+    return max(0.0, least)
 
 
 class Standing:

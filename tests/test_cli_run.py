@@ -252,9 +252,9 @@ def test_every_round_explains_itself(cli):
     assert "round 1: " in fixed.err
 
 
-def test_a_draft_memory_is_made_and_used_again(cli, tmp_path):
+def test_a_draft_memory_is_made_and_used_again(cli, bundle, tmp_path):
     file = tmp_path / "memory"
-    words = ["run", PROMPT, "-n", 60, "--json", "--draft=recycling", *FAST]
+    words = ["run", bundle, PROMPT, "-n", 60, "--json", "--draft=recycling", *FAST]
     cold, hot = (json.loads(cli(*words, "--draft-memory", file).out) for _ in range(2))
     assert (cold["draft_memory"], hot["draft_memory"]) == ("cold", "hot")
     assert cold["tokens"] == hot["tokens"]

@@ -15,6 +15,7 @@ from edgespec.runtime.tree import ROOT, TokenTree
 from edgespec.runtime.verify import Verdict
 
 _RANKS = 8  # successors of a key
+_SCORED = 4  # of these, the ranks that trees of usual width have
 _FIRST_WORD = {2: 0.4, 1: 0.25}  # of the likeliest successor, by the tokens that the key matched
 
 
@@ -83,7 +84,7 @@ class RecyclingDrafter:
         previous, token = self._last
         for following in verdict.tokens:
             successors, matched = self._successors.after(previous, token)
-            for rank, successor in enumerate(successors):
+            for rank, successor in enumerate(successors[:_SCORED]):
                 self._calibration.observe(matched * _RANKS + rank, successor == following)
             previous, token = token, following
         tokens = [self._last[1], *tree.tokens.tolist()]
