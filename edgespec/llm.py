@@ -31,9 +31,10 @@ from edgespec.runtime.drafters import (
     NoDrafter,
     PlannedDrafter,
     RecyclingDrafter,
-    Sources,
-    TimedModel,
     TreeBudget,
+    WeighedModel,
+    WeighedRetrieval,
+    WeighedSource,
 )
 from edgespec.runtime.generate import Limits
 from edgespec.runtime.sampling import Sampler
@@ -187,14 +188,13 @@ class LLM:
         drafters: dict[str, Drafter] = {
             "none": NoDrafter(), "lookup": lookup, "recycling": recycling,
         }  # fmt: skip
-        timed = None
+        sources: list[WeighedSource] = [WeighedRetrieval(lookup), WeighedRetrieval(recycling)]
         if self._draft_model is not None:
             model = ModelDrafter(self._draft_model, learned.calibration("model", sampled))
             drafters["model"] = model
             if self.draft == "auto":
-                timed = TimedModel(model, self._loaded[bundles.DRAFT].curve)
+                sources.append(WeighedModel(model, self._loaded[bundles.DRAFT].curve))
         if self.draft == "auto":
-            sources = Sources(lookup, recycling, timed)
             return PlannedDrafter(sources, self._loaded[bundles.TARGET].curve)
         return drafters[self.draft]
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.proposal import Forecast
 
-# A source that is not in use must promise this much more than the one that is.
-_HYSTERESIS = 1.05
-_FORGET = 0.9  # of what a source promised, per round since
-_FIRST_WAIT = 4  # rounds until a source that lost is tried again
+_TOLERANCE = 1.02  # a source in use may fall this far behind the alternative
+_HYSTERESIS = 1.05  # one that is not must promise this much more
+_FORGET = 0.95  # of what a source promised, per round since
+_FIRST_WAIT = 8  # rounds until a source that lost is tried again
 _LONGEST_WAIT = 256
 
 Seconds = Callable[[int], float]
@@ -99,7 +99,8 @@ class Standing:
         """Whether to ask it in this round, where something else promises `alternative`/s."""
         rate = self.rate
         self.probing = False
-        if rate is None or rate * (_HYSTERESIS if self._in_use else 1 / _HYSTERESIS) > alternative:
+        factor = 1 / _TOLERANCE if self._in_use else _HYSTERESIS
+        if rate is None or rate > alternative * factor:
             return True
         self._in_use = False
         self._idle += 1
@@ -114,7 +115,5 @@ class Standing:
         won = forecast.tokens > alternative * forecast.seconds
         if self.probing:
             self._wait = _FIRST_WAIT if won else min(2 * self._wait, _LONGEST_WAIT)
-            if won:  # a probe is small: what it promised is the least
-                self._tokens, self._seconds = forecast.tokens, forecast.seconds
         self._in_use = won or not self.probing
         self._idle = 0

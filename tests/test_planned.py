@@ -15,9 +15,9 @@ from edgespec.runtime.drafters import (
     ModelDrafter,
     PlannedDrafter,
     RecyclingDrafter,
-    Sources,
-    TimedModel,
     TreeBudget,
+    WeighedModel,
+    WeighedRetrieval,
     planned,
 )
 from edgespec.runtime.sampling import Sampler, SamplingOptions
@@ -45,10 +45,11 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
-def drafter_of(text, verify, model=None):
+def drafter_of(text, verify, *models):
     lookup = LookupDrafter(Calibration())
     recycling = RecyclingDrafter(Successors(VOCABULARY), Calibration())
-    drafter = PlannedDrafter(Sources(lookup, recycling, model), Curve(verify))
+    sources = [WeighedRetrieval(lookup), WeighedRetrieval(recycling), *models]
+    drafter = PlannedDrafter(sources, Curve(verify))
     drafter.begin(text[:-1], Sampler(SamplingOptions(), VOCABULARY))
     return drafter
 
@@ -96,7 +97,7 @@ def timed(pairs, clock):
 
     def make(seconds):
         model = pairs.llm("twin", ENGINES[0], "model")._draft_model
-        return TimedModel(ModelDrafter(model, Calibration()), Curve({256: {1: seconds}}))
+        return WeighedModel(ModelDrafter(model, Calibration()), Curve({256: {1: seconds}}))
 
     return make
 
@@ -109,8 +110,7 @@ def test_a_cheap_draft_model_is_asked_and_a_dear_one_only_now_and_then(timed, cl
         so_far = text.copy()
         for token in itertools.islice(itertools.cycle(range(1, 300, 7)), 40):
             proposal = drafter.draft(so_far, BUDGET)
-            asked += bool(model.drafter.calls)
-            model.drafter.calls = []
+            asked += model.asked
             clock.now += 1.0
             drafter.observe(Verdict((), (token,)), proposal.tree(), NO_LOGITS)
             so_far.append(token)

@@ -7,8 +7,9 @@ from edgespec.runtime.drafters.experience import Experience
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.none import NoDrafter
-from edgespec.runtime.drafters.planned import PlannedDrafter, Sources, TimedModel
+from edgespec.runtime.drafters.planned import PlannedDrafter
 from edgespec.runtime.drafters.recycling import RecyclingDrafter
+from edgespec.runtime.drafters.weighed import WeighedModel, WeighedRetrieval, WeighedSource
 
 __all__ = [
     "Drafter",
@@ -18,7 +19,8 @@ __all__ = [
     "NoDrafter",
     "PlannedDrafter",
     "RecyclingDrafter",
-    "Sources",
-    "TimedModel",
     "TreeBudget",
+    "WeighedModel",
+    "WeighedRetrieval",
+    "WeighedSource",
 ]

@@ -43,17 +43,22 @@ class LookupDrafter:
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`. A chain, cut where it is no longer worth its rows."""
+        proposal = Proposal()
+        self.extend(proposal, text, budget)
+        return proposal
+
+    def extend(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> None:
+        """Add the chain to a proposal."""
         self._read(text[self._length :])
-        proposal, node, value = Proposal(), ROOT, 1.0
         length = self._text.match_length
         if length >= _SHORTEST:
+            node, value = ROOT, 1.0
             tokens = self._text.continuation(min(budget.max_nodes, budget.max_depth))
             for further, token in enumerate(tokens):
                 value *= self._acceptance(length + further)
                 if value < budget.least_value:
                     break
                 node = proposal.add(node, token, value, self.name)
-        return proposal
 
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`; the new text is read at the next draft."""

@@ -1,0 +1,167 @@
+"""Sources as the planner sees them: what asking costs, and what it has promised lately."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.cost import Curve
+from edgespec.runtime.drafters.base import Drafter, TreeBudget
+from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.model import Floats
+from edgespec.runtime.planner import Standing
+from edgespec.runtime.proposal import Proposal
+from edgespec.runtime.sampling import Sampler
+from edgespec.runtime.tree import TokenTree
+from edgespec.runtime.verify import Verdict
+
+_WEIGHT = 0.1  # of the latest round in moving averages
+_PROBE_DEPTH = 2
+_PROBE_NODES = 3
+
+
+class Retriever(Drafter, Protocol):
+    """A source that adds to what others propose."""
+
+    def extend(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> None:
+        """Add nodes to a proposal."""
+
+
+class WeighedSource(ABC):
+    """A source, what asking it costs, and whether that has been worth it.
+
+    Attributes:
+        standing: whether to ask it.
+        asked: whether it was, in this round.
+        seconds: what asking it in this round is expected to cost.
+        once: of these, what later rounds need not pay again.
+        spent: what it did cost in this round.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.standing = Standing()
+        self.asked = False
+        self.seconds = self.once = self.spent = 0.0
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        """A new text starts."""
+        self.standing = Standing()
+        self.start_round()
+        self._drafter.begin(prompt, sampler)
+
+    def start_round(self) -> None:
+        """Nothing was asked yet."""
+        self.asked, self.spent = False, 0.0
+
+    def ask(
+        self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
+    ) -> Proposal:
+        """The proposal with what this source adds to it."""
+        begin = time.perf_counter()
+        joined = self._join(proposal, text, budget)
+        self.asked, self.spent = True, time.perf_counter() - begin
+        self._price(budget, capacity)
+        return joined
+
+    def level_seconds(self, budget: TreeBudget, capacity: int) -> float:
+        """What a level costs, where levels are calls."""
+        return 0.0
+
+    def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
+        """See `Drafter`; scores the source if it was asked, whosever nodes were verified."""
+        if self.asked:
+            begin = time.perf_counter()
+            self._drafter.observe(verdict, tree, logits)
+            learning = time.perf_counter() - begin
+            self.spent += learning
+            self._learn_cost(learning)
+
+    @abstractmethod
+    def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
+        """The proposal with what this source adds."""
+
+    @abstractmethod
+    def _price(self, budget: TreeBudget, capacity: int) -> None:
+        """It was asked on these terms: set `seconds` and `once`."""
+
+    @abstractmethod
+    def _learn_cost(self, learning: float) -> None:
+        """The round is over, and to learn from it took so many seconds."""
+
+
+class WeighedRetrieval(WeighedSource):
+    """A source that costs what its Python takes: to propose, and to learn from the round."""
+
+    def __init__(self, drafter: Retriever) -> None:
+        super().__init__(drafter)
+        self._retriever = drafter
+        self._learning = 0.0  # seconds, a moving average
+
+    def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
+        self._retriever.extend(proposal, text, budget)
+        return proposal
+
+    def _price(self, budget: TreeBudget, capacity: int) -> None:
+        self.seconds = self.spent + self._learning
+
+    def _learn_cost(self, learning: float) -> None:
+        self._learning += (learning - self._learning) * (_WEIGHT if self._learning else 1.0)
+
+
+class WeighedModel(WeighedSource):
+    """A draft model, whose calls have a measured cost.
+
+    Args:
+        drafter: the model's.
+        curve: seconds of its calls; corrected by what they take.
+    """
+
+    def __init__(self, drafter: ModelDrafter, curve: Curve) -> None:
+        super().__init__(drafter)
+        self._model = drafter
+        self._curve = curve
+
+    def ask(
+        self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
+    ) -> Proposal:
+        """See `WeighedSource`. A probe is small."""
+        if self.standing.probing:
+            depth, nodes = min(budget.max_depth, _PROBE_DEPTH), min(budget.max_nodes, _PROBE_NODES)
+            budget = replace(budget, max_depth=depth, max_nodes=nodes)
+        return super().ask(proposal, text, budget, capacity)
+
+    def level_seconds(self, budget: TreeBudget, capacity: int) -> float:
+        """See `WeighedSource`."""
+        return self._curve.seconds(min(budget.width, budget.max_nodes), capacity)
+
+    def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
+        # The model's nodes come first: where sources differ, it knows more of this text.
+        joined = self._model.draft(text, budget)
+        joined.graft(proposal)
+        return joined
+
+    def _price(self, budget: TreeBudget, capacity: int) -> None:
+        """What the calls should have cost; what they did corrects the curve."""
+        calls = [chunk for rows in self._model.calls for chunk in _chunks(rows)]
+        parts = [self._curve.seconds(rows, capacity) for rows in calls]
+        self.seconds, self.once = sum(parts), 0.0
+        if parts:
+            # The prompt, or text that others drafted, is fed once.
+            fed = sum(parts[: len(_chunks(self._model.calls[0]))])
+            self.once = fed - self._curve.seconds(min(budget.width, calls[0]), capacity)
+            for rows, part in zip(calls, parts, strict=True):
+                self._curve.observe(rows, capacity, part * self.spent / self.seconds)
+
+    def _learn_cost(self, learning: float) -> None:
+        """The calls are nearly all of it, and corrected the curve."""
+
+
+def _chunks(rows: int) -> list[int]:
+    """The calls that feed this many rows."""
+    most = ROW_BUCKETS[-1]
+    return [most] * (rows // most) + [rows % most] * (rows % most > 0)
