@@ -17,6 +17,7 @@ from edgespec.runtime.proposal import Forecast
 _TOLERANCE = 1.02  # a source in use may fall this far behind the alternative
 _HYSTERESIS = 1.05  # one that is not must promise this much more
 _FORGET = 0.95  # of what a source promised, per round since
+_TRIALS = 3  # rounds that a source has to show what it is worth
 _FIRST_WAIT = 8  # rounds until a source that lost is tried again
 _LONGEST_WAIT = 256
 
@@ -76,7 +77,7 @@ def cheapest_row(verify: Seconds, most: int) -> float:
 class Standing:
     """What a source that costs time to ask has promised lately, and when to ask it again.
 
-    Until it was asked once it is worth a try. One that promises less than the alternative rests
+    Its first rounds are trials. Later, one that promises less than the alternative rests
     for twice as long each time (exponential back-off), and one that wins starts anew.
 
     Attributes:
@@ -86,21 +87,16 @@ class Standing:
     def __init__(self) -> None:
         self.probing = False
         self._tokens = self._seconds = 0.0
+        self._trials = _TRIALS
         self._idle = 0
         self._wait = _FIRST_WAIT
         self._in_use = False
 
-    @property
-    def rate(self) -> float | None:
-        """Tokens per second that its rounds promised; None before the first one."""
-        return self._tokens / self._seconds if self._seconds else None
-
     def asks(self, alternative: float) -> bool:
         """Whether to ask it in this round, where something else promises `alternative`/s."""
-        rate = self.rate
         self.probing = False
         factor = 1 / _TOLERANCE if self._in_use else _HYSTERESIS
-        if rate is None or rate > alternative * factor:
+        if self._trials or self._tokens > alternative * factor * self._seconds:
             return True
         self._in_use = False
         self._idle += 1
@@ -109,6 +105,7 @@ class Standing:
 
     def answered(self, forecast: Forecast, alternative: float) -> None:
         """It was asked, and its round promises this."""
+        self._trials = max(0, self._trials - 1)
         keep = _FORGET ** (self._idle + 1)
         self._tokens = self._tokens * keep + forecast.tokens
         self._seconds = self._seconds * keep + forecast.seconds
