@@ -22,6 +22,8 @@ _LAST_SHIFT = 31
 _CHUNK = 16384  # tokens hashed at once, so that the passes stay in the cache
 
 _TABULATED = 8192  # vocabularies up to this size have their noise made as a whole
+_BLOCK = 4  # positions made at once: of small arrays the calls cost more than the elements
+_CACHED_BLOCKS = 4
 _CACHED_POSITIONS = 8
 
 
@@ -29,6 +31,29 @@ def _mix(state: int) -> int:
     for shift, factor in _ROUNDS:
         state = (state ^ (state >> shift)) * factor & _MASK
     return state ^ (state >> _LAST_SHIFT)
+
+
+def _mix_all(states: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """`_mix` of each state, in place; the array must be C-contiguous."""
+    flat = states.reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        for shift, factor in _ROUNDS:
+            part ^= part >> np.uint64(shift)
+            part *= np.uint64(factor)
+        part ^= part >> np.uint64(_LAST_SHIFT)
+    return states
+
+
+def _steps(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """How far each token's state lies behind that of token 0, [n]."""
+    return tokens.astype(np.uint64) * np.uint64(_GAMMA)
+
+
+def _first_state(seed: int, position: int) -> int:
+    """The state of token 0 at one position; mixed, it is the token's bits."""
+    key = _mix(_mix((seed + _GAMMA) & _MASK) + (position + 1) * _GAMMA & _MASK)
+    return (key + _GAMMA) & _MASK
 
 
 def noise_bits(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -42,17 +67,7 @@ def noise_bits(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.N
     Returns:
         [n] uint64, independent over seeds, positions and tokens for all practical purposes.
     """
-    key = _mix(_mix((seed + _GAMMA) & _MASK) + (position + 1) * _GAMMA & _MASK)
-    bits = tokens.astype(np.uint64)
-    for start in range(0, bits.size, _CHUNK):
-        part = bits[start : start + _CHUNK]
-        part *= np.uint64(_GAMMA)
-        part += np.uint64((key + _GAMMA) & _MASK)
-        for shift, factor in _ROUNDS:
-            part ^= part >> np.uint64(shift)
-            part *= np.uint64(factor)
-        part ^= part >> np.uint64(_LAST_SHIFT)
-    return bits
+    return _mix_all(_steps(tokens) + np.uint64(_first_state(seed, position)))
 
 
 def gumbel_of(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
@@ -104,21 +119,28 @@ class Noise:
 
     def __init__(self, seed: int, vocab_size: int) -> None:
         self._seed = seed
-        self._ids = np.arange(vocab_size)
+        self._steps = _steps(np.arange(vocab_size))
         self.tabulated = vocab_size <= _TABULATED
         self.bits = lru_cache(_CACHED_POSITIONS)(self._bits)
-        self._all = lru_cache(_CACHED_POSITIONS)(self._of_all)
+        self._block = lru_cache(_CACHED_BLOCKS)(self._of_block)
 
     def of(self, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """The noise of each token at one position, float64 in the shape of `tokens`."""
         if self.tabulated:
-            found: npt.NDArray[np.float64] = self._all(position).take(tokens)
+            found: npt.NDArray[np.float64] = self.of_all(position).take(tokens)
             return found
         return gumbel(self._seed, position, tokens.ravel()).reshape(tokens.shape)
 
-    def _bits(self, position: int) -> npt.NDArray[np.uint64]:
-        return noise_bits(self._seed, position, self._ids)
+    def of_all(self, position: int) -> npt.NDArray[np.float64]:
+        """The noise of the whole vocabulary at one position, [V] float64; if `tabulated`."""
+        row: npt.NDArray[np.float64] = self._block(position // _BLOCK)[position % _BLOCK]
+        return row
 
-    def _of_all(self, position: int) -> npt.NDArray[np.float64]:
-        """The noise of the whole vocabulary at one position, [V]."""
-        return gumbel_of(self._bits(position))
+    def _bits(self, position: int) -> npt.NDArray[np.uint64]:
+        return _mix_all(self._steps + np.uint64(_first_state(self._seed, position)))
+
+    def _of_block(self, block: int) -> npt.NDArray[np.float64]:
+        """The noise of the whole vocabulary at `_BLOCK` consecutive positions, [_BLOCK, V]."""
+        positions = range(block * _BLOCK, (block + 1) * _BLOCK)
+        firsts = np.array([[_first_state(self._seed, place)] for place in positions], np.uint64)
+        return gumbel_of(_mix_all(self._steps + firsts))

@@ -84,13 +84,16 @@ def rank(
         candidates = _penalized(sampler, candidates, contexts)
     if sampler.options.temperature == 0:
         return _greedy(candidates, k)
-    scores = (candidates.logits - candidates.logits[:, :1]).astype(np.float64)
-    scores /= sampler.options.temperature
+    scores = candidates.logits - candidates.logits[:, :1]
+    if sampler.options.temperature != 1:
+        scores /= sampler.options.temperature
+    perturbed = sampler.noise.of(position, candidates.tokens)
+    perturbed += scores
     outside = _outside_truncation(scores, sampler.options)
-    scores += sampler.noise.of(position, candidates.tokens)
     if outside is not None:
-        scores -= _OUTSIDE * outside
-    return _by_lead(candidates.tokens, scores, k)
+        behind = perturbed[:, 1:]
+        behind -= outside * _OUTSIDE
+    return _by_lead(candidates.tokens, perturbed, k)
 
 
 def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
@@ -104,38 +107,43 @@ def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
 
 def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> list[Ranking]:
     """Rankings from perturbed scores, [n, K] each."""
-    width = scores.shape[1]
-    count = min(max(k, _RIVALS), width)
-    best = scores.argpartition(width - count, axis=1)[:, width - count :]
-    best += np.arange(0, scores.size, width)[:, None]  # places in the flat arrays
-    rows = zip((-scores.take(best)).tolist(), tokens.take(best).tolist(), strict=True)
+    count = max(k, _RIVALS)
+    # Sorting a short row whole costs less than selecting from it and gathering the selection.
+    best = scores.argsort(axis=1)[:, : -count - 1 : -1].tolist()
+    score_at, token_at = scores.data, tokens.data  # single items: cheaper than numpy's own
     rankings = []
-    for row in rows:
-        pairs = sorted(zip(*row, strict=True))  # equal scores: lowest id first
-        weights = [math.exp(pairs[0][0] - score) for score, _ in pairs]
+    for row, columns in enumerate(best):
+        lead = score_at[row, columns[0]]
+        weights = [math.exp(score_at[row, column] - lead) for column in columns]
         total = sum(weights)
-        values = [max(_LEAST_VALUE, weight / total) for weight in weights[:k]]
-        rankings.append(Ranking([token for _, token in pairs[:k]], values))
+        rankings.append(
+            Ranking(
+                [token_at[row, column] for column in columns[:k]],
+                [max(_LEAST_VALUE, weight / total) for weight in weights[:k]],
+            )
+        )
     return rankings
 
 
-def _outside_truncation(scores: Scores, options: SamplingOptions) -> npt.NDArray[np.bool_] | None:
-    """Which candidates fall to the truncation, [n, K]; None where none can.
+def _outside_truncation(
+    scores: npt.NDArray[np.float32], options: SamplingOptions
+) -> npt.NDArray[np.bool_] | None:
+    """Which candidates behind the first fall to the truncation, [n, K - 1]; None where none can.
 
     The candidates stand for the whole distribution: a draft has nothing to propose beyond them.
     """
     outside = None
     if 0 < options.top_k < scores.shape[1]:
-        outside = scores < scores[:, options.top_k - 1 : options.top_k]
+        outside = scores[:, 1:] < scores[:, options.top_k - 1 : options.top_k]
     if options.top_p < 1:
         weights = np.exp(scores)
         if outside is not None:
-            weights[outside] = 0
-        mass = weights.cumsum(axis=1)
-        beyond = mass - weights >= options.top_p * mass[:, -1:]
+            weights[:, 1:][outside] = 0
+        mass = np.add.accumulate(weights, axis=1)
+        beyond = mass[:, :-1] >= options.top_p * mass[:, -1:]
         outside = beyond if outside is None else outside | beyond
     if options.min_p > 0:
-        beyond = scores < math.log(options.min_p)
+        beyond = scores[:, 1:] < math.log(options.min_p)
         outside = beyond if outside is None else outside | beyond
     return outside
 

@@ -22,6 +22,7 @@ from edgespec.runtime.noise import Noise, bits_reaching
 from edgespec.runtime.truncation import Indices, Nucleus, leaders
 
 Logits = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float64]
 
 _HEAD = 64  # likeliest tokens that set the bar for the others
 _DIRECT = 8192  # up to this many tokens, noise for all is cheaper than a short list
@@ -121,20 +122,19 @@ class Sampler:
             DeviceError: If the logits hold a NaN or an infinity, or all of them are masked.
         """
         adjusted, options = self._penalized(logits, context), self.options
+        top = int(adjusted.argmax())
+        peak = _require_finite(adjusted[top])
         if options.temperature == 0:
-            best = int(adjusted.argmax())
-            _require_finite(adjusted[best])
-            return best
-        peak = _require_finite(adjusted.max())
+            return top
+        if self.noise.tabulated:
+            return self._choose_of_few(adjusted, top, position)
         tokens, kept = self._all_ids[: adjusted.size], adjusted
         if options.top_k:
             inside = leaders(kept, options.top_k)
             tokens, kept = tokens[inside], kept[inside]
         if options.top_p < 1:
             nucleus = Nucleus(kept, options.temperature, options.top_p)
-            members = None
-            if not self.noise.tabulated:
-                members = nucleus.members(_HEAD if kept.size > _DIRECT else kept.size)
+            members = nucleus.members(_HEAD if kept.size > _DIRECT else kept.size)
             if members is None:
                 return self._contest(nucleus, kept, peak, tokens, position)
             tokens, kept = tokens[members], kept[members]
@@ -144,7 +144,7 @@ class Sampler:
         if tokens.size > _DIRECT:
             inside = self._short_list(kept, peak, tokens, position, 1)
             tokens, kept = tokens[inside], kept[inside]
-        return int(tokens[self._scores(kept, peak, tokens, position).argmax()])
+        return int(tokens[self._scores(kept, peak, self.noise.of(position, tokens)).argmax()])
 
     @property
     def reads_context(self) -> bool:
@@ -170,6 +170,31 @@ class Sampler:
         penalized: Logits = np.where(logits < 0, logits * penalty, logits / penalty)
         return penalized
 
+    def _choose_of_few(self, logits: Logits, top: int, position: int) -> int:
+        """The choice where noise for all tokens is at hand: few passes, each over all of them.
+
+        The best under noise regardless of top-p are tried in turn: mostly the first is inside.
+        """
+        options, peak = self.options, float(logits[top])
+        scores = self._scores(logits, peak, self.noise.of_all(position)[: logits.size])
+        best = int(scores.argmax())
+        if best == top:
+            return top  # the likeliest token survives every truncation
+        kept, floor = logits, self._floor(peak)
+        if options.top_k:
+            border = float(logits[leaders(logits, options.top_k)].min())
+            kept, floor = np.where(logits < border, -np.inf, logits), max(floor, border)
+        if floor > -math.inf:
+            scores[logits < floor] = -math.inf
+        nucleus = None
+        if options.top_p < 1:
+            nucleus = Nucleus(kept, options.temperature, options.top_p)
+        while True:
+            best = int(scores.argmax())
+            if nucleus is None or nucleus.holds(best):
+                return best
+            scores[best] = -math.inf
+
     def _contest(
         self, nucleus: Nucleus, logits: Logits, peak: float, tokens: Indices, position: int
     ) -> int:
@@ -177,12 +202,12 @@ class Sampler:
 
         The best under noise regardless of it are tried in turn: mostly the first is inside.
         """
-        floor = self._floor(peak) if self.options.min_p else -math.inf
-        count = _CONTENDERS
+        floor, count = self._floor(peak), _CONTENDERS
         while True:
             count = min(count, logits.size)
             inside = self._short_list(logits, peak, tokens, position, count)
-            scores = self._scores(logits[inside], peak, tokens[inside], position)
+            noise = self.noise.of(position, tokens[inside])
+            scores = self._scores(logits[inside], peak, noise)
             for _ in range(count):
                 best = scores.argmax()
                 index = inside[best]
@@ -193,16 +218,15 @@ class Sampler:
 
     def _floor(self, peak: float) -> float:
         """The least logit that min-p keeps (Nguyen et al., 2024)."""
-        return peak + self.options.temperature * math.log(self.options.min_p)
+        options = self.options
+        return peak + options.temperature * math.log(options.min_p) if options.min_p else -math.inf
 
-    def _scores(
-        self, logits: Logits, peak: float, tokens: Indices, position: int
-    ) -> npt.NDArray[np.float64]:
+    def _scores(self, logits: Logits, peak: float, noise: Scores) -> Scores:
         """Log-probability up to a constant, plus noise: [n] float64."""
-        scores = logits.astype(np.float64)
-        scores -= peak
-        scores /= self.options.temperature
-        scores += self.noise.of(position, tokens)
+        scores: Scores = logits - np.float64(peak)
+        if self.options.temperature != 1:
+            scores /= self.options.temperature
+        scores += noise
         return scores
 
     def _short_list(
@@ -213,10 +237,9 @@ class Sampler:
         The likeliest tokens set a bar. No other token is likelier than the last of them, so only
         one with enough noise to lift that one over the bar can be among the best.
         """
-        if self.noise.tabulated:
-            return self._all_ids[: tokens.size]
         head = leaders(logits, max(_HEAD, count))
-        bar = np.sort(self._scores(logits[head], peak, tokens[head], position))[-count]
+        noise = self.noise.of(position, tokens[head])
+        bar = np.sort(self._scores(logits[head], peak, noise))[-count]
         missing = bar - (float(logits[head].min()) - peak) / self.options.temperature
         bits = self.noise.bits(position)
         if tokens.size < bits.size:

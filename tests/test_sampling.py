@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as hf
 
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime.noise import bits_reaching, gumbel, gumbel_of, noise_bits
+from edgespec.runtime.noise import Noise, bits_reaching, gumbel, gumbel_of, noise_bits
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.truncation import Nucleus, leaders
 
 RNG_SEED = 20
+SMALL = 3000  # the noise of the whole vocabulary is made at once
 LARGE = 40_000  # above every threshold between direct and short-listed paths
 
 
@@ -64,6 +65,19 @@ def test_noise_depends_on_seed_position_and_token_alone():
     np.testing.assert_array_equal(gumbel(5, 9, some), whole[some])
     assert (whole != gumbel(5, 10, tokens)).all()
     assert (whole != gumbel(6, 9, tokens)).all()
+
+
+@pytest.mark.parametrize("size", [1, SMALL, LARGE])
+def test_noise_kept_for_a_vocabulary_is_the_same_noise(size):
+    noise = Noise(5, size)
+    assert noise.tabulated == (size <= SMALL)
+    some = np.random.default_rng(0).integers(0, size, (2, 3))
+    for position in (0, 3, 4, 1, 10**6, 63, 0):  # in any order, whatever else was made
+        expected = gumbel(5, position, np.arange(size))
+        np.testing.assert_array_equal(noise.of(position, some), expected[some])
+        np.testing.assert_array_equal(gumbel_of(noise.bits(position)), expected)
+        if noise.tabulated:
+            np.testing.assert_array_equal(noise.of_all(position), expected)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 12345, 2**64 - 1])
@@ -301,6 +315,7 @@ def survivors(row, options):
     return np.sort(order[keep])
 
 
+@pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("kind", ["flat", "nearly flat", "spread", "ties", "peaked"])
 @pytest.mark.parametrize(
     "fields",
@@ -320,35 +335,36 @@ def survivors(row, options):
     ],
     ids=str,
 )
-def test_a_large_vocabulary_gives_what_noise_for_every_survivor_gives(kind, fields):
-    """Direct, short-listed, and where the nucleus is too wide to be listed: always the arg-max."""
+def test_the_choice_is_what_noise_for_every_survivor_gives(kind, fields, size):
+    """By passes over all, direct, short-listed, or with a nucleus too wide to be listed."""
     rng = np.random.default_rng(3)
     for position in range(12):
-        plain = rng.standard_normal(LARGE)
+        plain = rng.standard_normal(size)
         row = {
-            "flat": np.zeros(LARGE),
+            "flat": np.zeros(size),
             "nearly flat": plain * 0.5,
             "spread": plain * 3,
             "ties": np.round(plain * 2) / 2,
             "peaked": plain * 12,
         }[kind].astype(np.float32)
-        sampler = Sampler(SamplingOptions(temperature=0.9, seed=4, **fields), LARGE)
+        sampler = Sampler(SamplingOptions(temperature=0.9, seed=4, **fields), size)
         kept = survivors(row, sampler.options)
         scores = row[kept].astype(np.float64) / 0.9 + gumbel(4, position, kept)
         assert sampler.choose(row, position, []) == kept[scores.argmax()]
 
 
-def test_a_nucleus_that_excludes_what_noise_favours():
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_nucleus_that_excludes_what_noise_favours(size):
     """Most contenders are outside: the likely half has all the mass, the noise is anywhere."""
     rng = np.random.default_rng(6)
     outside = 0
     for position in range(300):
-        row = np.where(np.arange(LARGE) < LARGE // 2, 0.0, -0.5)[rng.permutation(LARGE)]
+        row = np.where(np.arange(size) < size // 2, 0.0, -0.5)[rng.permutation(size)]
         row = row.astype(np.float32)
         for fields in ({"top_p": 0.3}, {"top_p": 0.3, "min_p": 0.9}):
-            sampler = Sampler(SamplingOptions(temperature=1.0, seed=5, **fields), LARGE)
+            sampler = Sampler(SamplingOptions(temperature=1.0, seed=5, **fields), size)
             kept = survivors(row, sampler.options)
-            noise = row + gumbel(5, position, np.arange(LARGE))
+            noise = row + gumbel(5, position, np.arange(size))
             assert sampler.choose(row, position, []) == kept[noise[kept].argmax()]
             favourites = np.argsort(-noise)[:8]
             outside += not np.isin(favourites, kept).any()
