@@ -5,6 +5,9 @@
 Runs the embedded pair (or BUNDLE) and random two-layer pairs with a vocabulary of 151,936, greedy
 and with top-p 0.9, on trees of 8 nodes. The cost is what a result reports: its time after the first
 token less its `engine_ms`, by rounds. A second run with a watch on each step says where it goes.
+
+Then what planning adds with `--draft auto`: on cost curves that are made flat, so that trees have
+16 nodes.
 """
 
 from __future__ import annotations
@@ -27,16 +30,24 @@ from prompts import PYTHON
 from random_pair import RandomPair
 
 from edgespec import LLM
+from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.drafters import ModelDrafter
+from edgespec.runtime.cost import Curve
+from edgespec.runtime.drafters import (
+    LookupDrafter,
+    ModelDrafter,
+    PlannedDrafter,
+    RecyclingDrafter,
+)
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeExecutable
 from edgespec.runtime.engines.openvino import OpenVinoExecutable
 from edgespec.runtime.model import Runner
 from edgespec.runtime.sampling import Sampler
+from edgespec.runtime.selection import Loaded
 from edgespec.runtime.text import StreamDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from edgespec.stream import GenerationResult
 
@@ -47,18 +58,33 @@ _MODES: dict[str, dict[str, Any]] = {
 }
 _VOCABULARY = 151_936
 _RANDOM = {"peaked": 8.0, "flat": 1.0}  # the logits' standard deviation
+_PLANNED_NODES = 16
+_PLANNING_BAR_MS = 0.2
 _PROMPTS = 8
 _PROMPT_TOKENS = 32  # of the random pairs
 _ENGINES = "engines"
-_STEPS: tuple[tuple[str, type, str], ...] = (
+_ENGINE_CALLS: tuple[tuple[str, type, str], ...] = (
     (_ENGINES, OnnxRuntimeExecutable, "run"),
     (_ENGINES, OpenVinoExecutable, "run"),
+)
+_STEPS = (
+    *_ENGINE_CALLS,
     ("draft", ModelDrafter, "draft"),
     ("verify", Runner, "verify"),
     ("choose", Sampler, "choose"),
     ("commit", Runner, "commit"),
     ("observe", ModelDrafter, "observe"),
     ("text", StreamDecoder, "push"),
+)
+_PLANNING_STEPS = (
+    *_ENGINE_CALLS,
+    ("planning", PlannedDrafter, "draft"),
+    ("planning", PlannedDrafter, "observe"),
+    ("looking up", LookupDrafter, "extend"),
+    ("recycling", RecyclingDrafter, "extend"),
+    ("learning", RecyclingDrafter, "observe"),
+    ("model", ModelDrafter, "draft"),
+    ("model", ModelDrafter, "observe"),
 )
 
 
@@ -115,6 +141,12 @@ def main() -> None:
             for c in costs
         ],
     )
+    planning = [_planning(mode, arguments) for mode in _MODES]
+    bar = f"planning wanted: at most {_PLANNING_BAR_MS} ms"
+    print(f"\nauto, up to {_PLANNED_NODES} nodes, ms/round ({bar})\n")
+    print_table(
+        ["mode", *planning[0]], [[m, *p.values()] for m, p in zip(_MODES, planning, strict=True)]
+    )
     print_result(
         "round_cost",
         {
@@ -124,6 +156,8 @@ def main() -> None:
             **_TREE,
             "vocabulary_of_random_pairs": _VOCABULARY,
             "costs": [asdict(cost) for cost in costs],
+            "planning_ms": dict(zip(_MODES, planning, strict=True)),
+            "planning_wanted_ms": _PLANNING_BAR_MS,
         },
     )
 
@@ -138,7 +172,7 @@ def _subjects(arguments: argparse.Namespace) -> Iterator[Subject]:
             target, draft, bundle = (Path(scratch) / part for part in ("target", "draft", "bundle"))
             RandomPair(_VOCABULARY, std).write(target, draft)
             export_bundle(target, bundle, draft, ExportOptions(precision="int8"))
-            llm = LLM(bundle, threads=arguments.threads)
+            llm = LLM(bundle, threads=arguments.threads, draft="model")
             yield Subject(f"random, {name}", llm, prompts.tolist(), bar_ms=3.0)
 
 
@@ -175,15 +209,40 @@ def _outside_ms(result: GenerationResult) -> float:
 
 def _breakdown(subject: Subject, mode: str, new_tokens: int) -> dict[str, float]:
     """Milliseconds a round of each step, from texts of their own: watching costs a little."""
-    watch = _Stopwatch()
-    with ExitStack() as stack:
-        for step in _STEPS:
-            stack.enter_context(watch.on(*step))
-        results = [_generate(subject, mode, turn, new_tokens) for turn in range(_PROMPTS)]
+    results, steps = _watched(_STEPS, lambda turn: _generate(subject, mode, turn, new_tokens))
     rounds = sum(result.rounds for result in results)
-    steps = {name: seconds * 1e3 for name, seconds in watch.seconds.items() if name != _ENGINES}
     steps["rest"] = sum(map(_outside_ms, results)) - sum(steps.values())
     return {name: round(spent / rounds, 3) for name, spent in steps.items()}
+
+
+def _planning(mode: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """Nodes, and milliseconds a round of each step of planning, on the embedded pair."""
+    costs = {bundles.TARGET: Curve({256: {1: 1e-2}}), bundles.DRAFT: Curve({256: {1: 1e-4}})}
+    flat = property(lambda loaded: costs[loaded.role])
+    options = {"max_new_tokens": arguments.new_tokens, "num_assistant_tokens": _PLANNED_NODES}
+    with patch.object(Loaded, "curve", flat), patch.object(Curve, "observe", lambda *_: None):
+        llm = LLM(arguments.bundle, threads=arguments.threads)
+        for prompt in PYTHON:  # so that all sources have something to propose
+            llm.generate(prompt, **options, **_MODES[mode])
+        results, steps = _watched(
+            _PLANNING_STEPS, lambda turn: llm.generate(PYTHON[turn], **options, **_MODES[mode])
+        )
+    rounds = sum(result.rounds for result in results)
+    shares = {name: round(spent / rounds, 3) for name, spent in steps.items()}
+    return {"nodes": round(sum(result.drafted for result in results) / rounds, 1), **shares}
+
+
+def _watched(
+    steps: Sequence[tuple[str, type, str]], make: Callable[[int], GenerationResult]
+) -> tuple[list[GenerationResult], dict[str, float]]:
+    """Texts, and the milliseconds that each step took in them, the engines left out."""
+    watch = _Stopwatch()
+    with ExitStack() as stack:
+        for step in steps:
+            stack.enter_context(watch.on(*step))
+        results = [make(turn) for turn in range(_PROMPTS)]
+    names = dict.fromkeys(name for name, _, _ in steps if name != _ENGINES)
+    return results, {name: watch.seconds[name] * 1e3 for name in names}
 
 
 class _Stopwatch:
