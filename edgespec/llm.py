@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 from collections.abc import Sequence
@@ -13,15 +14,19 @@ import psutil
 from edgespec import bundle as bundles
 from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError
+from edgespec.fitting import device_for, explain, fit
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import GenerationOptions, LoadOptions, checked
 from edgespec.runtime.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter, TreeBudget
 from edgespec.runtime.generate import Limits
-from edgespec.runtime.model import Model
+from edgespec.runtime.memory import Plan, cache_rows
+from edgespec.runtime.model import Model, TextSizes
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.selection import Placement, load_model
 from edgespec.runtime.text import Tokenizer
 from edgespec.stream import GenerationResult, Job, TextStream
+
+_log = logging.getLogger(__name__)
 
 
 class LLM:
@@ -34,6 +39,7 @@ class LLM:
     Attributes:
         bundle: what was loaded.
         tokenizer: its tokenizer.
+        plan: what memory it takes, made before anything was loaded.
         draft: the draft source in use: none, model or lookup.
         context_length: tokens of prompt and output together.
 
@@ -41,6 +47,7 @@ class LLM:
         BundleError: if the bundle cannot be used.
         DeviceError: if a device does not exist or cannot run it.
         InputError: if an option is out of range.
+        MemoryLimitError: if it does not fit memory.
         TypeError: on an unknown option.
     """
 
@@ -48,8 +55,10 @@ class LLM:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
-        self.draft = _draft_source(self.options.draft, self.bundle)
-        self.context_length = _context_length(self.options.context, self.bundle)
+        self.plan = plan_memory(self.bundle, self.options)
+        self.plan.require_fit(str(self.bundle.path))
+        self.draft = self.plan.draft
+        self.context_length = self.plan.context
         self._target = self._load(bundles.TARGET, self.options.device)
         self._draft_model = (
             self._load(bundles.DRAFT, self.options.draft_device) if self.draft == "model" else None
@@ -76,7 +85,9 @@ class LLM:
         """As `generate`, piece by piece: iterate over it, then read its `result`."""
         made = checked(GenerationOptions, options)
         tokens = self._prompt_tokens(prompt)
-        nodes = made.num_assistant_tokens
+        nodes = min(made.num_assistant_tokens, self.plan.max_tree)
+        if nodes < made.num_assistant_tokens and self.draft != "none":
+            _log.warning("draft trees of %d nodes at most, to fit memory", nodes)
         models = (self._target, self._draft_model)
         return TextStream(
             Job(
@@ -104,7 +115,10 @@ class LLM:
         else:
             work = (1 if self.draft == "none" else 1 + defaults.num_assistant_tokens,)
         threads = self.options.threads or _default_threads()
-        return load_model(self.bundle, role, Placement(device, threads, work))
+        place = device_for(self.bundle, self.plan, role, device)
+        model = load_model(self.bundle, role, Placement(place, threads, work))
+        model.sizes = TextSizes(self.plan.prefill_chunk, cache_rows(role, self.context_length))
+        return model
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """The prompt as ids that the model knows and that leave room for a new one."""
@@ -130,6 +144,19 @@ class LLM:
         if self._draft_model is not None:
             return ModelDrafter(self._draft_model)
         return LookupDrafter() if self.draft == "lookup" else NoDrafter()
+
+
+def plan_memory(bundle: Bundle, options: LoadOptions) -> Plan:
+    """What a bundle takes and what of it fits; what gave way is one logged line.
+
+    Raises:
+        DeviceError: if a device is not known.
+        InputError: if an option does not suit the bundle.
+    """
+    draft, context = _draft_source(options.draft, bundle), _context_length(options.context, bundle)
+    plan = fit(bundle, options, draft, context)
+    explain(plan, draft, context)
+    return plan
 
 
 def _draft_source(asked: str, bundle: Bundle) -> str:

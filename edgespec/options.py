@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -11,6 +12,9 @@ from edgespec.runtime.sampling import SamplingOptions
 
 DRAFTS = ("auto", "none", "model", "lookup")
 MAX_DRAFT_TOKENS = ROW_BUCKETS[-1] - 1  # the pending token is a row of the verification too
+MEMORY_HELP = "what may be used, as 2GiB or 900MB (default: what is free)"
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(i?b|)", re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -24,7 +28,10 @@ class LoadOptions:
         draft_device: where the draft model runs; the same names.
         draft: the draft source, one of `DRAFTS`; auto is model if the bundle has one, else lookup.
         threads: for each engine; None: the physical cores that this process may use.
-        context: tokens of prompt and output together; None: what the model was trained for.
+        context: tokens of prompt and output together; None: what the model was trained for, or
+            what memory has room for.
+        memory: what the process may use, anonymous and shared memory together: bytes, or a text
+            such as 2GiB; None: what is free. Kept as bytes.
 
     Raises:
         InputError: if a value is out of range.
@@ -35,11 +42,14 @@ class LoadOptions:
     draft: str = "auto"
     threads: int | None = None
     context: int | None = None
+    memory: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.draft not in DRAFTS:
             raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
-        for name, least in (("threads", 1), ("context", 2)):
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", parse_size(self.memory))
+        for name, least in (("threads", 1), ("context", 2), ("memory", 1)):
             _require_count(name, getattr(self, name), least, optional=True)
 
 
@@ -75,6 +85,25 @@ class GenerationOptions(SamplingOptions):
         if not all(isinstance(text, str) and text for text in stop):
             raise InputError(f"stop is {self.stop!r}: give strings of at least one character")
         object.__setattr__(self, "stop", stop)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a size such as 2GiB, 900MB or 1.5G.
+
+    KB, MB, GB and TB are powers of 1000; KiB to TiB and the letters alone are powers of 1024.
+
+    Raises:
+        InputError: on anything else, a number without a unit among it.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise InputError(f"size {text!r} is not known: give a number and a unit, as 2GiB or 900MB")
+    number, prefix, rest = found.groups()
+    base = 1000 if rest.lower() == "b" else 1024
+    size = int(float(number) * base ** ("kmgt".index(prefix.lower()) + 1))
+    if size < 1:
+        raise InputError(f"size {text!r} is less than a byte: give more")
+    return size
 
 
 def checked(kind: type[T], options: dict[str, Any]) -> T:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
-from edgespec.options import DRAFTS, GenerationOptions, LoadOptions, checked
+from edgespec.options import DRAFTS, MEMORY_HELP, GenerationOptions, LoadOptions, checked
 
 if TYPE_CHECKING:
     from edgespec.llm import LLM
@@ -91,6 +91,7 @@ def _add_device_options(group: argparse._ArgumentGroup) -> None:
     _add(group, "draft_device", "where the draft model runs", kind=str)
     _add(group, "threads", "of each engine (default: physical cores)")
     _add(group, "context", "tokens of prompt and output (default: what the model was made for)")
+    group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
 
 
 def _add(
