@@ -111,15 +111,19 @@ class Watched:
     peak_mib: float
 
 
-def watch(command: Sequence[str]) -> Watched:
+def watch(command: Sequence[str], quiet: bool = False) -> Watched:
     """Run a command and poll its memory; pages of mapped files do not count. Linux only.
+
+    Args:
+        command: The program and its arguments.
+        quiet: Whether to drop what it prints to stdout.
 
     Raises:
         subprocess.CalledProcessError: The command failed.
     """
     peak = 0
     start = time.perf_counter()
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None) as process:
         while process.poll() is None:
             peak = max(peak, memory(process.pid))
             time.sleep(_POLL_SECONDS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +73,9 @@ class RandomPair:
         """One word a token, decoded by bytes as in most large vocabularies."""
         words = {f"Ġw{number}": number for number in range(self.vocab_size)}
         tokenizer = Tokenizer(models.WordLevel(words, unk_token="Ġw0"))
+        bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        words_of_text = pre_tokenizers.Split(Regex(" w[0-9]+"), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words_of_text, bytes_of_words])
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
 

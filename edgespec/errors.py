@@ -35,3 +35,9 @@ class ExportError(EdgespecError):
 
 class DeviceError(EdgespecError):
     """A device or engine that does not exist here or cannot run the model."""
+
+
+class MemoryLimitError(EdgespecError):
+    """Something that does not fit the memory it may use; the message has the numbers."""
+
+    exit_code = 3

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import operator
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from edgespec import bundle as bundles
-from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError
+from edgespec.fitting import fit, placements
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import (
-    DEFAULT_TREE_WIDTH,
-    FIXED_DRAFT_TOKENS,
-    PLANNED_DRAFT_TOKENS,
     RECYCLING_DRAFTS,
     GenerationOptions,
     LoadOptions,
     checked,
+    default_tree,
 )
 from edgespec.runtime.drafters import (
     Drafter,
@@ -37,11 +33,15 @@ from edgespec.runtime.drafters import (
     WeighedSource,
 )
 from edgespec.runtime.generate import Limits
+from edgespec.runtime.memory import cache_rows
+from edgespec.runtime.model import TextSizes
 from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.selection import Placement, load_models
+from edgespec.runtime.selection import load_models
 from edgespec.runtime.successors import Successors
 from edgespec.runtime.text import Tokenizer
 from edgespec.stream import GenerationResult, Job, TextStream
+
+_log = logging.getLogger(__name__)
 
 # Accepted tokens that a level of the draft model must promise where nothing is planned: below
 # this, its call costs more than it saves on every pair measured.
@@ -58,6 +58,7 @@ class LLM:
     Attributes:
         bundle: what was loaded.
         tokenizer: its tokenizer.
+        plan: what memory it takes, made before anything was loaded.
         draft: the draft source in use, one of `DRAFTS`.
         context_length: tokens of prompt and output together.
 
@@ -65,6 +66,7 @@ class LLM:
         BundleError: if the bundle cannot be used.
         DeviceError: if a device does not exist or cannot run it.
         InputError: if an option is out of range.
+        MemoryLimitError: if it does not fit memory.
         TypeError: on an unknown option.
     """
 
@@ -72,10 +74,15 @@ class LLM:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
-        self.draft = _require_source(self.options.draft, self.bundle)
-        self.context_length = _context_length(self.options.context, self.bundle)
+        self.plan = fit(self.bundle, self.options)
+        self.plan.require_fit(str(self.bundle.path))
+        self.draft = self.options.draft
+        self.context_length = self.plan.context
         self.forget()
-        self._loaded = load_models(self.bundle, self._placements())
+        self._loaded = load_models(self.bundle, placements(self.bundle, self.options, self.plan))
+        for role, loaded in self._loaded.items():
+            rows = cache_rows(role, self.context_length)
+            loaded.model.sizes = TextSizes(self.plan.prefill_chunk, rows)
         self._target = self._loaded[bundles.TARGET].model
         draft = self._loaded.get(bundles.DRAFT)
         self._draft_model = draft.model if draft else None
@@ -103,7 +110,10 @@ class LLM:
         tokens = self._prompt_tokens(prompt)
         nodes = made.num_assistant_tokens
         if nodes is None:
-            nodes = PLANNED_DRAFT_TOKENS if self.draft == "auto" else FIXED_DRAFT_TOKENS
+            nodes = default_tree(self.draft)
+        if nodes > self.plan.max_tree and self.draft != "none":
+            nodes = self.plan.max_tree
+            _log.warning("draft trees of %d nodes at most, to fit memory", nodes)
         models = (self._target, self._draft_model)
         return TextStream(
             Job(
@@ -147,17 +157,6 @@ class LLM:
             return None
         return "hot" if len(self._experience.successors) else "cold"
 
-    def _placements(self) -> dict[str, Placement]:
-        """Where roles run; an engine is chosen by the calls of a usual round."""
-        options = self.options
-        threads = options.threads or default_threads()
-        rows = 1 if self.draft == "none" else 1 + FIXED_DRAFT_TOKENS
-        placements = {bundles.TARGET: Placement(options.device, threads, (rows,))}
-        if self.draft == "model" or (self.draft == "auto" and self.bundle.draft):
-            levels = (1, DEFAULT_TREE_WIDTH, DEFAULT_TREE_WIDTH)
-            placements[bundles.DRAFT] = Placement(options.draft_device, threads, levels)
-        return placements
-
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """The prompt as ids that the model knows and that leave room for a new one."""
         if isinstance(prompt, str):
@@ -197,26 +196,3 @@ class LLM:
         if self.draft == "auto":
             return PlannedDrafter(sources, self._loaded[bundles.TARGET].curve)
         return drafters[self.draft]
-
-
-def _require_source(asked: str, bundle: Bundle) -> str:
-    if asked == "model" and bundle.draft is None:
-        raise InputError(
-            f"{bundle.path} has no draft model: export it with --draft, or use --draft lookup"
-        )
-    return asked
-
-
-def _context_length(asked: int | None, bundle: Bundle) -> int:
-    trained = bundle.target.context_length
-    if asked is not None and asked > trained:
-        raise InputError(f"context is {asked}: the model was made for {trained} tokens at most")
-    return asked or trained
-
-
-def default_threads() -> int:
-    """Physical cores that this process may use: a second thread per core slows matmuls down."""
-    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        return min(physical, len(os.sched_getaffinity(0)))
-    return physical

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,9 @@ FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
 MAX_DRAFT_TOKENS = ROW_BUCKETS[-1] - 1  # the pending token is a row of the verification too
+MEMORY_HELP = "what may be used, as 2GiB or 900MB (default: what is free)"
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(i?b|)", re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -31,7 +35,10 @@ class LoadOptions:
         draft_memory: a file of what recycling learned, to start from if it exists; None: from
             nothing. `LLM.save_draft_memory` writes it.
         threads: for each engine; None: the physical cores that this process may use.
-        context: tokens of prompt and output together; None: what the model was trained for.
+        context: tokens of prompt and output together; None: what the model was trained for, or
+            what memory has room for.
+        memory: what the process may use, anonymous and shared memory together: bytes, or a text
+            such as 2GiB; None: what is free. Kept as bytes.
 
     Raises:
         InputError: if a value is out of range.
@@ -43,6 +50,7 @@ class LoadOptions:
     draft_memory: str | Path | None = None
     threads: int | None = None
     context: int | None = None
+    memory: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.draft not in DRAFTS:
@@ -52,7 +60,9 @@ class LoadOptions:
                 f"draft_memory is given with draft {self.draft!r}, which has none: "
                 f"use one of {', '.join(RECYCLING_DRAFTS)}"
             )
-        for name, least in (("threads", 1), ("context", 2)):
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", parse_size(self.memory))
+        for name, least in (("threads", 1), ("context", 2), ("memory", 1)):
             _require_count(name, getattr(self, name), least, optional=True)
 
 
@@ -88,6 +98,30 @@ class GenerationOptions(SamplingOptions):
         if not all(isinstance(text, str) and text for text in stop):
             raise InputError(f"stop is {self.stop!r}: give strings of at least one character")
         object.__setattr__(self, "stop", stop)
+
+
+def default_tree(draft: str) -> int:
+    """Nodes of a draft tree at most where the user says nothing: planned ones are cut to pay."""
+    return PLANNED_DRAFT_TOKENS if draft == "auto" else FIXED_DRAFT_TOKENS
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a size such as 2GiB, 900MB or 1.5G.
+
+    KB, MB, GB and TB are powers of 1000; KiB to TiB and the letters alone are powers of 1024.
+
+    Raises:
+        InputError: on anything else, a number without a unit among it.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise InputError(f"size {text!r} is not known: give a number and a unit, as 2GiB or 900MB")
+    number, prefix, rest = found.groups()
+    base = 1000 if rest.lower() == "b" else 1024
+    size = int(float(number) * base ** ("kmgt".index(prefix.lower()) + 1))
+    if size < 1:
+        raise InputError(f"size {text!r} is less than a byte: give more")
+    return size
 
 
 def checked(kind: type[T], options: dict[str, Any]) -> T:

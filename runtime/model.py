@@ -21,6 +21,19 @@ Results = Mapping[str, Array]
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
 
 
+@dataclass(frozen=True)
+class TextSizes:
+    """How large texts and the calls that read them get, so that memory holds them.
+
+    Attributes:
+        prefill_chunk: rows of one call that reads a text, one of `ROW_BUCKETS`.
+        cache_rows: rows that a cache is expected to grow to; 0: not known.
+    """
+
+    prefill_chunk: int = ROW_BUCKETS[-1]
+    cache_rows: int = 0
+
+
 class Model:
     """One role of a bundle, compiled; shared by any number of texts, one call at a time.
 
@@ -28,6 +41,7 @@ class Model:
         role: the manifest's description.
         device: where it runs, as `engine:device`.
         seconds: time spent inside the engine so far.
+        sizes: of the texts to come.
     """
 
     def __init__(self, role: Role, executable: Executable, device: str) -> None:
@@ -35,6 +49,7 @@ class Model:
         self.device = device
         self.seconds = 0.0
         self.executable = executable
+        self.sizes = TextSizes()
         self._feeds: dict[tuple[int, int, int], _Feeds] = {}
         self._rope = _Rope(role)
 
@@ -106,7 +121,7 @@ class Runner:
         self.model = model
         self.length = 0
         self.scratch = 0
-        self._cache = model.executable.new_cache(capacity_bucket(1))
+        self._cache = model.executable.new_cache(capacity_bucket(1), model.sizes.cache_rows)
         self._outputs: StageOutputs | None = None
 
     def prefill(self, tokens: Sequence[int]) -> Results:
@@ -116,7 +131,7 @@ class Runner:
             The graph's results for the last one, [1, …] each, valid until the next call.
         """
         self.scratch = 0
-        chunk = ROW_BUCKETS[-1]
+        chunk = self.model.sizes.prefill_chunk
         for start in range(0, len(tokens), chunk):
             part = tokens[start : start + chunk]
             causal = _CAUSAL[: len(part), : len(part)]
@@ -161,9 +176,6 @@ class Runner:
 
     def _run(self, rows: Rows, last_only: bool) -> StageOutputs:
         n = len(rows.tokens)
-        used = self.length + self.scratch
-        if used + n > self._cache.capacity:
-            self._cache.grow(capacity_bucket(used + n))
         bucket = row_bucket(n)
         feeds = self.model.feeds(bucket, self._cache.capacity, 1 if last_only else bucket)
         feeds.fill(rows, self.length, self.scratch, last_only)
@@ -174,6 +186,8 @@ class Runner:
 
     def _store(self, rows: Sequence[int], start: int) -> None:
         assert self._outputs is not None
+        if start + len(rows) > self._cache.capacity:
+            self._cache.grow(capacity_bucket(start + len(rows)))
         self._cache.write(self._outputs.new_kv, rows, start)
 
 
@@ -184,7 +198,7 @@ class _Feeds:
         rows, capacity, logit_rows = shape
         self._capacity = capacity
         self._off = np.float32(role.bias_off)
-        self._rope_table = rope.table(capacity)
+        self._rope_table = rope.table(capacity + rows)
         self._places = np.zeros((2, rows), np.int64)  # ids and positions
         self._rope = np.zeros((2, rows, role.head_dim), np.float32)
         self._bias = np.full((rows, capacity + rows), self._off, np.float32)
@@ -203,7 +217,7 @@ class _Feeds:
         n, capacity, bias = len(rows.tokens), self._capacity, self._bias
         self._places[:, :n] = rows.tokens, rows.depths
         positions = self._places[1] + length
-        # Positions are below the capacity; what padding holds there does not matter.
+        # Real rows lie within the table; what padding holds there does not matter.
         self._rope_table.take(positions, axis=1, out=self._rope, mode="clip")
         bias.fill(self._off)
         bias[:n, :length] = 0
@@ -231,7 +245,6 @@ class _Rope:
         """The table for `positions` positions at least."""
         if positions > self._table.shape[1]:
             angles = np.arange(positions, dtype=np.float64)[:, None] * self._inv_freq
-            cos, sin = np.cos(angles), np.sin(angles)
-            halves = [np.concatenate([cos, cos], axis=1), np.concatenate([-sin, sin], axis=1)]
-            self._table = np.stack(halves).astype(np.float32)
+            cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+            self._table = np.stack([np.hstack([cos, cos]), np.hstack([-sin, sin])])
         return self._table

@@ -102,7 +102,7 @@ def choose(bundle: Bundle, placements: Mapping[str, Placement]) -> dict[str, tup
         DeviceError: if a device is not known, or no engine takes a role.
     """
     devices = {placement.device for placement in placements.values()}
-    behind = {name: cpu_engines() if name == "cpu" else [engine(name)] for name in devices}
+    behind = {name: engines_of(name) for name in devices}
     engines = {role: behind[placement.device] for role, placement in placements.items()}
     compared = {role: at for role, at in placements.items() if len(engines[role]) > 1}
     found = _profiles(bundle, compared, engines)
@@ -112,6 +112,31 @@ def choose(bundle: Bundle, placements: Mapping[str, Placement]) -> dict[str, tup
         else tuple(Candidate(only, None) for only in engines[role])
         for role, placement in placements.items()
     }
+
+
+def known_order(bundle: Bundle, role: str, placement: Placement) -> tuple[Engine, ...]:
+    """The engines of a role, the cheapest first; none while they have not all been measured.
+
+    Raises:
+        DeviceError: if the device is not known, or no engine takes the role.
+    """
+    engines = engines_of(placement.device)
+    if len(engines) == 1:
+        return tuple(engines)
+    found = [profiles.recall(bundle, role, each, placement.threads) for each in engines]
+    if None in found:
+        return ()
+    candidates = list(map(Candidate, engines, found))
+    return tuple(candidate.engine for candidate in _ranked(role, placement, candidates))
+
+
+def engines_of(device: str) -> list[Engine]:
+    """The engines behind a device.
+
+    Raises:
+        DeviceError: if it is not known, or no engine for it is installed.
+    """
+    return cpu_engines() if device == "cpu" else [engine(device)]
 
 
 def cpu_engines() -> list[Engine]:

@@ -11,7 +11,7 @@ from pairs import ENGINES
 from edgespec import bundle as bundles
 from edgespec.cli import plots
 from edgespec.cli.plots import text_plot
-from edgespec.llm import default_threads
+from edgespec.fitting import default_threads
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime import profiles, profiling
 from edgespec.runtime.engines import engine

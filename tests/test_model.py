@@ -104,9 +104,10 @@ def operations(draw):
     return steps
 
 
-@given(operations(), st.sampled_from(["float32", "float16"]))
-def test_the_cache_is_an_array_of_rows(steps, dtype):
-    cache, rng = HostCache(replace(STAGE, kv_dtype=dtype), 6), np.random.default_rng(0)
+@given(operations(), st.sampled_from(["float32", "float16"]), st.sampled_from([0, 20, 200]))
+def test_the_cache_is_an_array_of_rows(steps, dtype, most):
+    """Whatever room was set aside: none, some of what is needed, or all."""
+    cache, rng = HostCache(replace(STAGE, kv_dtype=dtype), 6, most), np.random.default_rng(0)
     expected = [np.zeros((2, 2, 3, 4), dtype) for _ in range(6)]
     for kind, rows, start in steps:
         if kind == "grow":
@@ -131,7 +132,7 @@ def test_the_cache_is_an_array_of_rows(steps, dtype):
 
 
 def test_only_growth_makes_new_views():
-    cache = HostCache(STAGE, 4)
+    cache = HostCache(STAGE, 4, 0)
     before = cache.views
     cache.write(np.ones((2, 2, 3, 2, 4), np.float32), [0, 1], 0)
     cache.move([1], 0)

@@ -21,6 +21,7 @@ COMMANDS = {
     "export": "make a bundle from a checkpoint",
     "inspect": "show what a bundle holds",
     "profile": "measure what calls of a bundle's models cost on this machine",
+    "plan": "show what memory a bundle takes, without loading it",
 }
 """Each is a module of this package with `configure(parser)` and `execute(arguments) -> int`."""
 
@@ -38,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: what follows the program's name; None: that of this process.
 
     Returns:
-        0; 2 for bad input; 130 if interrupted; 141 if nobody reads the output any more; 1 for a
-        fault of ours.
+        0; 2 for bad input; 3 for what does not fit memory; 130 if interrupted; 141 if nobody reads
+        the output any more; 1 for a fault of ours.
 
     Raises:
         SystemExit: after `--help` and `--version`.

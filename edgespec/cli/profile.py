@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
         check_png(arguments.png)
     bundle = bundles.load(arguments.bundle)
 
-    from edgespec.llm import default_threads
+    from edgespec.fitting import default_threads
 
     engines = _engines(arguments.device or [_CPU])
     measured = _measure(bundle, engines, options.threads or default_threads())

@@ -20,6 +20,7 @@ from edgespec.errors import InputError
 from edgespec.options import (
     DRAFTS,
     FIXED_DRAFT_TOKENS,
+    MEMORY_HELP,
     PLANNED_DRAFT_TOKENS,
     GenerationOptions,
     LoadOptions,
@@ -121,6 +122,7 @@ def _add_device_options(group: argparse._ArgumentGroup) -> None:
     _add(group, "draft_device", "where the draft model runs", kind=str)
     _add(group, "threads", "of each engine (default: physical cores)")
     _add(group, "context", "tokens of prompt and output (default: what the model was made for)")
+    group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
 
 
 def _add(

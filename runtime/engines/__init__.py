@@ -8,20 +8,26 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
+    CallSizes,
     Engine,
     Executable,
+    Footprint,
     StageFile,
     StageOutputs,
+    StageSizes,
 )
 
 __all__ = [
     "CPU_ENGINES",
     "Array",
     "Cache",
+    "CallSizes",
     "Engine",
     "Executable",
+    "Footprint",
     "StageFile",
     "StageOutputs",
+    "StageSizes",
     "engine",
 ]
 

@@ -73,8 +73,13 @@ class Cache(Protocol):
 class Executable(Protocol):
     """A compiled stage: stateless, so that any number of texts share it."""
 
-    def new_cache(self, capacity: int) -> Cache:
-        """An empty cache on this executable's device."""
+    def new_cache(self, capacity: int, most: int) -> Cache:
+        """An empty cache on this executable's device.
+
+        Args:
+            capacity: rows it has at first.
+            most: rows it is expected to grow to, so that room can be set aside; 0: not known.
+        """
 
     def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
         """One call over the S rows that `feeds` describe.
@@ -84,6 +89,78 @@ class Executable(Protocol):
                 call of the same shape the same mapping comes again, its arrays filled anew.
             cache: from this executable's `new_cache`.
         """
+
+
+@dataclass(frozen=True)
+class StageSizes:
+    """What a stage is made of, as far as its memory depends on it.
+
+    Attributes:
+        matmul_bytes: of its data, what matrix products read.
+        embedding_bytes: of its data, what the embedding reads; with `tied` the products read the
+            same bytes.
+        tied: the output projection is the embedding.
+        precision: of the weights: int4, int8, fp16 or fp32.
+        block_size: quantized weights that share a scale; 0 where there are none.
+        layers: decoder layers.
+        hidden: width of the residual stream.
+        intermediate: width of the MLP.
+        heads: of the queries.
+        kv_width: KV heads times their width.
+        kv_bytes: of one cached number.
+        vocab: logits of a row.
+        result_bytes: of a row of results: its logits, or what the graph makes of them.
+    """
+
+    matmul_bytes: int
+    embedding_bytes: int
+    tied: bool
+    precision: str
+    block_size: int
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_width: int
+    kv_bytes: int
+    vocab: int
+    result_bytes: int
+
+
+@dataclass(frozen=True)
+class CallSizes:
+    """The largest calls that a stage gets.
+
+    Attributes:
+        rows: S of the longest call, as a bucket.
+        capacity: C, rows of the cache.
+        logit_rows: R, as a bucket.
+    """
+
+    rows: int
+    capacity: int
+    logit_rows: int
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory that an engine takes for a stage, in bytes, anonymous but for `mapped`.
+
+    Attributes:
+        weights: in the form the bundle has them, or widened.
+        repacked: in the engine's own layout.
+        mapped: file-backed pages, which the system can take back.
+        logits: results of the calls.
+        workspace: the compiled graph, and what its operators need during a call.
+        loading: taken for a while at load, on top of weights and repacked.
+    """
+
+    weights: int
+    repacked: int
+    mapped: int
+    logits: int
+    workspace: int
+    loading: int
 
 
 class Engine(Protocol):
@@ -103,3 +180,17 @@ class Engine(Protocol):
         Raises:
             DeviceError: if the engine refuses it.
         """
+
+    @property
+    def memory(self) -> str:
+        """Whose memory it takes: cpu, or a device with memory of its own."""
+
+    @property
+    def library_bytes(self) -> int:
+        """Anonymous memory of the library itself, once a process."""
+
+    def available_bytes(self) -> int:
+        """What is free in that memory, for this process."""
+
+    def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
+        """What a stage takes, known before it is loaded; never less for larger sizes."""

@@ -1,13 +1,68 @@
-"""The KV cache in host memory, which all CPU engines share."""
+"""What all CPU engines share: the KV cache in host memory, and what is free of that."""
 
 from __future__ import annotations
 
+import ctypes
+import math
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 import numpy as np
+import psutil
 
-from edgespec.runtime.engines.base import Array, StageFile
+from edgespec.runtime.engines.base import Array, CallSizes, StageFile, StageSizes
+
+MIB = 1 << 20
+
+# glibc keeps freed blocks below a threshold, which it raises with every larger block it sees.
+_MMAP_THRESHOLD = -3
+_KEPT_BELOW = 2 * MIB
+
+# Files of a control group that say what it may use and what it uses.
+_CGROUP_LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+class HostEngine:
+    """Where the engines on the CPU take their memory from."""
+
+    memory = "cpu"
+
+    def __init__(self) -> None:
+        _return_freed_memory()
+
+    def available_bytes(self) -> int:
+        """See `Engine`. Counts a limit on the process's control group, as containers have."""
+        free = int(psutil.virtual_memory().available)
+        for limit, used in _CGROUP_LIMITS:
+            with suppress(OSError, ValueError):  # no such group, or "max"
+                free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
+        return max(free, 0)
+
+
+def score_bytes(stage: StageSizes, calls: CallSizes) -> int:
+    """Attention scores of one layer for the longest call, [H, S, C+S] float32."""
+    return 4 * stage.heads * calls.rows * (calls.capacity + calls.rows)
+
+
+def layer_cache_bytes(stage: StageSizes, calls: CallSizes) -> int:
+    """Keys and values of one layer in float32: what an operator may copy of the cache."""
+    return 4 * 2 * stage.kv_width * calls.capacity
+
+
+def activation_bytes(stage: StageSizes, calls: CallSizes) -> int:
+    """What else the longest call holds at a time, in float32 but for the keys and values.
+
+    Of each row: the keys and values of all layers, twice, since the graph joins them; six vectors
+    of the hidden size and three of the MLP's.
+    """
+    new_kv = 2 * 2 * stage.layers * stage.kv_width * stage.kv_bytes
+    return calls.rows * (new_kv + 4 * (6 * stage.hidden + 3 * stage.intermediate))
 
 
 class HostCache:
@@ -18,22 +73,32 @@ class HostCache:
             every growth, so that engines can tell by identity whether to bind again.
     """
 
-    def __init__(self, stage: StageFile, capacity: int) -> None:
+    def __init__(self, stage: StageFile, capacity: int, most: int) -> None:
         layers, pair, heads, width = stage.cache_shape
-        # Zeros, because a NaN in a masked row would poison every logit.
-        self._rows = np.zeros((layers, pair, heads, capacity, width), stage.kv_dtype)
+        # Zeros, because a NaN in a masked row would poison every logit. All room at once, since
+        # the system gives memory only as it is written: growing then needs no second copy.
+        room = layers * pair * heads * max(capacity, most) * width
+        self._room = np.zeros(room, stage.kv_dtype)
+        self._rows = self._lay_out((layers, pair, heads, capacity, width))
         self.views = self._make_views()
 
     @property
     def capacity(self) -> int:
         """C, in rows."""
-        return self._rows.shape[3]
+        return int(self._rows.shape[3])
 
     def grow(self, capacity: int) -> None:
         """See `Cache`."""
         old = self._rows
-        self._rows = np.zeros((*old.shape[:3], capacity, old.shape[4]), old.dtype)
-        self._rows[:, :, :, : old.shape[3]] = old
+        shape = (*old.shape[:3], capacity, old.shape[4])
+        if math.prod(shape) > self._room.size:
+            self._room = np.zeros(math.prod(shape), old.dtype)
+        self._rows = self._lay_out(shape)
+        kept = old.shape[3]
+        # The last block first: each moves up, to where only later ones were.
+        for place in reversed(list(np.ndindex(old.shape[:3]))):
+            self._rows[place][:kept] = old[place]
+            self._rows[place][kept:] = 0
         self.views = self._make_views()
 
     def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
@@ -50,6 +115,9 @@ class HostCache:
             if run_start != start + offset:
                 target = self._rows[:, :, :, start + offset : start + offset + run_length]
                 target[...] = self._rows[:, :, :, run_start : run_start + run_length]
+
+    def _lay_out(self, shape: tuple[int, ...]) -> Array:
+        return self._room[: math.prod(shape)].reshape(shape)
 
     def _make_views(self) -> dict[str, Array]:
         return {
@@ -71,3 +139,16 @@ def _runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
         else:
             runs.append((row, 1, offset))
     return runs
+
+
+def _return_freed_memory() -> None:
+    """Have freed memory go back to the system: now, and later whatever is large.
+
+    Tokenizers and engines leave large blocks behind when they load and when shapes change, which
+    glibc would keep. Other systems give them back by themselves.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library
+            libc = ctypes.CDLL(None)
+            libc.mallopt(_MMAP_THRESHOLD, _KEPT_BELOW)
+            libc.malloc_trim(0)

@@ -9,15 +9,35 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.base import Array, Cache, StageFile, StageOutputs
-from edgespec.runtime.engines.host import HostCache
+from edgespec.runtime.engines.base import (
+    Array,
+    Cache,
+    CallSizes,
+    Footprint,
+    StageFile,
+    StageOutputs,
+    StageSizes,
+)
+from edgespec.runtime.engines.host import (
+    MIB,
+    HostCache,
+    HostEngine,
+    activation_bytes,
+    layer_cache_bytes,
+    score_bytes,
+)
+
+# Measured with benchmarks/memory.py (ONNX Runtime 1.31, x86-64).
+_GRAPH_BYTES = MIB
+_LAYER_BYTES = 7 * MIB // 10
 
 
-class OnnxRuntimeCpu:
+class OnnxRuntimeCpu(HostEngine):
     """The CPU execution provider."""
 
     name = "onnxruntime:cpu"
     version: str = ort.__version__
+    library_bytes = 8 * MIB
 
     def compile(self, stage: StageFile, threads: int) -> OnnxRuntimeExecutable:
         """See `Engine`."""
@@ -25,6 +45,8 @@ class OnnxRuntimeCpu:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        # A pattern is planned for every shape and holds room for all of its tensors at once.
+        options.enable_mem_pattern = False
         # Threads spin inside a call, where the next operator is microseconds away, and sleep
         # between calls, where another session or engine wants the cores.
         options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -39,6 +61,34 @@ class OnnxRuntimeCpu:
             ) from error
         return OnnxRuntimeExecutable(session, stage)
 
+    def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
+        """See `Engine`.
+
+        Every weight of a product is packed into memory of its own and the file's pages are let
+        go; only the embedding stays mapped. Half precision is widened first, one tensor at a time.
+        """
+        repacked, widened, loading = stage.matmul_bytes, 0, 0
+        if stage.block_size:  # packing adds the float32 sum of each block to its float32 scale
+            block = stage.block_size * int(stage.precision[3:]) // 8 + 4
+            repacked += 4 * stage.matmul_bytes // block
+        elif stage.precision == "fp16":
+            repacked *= 2
+            widened = 2 * stage.embedding_bytes if stage.tied else 0
+            loading = 4 * stage.hidden * max(stage.intermediate, stage.vocab)
+        return Footprint(
+            weights=widened,
+            repacked=repacked,
+            mapped=stage.embedding_bytes,
+            # Results have a buffer for each bucket, which together have twice the largest's rows.
+            logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes),
+            workspace=3 * score_bytes(stage, calls)
+            + 3 * activation_bytes(stage, calls) // 4
+            + layer_cache_bytes(stage, calls) // 2
+            + _GRAPH_BYTES
+            + _LAYER_BYTES * stage.layers,
+            loading=loading,
+        )
+
 
 class OnnxRuntimeExecutable:
     """A session with a binding for each shape, made when the shape first comes."""
@@ -49,9 +99,9 @@ class OnnxRuntimeExecutable:
         self._views: dict[str, Array] | None = None
         self._bindings: dict[int, _Binding] = {}
 
-    def new_cache(self, capacity: int) -> HostCache:
+    def new_cache(self, capacity: int, most: int) -> HostCache:
         """See `Executable`."""
-        return HostCache(self._stage, capacity)
+        return HostCache(self._stage, capacity, most)
 
     def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
         """See `Executable`."""

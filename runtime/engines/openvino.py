@@ -13,21 +13,42 @@ import openvino as ov
 
 from edgespec.cachedir import cache_folder
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.base import Array, Cache, StageFile, StageOutputs
-from edgespec.runtime.engines.host import HostCache
+from edgespec.runtime.engines.base import (
+    Array,
+    Cache,
+    CallSizes,
+    Footprint,
+    StageFile,
+    StageOutputs,
+    StageSizes,
+)
+from edgespec.runtime.engines.host import (
+    MIB,
+    HostCache,
+    HostEngine,
+    activation_bytes,
+    layer_cache_bytes,
+    score_bytes,
+)
 
-# Reading ONNX peaks at three times the weights in memory, reading OpenVINO's own format at two,
-# half of it file-backed. Below this size (bytes) nobody notices.
-_CONVERT_FROM = 128 << 20
+# From ONNX, quantized weights are copied before they are packed; from OpenVINO's own format they
+# are mapped, which spares memory of their size. Below this size (bytes) nobody notices.
+_CONVERT_FROM = 16 * MIB
+
+# Measured with benchmarks/memory.py (OpenVINO 2026.4, x86-64).
+_GRAPH_BYTES = MIB
+_LAYER_BYTES = 11 * MIB // 4
+_CONVERTER_BYTES = 60 * MIB  # of the process that converts, beside the weights
 
 _log = logging.getLogger(__name__)
 
 
-class OpenVinoCpu:
+class OpenVinoCpu(HostEngine):
     """The CPU plug-in."""
 
     name = "openvino:cpu"
     version: str = ov.__version__
+    library_bytes = 22 * MIB
 
     def compile(self, stage: StageFile, threads: int) -> OpenVinoExecutable:
         """See `Engine`."""
@@ -50,6 +71,34 @@ class OpenVinoCpu:
             ) from error
         return OpenVinoExecutable(compiled, stage)
 
+    def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
+        """See `Engine`.
+
+        The file stays mapped, and products read packed copies of their weights. Half precision is
+        widened and then packed; small quantized stages are read from ONNX, with a copy more.
+        """
+        data = stage.matmul_bytes + (0 if stage.tied else stage.embedding_bytes)
+        weights, repacked, loading = 0, stage.matmul_bytes, 0
+        if stage.block_size and data >= _CONVERT_FROM:
+            loading = _CONVERTER_BYTES
+        elif stage.block_size:
+            weights = stage.matmul_bytes
+        elif stage.precision == "fp16":
+            weights = 2 * data + (2 * stage.embedding_bytes if stage.tied else 0)
+            repacked *= 2
+        return Footprint(
+            weights=weights,
+            repacked=repacked,
+            mapped=data,
+            logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes),
+            workspace=17 * score_bytes(stage, calls) // 2
+            + 2 * activation_bytes(stage, calls) // 5
+            + 3 * layer_cache_bytes(stage, calls) // 4
+            + _GRAPH_BYTES
+            + _LAYER_BYTES * stage.layers,
+            loading=loading,
+        )
+
 
 class OpenVinoExecutable:
     """A compiled model with one infer request whose tensors are set once."""
@@ -62,9 +111,9 @@ class OpenVinoExecutable:
         self._bound: dict[str, Array] = {}
         self._views: dict[str, Array] | None = None
 
-    def new_cache(self, capacity: int) -> HostCache:
+    def new_cache(self, capacity: int, most: int) -> HostCache:
         """See `Executable`."""
-        return HostCache(self._stage, capacity)
+        return HostCache(self._stage, capacity, most)
 
     def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
         """See `Executable`."""
@@ -90,7 +139,7 @@ class OpenVinoExecutable:
 def _readable(stage: StageFile) -> Path:
     """The stage in the form that is cheapest to read: the ONNX file, or its cached conversion."""
     large = stage.data.stat().st_size >= _CONVERT_FROM
-    folder = cache_folder("openvino") if large else None
+    folder = cache_folder("openvino") if large and stage.block_size else None
     if folder is None:
         return stage.graph
     converted = folder / f"{stage.key}-{ov.__version__.split('-')[0]}.xml"

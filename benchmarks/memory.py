@@ -1,0 +1,143 @@
+"""What `edgespec plan` says, against what `edgespec run` takes.
+
+    python benchmarks/memory.py models/embedded/bundle wide-bundle other-bundle
+
+Each bundle runs in a process of its own, on each engine and at each context length, with a prompt
+that fills the context but for a few tokens. Its memory is polled: anonymous plus shared, of all its
+processes. A bundle of more than 256 MiB also runs with no more memory than 1.5 times its target's
+weights, and whatever context and draft fit that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from common import MIB, counts, exit_code, print_result, print_table, watch
+from prompts import PYTHON
+
+from edgespec import bundle as bundles
+from edgespec.runtime.text import Tokenizer
+
+_EDGESPEC = [sys.executable, "-m", "edgespec"]
+_NEW_TOKENS = 16
+_LARGE = 256 * MIB
+_LIMIT = 1.5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run; sizes in MiB.
+
+    Attributes:
+        context: Tokens of prompt and output, as planned.
+        draft: The draft source, as planned.
+        limit: What was allowed; 0: all that is free.
+        plan: The total of the plan.
+        peak: Of the run.
+    """
+
+    bundle: str
+    engine: str
+    context: int
+    draft: str
+    chunk: int
+    limit: float
+    plan: float
+    peak: float
+
+    @property
+    def ratio(self) -> float:
+        """Peak to plan."""
+        return round(self.peak / self.plan, 3)
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    outcomes = []
+    for path in arguments.bundles:
+        for engine in arguments.engines.split(","):
+            place = [f"--device={engine}", f"--draft-device={engine}", f"--draft={arguments.draft}"]
+            settings = [[*place, f"--context={context}"] for context in arguments.contexts]
+            weights = bundles.load(path).role_size(bundles.TARGET)
+            if weights > _LARGE:
+                settings.append([*place, f"--memory={weights * _LIMIT / MIB:.0f}MiB"])
+            for options in settings:
+                outcomes.append(_measure(path, engine, options))
+                print(f"{path.name}: {outcomes[-1]}", file=sys.stderr, flush=True)
+    header = ("bundle", "engine", "context", "draft", "chunk", "limit", "plan", "peak")
+    print_table(
+        (*header, "peak/plan"),
+        [[getattr(o, name) for name in (*header, "ratio")] for o in outcomes],
+    )
+    worst = max(abs(o.ratio - 1) for o in outcomes)
+    values = [{**asdict(o), "ratio": o.ratio} for o in outcomes]
+    print_result("memory", {"runs": values, "worst_error": round(worst, 3)})
+
+
+def _measure(path: Path, engine: str, options: list[str]) -> Outcome:
+    plan = _plan(path, options)
+    device = plan["devices"][0]
+    with tempfile.TemporaryDirectory() as folder:
+        prompt = Path(folder) / "prompt.txt"
+        prompt.write_text(_text(path, plan["context"] - _NEW_TOKENS), encoding="utf-8")
+        # The longest text comes first, so that what is made once is counted.
+        run = [*_EDGESPEC, "run", str(path), "-f", str(prompt), "-n", str(_NEW_TOKENS), "--json"]
+        peak = watch([*run, *options], quiet=True).peak_mib
+    limited = any(option.startswith("--memory") for option in options)
+    return Outcome(
+        bundle=path.name,
+        engine=engine,
+        context=plan["context"],
+        draft=plan["draft"],
+        chunk=plan["prefill_chunk"],
+        limit=device["limit_mb"] if limited else 0.0,
+        plan=device["total_mb"],
+        peak=round(peak, 1),
+    )
+
+
+def _plan(path: Path, options: list[str]) -> dict[str, Any]:
+    command = [*_EDGESPEC, "plan", str(path), "--json", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    plan: dict[str, Any] = json.loads(done.stdout)
+    return plan
+
+
+def _text(path: Path, tokens: int) -> str:
+    """Python code, or words of the vocabulary where it knows none, of this many tokens or fewer."""
+    tokenizer = Tokenizer.from_folder(path)
+    text = "".join(PYTHON)
+    if len(tokenizer.encode(text)) < len(PYTHON):
+        text = "".join(f" w{number}" for number in range(tokens))
+    while len(tokenizer.encode(text)) < tokens:
+        text += text
+    ids = tokenizer.encode(text)
+    while len(tokenizer.encode(text := tokenizer.decode(ids[:tokens]))) > tokens:
+        ids = ids[:-1]
+    return text
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Planned and real memory.")
+    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
+    parser.add_argument(
+        "--contexts", type=counts, default=[512, 2048], help="tokens (default 512,2048)"
+    )
+    parser.add_argument(
+        "--draft", default="auto", help="as edgespec run takes it (default %(default)s)"
+    )
+    parser.add_argument(
+        "--engines", default="onnxruntime:cpu,openvino:cpu", help="full names (default both)"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

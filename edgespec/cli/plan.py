@@ -1,0 +1,125 @@
+"""`edgespec plan`: what memory a bundle takes and what of it fits, before loading."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from edgespec import bundle as bundles
+from edgespec.models.embedded import BUNDLE
+from edgespec.options import DRAFTS, MEMORY_HELP, LoadOptions
+
+if TYPE_CHECKING:
+    from edgespec.runtime.memory import Demand, Plan
+
+_MIB = 1 << 20
+_DEFAULTS = LoadOptions()
+_TERMS = ("baseline", "weights", "repacked", "kv", "logits", "workspace")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments, which are those of `run`."""
+    parser.add_argument(
+        "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
+        help="a bundle's folder (default: the embedded pair)",
+    )  # fmt: skip
+    parser.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
+    parser.add_argument(
+        "--context", type=int, metavar="N",
+        help="tokens of prompt and output (default: what the model was made for, or what fits)",
+    )  # fmt: skip
+    for name, text in (
+        ("device", "where the target runs"),
+        ("draft-device", "where the draft runs"),
+    ):
+        parser.add_argument(
+            f"--{name}", default=_DEFAULTS.device, metavar="DEVICE",
+            help=f"{text} (default: %(default)s)",
+        )  # fmt: skip
+    parser.add_argument(
+        "--draft", choices=DRAFTS, default=_DEFAULTS.draft,
+        help="draft source (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON, in MiB")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the plan.
+
+    Raises:
+        MemoryLimitError: after printing, if nothing fits.
+    """
+    names = ("device", "draft_device", "draft", "context", "memory")
+    options = LoadOptions(**{name: getattr(arguments, name) for name in names})
+    bundle = bundles.load(arguments.bundle)
+
+    from edgespec.fitting import fit
+
+    plan = fit(bundle, options)
+    if arguments.json:
+        print(json.dumps(_facts(plan)))
+    elif plan.fits:
+        _show(plan, bundle.path)
+    plan.require_fit(str(bundle.path))
+    return 0
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    return {
+        "fits": plan.fits,
+        "context": plan.context,
+        "draft": plan.draft,
+        "max_tree": plan.max_tree,
+        "prefill_chunk": plan.prefill_chunk,
+        "engines": dict(plan.engines),
+        "devices": [_device(demand) for demand in plan.devices],
+    }
+
+
+def _device(demand: Demand) -> dict[str, Any]:
+    terms = {f"{term}_mb": round(getattr(demand, term) / _MIB, 1) for term in _TERMS}
+    return {
+        "device": demand.device,
+        **terms,
+        "total_mb": round(sum(terms.values()), 1),
+        "limit_mb": round(demand.limit / _MIB, 1),
+        "mapped_mb": round(demand.mapped / _MIB, 1),
+    }
+
+
+def _show(plan: Plan, path: Path) -> None:
+    """One column a device, so that eighty characters hold it."""
+    table = Table(title=str(path), title_justify="left")
+    table.add_column("MiB")
+    columns = [_device(demand) for demand in plan.devices]
+    for column in columns:
+        table.add_column(column["device"], justify="right")
+    labels = {
+        "baseline": "interpreter and libraries",
+        "weights": "weights",
+        "repacked": "repacked weights",
+        "kv": "KV caches",
+        "logits": "logits",
+        "workspace": "workspace",
+        "total": "total",
+        "limit": "limit",
+        "mapped": "file-backed, not counted",
+    }
+    for name, label in labels.items():
+        table.add_row(
+            label, *(f"{column[f'{name}_mb']:,.1f}" for column in columns),
+            end_section=name in ("workspace", "limit"),
+        )  # fmt: skip
+    engines = ", ".join(f"{role} on {engine}" for role, engine in plan.engines.items())
+    console = Console()
+    console.print(table)
+    console.print(
+        f"context {plan.context:,}, draft {plan.draft}, trees of up to {plan.max_tree} nodes, "
+        f"prompts read {plan.prefill_chunk} tokens at a time; {engines}",
+        markup=False, highlight=False,
+    )  # fmt: skip
