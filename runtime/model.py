@@ -143,6 +143,7 @@ class Runner:
     def skip(self, rows: int) -> None:
         """Commit rows that were never computed, to time calls at any length; they hold zeros."""
         self.length += rows
+        self._make_room(self.length)
 
     def verify(self, rows: Rows) -> Results:
         """Run rows without keeping anything; `commit` keeps what the verdict accepts.
@@ -186,9 +187,12 @@ class Runner:
 
     def _store(self, rows: Sequence[int], start: int) -> None:
         assert self._outputs is not None
-        if start + len(rows) > self._cache.capacity:
-            self._cache.grow(capacity_bucket(start + len(rows)))
+        self._make_room(start + len(rows))
         self._cache.write(self._outputs.new_kv, rows, start)
+
+    def _make_room(self, rows: int) -> None:
+        if rows > self._cache.capacity:
+            self._cache.grow(capacity_bucket(rows))
 
 
 class _Feeds:
