@@ -19,6 +19,7 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.options import LoadOptions, parse_size
 from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
+from edgespec.runtime.engines.host import cgroup_free
 from edgespec.runtime.memory import (
     LEAST_CONTEXT,
     MIB,
@@ -294,6 +295,18 @@ def test_the_limit_is_what_is_free_unless_one_is_given(cli):
     (device,) = json.loads(cli("plan", "--json", *FAST[:2]).out)["devices"]
     free = engine("onnxruntime:cpu").available_bytes()
     assert device["limit_mb"] == pytest.approx(free / MIB, rel=0.2)
+
+
+def test_a_container_has_what_its_group_may_use(tmp_path):
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 300\nactive_file 100\n")
+    assert cgroup_free(tmp_path, "memory.max", "memory.current") == 400
+    (tmp_path / "memory.max").write_text("max\n")
+    with pytest.raises(ValueError, match="max"):
+        cgroup_free(tmp_path, "memory.max", "memory.current")
+    with pytest.raises(OSError, match=r"memory\.stat"):
+        cgroup_free(tmp_path / "none", "memory.max", "memory.current")
 
 
 @pytest.mark.parametrize("command", [["plan"], ["run", PROMPT]])

@@ -21,10 +21,10 @@ MIB = 1 << 20
 _MMAP_THRESHOLD = -3
 _KEPT_BELOW = 2 * MIB
 
-# Files of a control group that say what it may use and what it uses.
-_CGROUP_LIMITS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+# Control groups, version 2 and 1: where they are, and their files of what may be used and is used.
+_CGROUPS = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 
 
@@ -39,10 +39,23 @@ class HostEngine:
     def available_bytes(self) -> int:
         """See `Engine`. Counts a limit on the process's control group, as containers have."""
         free = int(psutil.virtual_memory().available)
-        for limit, used in _CGROUP_LIMITS:
-            with suppress(OSError, ValueError):  # no such group, or "max"
-                free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
+        for folder, limit, used in _CGROUPS:
+            with suppress(OSError, ValueError):  # no such group, or no limit ("max")
+                free = min(free, cgroup_free(folder, limit, used))
         return max(free, 0)
+
+
+def cgroup_free(folder: Path, limit: str, used: str) -> int:
+    """Bytes that a control group may still use; cached files that it can drop count as free.
+
+    Raises:
+        OSError: if there is no such group.
+        ValueError: if it has no limit.
+    """
+    statistics = (folder / "memory.stat").read_text().split()
+    values = dict(zip(statistics[::2], statistics[1::2], strict=True))
+    cached = int(values.get("total_inactive_file", values.get("inactive_file", 0)))
+    return int((folder / limit).read_text()) - int((folder / used).read_text()) + cached
 
 
 def score_bytes(stage: StageSizes, calls: CallSizes) -> int:
