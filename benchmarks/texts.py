@@ -22,7 +22,7 @@ from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.options import DEFAULT_TREE_WIDTH
 from edgespec.runtime.engines import engine
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Floats, Model, Rows, Runner
 from edgespec.runtime.noise import gumbel
 from edgespec.runtime.text import Tokenizer
 
@@ -171,14 +171,22 @@ class _Judge:
             return "no"
         prompt = request.prompt
         tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        text = [*tokens, *expected[:same]]
-        logits = Runner(self._model).prefill(text)["logits"][0][: self._tokenizer.vocab_size]
+        logits = self._logits(tokens, expected[:same])[: self._tokenizer.vocab_size]
         scores = logits.astype(np.float64)
         if request.temperature:
             ids = np.arange(scores.size)
-            scores += request.temperature * gumbel(request.seed, len(text), ids)
+            scores += request.temperature * gumbel(request.seed, len(tokens) + same, ids)
         behind = scores.max() - scores[list(pairs[same])].min()
         return "near-tie" if behind <= _NEAR_TIE * logits.std() else "no"
+
+    def _logits(self, prompt: Sequence[int], made: Sequence[int]) -> Floats:
+        """As plain decoding had them: rows in other company differ by rounding."""
+        runner = Runner(self._model)
+        logits = runner.prefill(prompt)["logits"][0]
+        for token in made:
+            logits = runner.verify(Rows([token], [0], np.ones((1, 1), np.bool_)))["logits"][0]
+            runner.commit([0])
+        return logits
 
 
 def _show_progress(done: int, of: int) -> None:

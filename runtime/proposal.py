@@ -80,7 +80,8 @@ class Proposal:
         if place is not None:
             more = min(value - self.values[place], left)
             if more > 0:
-                self.values[place] += more
+                # Rounding must not lift it above its parent, or the best would not hang together.
+                self.values[place] = min(self.values[place] + more, self.value(parent))
                 self._left[place + 1] += more
                 self._left[parent + 1] -= more
             return place

@@ -18,6 +18,8 @@ from edgespec.runtime.tree import TokenTree
 from edgespec.runtime.verify import Verdict
 
 _WEIGHT = 0.1  # of the latest round in moving averages
+_BELIEF = 4.0  # tokens that the forecasts of a text weigh before any came true
+_FORGET = 0.9  # of how forecasts came true, per round
 _SLACK = 0.5  # of what a row costs: a node of little value may fill a bucket
 
 
@@ -43,6 +45,8 @@ class PlannedDrafter:
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`."""
         self._rate = 0.0  # tokens per second, lately
+        # Drafted tokens that were expected to be accepted, and that were, lately.
+        self._expected = self._accepted = 0.0
         for source in self._sources:
             source.begin(prompt, sampler)
 
@@ -66,12 +70,15 @@ class PlannedDrafter:
         self._rate += (size.rate - self._rate) * _WEIGHT
         forecast = Forecast(size.forecast.tokens, size.forecast.seconds + once)
         chosen = proposal.best(size.nodes, forecast)
+        self._promised = sum(chosen.values)
         self._drafted = time.perf_counter()
         return chosen
 
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`."""
         verified = time.perf_counter()
+        self._expected = self._expected * _FORGET + self._promised
+        self._accepted = self._accepted * _FORGET + len(verdict.nodes)
         self._curve.observe(len(tree) + 1, self._capacity, verified - self._drafted)
         for source in self._sources:
             source.observe(verdict, tree, logits)
@@ -87,7 +94,10 @@ class PlannedDrafter:
         return replace(budget, least_gain=least[0], least_value=least[1])
 
     def _size(self, proposal: Proposal, budget: TreeBudget, spent: float) -> Size:
-        return best_size(proposal.gains()[: budget.max_nodes + 1], self._verify, spent)
+        """The best size, with values taken as they have come true in this text."""
+        truth = (self._accepted + _BELIEF) / (self._expected + _BELIEF)
+        gains = [gain * truth for gain in proposal.gains()[: budget.max_nodes + 1]]
+        return best_size(gains, self._verify, spent)
 
     def _verify(self, rows: int) -> float:
         return self._curve.seconds(rows, self._capacity)
