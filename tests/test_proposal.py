@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -117,20 +118,17 @@ def test_the_tree_is_the_same_branches(proposal):
 
 
 def test_rounding_lifts_no_node_above_its_parent():
-    """In doubles, 0.1 and what it leaves of 0.3 are together more than 0.3, now and then."""
-    lifted = 0
-    for parts in itertools.product(range(1, 10), range(1, 10), range(1, 100)):
-        worth, first, second = parts[0] / 10, parts[1] / 10, parts[2] / 1000
+    """Raised twice, a child would come out above its parent in one case of twenty."""
+    rng = random.Random(1)
+    for _ in range(1000):
         proposal = Proposal()
-        node = proposal.add(ROOT, 1, worth, "model")
-        child = proposal.add(node, 2, first, "model")
-        proposal.add(node, 3, second, "model")
-        for value in (first + second, 1.0):
+        node = proposal.add(ROOT, 1, rng.random(), "model")
+        child = proposal.add(node, 2, rng.random() * proposal.values[node], "model")
+        raised = proposal.values[child] + rng.random() * proposal.room(node)
+        for value in (raised, 1.0):
             proposal.add(node, 2, value, "lookup")
         assert proposal.values[child] <= proposal.values[node]
-        lifted += proposal.values[child] > first
-        proposal.best(2).tree()
-    assert lifted
+        assert len(proposal.best(2).tree()) == 2
 
 
 def test_an_empty_proposal():
