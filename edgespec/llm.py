@@ -187,7 +187,10 @@ class LLM:
         drafters: dict[str, Drafter] = {
             "none": NoDrafter(), "lookup": lookup, "recycling": recycling,
         }  # fmt: skip
-        sources: list[WeighedSource] = [WeighedRetrieval(lookup), WeighedRetrieval(recycling)]
+        sources: list[WeighedSource] = [
+            WeighedRetrieval(lookup, free=True),
+            WeighedRetrieval(recycling),
+        ]
         if self._draft_model is not None:
             model = ModelDrafter(self._draft_model, learned.calibration("model", sampled))
             drafters["model"] = model

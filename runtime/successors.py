@@ -47,13 +47,9 @@ class Successors:
     Args:
         vocab_size: All ids are below it.
         capacity: Keys kept, at least 2. A row learned is two keys.
-
-    Attributes:
-        hot: Whether it came with content from a file.
     """
 
     def __init__(self, vocab_size: int, capacity: int = CAPACITY) -> None:
-        self.hot = False
         self._vocab_size = vocab_size
         self._capacity = capacity
         # A ring of slots, one key and one row each, in the order of insertion.
@@ -165,7 +161,6 @@ class Successors:
         if len(table._slots) < len(table):
             raise InputError(f"{path} holds a key twice: {_DAMAGED}")
         table._rows[: len(table)] = kept[:, 2:]
-        table.hot = bool(table._keys)
         return table
 
     def _key(self, previous: int, token: int) -> int:

@@ -141,8 +141,6 @@ def test_a_file_gives_back_the_table_and_its_order(tmp_path_factory, taken, capa
     table.save(path, BUNDLE)
     loaded = Successors.load(path, BUNDLE, VOCABULARY, capacity)
     check_content(loaded, expected_content(taken, capacity))
-    assert loaded.hot == (len(table) > 0)
-    assert not table.hot
     # What is learned from there on drops the same keys.
     teach(loaded, later)
     check_content(loaded, expected_content([*taken, later], capacity))

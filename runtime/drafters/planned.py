@@ -60,7 +60,7 @@ class PlannedDrafter:
         spent, once = self._host, 0.0
         for source in self._sources:
             source.start_round()
-            if budget.max_nodes and source.standing.asks(size.rate):
+            if budget.max_nodes and source.wanted(size.rate):
                 plain = size.rate
                 terms = self._terms(source, budget)
                 proposal = source.ask(proposal, text, terms, self._capacity)

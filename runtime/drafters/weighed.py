@@ -58,6 +58,10 @@ class WeighedSource(ABC):
         """Nothing was asked yet."""
         self.asked, self.spent = False, 0.0
 
+    def wanted(self, alternative: float) -> bool:
+        """Whether to ask it in this round, where there is something of `alternative` tokens/s."""
+        return self.standing.asks(alternative)
+
     def ask(
         self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
     ) -> Proposal:
@@ -95,12 +99,22 @@ class WeighedSource(ABC):
 
 
 class WeighedRetrieval(WeighedSource):
-    """A source that costs what its Python takes: to propose, and to learn from the round."""
+    """A source that costs what its Python takes: to propose, and to learn from the round.
 
-    def __init__(self, drafter: Retriever) -> None:
+    Args:
+        drafter: the source.
+        free: it takes microseconds, and is always asked: resting would save less than it misses.
+    """
+
+    def __init__(self, drafter: Retriever, free: bool = False) -> None:
         super().__init__(drafter)
         self._retriever = drafter
+        self._free = free
         self._learning = 0.0  # seconds, a moving average
+
+    def wanted(self, alternative: float) -> bool:
+        """See `WeighedSource`."""
+        return self._free or super().wanted(alternative)
 
     def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
         self._retriever.extend(proposal, text, budget)
