@@ -131,14 +131,18 @@ class Runner:
             The graph's results for the last one, [1, …] each, valid until the next call.
         """
         self.scratch = 0
-        chunk = self.model.sizes.prefill_chunk
-        for start in range(0, len(tokens), chunk):
-            part = tokens[start : start + chunk]
+        for rows in self.chunks(len(tokens)):
+            part, tokens = tokens[:rows], tokens[rows:]
             causal = _CAUSAL[: len(part), : len(part)]
             outputs = self._run(Rows(part, range(len(part)), causal), last_only=True)
             self._store(range(len(part)), self.length)
             self.length += len(part)
         return outputs.results
+
+    def chunks(self, rows: int) -> list[int]:
+        """Rows of each call that `prefill` makes for so many tokens."""
+        most = self.model.sizes.prefill_chunk
+        return [most] * (rows // most) + [rows % most] * (rows % most > 0)
 
     def skip(self, rows: int) -> None:
         """Commit rows that were never computed, to time calls at any length; they hold zeros."""

@@ -66,7 +66,8 @@ class ModelDrafter:
             over its siblings in perturbed scores (`ranking`): another calibration.
 
     Attributes:
-        calls: rows of each call of the last `draft`, the first one's being the text's new tokens.
+        fed: rows of each call of the last `draft` that fed text.
+        levels: rows of each of its further calls.
     """
 
     name = "model"
@@ -79,7 +80,8 @@ class ModelDrafter:
         self._calibration = calibration
         self._nodes: list[_Node] = []
         self._yield = _FIRST_YIELD
-        self.calls: list[int] = []
+        self.fed: list[int] = []
+        self.levels: list[int] = []
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`. The prompt itself is fed at the first draft."""
@@ -90,7 +92,7 @@ class ModelDrafter:
         """See `Drafter`. Empty where the text has outgrown the draft model's context."""
         room = self._model.role.context_length - len(text)
         depth = min(budget.max_depth, room)
-        self._nodes, self.calls = [], []
+        self._nodes, self.fed, self.levels = [], [], []
         if budget.max_nodes >= 1 and depth >= 1:
             self._grow(text, budget, depth)
         return self._proposal(budget)
@@ -119,14 +121,14 @@ class ModelDrafter:
 
     def _grow(self, text: Sequence[int], budget: TreeBudget, depth: int) -> None:
         fresh = text[self._runner.length :]
-        self.calls.append(len(fresh))
+        self.fed = self._runner.chunks(len(fresh))
         level = self._children(self._runner.prefill(fresh), [_TEXT_END], text, budget)
         self._nodes += level
         for _ in range(1, depth):
             parents, net = self._best(level, budget)
             if not parents or net * self._yield < budget.least_gain:
                 break
-            self.calls.append(len(parents))
+            self.levels.append(len(parents))
             level = self._children(self._run(parents), parents, text, budget)
             self._nodes += level
             if net > 0:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
 from edgespec.runtime.drafters.model import ModelDrafter
@@ -161,21 +160,15 @@ class WeighedModel(WeighedSource):
 
     def _price(self, budget: TreeBudget, capacity: int) -> None:
         """What the calls should have cost; what they did corrects the curve."""
-        calls = [chunk for rows in self._model.calls for chunk in _chunks(rows)]
+        fed, calls = self._model.fed, [*self._model.fed, *self._model.levels]
         parts = [self._curve.seconds(rows, capacity) for rows in calls]
         self.seconds, self.once = sum(parts), 0.0
         if parts:
             # The prompt, or text that others drafted, is fed once.
-            fed = sum(parts[: len(_chunks(self._model.calls[0]))])
-            self.once = fed - self._curve.seconds(min(budget.width, calls[0]), capacity)
+            usual = self._curve.seconds(min(budget.width, fed[0]), capacity)
+            self.once = sum(parts[: len(fed)]) - usual
             for rows, part in zip(calls, parts, strict=True):
                 self._curve.observe(rows, capacity, part * self.spent / self.seconds)
 
     def _learn_cost(self, learning: float) -> None:
         """The calls are nearly all of it, and corrected the curve."""
-
-
-def _chunks(rows: int) -> list[int]:
-    """The calls that feed this many rows."""
-    most = ROW_BUCKETS[-1]
-    return [most] * (rows // most) + [rows % most] * (rows % most > 0)
