@@ -87,11 +87,18 @@ class PlannedDrafter:
         self._host += (own - self._host) * (_WEIGHT if self._host else 1.0)
 
     def _terms(self, source: WeighedSource, budget: TreeBudget) -> TreeBudget:
-        """What nodes and levels must promise at the rate of late."""
-        row = cheapest_row(self._verify, budget.max_nodes + 1)
+        """What nodes and levels must promise at the rate of late.
+
+        A node that is found for free may fill a bucket; one that takes a call must be worth a row.
+        """
         level = source.level_seconds(budget, self._capacity)
-        least = self._rate * level, _SLACK * self._rate * row
-        return replace(budget, least_gain=least[0], least_value=least[1])
+        rows = budget.max_nodes + 1
+        row = (
+            (self._verify(rows) - self._verify(1)) / budget.max_nodes
+            if level
+            else _SLACK * cheapest_row(self._verify, rows)
+        )
+        return replace(budget, least_gain=self._rate * level, least_value=self._rate * row)
 
     def _size(self, proposal: Proposal, budget: TreeBudget, spent: float) -> Size:
         """The best size, with values taken as they have come true in this text."""
