@@ -132,7 +132,7 @@ def test_a_text_of_all_sources_is_the_text(pairs):
         assert result.draft == "auto"
         assert sum(result.sources.values()) == result.rounds == len(stream.rounds)
         assert sum(step.drafted for step in stream.rounds) == result.drafted
-        assert all(step.forecast.tokens >= 1 for step in stream.rounds)
+        assert all(1 <= step.forecast.tokens <= 1 + step.drafted for step in stream.rounds)
         if result.rounds > 10:
             assert result.predicted_tokens_per_second > 0
             assert result.measured_tokens_per_second > 0

@@ -103,7 +103,8 @@ class PlannedDrafter:
     def _size(self, proposal: Proposal, budget: TreeBudget, spent: float) -> Size:
         """The best size, with values taken as they have come true in this text."""
         truth = (self._accepted + _BELIEF) / (self._expected + _BELIEF)
-        gains = [gain * truth for gain in proposal.gains()[: budget.max_nodes + 1]]
+        promised = proposal.gains()[: budget.max_nodes + 1]
+        gains = [min(gain * truth, nodes) for nodes, gain in enumerate(promised)]
         return best_size(gains, self._verify, spent)
 
     def _verify(self, rows: int) -> float:
