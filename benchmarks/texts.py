@@ -22,7 +22,8 @@ from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.options import DEFAULT_TREE_WIDTH
 from edgespec.runtime.engines import engine
-from edgespec.runtime.model import Floats, Model, Rows, Runner
+from edgespec.runtime.feeds import Floats, Rows
+from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.noise import gumbel
 from edgespec.runtime.text import Tokenizer
 

@@ -24,7 +24,8 @@ from prompts import PYTHON
 from edgespec import bundle as bundles
 from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.model import Model, Rows, Runner
+from edgespec.runtime.feeds import Rows
+from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.selection import Placement, choose
 from edgespec.runtime.text import Tokenizer
 

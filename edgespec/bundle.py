@@ -16,7 +16,7 @@ from edgespec import records
 from edgespec.cachedir import cache_folder
 from edgespec.errors import BundleError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 TARGET, DRAFT = "target", "draft"
 
@@ -32,7 +32,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of consecutive sublayers in one ONNX file, `start` included and `stop` not."""
+    """A run of consecutive sublayers in one ONNX file, `start` included and `stop` not.
+
+    Sublayer 2 i is the attention of layer i, 2 i + 1 its MLP; behind those of the last layer comes
+    the head (norm and output projection), as one sublayer more. The embedding belongs to the first.
+    """
 
     graph: str
     data: str
@@ -40,6 +44,13 @@ class Stage:
     stop: int
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+
+    @property
+    def cached(self) -> range:
+        """The layers whose keys and values it computes."""
+        first = (self.start + 1) // 2
+        keys = [tensor for tensor in self.inputs if tensor.name.endswith(".key")]
+        return range(first, first + len(keys))
 
 
 @dataclass(frozen=True)

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 import edgespec
 from edgespec import bundle
 from edgespec.errors import InputError
 from edgespec.export.destination import replacing
-from edgespec.export.formats import BlockFormat, FloatFormat, WeightFormat, WeightStream
-from edgespec.export.graph import DataFile, GraphBuilder
-from edgespec.export.lowering import FLOAT, HALF, StageFormats, StageLowering
+from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.vocabulary import check_vocabularies, token_ids
-from edgespec.models import Checkpoint, Decoder, load_checkpoint
+from edgespec.models import Decoder, load_checkpoint
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32")
 BLOCK_SIZES = (128, 64, 32)
 KV_PRECISIONS = ("fp32", "fp16")
-# Scores of masked rows: far below any score, and exact zeros after the softmax.
-_BIAS_OFF = -1e9
-
 _log = logging.getLogger(__name__)
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -41,6 +31,8 @@ class ExportOptions:
         lm_head_precision: of both output projections; None: that of the weights.
         kv_precision: of the caches, one of `KV_PRECISIONS`.
         block_size: weights per scale; None: the largest that divides every K of a model.
+        cut_layers: layers of the target before which a stage ends, so that the two sides can run
+            on different devices.
         overwrite: replace a bundle (or an empty folder) that is there already.
 
     Raises:
@@ -52,6 +44,7 @@ class ExportOptions:
     lm_head_precision: str | None = None
     kv_precision: str = "fp32"
     block_size: int | None = None
+    cut_layers: tuple[int, ...] = ()
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -93,11 +86,12 @@ def export_bundle(
         output: folder to make.
         draft: folder of a smaller model with the same tokenizer.
         options: precisions; None for the defaults.
-        progress: called with a role's name, the weights written and the weights in all.
+        progress: told how much is written.
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
         ExportError: if vocabularies differ, `output` exists or cannot be written.
+        InputError: if an option does not suit the model.
     """
     options = options or ExportOptions()
     checkpoints = {bundle.TARGET: load_checkpoint(target)}
@@ -107,14 +101,18 @@ def export_bundle(
         check_vocabularies(tokens, token_ids(checkpoints[bundle.DRAFT]))
     # Only a draft's graph picks candidates, among the ids of the tokenizer.
     candidates = {bundle.TARGET: 0, bundle.DRAFT: max(tokens.values()) + 1}
+    cuts = {bundle.TARGET: _cuts(checkpoints[bundle.TARGET].decoder, options), bundle.DRAFT: ()}
     with replacing(output, options.overwrite) as folder:
-        roles = {
-            name: _export_role(folder, name, checkpoint, options, candidates[name], progress)
-            for name, checkpoint in checkpoints.items()
-        }
         tokenizer = checkpoints[bundle.TARGET].tokenizer_files
         for name, file in tokenizer.items():
             shutil.copyfile(file, folder / name)
+        roles = {}
+        for name, checkpoint in checkpoints.items():
+            precision = _precision(name, checkpoint.decoder, options)
+            with RoleWriter(
+                folder, name, checkpoint, precision, candidates[name], progress
+            ) as writer:
+                roles[name] = writer.write(cuts[name])
         files = bundle.describe_files(folder)
         provenance = {
             "edgespec": edgespec.__version__,
@@ -130,57 +128,16 @@ def export_bundle(
     )
 
 
-def _export_role(
-    folder: Path,
-    name: str,
-    checkpoint: Checkpoint,
-    options: ExportOptions,
-    candidates: int,
-    progress: Progress,
-) -> bundle.Role:
-    decoder, config = checkpoint.decoder, checkpoint.config
-    precision = _precision(name, decoder, options)
-    formats = _formats(decoder, precision, candidates)
-    total = sum(int(np.prod(shape)) for shape in decoder.tensors().values())
-    done = 0
-
-    def count(values: int) -> None:
-        nonlocal done
-        done += values
-        progress(name, done, total)
-
-    graph_file, data_file = f"{name}.onnx", f"{name}.data"
-    graph = GraphBuilder(name, data_file)
-    with DataFile(folder / data_file) as data:
-        weights = WeightStream(data, checkpoint.tensors, count)
-        lowering = StageLowering(graph, weights, formats)
-        lowering.emit(decoder)
-    graph.save(folder / graph_file)
-    stage = bundle.Stage(
-        graph_file,
-        data_file,
-        0,
-        2 * len(decoder.layers),
-        tuple(lowering.inputs),
-        tuple(lowering.outputs),
-    )
-    return bundle.Role(
-        architecture=config.model_type,
-        layers=len(decoder.layers),
-        hidden_size=decoder.hidden_size,
-        heads=config.heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        vocab_size=decoder.vocab_size,
-        context_length=decoder.context_length,
-        inv_freq=tuple(float(f) for f in decoder.rope.inv_freq),
-        eos_ids=config.eos_ids,
-        bias_off=_BIAS_OFF,
-        parameters=total,
-        precision=precision,
-        stages=(stage,),
-        quantization_error={key: round(value, 6) for key, value in weights.errors.items()},
-    )
+def _cuts(decoder: Decoder, options: ExportOptions) -> tuple[int, ...]:
+    """The sublayers before which the target's stages end."""
+    layers = sorted(set(options.cut_layers))
+    wrong = [layer for layer in layers if not 0 < layer < len(decoder.layers)]
+    if wrong:
+        raise InputError(
+            f"cut_layers holds {wrong[0]}: the model has layers 0 to {len(decoder.layers) - 1}, "
+            "cut before one of 1 or more"
+        )
+    return tuple(2 * layer for layer in layers)
 
 
 def _precision(name: str, decoder: Decoder, options: ExportOptions) -> bundle.Precision:
@@ -208,17 +165,3 @@ def _block_size(name: str, decoder: Decoder, asked: int | None) -> int:
             name, asked, ", ".join(map(str, misfits)),
         )  # fmt: skip
     return asked
-
-
-def _formats(decoder: Decoder, precision: bundle.Precision, candidates: int) -> StageFormats:
-    layers = _format(precision.weights, precision.block_size)
-    head = _format(precision.lm_head, precision.block_size)
-    kv_dtype = HALF if precision.kv == "fp16" else FLOAT
-    # A tied embedding reads the head's bytes, so that they are stored once.
-    return StageFormats(layers, head if decoder.tied else layers, head, kv_dtype, candidates)
-
-
-def _format(precision: str, block_size: int) -> WeightFormat:
-    if precision in ("int4", "int8"):
-        return BlockFormat(int(precision[3:]), block_size)
-    return FloatFormat(np.float16 if precision == "fp16" else np.float32)

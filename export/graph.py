@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import numpy as np
@@ -27,9 +26,13 @@ class DataFile:
 
     Args:
         path: the file to create.
+
+    Attributes:
+        name: without its folder.
     """
 
     def __init__(self, path: Path) -> None:
+        self.name = path.name
         self._file: BinaryIO = path.open("wb")
 
     def begin(self, nbytes: int) -> int:
@@ -42,15 +45,12 @@ class DataFile:
         """Append the bytes of a C-contiguous array."""
         self._file.write(np.ascontiguousarray(array).data)
 
-    def __enter__(self) -> DataFile:
-        return self
+    def flush(self) -> None:
+        """Have all of it in the file system, for readers."""
+        self._file.flush()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Nothing follows."""
         self._file.close()
 
 

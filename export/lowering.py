@@ -1,4 +1,4 @@
-"""Lowers a decoder's description to one stateless ONNX stage (docs/architecture.md, the graph).
+"""Lowers runs of a decoder's sublayers to stateless ONNX stages (docs/architecture.md, the graph).
 
 A stage never appends to a cache. It reads the past as it stands, attends to it and to its own new
 rows, and returns the new keys and values. Who may see what is the caller's, in `attention_bias`.
@@ -42,6 +42,14 @@ class StageFormats:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Which sublayers a stage runs, `start` included and `stop` not; see `bundle.Stage`."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class _Rows:
     """What every attention needs: rotations [S, 1, hd], bias [G * S, C + S], lengths (C, S)."""
 
@@ -52,32 +60,65 @@ class _Rows:
 
 
 class StageLowering:
-    """Emits the whole decoder as one stage.
+    """Emits a run of a decoder's sublayers as one stage.
 
     Args:
         graph: receives the nodes.
-        weights: streams the checkpoint's tensors into the stage's data file.
+        weights: streams the checkpoint's tensors into the role's data file.
         formats: the precisions.
+        gated: every sublayer's contribution is multiplied by its entry of the input `gates`, to
+            try which ones can be left out.
     """
 
-    def __init__(self, graph: GraphBuilder, weights: WeightStream, formats: StageFormats) -> None:
+    def __init__(
+        self, graph: GraphBuilder, weights: WeightStream, formats: StageFormats, gated: bool = False
+    ) -> None:
         self._graph = graph
         self._weights = weights
         self._formats = formats
+        self._gated = gated
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
 
-    def emit(self, decoder: Decoder) -> None:
+    def emit(self, decoder: Decoder, span: Span) -> None:
         """Fill the graph; `inputs` and `outputs` then list the boundary tensors."""
-        g = self._graph
-        attention = decoder.layers[0][0]
-        ids = self._input("input_ids", INT64, "S")
-        rows = self._emit_rows(attention)
-        hidden = self._formats.embedding.embedding(g, self._weights, ids, decoder.embedding)
+        sublayers = [sublayer for layer in decoder.layers for sublayer in layer]
+        mine = list(enumerate(sublayers))[span.start : span.stop]
+        hidden = self._emit_hidden(decoder, first=span.start == 0)
+        attends = any(isinstance(sublayer, Attention) for _, sublayer in mine)
+        rows = self._emit_rows(decoder.layers[0][0]) if attends else None
+        gates = self._input("gates", FLOAT, len(sublayers)) if self._gated else None
         new_kv: list[str] = []
-        for index, (attend, mlp) in enumerate(decoder.layers):
-            hidden = g.op("Add", hidden, self._attention(hidden, index, attend, rows, new_kv))
-            hidden = g.op("Add", hidden, self._mlp(hidden, mlp))
+        for index, sublayer in mine:
+            if isinstance(sublayer, Attention):
+                assert rows is not None
+                update = self._attention(hidden, index // 2, sublayer, rows, new_kv)
+            else:
+                update = self._mlp(hidden, sublayer)
+            hidden = self._residual(hidden, update, index, gates)
+        if span.stop > len(sublayers):
+            self._emit_head(hidden, decoder)
+        else:
+            self._output("hidden", hidden, FLOAT, "S", decoder.hidden_size)
+        if new_kv:
+            self._emit_new_kv(new_kv, decoder.layers[0][0])
+
+    def _emit_hidden(self, decoder: Decoder, first: bool) -> str:
+        if not first:
+            return self._input("hidden", FLOAT, "S", decoder.hidden_size)
+        ids = self._input("input_ids", INT64, "S")
+        embed = self._formats.embedding.embedding
+        return embed(self._graph, self._weights, ids, decoder.embedding)
+
+    def _residual(self, hidden: str, update: str, index: int, gates: str | None) -> str:
+        g = self._graph
+        if gates is not None:
+            gate = g.op("Slice", gates, g.ints(index), g.ints(index + 1), g.ints(0))
+            update = g.op("Mul", update, gate)
+        return g.op("Add", hidden, update)
+
+    def _emit_head(self, hidden: str, decoder: Decoder) -> None:
+        g = self._graph
         # Only the rows that are asked for pay for the vocabulary.
         chosen = g.op("Gather", hidden, self._input("logit_rows", INT64, "R"), axis=0)
         normed = self._norm(chosen, decoder.norm)
@@ -86,7 +127,10 @@ class StageLowering:
             self._emit_candidates(logits, decoder.vocab_size)
         else:
             self._output("logits", logits, FLOAT, "R", decoder.vocab_size)
-        shape = (len(decoder.layers), 2, attention.kv_heads, "S", attention.head_dim)
+
+    def _emit_new_kv(self, new_kv: list[str], attention: Attention) -> None:
+        g = self._graph
+        shape = (len(new_kv) // 2, 2, attention.kv_heads, "S", attention.head_dim)
         stacked = g.op("Concat", *new_kv, axis=0)
         stacked = g.op("Reshape", stacked, g.ints(*(-1 if d == "S" else int(d) for d in shape)))
         self._output("new_kv", stacked, self._formats.kv_dtype, *shape)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edgespec.runtime.drafters import Drafter, TreeBudget
-from edgespec.runtime.model import Floats, Rows, Runner
+from edgespec.runtime.feeds import START, Floats, Rows
+from edgespec.runtime.model import Runner
 from edgespec.runtime.proposal import Forecast
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree
@@ -95,7 +96,12 @@ def generate(
 
 def _tree_rows(pending: int, tree: TokenTree) -> Rows:
     """Row 0 is the pending token, row i + 1 is node i."""
-    return Rows([pending, *tree.tokens.tolist()], [0, *tree.depths.tolist()], tree.ancestor_mask())
+    return Rows(
+        [pending, *tree.tokens.tolist()],
+        [0, *tree.depths.tolist()],
+        tree.ancestor_mask(),
+        [START, *(parent + 1 for parent in tree.parents.tolist())],
+    )
 
 
 def _verdict(

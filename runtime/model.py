@@ -1,24 +1,23 @@
-"""A model on an engine, and one text's progress through it."""
+"""A model on its engines, and one text's progress through it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import numpy as np
-import numpy.typing as npt
 
 from edgespec.bundle import Bundle, Role
-from edgespec.errors import BundleError
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket, row_bucket
-from edgespec.runtime.engines import Array, Engine, Executable, StageFile, StageOutputs
+from edgespec.runtime.engines import Array, Engine, Executable, Result, StageFile
+from edgespec.runtime.feeds import START, Feeds, Floats, Mask, Rope, Rows
 
-Floats = npt.NDArray[np.float32]
-Mask = npt.NDArray[np.bool_]
 Results = Mapping[str, Array]
 
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
+_NOWHERE = -2  # as a scratch row: none
 
 
 @dataclass(frozen=True)
@@ -34,78 +33,72 @@ class TextSizes:
     cache_rows: int = 0
 
 
+@dataclass(frozen=True)
+class Path:
+    """The stages of a model that a draft runs.
+
+    Attributes:
+        stages: their numbers, ascending; the first and the last stage are among them.
+        exact: how many of the first stages come before any that is left out: for the same rows
+            they compute what the whole model does.
+    """
+
+    stages: tuple[int, ...]
+    exact: int
+
+
 class Model:
     """One role of a bundle, compiled; shared by any number of texts, one call at a time.
 
     Attributes:
         role: the manifest's description.
-        device: where it runs, as `engine:device`.
-        seconds: time spent inside the engine so far.
+        executables: its stages.
+        device: where it runs, as `engine:device`; several are joined by `+`.
+        seconds: time spent inside the engines so far.
         sizes: of the texts to come.
     """
 
-    def __init__(self, role: Role, executable: Executable, device: str) -> None:
+    def __init__(self, role: Role, executables: Sequence[Executable], device: str) -> None:
         self.role = role
         self.device = device
         self.seconds = 0.0
-        self.executable = executable
+        self.executables = tuple(executables)
         self.sizes = TextSizes()
-        self._feeds: dict[tuple[int, int, int], _Feeds] = {}
-        self._rope = _Rope(role)
+        self._feeds: dict[tuple[int, int, int], Feeds] = {}
+        self._rope = Rope(role)
 
     @classmethod
-    def load(cls, bundle: Bundle, name: str, engine: Engine, threads: int) -> Model:
+    def load(
+        cls, bundle: Bundle, name: str, engines: Engine | Sequence[Engine], threads: int
+    ) -> Model:
         """Compile the role `name` of a bundle.
 
+        Args:
+            bundle: where it is.
+            name: of the role.
+            engines: for all stages, or one for each.
+            threads: for each engine's operators.
+
         Raises:
-            BundleError: if its stages are of a later kind.
-            DeviceError: if the engine refuses it.
+            DeviceError: if an engine refuses a stage.
         """
         role = bundle.manifest.roles[name]
-        if len(role.stages) != 1:
-            raise BundleError(
-                f"{bundle.path}: {name} has {len(role.stages)} stages, this edgespec runs 1: "
-                "install a newer edgespec, or export the checkpoint with this one"
-            )
-        stage = StageFile(
-            graph=bundle.path / role.stages[0].graph,
-            data=bundle.path / role.stages[0].data,
-            key=f"{bundle.digest}-{name}",
-            cache_shape=(role.layers, 2, role.kv_heads, role.head_dim),
-            kv_dtype={"fp16": "float16", "fp32": "float32"}[role.precision.kv],
-            block_size=role.precision.block_size,
-            results=tuple(
-                (output.name, output.dtype, tuple(map(int, output.shape[1:])))
-                for output in role.stages[0].outputs
-                if output.name != "new_kv"
-            ),
-        )
-        return cls(role, engine.compile(stage, threads), engine.name)
+        if not isinstance(engines, Sequence):
+            engines = [engines] * len(role.stages)
+        executables = [
+            engine.compile(_stage_file(bundle, name, number), threads)
+            for number, engine in enumerate(engines)
+        ]
+        return cls(role, executables, "+".join(dict.fromkeys(engine.name for engine in engines)))
 
-    def feeds(self, rows: int, capacity: int, logit_rows: int) -> _Feeds:
+    def feeds(self, rows: int, capacity: int, logit_rows: int) -> Feeds:
         """The input buffers of one shape, made once."""
         shape = (rows, capacity, logit_rows)
         if shape not in self._feeds:
             # Texts grow: buffers of smaller capacities are not needed again soon.
             self._feeds = {k: v for k, v in self._feeds.items() if k[1] == capacity}
-            self._feeds[shape] = _Feeds(self.role, self._rope, shape)
+            self._feeds[shape] = Feeds(self.role, self._rope, shape)
         return self._feeds[shape]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """New rows of one call.
-
-    Attributes:
-        tokens: [n] ids.
-        depths: [n] positions, counted from the end of the committed text.
-        mask: [n, scratch + n] what each row sees of the scratch rows and of these rows. All see
-            the committed text.
-    """
-
-    tokens: Sequence[int] | npt.NDArray[np.int64]
-    depths: Sequence[int] | npt.NDArray[np.int64]
-    mask: Mask
 
 
 class Runner:
@@ -121,8 +114,12 @@ class Runner:
         self.model = model
         self.length = 0
         self.scratch = 0
-        self._cache = model.executable.new_cache(capacity_bucket(1), model.sizes.cache_rows)
-        self._outputs: StageOutputs | None = None
+        rows = model.sizes.cache_rows
+        self._caches = [each.new_cache(capacity_bucket(1), rows) for each in model.executables]
+        self._all = range(len(model.executables))
+        self._new_kv: list[object] = [None] * len(self._all)
+        self._drafted = _Drafted()
+        self._reused: list[int] = []  # of each row of the last `verify`, where its leading rows are
 
     def prefill(self, tokens: Sequence[int]) -> Results:
         """Commit these tokens, chunk by chunk; scratch rows are forgotten.
@@ -130,14 +127,14 @@ class Runner:
         Returns:
             The graph's results for the last one, [1, …] each, valid until the next call.
         """
-        self.scratch = 0
+        self.forget_scratch()
         for rows in self.chunks(len(tokens)):
             part, tokens = tokens[:rows], tokens[rows:]
             causal = _CAUSAL[: len(part), : len(part)]
-            outputs = self._run(Rows(part, range(len(part)), causal), last_only=True)
-            self._store(range(len(part)), self.length)
+            results = self._run(Rows(part, range(len(part)), causal), self._all, last_only=True)
+            self._store(self._all, range(len(part)), self.length)
             self.length += len(part)
-        return outputs.results
+        return results
 
     def chunks(self, rows: int) -> list[int]:
         """Rows of each call that `prefill` makes for so many tokens."""
@@ -152,107 +149,172 @@ class Runner:
     def verify(self, rows: Rows) -> Results:
         """Run rows without keeping anything; `commit` keeps what the verdict accepts.
 
+        What a draft by this model's own leading stages has computed is not computed again.
+
         Returns:
             The graph's results, [n or more, …] each, valid until the next call.
         """
-        return self._run(rows, last_only=False).results
+        exact = self._drafted.exact
+        if not exact:
+            return self._run(rows, self._all)
+        self._reused = self._run_leading(rows)
+        hidden = self._drafted.hidden(self._reused)
+        return self._run(rows, self._all[exact:], hidden=hidden)
 
     def commit(self, rows: Sequence[int]) -> None:
         """Make these rows of the last `verify` text, in this order."""
-        self._store(rows, self.length)
+        exact = self._drafted.exact
+        if exact:
+            places = [self.length + self._reused[row] for row in rows]
+            for cache in self._caches[:exact]:
+                cache.move(places, self.length)
+        self._store(self._all[exact:], rows, self.length)
         self.length += len(rows)
+        self.forget_scratch()
 
-    def draft(self, rows: Rows) -> Results:
+    def draft(self, rows: Rows, path: Path | None = None) -> Results:
         """Run rows and keep them as scratch, visible to later rows whose mask says so.
+
+        Args:
+            rows: what to run.
+            path: the stages to run; None: all. All calls of a draft take the same path.
 
         Returns:
             The graph's results, [n or more, …] each, valid until the next call.
         """
-        results = self._run(rows, last_only=False).results
-        self._store(range(len(rows.tokens)), self.length + self.scratch)
-        self.scratch += len(rows.tokens)
+        if path is None:
+            results = self._run(rows, self._all)
+            self._store(self._all, range(len(rows.tokens)), self.length + self.scratch)
+            self.scratch += len(rows.tokens)
+        else:
+            self._drafted.exact = path.exact
+            before, rest = self.scratch, path.stages[path.exact :]
+            hidden = self._run_exact(rows)
+            results = self._run(rows, rest, hidden=hidden)
+            self._store(rest, range(len(rows.tokens)), self.length + before)
         return results
 
     def keep(self, scratch: Sequence[int]) -> None:
         """Make these scratch rows text, in this order (ascending), and forget the others."""
-        self._cache.move([self.length + row for row in scratch], self.length)
+        for cache in self._caches:
+            cache.move([self.length + row for row in scratch], self.length)
         self.length += len(scratch)
+        self.forget_scratch()
+
+    def forget_scratch(self) -> None:
+        """Drop what drafts have left behind the text."""
         self.scratch = 0
+        self._drafted = _Drafted()
 
-    def _run(self, rows: Rows, last_only: bool) -> StageOutputs:
-        n = len(rows.tokens)
-        bucket = row_bucket(n)
-        feeds = self.model.feeds(bucket, self._cache.capacity, 1 if last_only else bucket)
-        feeds.fill(rows, self.length, self.scratch, last_only)
+    def _run_leading(self, rows: Rows) -> list[int]:
+        """Have the leading stages' part of a verification in scratch; where each row is there.
+
+        Rows that the draft never ran, its last level and what other sources added, run now.
+        """
+        places: list[int] = []
+        for token, parent in zip(rows.tokens, rows.parents, strict=True):
+            above = START if parent == START else places[parent]
+            places.append(self._drafted.place(above, int(token)))
+        fresh = [row for row, place in enumerate(places) if place == _NOWHERE]
+        if fresh:
+            for number, row in enumerate(fresh):
+                places[row] = self.scratch + number
+            mask = np.zeros((len(fresh), self.scratch + len(fresh)), np.bool_)
+            for number, row in enumerate(fresh):
+                mask[number, [places[seen] for seen in np.flatnonzero(rows.mask[row])]] = True
+            self._run_exact(
+                Rows(
+                    [int(rows.tokens[row]) for row in fresh],
+                    [int(rows.depths[row]) for row in fresh],
+                    mask,
+                    [_NOWHERE] * len(fresh),
+                )
+            )
+        return places
+
+    def _run_exact(self, rows: Rows) -> Floats:
+        """Run the leading stages and keep what they compute as scratch; its hidden rows [n, D]."""
+        stages, n = self._all[: self._drafted.exact], len(rows.tokens)
+        hidden: Floats = self._run(rows, stages)["hidden"][:n].copy()
+        self._store(stages, range(n), self.length + self.scratch)
+        self._drafted.add(rows, self.scratch, hidden)
+        self.scratch += n
+        return hidden
+
+    def _run(
+        self,
+        rows: Rows,
+        stages: Sequence[int],
+        last_only: bool = False,
+        hidden: Floats | None = None,
+    ) -> Results:
+        model = self.model
+        bucket = row_bucket(len(rows.tokens))
+        feeds = model.feeds(bucket, self._caches[0].capacity, 1 if last_only else bucket)
+        feeds.fill(rows, self.length, last_only)
         begin = time.perf_counter()
-        self._outputs = self.model.executable.run(feeds.arrays, self._cache)
-        self.model.seconds += time.perf_counter() - begin
-        return self._outputs
+        for stage in stages:
+            inputs = feeds.stages[stage]
+            if hidden is not None:
+                inputs["hidden"][: len(hidden)] = hidden
+            outputs = model.executables[stage].run(inputs, self._caches[stage])
+            self._new_kv[stage] = outputs.new_kv
+            hidden = outputs.results.get("hidden")
+        model.seconds += time.perf_counter() - begin
+        return outputs.results
 
-    def _store(self, rows: Sequence[int], start: int) -> None:
-        assert self._outputs is not None
+    def _store(self, stages: Sequence[int], rows: Sequence[int], start: int) -> None:
         self._make_room(start + len(rows))
-        self._cache.write(self._outputs.new_kv, rows, start)
+        for stage in stages:
+            self._caches[stage].write(self._new_kv[stage], rows, start)
 
     def _make_room(self, rows: int) -> None:
-        if rows > self._cache.capacity:
-            self._cache.grow(capacity_bucket(rows))
+        if rows > self._caches[0].capacity:
+            for cache in self._caches:
+                cache.grow(capacity_bucket(rows))
 
 
-class _Feeds:
-    """Input buffers of one shape (S rows, capacity C, R rows of logits), filled for each call."""
+class _Drafted:
+    """What the target's own leading stages have computed for a draft, by scratch row.
 
-    def __init__(self, role: Role, rope: _Rope, shape: tuple[int, int, int]) -> None:
-        rows, capacity, logit_rows = shape
-        self._capacity = capacity
-        self._off = np.float32(role.bias_off)
-        self._rope_table = rope.table(capacity + rows)
-        self._places = np.zeros((2, rows), np.int64)  # ids and positions
-        self._rope = np.zeros((2, rows, role.head_dim), np.float32)
-        self._bias = np.full((rows, capacity + rows), self._off, np.float32)
-        self._logit_rows = np.arange(logit_rows, dtype=np.int64)
-        self.arrays: dict[str, Array] = {
-            "input_ids": self._places[0],
-            "rope_cos": self._rope[0],
-            "rope_sin": self._rope[1],
-            "attention_bias": self._bias,
-            "lengths": np.array([capacity, rows], np.int64),
-            "logit_rows": self._logit_rows,
-        }
-
-    def fill(self, rows: Rows, length: int, scratch: int, last_only: bool) -> None:
-        """Describe these rows; rows of padding see themselves, since all-masked rows give NaN."""
-        n, capacity, bias = len(rows.tokens), self._capacity, self._bias
-        self._places[:, :n] = rows.tokens, rows.depths
-        positions = self._places[1] + length
-        # Real rows lie within the table; what padding holds there does not matter.
-        self._rope_table.take(positions, axis=1, out=self._rope, mode="clip")
-        bias.fill(self._off)
-        bias[:n, :length] = 0
-        if scratch:
-            np.copyto(bias[:n, length : length + scratch], 0, where=rows.mask[:, :scratch])
-        np.copyto(bias[:n, capacity : capacity + n], 0, where=rows.mask[:, scratch:])
-        for row in range(n, len(bias)):
-            bias[row, capacity + row] = 0
-        if last_only:
-            self._logit_rows[0] = n - 1
-
-
-class _Rope:
-    """Table of cosines and sines by position, float32 [2, positions, hd], grown as texts grow.
-
-    Angles are float64: at position 100,000 float32 angles are off by more than a hundredth. The
-    first half of sin is negated, as the graph's rotation expects.
+    Attributes:
+        exact: how many of the stages lead; 0: nothing was drafted with them.
     """
 
-    def __init__(self, role: Role) -> None:
-        self._inv_freq = np.asarray(role.inv_freq, np.float64)
-        self._table = np.zeros((2, 0, role.head_dim), np.float32)
+    def __init__(self) -> None:
+        self.exact = 0
+        self._places: dict[tuple[int, int], int] = {}
+        self._hidden: list[Floats] = []
 
-    def table(self, positions: int) -> Floats:
-        """The table for `positions` positions at least."""
-        if positions > self._table.shape[1]:
-            angles = np.arange(positions, dtype=np.float64)[:, None] * self._inv_freq
-            cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-            self._table = np.stack([np.hstack([cos, cos]), np.hstack([-sin, sin])])
-        return self._table
+    def add(self, rows: Rows, first: int, hidden: Floats) -> None:
+        """Rows that were run, to scratch rows from `first` on."""
+        for number, (token, parent) in enumerate(zip(rows.tokens, rows.parents, strict=True)):
+            self._places[parent, int(token)] = first + number
+        self._hidden.append(hidden)
+
+    def place(self, parent: int, token: int) -> int:
+        """The scratch row of a token below another's, or `_NOWHERE`."""
+        return self._places.get((parent, token), _NOWHERE)
+
+    def hidden(self, places: Sequence[int]) -> Floats:
+        """[n, D] hidden rows behind the leading stages."""
+        return np.concatenate(self._hidden)[places]
+
+
+def _stage_file(bundle: Bundle, name: str, number: int) -> StageFile:
+    role = bundle.manifest.roles[name]
+    stage = role.stages[number]
+    return StageFile(
+        graph=bundle.path / stage.graph,
+        data=bundle.path / stage.data,
+        key=f"{bundle.digest}-{PurePosixPath(stage.graph).stem}",
+        first_layer=stage.cached.start,
+        cache_shape=(len(stage.cached), 2, role.kv_heads, role.head_dim),
+        kv_dtype={"fp16": "float16", "fp32": "float32"}[role.precision.kv],
+        block_size=role.precision.block_size,
+        results=tuple(
+            Result(output.name, output.dtype, output.shape[0], tuple(map(int, output.shape[1:])))
+            for output in stage.outputs
+            if output.name != "new_kv"
+        ),
+    )

@@ -27,7 +27,8 @@ from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.engines import Engine, engine
-from edgespec.runtime.model import Model, Rows, Runner
+from edgespec.runtime.feeds import Rows
+from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.profiles import Profile
 
 Report = Callable[[str, int], None]

@@ -9,7 +9,8 @@ from checkpoints import make_checkpoint, write_tokenizer
 
 from edgespec import bundle as bundles
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.model import Model, Rows, Runner
+from edgespec.runtime.feeds import Rows
+from edgespec.runtime.model import Model, Runner
 
 # Float32 sums in another order: measured 1e-6 at most.
 SAME = 1e-5

@@ -103,8 +103,8 @@ def test_hints_say_what_the_folder_is_instead(tmp_path):
         (b"[" * 100_000, "not readable as JSON"),
         (b"[]", "format None"),
         (b"{}", "format None"),
-        (b'{"format": 2}', "format 2, this edgespec reads 1"),
-        (b'{"format": 1}', "manifest.roles: missing"),
+        (b'{"format": 99}', "format 99, this edgespec reads 2"),
+        (b'{"format": 2}', "manifest.roles: missing"),
     ],
 )
 def test_manifests_that_cannot_be_read(tmp_path, text, part):

@@ -122,7 +122,7 @@ def test_boundary_tensors(stage):
     ):
         assert {t.name: (t.dtype, t.shape) for t in listing} == expected
         assert {value.name: boundary(value) for value in values} == expected
-    assert (listed.start, listed.stop) == (0, 2 * role.layers)
+    assert (listed.start, listed.stop) == (0, 2 * role.layers + 1)
 
 
 def boundary(value):

@@ -16,12 +16,13 @@ from pairs import ENGINES, logits_of
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket, row_bucket
 from edgespec.runtime.engines import StageFile
 from edgespec.runtime.engines.host import HostCache
-from edgespec.runtime.model import Model, Rows, Runner
+from edgespec.runtime.feeds import Rows
+from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.tree import ROOT, TokenTree
 
 STAGE = StageFile(
-    graph=Path("unused.onnx"), data=Path("unused.data"), key="unused", cache_shape=(2, 2, 3, 4),
-    kv_dtype="float32", block_size=0, results=(),
+    graph=Path("unused.onnx"), data=Path("unused.data"), key="unused", first_layer=0,
+    cache_shape=(2, 2, 3, 4), kv_dtype="float32", block_size=0, results=(),
 )  # fmt: skip
 VOCABULARY = 331
 
@@ -287,8 +288,10 @@ def test_time_inside_the_engine_is_counted(model):
 def inputs_of(theta=1e4):
     """The inputs of a model that never runs."""
     frequencies = tuple(theta ** (-i / 12) for i in range(12))
-    role = SimpleNamespace(inv_freq=frequencies, head_dim=24, bias_off=-1e9)
-    return Model(role, None, "nowhere"), frequencies
+    names = ("input_ids", "rope_cos", "rope_sin", "attention_bias", "lengths", "logit_rows")
+    stage = SimpleNamespace(inputs=[SimpleNamespace(name=name) for name in names])
+    role = SimpleNamespace(inv_freq=frequencies, head_dim=24, bias_off=-1e9, stages=[stage])
+    return Model(role, [], "nowhere"), frequencies
 
 
 @pytest.mark.parametrize("theta", [1e4, 1e6])
@@ -297,8 +300,8 @@ def test_rotations_are_right_at_large_positions(theta):
     drift = 0.0
     for capacity, length in ((256, 0), (256, 200), (6144, 4095), (131_072, 100_000)):
         feeds = model.feeds(4, capacity, 4)
-        feeds.fill(Rows([5, 6, 7], [0, 1, 55], np.eye(3, dtype=bool)), length, 0, False)
-        cos, sin = feeds.arrays["rope_cos"], feeds.arrays["rope_sin"]
+        feeds.fill(Rows([5, 6, 7], [0, 1, 55], np.eye(3, dtype=bool)), length, False)
+        cos, sin = feeds.stages[0]["rope_cos"], feeds.stages[0]["rope_sin"]
         assert cos.dtype == sin.dtype == np.float32
         assert cos.shape == sin.shape == (4, 24)
         for row, position in enumerate((length, length + 1, length + 55)):
@@ -322,12 +325,12 @@ def test_the_bias_shows_text_mask_and_nothing_else(data):
         mask = rng.random((n, scratch + n)) < 0.5
         last_only = data.draw(st.booleans())
         feeds = model.feeds(8, 256, 1 if last_only else 8)
-        feeds.fill(Rows([1] * n, [0] * n, mask), length, scratch, last_only)
+        feeds.fill(Rows([1] * n, [0] * n, mask), length, last_only)
         seen = np.zeros((8, 256 + 8), bool)
         seen[:n, :length] = True
         seen[:n, length : length + scratch] = mask[:, :scratch]
         seen[:n, 256 : 256 + n] = mask[:, scratch:]
         seen[range(n, 8), range(256 + n, 264)] = True  # else padding would be all masked, so NaN
-        np.testing.assert_array_equal(feeds.arrays["attention_bias"], np.where(seen, 0, -1e9))
+        np.testing.assert_array_equal(feeds.stages[0]["attention_bias"], np.where(seen, 0, -1e9))
         wanted = [n - 1] if last_only else list(range(8))
-        assert feeds.arrays["logit_rows"].tolist() == wanted
+        assert feeds.stages[0]["logit_rows"].tolist() == wanted

@@ -19,7 +19,7 @@ from transformers import DynamicCache
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.export.quantize import QuantizedRows, dequantize_rows
-from edgespec.runtime.model import Rows
+from edgespec.runtime.feeds import Rows
 
 # With a cache in half precision a value between two halves may round either way: measured 1e-5.
 SAME_IN_HALF = 1e-4

@@ -111,14 +111,15 @@ def test_a_text_is_as_long_as_the_cache_allows(pairs, monkeypatch):
     monkeypatch.setattr(profiling, "_SECONDS", 0.0)
     model = pairs.llm("llama", ENGINES[0], "none")._target
     seen = set()
-    run = model.executable.run
+    [executable] = model.executables
+    run = executable.run
 
     def watched(feeds, cache):
         [unseen] = {int((row[: cache.capacity] < 0).sum()) for row in feeds["attention_bias"]}
         seen.add((cache.capacity, len(feeds["input_ids"]), unseen))
         return run(feeds, cache)
 
-    monkeypatch.setattr(model.executable, "run", watched)
+    monkeypatch.setattr(executable, "run", watched)
     points = dict(measure(model, (1, 4), (256, 384)))
     assert seen == {(capacity, n, 4) for capacity in (256, 384) for n in (1, 4)}
     assert all(seconds > 0 for by_rows in points.values() for seconds in by_rows.values())

@@ -46,6 +46,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="weights per scale; auto: the largest that divides every row (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
+        "--cut-layers", type=_layers, default=_DEFAULTS["cut_layers"], metavar="N[,N...]",
+        help="end a stage before these layers, so that `run --place` can put the two sides on "
+        "different devices",
+    )  # fmt: skip
+    parser.add_argument(
         "--overwrite", action="store_true", help="replace the bundle that is there already"
     )
 
@@ -72,6 +77,10 @@ def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], t
     shown = "" if default is None else f" (default: {default})"
     flag = f"--{name.replace('_', '-')}"
     parser.add_argument(flag, choices=choices, default=default, help=text + shown)
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgespec.runtime.model import Floats
+from edgespec.runtime.feeds import Floats
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree

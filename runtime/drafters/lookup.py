@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edgespec.runtime.automaton import SuffixAutomaton
 from edgespec.runtime.calibration import Calibration, Scale
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.model import Floats
+from edgespec.runtime.feeds import Floats
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import ROOT, TokenTree

@@ -9,7 +9,8 @@ import numpy as np
 
 from edgespec.runtime.calibration import Calibration, Scale
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.model import Floats, Model, Results, Rows, Runner
+from edgespec.runtime.feeds import Floats, Rows
+from edgespec.runtime.model import Model, Results, Runner
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.ranking import Candidates, rank
 from edgespec.runtime.sampling import Sampler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.model import Floats
+from edgespec.runtime.feeds import Floats
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree

@@ -10,7 +10,7 @@ from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters.base import TreeBudget
 from edgespec.runtime.drafters.weighed import WeighedSource
-from edgespec.runtime.model import Floats
+from edgespec.runtime.feeds import Floats
 from edgespec.runtime.planner import Size, best_size, cheapest_row
 from edgespec.runtime.proposal import Forecast, Proposal
 from edgespec.runtime.sampling import Sampler

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.model import Floats
+from edgespec.runtime.feeds import Floats
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.successors import Successors, top_successors

@@ -11,7 +11,7 @@ from typing import Protocol
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
 from edgespec.runtime.drafters.model import ModelDrafter
-from edgespec.runtime.model import Floats
+from edgespec.runtime.feeds import Floats
 from edgespec.runtime.planner import Standing
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler

@@ -17,6 +17,23 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
+class Result:
+    """An output of a stage.
+
+    Attributes:
+        name: of the graph's output.
+        dtype: numpy's name of it.
+        rows: its first dimension: S, the rows of the call, or R, those whose logits are asked for.
+        shape: the other dimensions.
+    """
+
+    name: str
+    dtype: str
+    rows: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class StageFile:
     """One stage on disk and what its cache looks like.
 
@@ -24,20 +41,22 @@ class StageFile:
         graph: the ONNX file.
         data: its external data.
         key: names the bundle and stage in caches of compiled models.
-        cache_shape: [layers, 2, KV, hd] of its keys and values, the capacity left out.
+        first_layer: of those whose keys and values it computes, which are consecutive.
+        cache_shape: [layers, 2, KV, hd] of its keys and values, the capacity left out; no layers
+            where it has no attention.
         kv_dtype: float32 or float16.
         block_size: quantized weights that share a scale; 0 where there are none.
-        results: name, dtype and trailing shape of each output but `new_kv`; the first dimension
-            is R, the rows asked for.
+        results: each output but `new_kv`.
     """
 
     graph: Path
     data: Path
     key: str
+    first_layer: int
     cache_shape: tuple[int, int, int, int]
     kv_dtype: str
     block_size: int
-    results: tuple[tuple[str, str, tuple[int, ...]], ...]
+    results: tuple[Result, ...]
 
 
 @dataclass(frozen=True)
@@ -45,8 +64,9 @@ class StageOutputs:
     """What a call returned; valid until the next call of the same executable.
 
     Attributes:
-        results: every output of the graph but `new_kv`, by name, on the host; [R, …] each.
+        results: every output of the graph but `new_kv`, by name, on the host.
         new_kv: keys and values of the S new rows, on the executable's device: for `Cache.write`.
+            Anything where the stage has no attention.
     """
 
     results: Mapping[str, Array]
@@ -85,8 +105,8 @@ class Executable(Protocol):
         """One call over the S rows that `feeds` describe.
 
         Args:
-            feeds: every input but the past. Arrays are C-contiguous and are bound once: for a
-                call of the same shape the same mapping comes again, its arrays filled anew.
+            feeds: every input of the stage but the past. Arrays are C-contiguous and are bound
+                once: for a call of the same shape the same mapping comes again, filled anew.
             cache: from this executable's `new_cache`.
         """
 

@@ -88,6 +88,7 @@ class HostCache:
 
     def __init__(self, stage: StageFile, capacity: int, most: int) -> None:
         layers, pair, heads, width = stage.cache_shape
+        self._first_layer = stage.first_layer
         # Zeros, because a NaN in a masked row would poison every logit. All room at once, since
         # the system gives memory only as it is written: growing then needs no second copy.
         room = layers * pair * heads * max(capacity, most) * width
@@ -116,6 +117,8 @@ class HostCache:
 
     def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
         """See `Cache`."""
+        if not len(self._rows):
+            return
         source = cast(Array, new_kv)
         for run_start, run_length, offset in _runs(rows):
             self._rows[:, :, :, start + offset : start + offset + run_length] = source[
@@ -134,7 +137,7 @@ class HostCache:
 
     def _make_views(self) -> dict[str, Array]:
         return {
-            f"past.{layer}.{part}": self._rows[layer, index]
+            f"past.{self._first_layer + layer}.{part}": self._rows[layer, index]
             for layer in range(self._rows.shape[0])
             for index, part in enumerate(("key", "value"))
         }

@@ -130,13 +130,17 @@ class _Binding:
         self.handle = session.io_binding()
         self._alive = (feeds, views)  # the handle holds addresses only
         layers, pair, heads, width = stage.cache_shape
-        rows, logit_rows = len(feeds["input_ids"]), len(feeds["logit_rows"])
-        new_kv = np.empty((layers, pair, heads, rows, width), stage.kv_dtype)
+        sizes = {"S": len(feeds["hidden" if "hidden" in feeds else "input_ids"])}
+        if "logit_rows" in feeds:
+            sizes["R"] = len(feeds["logit_rows"])
+        new_kv = np.empty((layers, pair, heads, sizes["S"], width), stage.kv_dtype)
         results: dict[str, Array] = {
-            name: np.empty((logit_rows, *rest), dtype) for name, dtype, rest in stage.results
+            each.name: np.empty((sizes[each.rows], *each.shape), each.dtype)
+            for each in stage.results
         }
         self.outputs = StageOutputs(results, new_kv)
         for name, array in {**feeds, **views}.items():
             self.handle.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        for name, array in {**results, "new_kv": new_kv}.items():
+        outputs = {**results, "new_kv": new_kv} if layers else results
+        for name, array in outputs.items():
             self.handle.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

@@ -105,8 +105,8 @@ class OpenVinoExecutable:
 
     def __init__(self, compiled: Any, stage: StageFile) -> None:
         self._request = compiled.create_infer_request()
-        self._results = [(name, compiled.output(name)) for name, _, _ in stage.results]
-        self._new_kv = compiled.output("new_kv")
+        self._results = [(each.name, compiled.output(each.name)) for each in stage.results]
+        self._new_kv = compiled.output("new_kv") if stage.cache_shape[0] else None
         self._stage = stage
         self._bound: dict[str, Array] = {}
         self._views: dict[str, Array] | None = None
@@ -128,7 +128,7 @@ class OpenVinoExecutable:
         self._request.infer()
         return StageOutputs(
             {name: self._request.get_tensor(port).data for name, port in self._results},
-            self._request.get_tensor(self._new_kv).data,
+            None if self._new_kv is None else self._request.get_tensor(self._new_kv).data,
         )
 
     def _bind(self, name: str, array: Array) -> None:

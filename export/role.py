@@ -1,0 +1,129 @@
+"""One model of a bundle: its weights in one data file, its graphs, one for each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from edgespec import bundle
+from edgespec.export.formats import BlockFormat, FloatFormat, WeightFormat, WeightStream
+from edgespec.export.graph import DataFile, GraphBuilder
+from edgespec.export.lowering import FLOAT, HALF, Span, StageFormats, StageLowering
+from edgespec.models import Checkpoint, Decoder
+
+# Scores of masked rows: far below any score, and exact zeros after the softmax.
+_BIAS_OFF = -1e9
+
+Progress = Callable[[str, int, int], None]
+"""Is called with a role's name, the weights written and the weights in all."""
+
+
+class RoleWriter:
+    """Writes one model's files; weights are streamed once, by the first graphs that need them.
+
+    Use it in a `with` statement: what it has written is complete on disk after `write`.
+
+    Args:
+        folder: where to.
+        name: of the role, and the beginning of its files' names.
+        checkpoint: the model.
+        precision: of its numbers.
+        candidates: see `StageFormats`.
+        progress: see `Progress`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        checkpoint: Checkpoint,
+        precision: bundle.Precision,
+        candidates: int,
+        progress: Progress,
+    ) -> None:
+        self._folder = folder
+        self._name = name
+        self._checkpoint = checkpoint
+        self._precision = precision
+        self._formats = _formats(checkpoint.decoder, precision, candidates)
+        self._report = progress
+        self._total = sum(int(np.prod(shape)) for shape in checkpoint.decoder.tensors().values())
+        self._done = 0
+        self._data = DataFile(folder / f"{name}.data")
+        self._weights = WeightStream(self._data, checkpoint.tensors, self._count)
+
+    def __enter__(self) -> RoleWriter:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._data.close()
+
+    def write(self, cuts: Sequence[int] = (), gated: bool = False) -> bundle.Role:
+        """Write the graphs.
+
+        Args:
+            cuts: sublayers before which a stage ends, ascending; without any there is one stage.
+            gated: let every sublayer be switched off (`StageLowering`).
+        """
+        config, decoder = self._checkpoint.config, self._checkpoint.decoder
+        borders = (0, *cuts, 2 * len(decoder.layers) + 1)
+        spans = [Span(start, stop) for start, stop in pairwise(borders)]
+        names = (
+            [self._name] if len(spans) == 1 else [f"{self._name}-{i}" for i in range(len(spans))]
+        )
+        stages = [
+            self._write_stage(name, span, gated) for name, span in zip(names, spans, strict=True)
+        ]
+        self._data.flush()
+        return bundle.Role(
+            architecture=config.model_type,
+            layers=len(decoder.layers),
+            hidden_size=decoder.hidden_size,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            vocab_size=decoder.vocab_size,
+            context_length=decoder.context_length,
+            inv_freq=tuple(float(f) for f in decoder.rope.inv_freq),
+            eos_ids=config.eos_ids,
+            bias_off=_BIAS_OFF,
+            parameters=self._total,
+            precision=self._precision,
+            stages=tuple(stages),
+            quantization_error={k: round(v, 6) for k, v in self._weights.errors.items()},
+        )
+
+    def _write_stage(self, name: str, span: Span, gated: bool) -> bundle.Stage:
+        graph = GraphBuilder(name, self._data.name)
+        lowering = StageLowering(graph, self._weights, self._formats, gated)
+        lowering.emit(self._checkpoint.decoder, span)
+        graph.save(self._folder / f"{name}.onnx")
+        return bundle.Stage(
+            f"{name}.onnx",
+            self._data.name,
+            span.start,
+            span.stop,
+            tuple(lowering.inputs),
+            tuple(lowering.outputs),
+        )
+
+    def _count(self, values: int) -> None:
+        self._done += values
+        self._report(self._name, self._done, self._total)
+
+
+def _formats(decoder: Decoder, precision: bundle.Precision, candidates: int) -> StageFormats:
+    layers = _format(precision.weights, precision.block_size)
+    head = _format(precision.lm_head, precision.block_size)
+    kv_dtype = HALF if precision.kv == "fp16" else FLOAT
+    # A tied embedding reads the head's bytes, so that they are stored once.
+    return StageFormats(layers, head if decoder.tied else layers, head, kv_dtype, candidates)
+
+
+def _format(precision: str, block_size: int) -> WeightFormat:
+    if precision in ("int4", "int8"):
+        return BlockFormat(int(precision[3:]), block_size)
+    return FloatFormat(np.float16 if precision == "fp16" else np.float32)
