@@ -26,7 +26,7 @@ class Profile:
     """What measuring a role on an engine gave.
 
     Attributes:
-        full: whether rows and capacities were measured, and not two numbers of rows alone.
+        full: whether rows and capacities were measured, and not a few numbers of rows alone.
         points: seconds by capacity and rows, both as decimal strings, as JSON wants keys.
         refusal: why the engine did not take the role; there are no points then.
     """
