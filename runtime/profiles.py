@@ -10,6 +10,7 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from edgespec import records
@@ -110,6 +111,7 @@ def _file(bundle: Bundle, role: str, engine: Engine, threads: int) -> Path | Non
     return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
 
 
+@cache
 def _processor() -> str:
     """The CPU's model name as far as the system tells it."""
     with suppress(OSError, UnicodeDecodeError):
