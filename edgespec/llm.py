@@ -187,7 +187,7 @@ class LLM:
         drafters: dict[str, Drafter] = {
             "none": NoDrafter(), "lookup": lookup, "recycling": recycling,
         }  # fmt: skip
-        sources: list[WeighedSource] = [
+        sources: list[WeighedSource[Drafter]] = [
             WeighedRetrieval(lookup, free=True),
             WeighedRetrieval(recycling),
         ]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.cost import Curve
-from edgespec.runtime.drafters.base import TreeBudget
+from edgespec.runtime.drafters.base import Drafter, TreeBudget
 from edgespec.runtime.drafters.weighed import WeighedSource
 from edgespec.runtime.model import Floats
 from edgespec.runtime.planner import Size, best_size, cheapest_row
@@ -37,7 +37,7 @@ class PlannedDrafter:
 
     name = "auto"
 
-    def __init__(self, sources: Sequence[WeighedSource], verify: Curve) -> None:
+    def __init__(self, sources: Sequence[WeighedSource[Drafter]], verify: Curve) -> None:
         self._sources = sources
         self._curve = verify
         self._host = 0.0  # seconds of a round outside the passes and the sources
@@ -86,7 +86,7 @@ class PlannedDrafter:
         own -= sum([source.spent for source in self._sources])
         self._host += (own - self._host) * (_WEIGHT if self._host else 1.0)
 
-    def _terms(self, source: WeighedSource, budget: TreeBudget) -> TreeBudget:
+    def _terms(self, source: WeighedSource[Drafter], budget: TreeBudget) -> TreeBudget:
         """What nodes and levels must promise at the rate of late.
 
         A node that is found for free may fill a bucket; one that takes a call must be worth a row.
