@@ -41,6 +41,11 @@ class Stage:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The outputs that the host reads: all but the cache's new rows."""
+        return tuple(output for output in self.outputs if output.name != "new_kv")
+
 
 @dataclass(frozen=True)
 class Precision:

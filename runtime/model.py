@@ -76,8 +76,7 @@ class Model:
             block_size=role.precision.block_size,
             results=tuple(
                 (output.name, output.dtype, tuple(map(int, output.shape[1:])))
-                for output in role.stages[0].outputs
-                if output.name != "new_kv"
+                for output in role.stages[0].results
             ),
         )
         return cls(role, engine.compile(stage, threads), engine.name)
