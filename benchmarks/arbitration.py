@@ -21,10 +21,20 @@ from typing import TYPE_CHECKING
 
 from common import add_threads, count, exit_code, print_result, print_table
 from prompts import EDIT, PROSE, load_prompts, random_tokens
-from texts import Loading, Request, Results, Setting, compare, facts_of, further, make_texts, tally
+from texts import (
+    Request,
+    Results,
+    Setting,
+    compare,
+    facts_of,
+    further,
+    make_texts,
+    settings_of,
+    tally,
+)
 
 from edgespec import bundle as bundles
-from edgespec.runtime.engines import CPU_ENGINES
+from edgespec.options import DEFAULT_TREE_WIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,6 +46,8 @@ _GRID: tuple[tuple[str, int | None, int], ...] = (
     ("recycling", 7, 4),
 )
 """Draft source, nodes and width of the fixed settings besides plain decoding."""
+
+_AUTO = "auto", None, DEFAULT_TREE_WIDTH
 
 _RANDOM = "random tokens"
 _WANTED = 0.95  # of the best fixed setting
@@ -57,7 +69,7 @@ class Line:
         to_best: auto to the picks.
         to_plain: auto to plain decoding.
         predicted: tokens per second that the planner expected, to those that came, in the rounds
-            after the tenth; the median over texts.
+            after the tenth; the median over texts, None where none had as many.
         sources: shares of auto's rounds.
         equal: how auto's texts relate to plain decoding's.
     """
@@ -70,7 +82,7 @@ class Line:
     auto: float
     to_best: float
     to_plain: float
-    predicted: float
+    predicted: float | None
     sources: str
     equal: str
 
@@ -86,7 +98,7 @@ def main() -> None:
         for kind, prompts in kinds.items()
         for temperature in arguments.temperature
     }
-    settings = _settings(arguments)
+    settings = settings_of(arguments.bundle, arguments.threads, (*_GRID, _AUTO))
     results = make_texts(settings, [r for group in requests.values() for r in group])
     verdicts = compare(results)
     lines = [
@@ -117,17 +129,6 @@ def main() -> None:
     )
 
 
-def _settings(arguments: argparse.Namespace) -> list[Setting]:
-    def loading(draft: str, device: str) -> Loading:
-        return Loading(str(arguments.bundle), draft, device, arguments.threads)
-
-    return [
-        *(Setting(loading("none", name)) for name in CPU_ENGINES),
-        *(Setting(loading(draft, "cpu"), nodes, width) for draft, nodes, width in _GRID),
-        Setting(loading("auto", "cpu")),
-    ]
-
-
 def _prompts(arguments: argparse.Namespace) -> dict[str, Sequence[str | tuple[int, ...]]]:
     """An even number of prompts of each kind."""
     vocab_size = bundles.load(arguments.bundle).target.vocab_size
@@ -148,7 +149,7 @@ def _line(
     results: Results,
     verdicts: dict[Setting, dict[Request, str]],
 ) -> Line:
-    auto = next(setting for setting in results if setting.loading.draft == "auto")
+    auto = _auto(results)
     plain = max(
         _rate([(setting, group)], results) for setting in results if setting.loading.draft == "none"
     )
@@ -173,7 +174,7 @@ def _line(
         round(own, 1),
         round(own / best, 3),
         round(own / plain, 3),
-        round(median(predicted), 3) if predicted else float("nan"),
+        round(median(predicted), 3) if predicted else None,
         ", ".join(shares),
         tally(verdicts[auto][request] for request in group),
     )
@@ -198,10 +199,14 @@ def _rate(parts: Iterable[tuple[Setting, Sequence[Request]]], results: Results) 
 
 def _overall(groups: Iterable[Sequence[Request]], results: Results) -> float:
     """Tokens per second of auto to those of the picks, over all kinds."""
-    auto = next(setting for setting in results if setting.loading.draft == "auto")
+    auto = _auto(results)
     own = [(auto, group) for group in groups]
     picks = [pick for _, group in own for pick in _picks(group, results)]
     return _rate(own, results) / _rate(picks, results)
+
+
+def _auto(results: Results) -> Setting:
+    return next(setting for setting in results if setting.loading.draft == "auto")
 
 
 def _name(setting: Setting) -> str:

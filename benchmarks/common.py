@@ -89,12 +89,17 @@ def counts(text: str) -> list[int]:
 
 
 def exit_code(main: Callable[[], None]) -> int:
-    """Run a command; an error of edgespec's is one line and its exit code."""
+    """Run a command; an error of edgespec's is one line and its exit code.
+
+    What nobody reads any more, as behind `| head`, is thrown away.
+    """
     try:
         main()
     except EdgespecError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # and would come again when the interpreter ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -18,10 +18,19 @@ from typing import TYPE_CHECKING
 
 from common import add_threads, count, exit_code, print_result, print_table
 from prompts import load_prompts
-from texts import Loading, Request, Results, Setting, compare, facts_of, further, make_texts, tally
+from texts import (
+    Request,
+    Results,
+    Setting,
+    compare,
+    facts_of,
+    further,
+    make_texts,
+    settings_of,
+    tally,
+)
 
 from edgespec.options import DEFAULT_TREE_WIDTH, DRAFTS
-from edgespec.runtime.engines import CPU_ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,10 +57,9 @@ class Measured:
 def main() -> None:
     arguments = _parse_arguments()
     prompts = load_prompts(arguments.prompts, arguments.limit)
-    settings = [
-        *(_setting(arguments, "none", name) for name in CPU_ENGINES),
-        *(_setting(arguments, draft, "cpu") for draft in arguments.draft),
-    ]
+    size = arguments.num_draft_tokens, arguments.tree_width
+    drafts = [(draft, *size) for draft in arguments.draft]
+    settings = settings_of(arguments.bundle, arguments.threads, drafts)
     # The seed is the number of the repeat: sampled texts differ from repeat to repeat.
     requests = [
         Request(prompt, temperature, repeat, arguments.new_tokens)
@@ -89,11 +97,6 @@ def main() -> None:
             "lines": [asdict(line) for line in lines],
         },
     )
-
-
-def _setting(arguments: argparse.Namespace, draft: str, device: str) -> Setting:
-    loading = Loading(str(arguments.bundle), draft, device, arguments.threads)
-    return Setting(loading, arguments.num_draft_tokens, arguments.tree_width)
 
 
 def _summary(

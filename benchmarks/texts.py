@@ -21,7 +21,7 @@ import numpy as np
 from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.options import DEFAULT_TREE_WIDTH
-from edgespec.runtime.engines import engine
+from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import Floats, Rows
 from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.noise import gumbel
@@ -67,6 +67,20 @@ class Request:
 
 
 Results = dict[Setting, dict[Request, "GenerationResult"]]
+
+
+def settings_of(
+    bundle: Path, threads: int, drafts: Iterable[tuple[str, int | None, int]]
+) -> list[Setting]:
+    """Plain decoding on each engine, then draft sources with nodes and width, as users get them."""
+
+    def loading(draft: str, device: str) -> Loading:
+        return Loading(str(bundle), draft, device, threads)
+
+    return [
+        *(Setting(loading("none", name)) for name in CPU_ENGINES),
+        *(Setting(loading(draft, "cpu"), nodes, width) for draft, nodes, width in drafts),
+    ]
 
 
 def make_texts(settings: Sequence[Setting], requests: Sequence[Request]) -> Results:

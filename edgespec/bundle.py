@@ -52,6 +52,11 @@ class Stage:
         keys = [tensor for tensor in self.inputs if tensor.name.endswith(".key")]
         return range(first, first + len(keys))
 
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The outputs that the host reads: all but the cache's new rows."""
+        return tuple(output for output in self.outputs if output.name != "new_kv")
+
 
 @dataclass(frozen=True)
 class Precision:

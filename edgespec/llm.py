@@ -79,7 +79,8 @@ class LLM:
         self.draft = self.options.draft
         self.context_length = self.plan.context
         self.forget()
-        self._loaded = load_models(self.bundle, placements(self.bundle, self.options, self.plan))
+        places = placements(self.bundle, self.options, self.plan)
+        self._loaded = load_models(self.bundle, places, costs=self.draft == "auto")
         for role, loaded in self._loaded.items():
             rows = cache_rows(role, self.context_length)
             loaded.model.sizes = TextSizes(self.plan.prefill_chunk, rows)
@@ -187,7 +188,7 @@ class LLM:
         drafters: dict[str, Drafter] = {
             "none": NoDrafter(), "lookup": lookup, "recycling": recycling,
         }  # fmt: skip
-        sources: list[WeighedSource] = [
+        sources: list[WeighedSource[Drafter]] = [
             WeighedRetrieval(lookup, free=True),
             WeighedRetrieval(recycling),
         ]

@@ -29,6 +29,8 @@ LEAST_CONTEXT = capacity_bucket(1)
 
 HOST = "cpu"
 
+_TERMS = ("baseline", "weights", "repacked", "kv", "logits", "workspace")
+
 # Python with numpy, tokenizers and this package. Parsing a tokenizer makes eight bytes of each one.
 _INTERPRETER_BYTES = 21 * MIB
 _TOKENIZER_FACTOR = 8
@@ -85,8 +87,13 @@ class Demand:
 
     @property
     def total(self) -> int:
-        """All of them but `mapped`."""
-        return self.baseline + self.weights + self.repacked + self.kv + self.logits + self.workspace
+        """All `terms`."""
+        return sum(self.terms.values())
+
+    @property
+    def terms(self) -> dict[str, int]:
+        """What counts, by its name: everything but the limit and `mapped`."""
+        return {term: getattr(self, term) for term in _TERMS}
 
 
 @dataclass(frozen=True)
@@ -119,8 +126,7 @@ class Plan:
         """
         for demand in self.devices:
             if demand.total > demand.limit:
-                parts = ("baseline", "weights", "repacked", "kv", "logits", "workspace")
-                terms = ", ".join(f"{part} {getattr(demand, part) / MIB:.0f}" for part in parts)
+                terms = ", ".join(f"{n} {size / MIB:.0f}" for n, size in demand.terms.items())
                 raise MemoryLimitError(
                     f"{name} needs {demand.total / MIB:.0f} MiB on {demand.device} and "
                     f"{demand.limit / MIB:.0f} may be used ({terms}; context {self.context}, "

@@ -314,7 +314,6 @@ def _stage_file(bundle: Bundle, name: str, number: int) -> StageFile:
         block_size=role.precision.block_size,
         results=tuple(
             Result(output.name, output.dtype, output.shape[0], tuple(map(int, output.shape[1:])))
-            for output in stage.outputs
-            if output.name != "new_kv"
+            for output in stage.results
         ),
     )

@@ -10,6 +10,7 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from edgespec import records
@@ -26,7 +27,7 @@ class Profile:
     """What measuring a role on an engine gave.
 
     Attributes:
-        full: whether rows and capacities were measured, and not two numbers of rows alone.
+        full: whether rows and capacities were measured, and not a few numbers of rows alone.
         points: seconds by capacity and rows, both as decimal strings, as JSON wants keys.
         refusal: why the engine did not take the role; there are no points then.
     """
@@ -110,6 +111,7 @@ def _file(bundle: Bundle, role: str, engine: Engine, threads: int) -> Path | Non
     return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
 
 
+@cache
 def _processor() -> str:
     """The CPU's model name as far as the system tells it."""
     with suppress(OSError, UnicodeDecodeError):

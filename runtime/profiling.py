@@ -94,11 +94,6 @@ def measure(
         yield capacity, {n: min(seconds) for n, seconds in samples.items()}
 
 
-def quick_profile(model: Model) -> Profile:
-    """The few points that a load is worth, in this process."""
-    return Profile.measured(False, dict(measure(model, *shapes(model.role, full=False))))
-
-
 @dataclass(frozen=True)
 class Job:
     """What a child process measures.

@@ -16,7 +16,7 @@ from edgespec.runtime.cost import Curve
 from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
 from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
-from edgespec.runtime.profiling import Job, measure_apart, quick_profile
+from edgespec.runtime.profiling import Job, measure_apart
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine for a role; None for the profile: there was nothing to compare it with."""
+    """An engine for a role; None for the profile: what its calls cost was not asked."""
 
     engine: Engine
     profile: Profile | None
@@ -50,53 +50,47 @@ class Loaded:
 
     Attributes:
         model: the compiled role.
-        bundle: where it comes from.
-        role: its name there.
-        threads: for the engine's operators.
-        candidate: what it was compiled by.
+        profile: of its engine; None where nobody asked.
     """
 
     model: Model
-    bundle: Bundle
-    role: str
-    threads: int
-    candidate: Candidate
+    profile: Profile | None
 
     @cached_property
     def curve(self) -> Curve:
-        """Seconds of a call by rows and capacity; texts of this model share what they observe.
-
-        An engine that was compared with none is measured when this is first asked for, unless it
-        was before: that takes about a second, in this process.
-        """
-        where = (self.bundle, self.role, self.candidate.engine, self.threads)
-        profile = self.candidate.profile or profiles.recall(*where)
-        if profile is None or profile.refusal is not None:
-            _log.info("measuring %s on %s", self.role, self.candidate.engine.name)
-            profile = quick_profile(self.model)
-            profiles.remember(*where, profile)
-        return profile.curve()
+        """Seconds of a call by rows and capacity; texts of this model share what they observe."""
+        assert self.profile is not None, "load_models was not asked for costs"
+        return self.profile.curve()
 
 
-def load_models(bundle: Bundle, placements: Mapping[str, Placement]) -> dict[str, Loaded]:
+def load_models(
+    bundle: Bundle, placements: Mapping[str, Placement], costs: bool = False
+) -> dict[str, Loaded]:
     """Compile roles where `placements` say, after all choices between engines are made.
+
+    Args:
+        bundle: where the roles are.
+        placements: of each role to load.
+        costs: whether what calls cost must be known where there is but one engine, too.
 
     Raises:
         BundleError: if a role's stages are of a later kind.
         DeviceError: if a device is not known, or no engine takes a role.
     """
-    choices = choose(bundle, placements)
+    choices = choose(bundle, placements, costs)
     return {
         role: _load(bundle, role, placement.threads, choices[role])
         for role, placement in placements.items()
     }
 
 
-def choose(bundle: Bundle, placements: Mapping[str, Placement]) -> dict[str, tuple[Candidate, ...]]:
+def choose(
+    bundle: Bundle, placements: Mapping[str, Placement], costs: bool = False
+) -> dict[str, tuple[Candidate, ...]]:
     """The engines that take each role, the cheapest for its work first; compiles nothing here.
 
     What has not been measured on this machine is measured in processes of their own, one after
-    the other.
+    the other; an engine that is alone only for its `costs`.
 
     Raises:
         DeviceError: if a device is not known, or no engine takes a role.
@@ -104,11 +98,11 @@ def choose(bundle: Bundle, placements: Mapping[str, Placement]) -> dict[str, tup
     devices = {placement.device for placement in placements.values()}
     behind = {name: engines_of(name) for name in devices}
     engines = {role: behind[placement.device] for role, placement in placements.items()}
-    compared = {role: at for role, at in placements.items() if len(engines[role]) > 1}
-    found = _profiles(bundle, compared, engines)
+    asked = {role: at for role, at in placements.items() if costs or len(engines[role]) > 1}
+    found = _profiles(bundle, asked, engines)
     return {
         role: _ranked(role, placement, found[role])
-        if role in compared
+        if role in asked
         else tuple(Candidate(only, None) for only in engines[role])
         for role, placement in placements.items()
     }
@@ -213,7 +207,7 @@ def _load(bundle: Bundle, role: str, threads: int, candidates: Sequence[Candidat
             _log.warning("%s", error)
             refusals.append(str(error))
             continue
-        return Loaded(model, bundle, role, threads, candidate)
+        return Loaded(model, candidate.profile)
     raise _refused(role, refusals)
 
 

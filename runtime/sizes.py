@@ -43,7 +43,6 @@ def stage_sizes(bundle: Bundle, name: str) -> StageSizes:
         vocab=role.vocab_size,
         result_bytes=sum(
             np.dtype(output.dtype).itemsize * math.prod(map(int, output.shape[1:]))
-            for output in role.stages[-1].outputs
-            if output.name != "new_kv"
+            for output in role.stages[-1].results
         ),
     )

@@ -252,6 +252,15 @@ def test_every_round_explains_itself(cli):
     assert "round 1: " in fixed.err
 
 
+def test_a_round_without_text_explains_itself(cli, llm):
+    expected = llm.generate(PROMPT, max_new_tokens=8)
+    stop = llm.tokenizer.decode(expected.tokens[5:6])  # its round shows nothing
+    words = ["-n", 8, "--draft=none", "--explain", "--json", "--stop", stop, *FAST]
+    result = cli("run", PROMPT, *words)
+    assert json.loads(result.out)["finish_reason"] == "stop"
+    assert len(result.err.splitlines()) == json.loads(result.out)["rounds"] > 0
+
+
 def test_a_draft_memory_is_made_and_used_again(cli, bundle, tmp_path):
     file = tmp_path / "memory"
     words = ["run", bundle, PROMPT, "-n", 60, "--json", "--draft=recycling", *FAST]

@@ -19,7 +19,7 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.runtime import profiles, profiling
 from edgespec.runtime.engines import engine
 from edgespec.runtime.profiles import Profile
-from edgespec.runtime.profiling import Job, measure, measure_apart, quick_profile, shapes
+from edgespec.runtime.profiling import Job, measure, measure_apart, shapes
 
 QUICK = Profile.measured(False, {256: {1: 0.01, 8: 0.02}})
 FULL = Profile.measured(True, {256: {1: 0.01, 8: 0.02}, 1024: {1: 0.02, 8: 0.04}})
@@ -125,12 +125,6 @@ def test_a_text_is_as_long_as_the_cache_allows(pairs, monkeypatch):
     assert all(seconds > 0 for by_rows in points.values() for seconds in by_rows.values())
 
 
-def test_a_quick_profile_of_a_loaded_model(pairs):
-    profile = quick_profile(pairs.llm("llama", ENGINES[0], "none")._target)
-    assert not profile.full
-    assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {256: [1, 8, 32]}
-
-
 # In a process of its own
 
 
@@ -149,7 +143,8 @@ def test_roles_are_measured_apart_from_any_folder(embedded, monkeypatch, tmp_pat
     assert seen == [("target", 256), ("draft", 256)]
     assert caplog.records == []
     for role, profile in found.items():
-        assert profile.seconds[256].keys() == {1, 8, 32}
+        assert not profile.full
+        assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {256: [1, 8, 32]}
         assert profiles.recall(embedded, role, engine(ENGINES[0]), 1) == profile
 
 

@@ -44,7 +44,10 @@ def verify(text, tree):
     tokens = [text[-1], *tree.tokens.tolist()]
     above = [text[-2], *(tokens[parent + 1] for parent in tree.parents.tolist())]
     logits = np.array([row(token, before) for token, before in zip(tokens, above, strict=True)])
-    choose = lambda line, _: int(logits[line][:VOCABULARY].argmax())  # noqa: E731
+
+    def choose(line, _):
+        return int(logits[line][:VOCABULARY].argmax())
+
     return walk(tree, choose, frozenset()), logits
 
 

@@ -108,22 +108,16 @@ def test_where_nothing_can_be_kept_every_load_measures(measured, small, monkeypa
         assert len(measured.asked) == 2
 
 
-def test_a_named_engine_is_measured_when_its_curve_is_asked_for(measured, small, monkeypatch):
-    asked = []
-
-    def quick_profile(model):
-        asked.append(model.device)
-        return Profile.measured(False, {256: STEEP})
-
-    monkeypatch.setattr(selection, "quick_profile", quick_profile)
-    for _ in range(2):  # the second time it is remembered
-        loaded = load_models(small, {"target": Placement(ENGINES[0], 1, (8,))})["target"]
-        assert loaded.model.device == ENGINES[0]
-        if not asked:
-            assert loaded.curve is loaded.curve
-        assert loaded.curve.seconds(8, 256) == pytest.approx(STEEP[8])
-    assert asked == [ENGINES[0]]
+def test_a_named_engine_is_measured_where_its_costs_are_asked_for(measured, small):
+    named = {"target": Placement(ENGINES[0], 1, (8,))}
+    assert load_models(small, named)["target"].model.device == ENGINES[0]
     assert measured.asked == []
+    for _ in range(2):  # the second time it is remembered
+        loaded = load_models(small, named, costs=True)["target"]
+        assert loaded.model.device == ENGINES[0]
+        assert loaded.curve is loaded.curve
+        assert loaded.curve.seconds(8, 256) == pytest.approx(STEEP[8])
+    assert measured.asked == [(ENGINES[0], ("target",), 1)]
 
 
 def test_an_engine_that_is_alone_is_not_compared(measured, small, monkeypatch):
@@ -201,7 +195,7 @@ def test_a_choice_and_a_curve_from_beginning_to_end(small, own_cache, monkeypatc
     loaded = load_models(small, {"target": CPU})["target"]
     assert loaded.model.device in ENGINES
     assert 0 < loaded.curve.seconds(1, 256) <= loaded.curve.seconds(8, 256) < 10
+    alone = load_models(small, {"draft": Placement(ENGINES[0], 1, (1,))}, costs=True)["draft"]
+    assert 0 < alone.curve.seconds(1, 256) < 10
     monkeypatch.setattr(selection, "measure_apart", None)
     assert load_models(small, {"target": CPU})["target"].model.device == loaded.model.device
-    alone = load_models(small, {"draft": Placement(ENGINES[0], 1, (1,))})["draft"]
-    assert 0 < alone.curve.seconds(1, 256) < 10

@@ -17,9 +17,7 @@ from edgespec.options import DRAFTS, MEMORY_HELP, LoadOptions
 if TYPE_CHECKING:
     from edgespec.runtime.memory import Demand, Plan
 
-_MIB = 1 << 20
 _DEFAULTS = LoadOptions()
-_TERMS = ("baseline", "weights", "repacked", "kv", "logits", "workspace")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -82,13 +80,15 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 
 def _device(demand: Demand) -> dict[str, Any]:
-    terms = {f"{term}_mb": round(getattr(demand, term) / _MIB, 1) for term in _TERMS}
+    from edgespec.runtime.memory import MIB
+
+    terms = {f"{term}_mb": round(size / MIB, 1) for term, size in demand.terms.items()}
     return {
         "device": demand.device,
         **terms,
         "total_mb": round(sum(terms.values()), 1),
-        "limit_mb": round(demand.limit / _MIB, 1),
-        "mapped_mb": round(demand.mapped / _MIB, 1),
+        "limit_mb": round(demand.limit / MIB, 1),
+        "mapped_mb": round(demand.mapped / MIB, 1),
     }
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from edgespec.runtime.engines import Engine
     from edgespec.runtime.profiling import Report
 
-_CPU = "cpu"
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -35,7 +33,7 @@ class Measured:
 
     Attributes:
         context: cache capacity in rows, filled up but for the largest call.
-        ms: median milliseconds of a call by its rows.
+        ms: the least milliseconds of several calls by their rows, which took turns.
     """
 
     role: str
@@ -73,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from edgespec.fitting import default_threads
 
-    engines = _engines(arguments.device or [_CPU])
+    engines = _engines(arguments.device or [options.device])
     measured = _measure(bundle, engines, options.threads or default_threads())
     if arguments.png is not None:
         panels = {role: _labelled(measured, role) for role in bundle.manifest.roles}
@@ -87,11 +85,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _engines(devices: list[str]) -> list[Engine]:
-    from edgespec.runtime.engines import engine
-    from edgespec.runtime.selection import cpu_engines
+    from edgespec.runtime.selection import engines_of
 
-    lists = [cpu_engines() if name == _CPU else [engine(name)] for name in devices]
-    return list({each.name: each for engines in lists for each in engines}.values())
+    return list({each.name: each for name in devices for each in engines_of(name)}.values())
 
 
 def _measure(bundle: Bundle, engines: list[Engine], threads: int) -> list[Measured]:

@@ -76,6 +76,8 @@ def execute(arguments: argparse.Namespace) -> int:
                 print(piece, end="", flush=True)
             if arguments.explain:
                 explained = _explain(stream, explained)
+        if arguments.explain:  # the last rounds may have held their text back
+            _explain(stream, explained)
         if arguments.json:
             print(json.dumps(asdict(stream.result)))
         else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.cost import Curve
-from edgespec.runtime.drafters.base import TreeBudget
+from edgespec.runtime.drafters.base import Drafter, TreeBudget
 from edgespec.runtime.drafters.weighed import WeighedSource
 from edgespec.runtime.feeds import Floats
 from edgespec.runtime.planner import Size, best_size, cheapest_row
@@ -37,7 +37,7 @@ class PlannedDrafter:
 
     name = "auto"
 
-    def __init__(self, sources: Sequence[WeighedSource], verify: Curve) -> None:
+    def __init__(self, sources: Sequence[WeighedSource[Drafter]], verify: Curve) -> None:
         self._sources = sources
         self._curve = verify
         self._host = 0.0  # seconds of a round outside the passes and the sources
@@ -58,15 +58,16 @@ class PlannedDrafter:
         size = self._size(proposal, budget, self._host)
         self._rate = max(self._rate, size.rate)
         spent, once = self._host, 0.0
+        rows = self._row_seconds(budget.max_nodes)
         for source in self._sources:
             source.start_round()
             if budget.max_nodes and source.wanted(size.rate):
-                plain = size.rate
-                terms = self._terms(source, budget)
+                alternative = size.rate
+                terms = self._terms(source, budget, rows)
                 proposal = source.ask(proposal, text, terms, self._capacity)
                 spent, once = spent + source.seconds - source.once, once + source.once
                 size = self._size(proposal, budget, spent)
-                source.standing.answered(size.forecast, plain)
+                source.standing.answered(size.forecast, alternative)
         self._rate += (size.rate - self._rate) * _WEIGHT
         forecast = Forecast(size.forecast.tokens, size.forecast.seconds + once)
         chosen = proposal.best(size.nodes, forecast)
@@ -86,18 +87,21 @@ class PlannedDrafter:
         own -= sum([source.spent for source in self._sources])
         self._host += (own - self._host) * (_WEIGHT if self._host else 1.0)
 
-    def _terms(self, source: WeighedSource, budget: TreeBudget) -> TreeBudget:
-        """What nodes and levels must promise at the rate of late.
+    def _row_seconds(self, nodes: int) -> tuple[float, float]:
+        """What a node must be worth where it is found for free, and where it takes a call.
 
         A node that is found for free may fill a bucket; one that takes a call must be worth a row.
         """
+        free = _SLACK * cheapest_row(self._verify, nodes + 1)
+        return free, (self._verify(nodes + 1) - self._verify(1)) / max(1, nodes)
+
+    def _terms(
+        self, source: WeighedSource[Drafter], budget: TreeBudget, rows: tuple[float, float]
+    ) -> TreeBudget:
+        """What nodes and levels must promise at the rate of late."""
+        free, called = rows
         level = source.level_seconds(budget, self._capacity)
-        rows = budget.max_nodes + 1
-        row = (
-            (self._verify(rows) - self._verify(1)) / budget.max_nodes
-            if level
-            else _SLACK * cheapest_row(self._verify, rows)
-        )
+        row = called if level else free
         return replace(budget, least_gain=self._rate * level, least_value=self._rate * row)
 
     def _size(self, proposal: Proposal, budget: TreeBudget, spent: float) -> Size:

@@ -18,6 +18,8 @@ _RANKS = 8  # successors of a key
 _SCORED = 4  # of these, the ranks that trees of usual width have
 _FIRST_WORD = {2: 0.4, 1: 0.25}  # of the likeliest successor, by the tokens that the key matched
 
+_Waiting = tuple[float, int, int, int]  # minus value, parent, rank, token
+
 
 class RecyclingDrafter:
     """Grows a tree from a table of successors, which every verified row of the target renews.
@@ -58,26 +60,24 @@ class RecyclingDrafter:
         """
         # With one token there is no pair; no pair in the table holds a negative token.
         self._last = (text[-2] if len(text) > 1 else -1, text[-1])
-        waiting: list[tuple[float, int, int]] = []  # minus value, parent, rank
-        depths = [0]
+        waiting: list[_Waiting] = []
         self._shares = [proposal.share_left(node) for node in range(ROOT, len(proposal))]
-        for node, parent in enumerate((ROOT, *proposal.parents), ROOT):
-            if node != ROOT:
-                depths.append(depths[parent + 1] + 1)
-            self._wait(waiting, proposal, node, 0, budget)
+        depths = [0]
+        for parent in proposal.parents:
+            depths.append(depths[parent + 1] + 1)
+        for node, depth in enumerate(depths, ROOT):
+            if depth < budget.max_depth:
+                self._wait(waiting, proposal, node, 0, budget)
         while waiting and len(proposal) < budget.max_nodes:
-            negative, parent, rank = heappop(waiting)
-            before = len(proposal)
-            depth = depths[parent + 1] + 1
-            if depth <= budget.max_depth:
-                token = self._list(proposal, parent)[0][rank]
-                node = proposal.add(parent, token, -negative, self.name)
-                if node == before:
-                    depths.append(depth)
-                    self._shares.append(1.0)
-                    self._wait(waiting, proposal, node, 0, budget)
-                if rank + 1 < budget.width:
-                    self._wait(waiting, proposal, parent, rank + 1, budget)
+            negative, parent, rank, token = heappop(waiting)
+            new = len(proposal)
+            if proposal.add(parent, token, -negative, self.name) == new:
+                depths.append(depths[parent + 1] + 1)
+                self._shares.append(1.0)
+                if depths[-1] < budget.max_depth:
+                    self._wait(waiting, proposal, new, 0, budget)
+            if rank + 1 < budget.width:
+                self._wait(waiting, proposal, parent, rank + 1, budget)
 
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`."""
@@ -101,7 +101,7 @@ class RecyclingDrafter:
         return self._successors.after(previous, proposal.tokens[node])
 
     def _wait(
-        self, waiting: list[tuple[float, int, int]], proposal: Proposal, parent: int, rank: int,
+        self, waiting: list[_Waiting], proposal: Proposal, parent: int, rank: int,
         budget: TreeBudget,
     ) -> None:  # fmt: skip
         successors, matched = self._list(proposal, parent)
@@ -110,4 +110,4 @@ class RecyclingDrafter:
             edge = self._calibration.acceptance(matched * _RANKS + rank, word)
             value = proposal.value(parent) * edge * self._shares[parent + 1]
             if value >= budget.least_value:
-                heappush(waiting, (-value, parent, rank))
+                heappush(waiting, (-value, parent, rank, successors[rank]))

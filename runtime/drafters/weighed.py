@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
@@ -30,7 +30,10 @@ class Retriever(Drafter, Protocol):
         """Add nodes to a proposal."""
 
 
-class WeighedSource(ABC):
+Drafter_co = TypeVar("Drafter_co", bound=Drafter, covariant=True)
+
+
+class WeighedSource(ABC, Generic[Drafter_co]):
     """A source, what asking it costs, and whether that has been worth it.
 
     Attributes:
@@ -41,7 +44,7 @@ class WeighedSource(ABC):
         spent: what it did cost in this round.
     """
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter_co) -> None:
         self._drafter = drafter
         self.standing = Standing()
         self.asked = False
@@ -97,7 +100,7 @@ class WeighedSource(ABC):
         """The round is over, and to learn from it took so many seconds."""
 
 
-class WeighedRetrieval(WeighedSource):
+class WeighedRetrieval(WeighedSource[Retriever]):
     """A source that costs what its Python takes: to propose, and to learn from the round.
 
     Args:
@@ -107,7 +110,6 @@ class WeighedRetrieval(WeighedSource):
 
     def __init__(self, drafter: Retriever, free: bool = False) -> None:
         super().__init__(drafter)
-        self._retriever = drafter
         self._free = free
         self._learning = 0.0  # seconds, a moving average
 
@@ -116,7 +118,7 @@ class WeighedRetrieval(WeighedSource):
         return self._free or super().wanted(alternative)
 
     def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        self._retriever.extend(proposal, text, budget)
+        self._drafter.extend(proposal, text, budget)
         return proposal
 
     def _price(self, budget: TreeBudget, capacity: int) -> None:
@@ -126,7 +128,7 @@ class WeighedRetrieval(WeighedSource):
         self._learning += (learning - self._learning) * (_WEIGHT if self._learning else 1.0)
 
 
-class WeighedModel(WeighedSource):
+class WeighedModel(WeighedSource[ModelDrafter]):
     """A draft model, whose calls have a measured cost.
 
     Args:
@@ -136,7 +138,6 @@ class WeighedModel(WeighedSource):
 
     def __init__(self, drafter: ModelDrafter, curve: Curve) -> None:
         super().__init__(drafter)
-        self._model = drafter
         self._curve = curve
 
     def ask(
@@ -154,13 +155,13 @@ class WeighedModel(WeighedSource):
 
     def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
         # The model's nodes come first: where sources differ, it knows more of this text.
-        joined = self._model.draft(text, budget)
+        joined = self._drafter.draft(text, budget)
         joined.graft(proposal)
         return joined
 
     def _price(self, budget: TreeBudget, capacity: int) -> None:
         """What the calls should have cost; what they did corrects the curve."""
-        fed, calls = self._model.fed, [*self._model.fed, *self._model.levels]
+        fed, calls = self._drafter.fed, [*self._drafter.fed, *self._drafter.levels]
         parts = [self._curve.seconds(rows, capacity) for rows in calls]
         self.seconds, self.once = sum(parts), 0.0
         if parts:
