@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from edgespec import records
+from edgespec import records, sublayers
 from edgespec.cachedir import cache_folder
 from edgespec.errors import BundleError
 
@@ -56,6 +56,46 @@ class Stage:
     def results(self) -> tuple[Tensor, ...]:
         """The outputs that the host reads: all but the cache's new rows."""
         return tuple(output for output in self.outputs if output.name != "new_kv")
+
+
+@dataclass(frozen=True)
+class SkipScore:
+    """What a skip set promised where the bundle was made.
+
+    Attributes:
+        agreement: share of the calibration text's positions at which the draft's likeliest token
+            was the target's.
+        draft_cost: seconds of a draft's call over those of the whole model's, for one row.
+        chain: drafted tokens of a round at which most was promised; 0: plain decoding.
+        tokens_per_second: promised.
+        plain_tokens_per_second: of the same model without drafts, from the same measurement.
+        engine: measured on.
+    """
+
+    agreement: float
+    draft_cost: float
+    chain: int
+    tokens_per_second: float
+    plain_tokens_per_second: float
+    engine: str
+
+
+@dataclass(frozen=True)
+class SkipSet:
+    """Sublayers that a draft on the target's own stages leaves out.
+
+    Attributes:
+        skipped: their numbers (`sublayers`), ascending.
+        score: None: never measured.
+    """
+
+    skipped: tuple[int, ...]
+    score: SkipScore | None = None
+
+    @property
+    def name(self) -> str:
+        """What is left out, as people write it."""
+        return sublayers.describe(self.skipped)
 
 
 @dataclass(frozen=True)
@@ -114,13 +154,18 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything the runtime knows about a bundle."""
+    """Everything the runtime knows about a bundle.
+
+    Attributes:
+        skip_sets: of the target, the best first; its stages are cut where one begins or ends.
+    """
 
     format: int
     roles: dict[str, Role]
     tokenizer: tuple[str, ...]
     provenance: dict[str, str]
     files: dict[str, FileEntry]
+    skip_sets: tuple[SkipSet, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from edgespec import bundle
 from edgespec.errors import InputError
 from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter
+from edgespec.export.skips import SkipSearch, check_skip_sets, skip_cuts
 from edgespec.export.vocabulary import check_vocabularies, token_ids
 from edgespec.models import Decoder, load_checkpoint
 
@@ -33,6 +34,7 @@ class ExportOptions:
         block_size: weights per scale; None: the largest that divides every K of a model.
         cut_layers: layers of the target before which a stage ends, so that the two sides can run
             on different devices.
+        skip_sets: sublayers of the target that each layer-skip draft leaves out; see `sublayers`.
         overwrite: replace a bundle (or an empty folder) that is there already.
 
     Raises:
@@ -45,6 +47,7 @@ class ExportOptions:
     kv_precision: str = "fp32"
     block_size: int | None = None
     cut_layers: tuple[int, ...] = ()
+    skip_sets: tuple[tuple[int, ...], ...] = ()
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -76,6 +79,7 @@ def export_bundle(
     draft: Path | None = None,
     options: ExportOptions | None = None,
     progress: Progress = lambda role, done, total: None,
+    skip_search: SkipSearch | None = None,
 ) -> ExportReport:
     """Convert checkpoints to a bundle.
 
@@ -87,6 +91,7 @@ def export_bundle(
         draft: folder of a smaller model with the same tokenizer.
         options: precisions; None for the defaults.
         progress: told how much is written.
+        skip_search: finds further skip sets, or scores those of the options.
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
@@ -101,7 +106,10 @@ def export_bundle(
         check_vocabularies(tokens, token_ids(checkpoints[bundle.DRAFT]))
     # Only a draft's graph picks candidates, among the ids of the tokenizer.
     candidates = {bundle.TARGET: 0, bundle.DRAFT: max(tokens.values()) + 1}
-    cuts = {bundle.TARGET: _cuts(checkpoints[bundle.TARGET].decoder, options), bundle.DRAFT: ()}
+    layers = len(checkpoints[bundle.TARGET].decoder.layers)
+    layer_cuts = _layer_cuts(options.cut_layers, layers)
+    check_skip_sets(options.skip_sets, layers)
+    skips = tuple(bundle.SkipSet(skipped) for skipped in options.skip_sets)
     with replacing(output, options.overwrite) as folder:
         tokenizer = checkpoints[bundle.TARGET].tokenizer_files
         for name, file in tokenizer.items():
@@ -109,10 +117,14 @@ def export_bundle(
         roles = {}
         for name, checkpoint in checkpoints.items():
             precision = _precision(name, checkpoint.decoder, options)
-            with RoleWriter(
-                folder, name, checkpoint, precision, candidates[name], progress
-            ) as writer:
-                roles[name] = writer.write(cuts[name])
+            writer = RoleWriter(folder, name, checkpoint, precision, candidates[name], progress)
+            with writer:
+                cuts: set[int] = set()
+                if name == bundle.TARGET:
+                    if skip_search is not None:
+                        skips = _searched(skip_search, skips, folder, writer, tuple(tokenizer))
+                    cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
+                roles[name] = writer.write(sorted(cuts))
         files = bundle.describe_files(folder)
         provenance = {
             "edgespec": edgespec.__version__,
@@ -120,7 +132,7 @@ def export_bundle(
         }
         bundle.save_manifest(
             folder,
-            bundle.Manifest(bundle.FORMAT, roles, tuple(tokenizer), provenance, files),
+            bundle.Manifest(bundle.FORMAT, roles, tuple(tokenizer), provenance, files, skips),
         )
     return ExportReport(
         sum(checkpoint.tensors.nbytes for checkpoint in checkpoints.values()),
@@ -128,16 +140,31 @@ def export_bundle(
     )
 
 
-def _cuts(decoder: Decoder, options: ExportOptions) -> tuple[int, ...]:
-    """The sublayers before which the target's stages end."""
-    layers = sorted(set(options.cut_layers))
-    wrong = [layer for layer in layers if not 0 < layer < len(decoder.layers)]
+def _searched(
+    search: SkipSearch,
+    skips: tuple[bundle.SkipSet, ...],
+    folder: Path,
+    writer: RoleWriter,
+    tokenizer: tuple[str, ...],
+) -> tuple[bundle.SkipSet, ...]:
+    """What a search makes of these sets, with a graph in which it can switch sublayers off."""
+    gated = writer.write(gated=True)
+    manifest = bundle.Manifest(bundle.FORMAT, {bundle.TARGET: gated}, tokenizer, {}, {})
+    try:
+        return search(bundle.Bundle(folder, manifest), skips)
+    finally:
+        (folder / gated.stages[0].graph).unlink()
+
+
+def _layer_cuts(before: tuple[int, ...], layers: int) -> set[int]:
+    """The sublayers before which the user wants stages to end."""
+    wrong = [layer for layer in before if not 0 < layer < layers]
     if wrong:
         raise InputError(
-            f"cut_layers holds {wrong[0]}: the model has layers 0 to {len(decoder.layers) - 1}, "
-            "cut before one of 1 or more"
+            f"cut_layers holds {wrong[0]}: the model has layers 0 to {layers - 1}, give layers "
+            f"from 1 to {layers - 1}"
         )
-    return tuple(2 * layer for layer in layers)
+    return {2 * layer for layer in before}
 
 
 def _precision(name: str, decoder: Decoder, options: ExportOptions) -> bundle.Precision:

@@ -99,7 +99,7 @@ class StageLowering:
         if span.stop > len(sublayers):
             self._emit_head(hidden, decoder)
         else:
-            self._output("hidden", hidden, FLOAT, "S", decoder.hidden_size)
+            self._output("next_hidden", hidden, FLOAT, "S", decoder.hidden_size)
         if new_kv:
             self._emit_new_kv(new_kv, decoder.layers[0][0])
 

@@ -235,7 +235,7 @@ class Runner:
     def _run_exact(self, rows: Rows) -> Floats:
         """Run the leading stages and keep what they compute as scratch; its hidden rows [n, D]."""
         stages, n = self._all[: self._drafted.exact], len(rows.tokens)
-        hidden: Floats = self._run(rows, stages)["hidden"][:n].copy()
+        hidden: Floats = self._run(rows, stages)["next_hidden"][:n].copy()
         self._store(stages, range(n), self.length + self.scratch)
         self._drafted.add(rows, self.scratch, hidden)
         self.scratch += n
@@ -259,7 +259,7 @@ class Runner:
                 inputs["hidden"][: len(hidden)] = hidden
             outputs = model.executables[stage].run(inputs, self._caches[stage])
             self._new_kv[stage] = outputs.new_kv
-            hidden = outputs.results.get("hidden")
+            hidden = outputs.results.get("next_hidden")
         model.seconds += time.perf_counter() - begin
         return outputs.results
 

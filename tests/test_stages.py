@@ -1,0 +1,118 @@
+"""A target in stages: the same text wherever it is cut, and drafts that leave stages out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from parity import PROMPT, devices, distance, tree_rows
+
+from edgespec import bundle as bundles
+from edgespec.errors import InputError
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.model import Model, Runner
+
+LAYERS = 4
+# Sublayers left out: they cut before and after an attention, an MLP, a layer and the head.
+SETS = {
+    "whole": (),
+    "attention": ((2,),),
+    "mlp": ((5,),),
+    "layer": ((2, 3),),
+    "exit": ((4, 5, 6, 7),),
+    "all": ((3, 4), (3, 4, 7)),
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    make_checkpoint(folder, "qwen3", num_hidden_layers=LAYERS, tie_word_embeddings=True)
+    write_tokenizer(folder, 331)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle_of(checkpoint, tmp_path_factory):
+    made = {}
+
+    def make(name, **options):
+        if name not in made:
+            output = tmp_path_factory.mktemp("bundles") / name
+            options = ExportOptions("fp32", skip_sets=SETS[name], **options)
+            export_bundle(checkpoint, output, options=options)
+            made[name] = bundles.load(output)
+        return made[name]
+
+    return make
+
+
+def logits_of(bundle, engines):
+    """Of a prompt of several chunks, then of a tree behind it."""
+    runner = Runner(Model.load(bundle, bundles.TARGET, engines, 1))
+    first = runner.prefill(PROMPT)["logits"][0].copy()
+    return np.vstack([first, runner.verify(tree_rows())["logits"][:7]])
+
+
+@devices
+@pytest.mark.parametrize("name", list(SETS)[1:])
+def test_stages_compute_what_the_whole_does(bundle_of, name, device):
+    bundle = bundle_of(name)
+    assert len(bundle.target.stages) > 1
+    whole = logits_of(bundle_of("whole"), engine(device))
+    assert distance(logits_of(bundle, engine(device)), whole) < 1e-6
+
+
+def test_stages_may_run_on_different_engines(bundle_of):
+    whole = logits_of(bundle_of("whole"), engine(CPU_ENGINES[0]))
+    bundle = bundle_of("all")
+    mixed = [engine(CPU_ENGINES[number % 2]) for number in range(len(bundle.target.stages))]
+    model = Model.load(bundle, bundles.TARGET, mixed, 1)
+    assert model.device == "onnxruntime:cpu+openvino:cpu"
+    assert distance(logits_of(bundle, mixed), whole) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [
+        ("whole", [0]),
+        ("attention", [0, 2, 3]),
+        ("mlp", [0, 5, 6]),
+        ("layer", [0, 2, 4]),
+        ("exit", [0, 4, 8]),
+        ("all", [0, 3, 5, 7, 8]),
+    ],
+)
+def test_stages_begin_where_a_set_begins_or_ends(bundle_of, name, starts):
+    stages = bundle_of(name).target.stages
+    assert [stage.start for stage in stages] == starts
+    assert [stage.stop for stage in stages] == [*starts[1:], 2 * LAYERS + 1]
+    cached = [layer for stage in stages for layer in stage.cached]
+    assert cached == list(range(LAYERS))
+
+
+def test_stages_share_one_file_of_weights(bundle_of):
+    """A tied embedding is read by the first stage and by the last, and stored once."""
+    whole, cut = bundle_of("whole"), bundle_of("all")
+    [data] = {stage.data for stage in cut.target.stages}
+    assert cut.manifest.files[data] == whole.manifest.files["target.data"]
+    assert [each.skipped for each in cut.manifest.skip_sets] == list(SETS["all"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"skip_sets": ((),)}, "a skip set is empty"),
+        ({"skip_sets": ((1,),)}, "skip set 0m: layer 0 cannot be left out"),
+        ({"skip_sets": ((3, 8),)}, "skip set 1m,4a: the model has layers 0 to 3"),
+        ({"skip_sets": ((2,), (4,), (6,), (3,))}, "into 7 stages"),
+        ({"cut_layers": (0,)}, "cut_layers holds 0"),
+        ({"cut_layers": (2, 4)}, "cut_layers holds 4: the model has layers 0 to 3"),
+    ],
+)
+def test_cuts_that_cannot_be_made(checkpoint, tmp_path, options, message, monkeypatch):
+    monkeypatch.setattr("edgespec.export.skips.MOST_STAGES", 6)
+    with pytest.raises(InputError, match=message):
+        export_bundle(checkpoint, tmp_path / "bundle", options=ExportOptions("fp32", **options))
+    assert list(tmp_path.iterdir()) == []
