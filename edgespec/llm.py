@@ -23,6 +23,7 @@ from edgespec.runtime.drafters import (
     Drafter,
     Experience,
     LookupDrafter,
+    ModelCalls,
     ModelDrafter,
     NoDrafter,
     PlannedDrafter,
@@ -193,7 +194,9 @@ class LLM:
             WeighedRetrieval(recycling),
         ]
         if self._draft_model is not None:
-            model = ModelDrafter(self._draft_model, learned.calibration("model", sampled))
+            model = ModelDrafter(
+                ModelCalls(self._draft_model), learned.calibration("model", sampled)
+            )
             drafters["model"] = model
             if self.draft == "auto":
                 sources.append(WeighedModel(model, self._loaded[bundles.DRAFT].curve))

@@ -11,7 +11,8 @@ from edgespec.errors import InputError
 from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.sampling import SamplingOptions
 
-DRAFTS = ("auto", "none", "model", "lookup", "recycling")
+DRAFTS = ("auto", "none", "model", "layer-skip", "lookup", "recycling")
+PLANNED_DRAFTS = ("auto", "layer-skip")  # whose trees are sized by what they cost
 RECYCLING_DRAFTS = ("auto", "recycling")  # which have a draft memory
 FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
@@ -102,7 +103,7 @@ class GenerationOptions(SamplingOptions):
 
 def default_tree(draft: str) -> int:
     """Nodes of a draft tree at most where the user says nothing: planned ones are cut to pay."""
-    return PLANNED_DRAFT_TOKENS if draft == "auto" else FIXED_DRAFT_TOKENS
+    return PLANNED_DRAFT_TOKENS if draft in PLANNED_DRAFTS else FIXED_DRAFT_TOKENS
 
 
 def parse_size(text: str) -> int:

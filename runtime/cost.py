@@ -66,6 +66,17 @@ class Curve:
             by_bucket = self._now[capacity] = self._predict(capacity)
         return by_bucket[_BUCKET[rows]]
 
+    def scaled(self, factor: float) -> Curve:
+        """A curve of its own that starts at this one's measured points times `factor`."""
+        return Curve(
+            {
+                capacity: {
+                    rows: factor * seconds for rows, seconds in zip(ROW_BUCKETS, line, strict=True)
+                }
+                for capacity, line in zip(self._capacities, self._grid, strict=True)
+            }
+        )
+
     def observe(self, rows: int, capacity: int, seconds: float) -> None:
         """Learn from a call that took this long.
 

@@ -46,6 +46,26 @@ class Path:
     stages: tuple[int, ...]
     exact: int
 
+    @classmethod
+    def without(cls, role: Role, skipped: Sequence[int]) -> Path:
+        """The stages of a role that hold none of these sublayers.
+
+        Raises:
+            ValueError: if a stage holds others as well, or the first stage is left out.
+        """
+        left_out = set(skipped)
+        stages = []
+        for number, stage in enumerate(role.stages):
+            mine = set(range(stage.start, stage.stop))
+            if not mine & left_out:
+                stages.append(number)
+            elif mine - left_out:
+                raise ValueError(f"stage {number} holds more than what is skipped: {skipped}")
+        exact = next(n for n, number in enumerate([*stages, -1]) if n != number)
+        if not exact:
+            raise ValueError(f"the first stage cannot be skipped: {skipped}")
+        return cls(tuple(stages), exact)
+
 
 class Model:
     """One role of a bundle, compiled; shared by any number of texts, one call at a time.

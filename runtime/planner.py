@@ -17,9 +17,11 @@ from edgespec.runtime.proposal import Forecast
 _TOLERANCE = 1.02  # a source in use may fall this far behind the alternative
 _HYSTERESIS = 1.05  # one that is not must promise this much more
 _FORGET = 0.95  # of what a source promised, per round since
-_TRIALS = 3  # rounds that a source has to show what it is worth
 _FIRST_WAIT = 8  # rounds until a source that lost is tried again
 _LONGEST_WAIT = 256
+
+TRIALS = 3
+"""Rounds that a source has to show what it is worth."""
 
 Seconds = Callable[[int], float]
 """Seconds of one pass over so many rows."""
@@ -80,14 +82,17 @@ class Standing:
     Its first rounds are trials. Later, one that promises less than the alternative rests
     for twice as long each time (exponential back-off), and one that wins starts anew.
 
+    Args:
+        trials: how many these are; 0 for one of which is known that it loses.
+
     Attributes:
         probing: the source was asked only to see whether it has become better: ask for little.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trials: int = TRIALS) -> None:
         self.probing = False
         self._tokens = self._seconds = 0.0
-        self._trials = _TRIALS
+        self._trials = trials
         self._idle = 0
         self._wait = _FIRST_WAIT
         self._in_use = False
@@ -102,6 +107,11 @@ class Standing:
         self._idle += 1
         self.probing = self._idle >= self._wait
         return self.probing
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second that it promised lately; infinite while it is tried."""
+        return math.inf if self._trials else self._tokens / self._seconds if self._seconds else 0.0
 
     def answered(self, forecast: Forecast, alternative: float) -> None:
         """It was asked, and its round promises this."""

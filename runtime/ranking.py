@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.successors import top_successors
 
 _RIVALS = 8  # tokens that a sampled child's value weighs it against
 _OUTSIDE = 1e6  # what a token outside the truncation loses: more than any noise
@@ -43,6 +44,21 @@ class Candidates:
     def of(cls, results: Mapping[str, npt.NDArray[Any]], n: int) -> Candidates:
         """The first n rows of a draft stage's results."""
         return cls(results["top_ids"][:n], results["top_logits"][:n], results["logsumexp"][:n])
+
+    @classmethod
+    def pick(cls, logits: npt.NDArray[np.float32], vocab_size: int, count: int) -> Candidates:
+        """The same of a target's logits.
+
+        Args:
+            logits: [n, V] float32 without NaN.
+            vocab_size: ids from there on are padding.
+            count: K, cut to `vocab_size`.
+        """
+        tokens = top_successors(logits, vocab_size, min(count, vocab_size))
+        best = np.take_along_axis(logits, tokens, axis=1)
+        peak = best[:, :1]
+        total = np.exp(logits[:, :vocab_size] - peak).sum(axis=1)
+        return cls(tokens, best, np.log(total) + peak[:, 0])
 
 
 class Ranking(NamedTuple):

@@ -15,6 +15,7 @@ from pairs import ENGINES, logits_of
 from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.drafters import (
     LookupDrafter,
+    ModelCalls,
     ModelDrafter,
     NoDrafter,
     RecyclingDrafter,
@@ -54,6 +55,10 @@ def branches(proposal):
 
 def made(kind, *arguments):
     return kind(*arguments, Trusting())
+
+
+def by_model(model):
+    return made(ModelDrafter, ModelCalls(model))
 
 
 # A draft model
@@ -110,13 +115,14 @@ def best_first(children, text, sampler, budget):
 @few
 def test_the_tree_is_the_best_first_tree(draft_model, draft_rankings, text, options, budget):
     sampler = Sampler(options, VOCABULARY)
-    drafter = made(ModelDrafter, draft_model)
+    drafter = by_model(draft_model)
     drafter.begin(text, sampler)
     proposal = drafter.draft(text, budget)
     expected = best_first(draft_rankings, tuple(text), sampler, budget)
     assert sorted(branches(proposal)) == sorted(expected)  # no branch without its beginning
     for value, branch in zip(proposal.values, branches(proposal), strict=True):
-        assert math.isclose(value, expected[branch], rel_tol=2e-3, abs_tol=1e-9)
+        # Siblings are worth their parent at most: float32 shares may add up to a little more.
+        assert math.isclose(value, expected[branch], rel_tol=2e-3, abs_tol=2e-6)
     assert len(proposal) <= budget.max_nodes
     assert all(len(branch) <= budget.max_depth for branch in branches(proposal))
     assert max(Counter(proposal.parents).values()) <= budget.width
@@ -129,7 +135,7 @@ def test_a_level_that_promises_little_is_not_drafted(draft_model, draft_rankings
     short = 0
     for first in range(1, 30):
         text = [first]
-        drafter = made(ModelDrafter, draft_model)
+        drafter = by_model(draft_model)
         drafter.begin(text, sampler)
         found = branches(drafter.draft(text, TreeBudget(30, 6, 2, least_gain=least)))
         full = best_first(draft_rankings, tuple(text), sampler, TreeBudget(30, 6, 2))
@@ -176,7 +182,10 @@ def verdict_for(place, extra):
 def test_after_any_verdicts_the_next_tree_is_a_fresh_drafters(draft_model, text, options, played):
     """The cache holds the text and nothing else, with what was accepted but never run fed again."""
     sampler, last = Sampler(options, VOCABULARY), TreeBudget(9, 4, 3)
-    used, fresh = made(ModelDrafter, draft_model), made(ModelDrafter, draft_model)
+    used, fresh = (
+        by_model(draft_model),
+        by_model(draft_model),
+    )
     used.begin(text, sampler)
     for budget, place, extra in played:
         play(used, text, verdict_for(place, extra), budget)
@@ -185,12 +194,15 @@ def test_after_any_verdicts_the_next_tree_is_a_fresh_drafters(draft_model, text,
     expected = fresh.draft(text, last)
     assert branches(proposal) == branches(expected)
     np.testing.assert_allclose(proposal.values, expected.values, rtol=2e-3)
-    assert used._runner.length == fresh._runner.length == len(text)
+    assert used._calls._runner.length == fresh._calls._runner.length == len(text)
 
 
 def test_a_second_text_starts_afresh(draft_model):
     sampler, budget = Sampler(GREEDY, VOCABULARY), TreeBudget(9, 4, 3)
-    drafter, fresh = made(ModelDrafter, draft_model), made(ModelDrafter, draft_model)
+    drafter, fresh = (
+        by_model(draft_model),
+        by_model(draft_model),
+    )
     drafter.begin([1, 2, 3], sampler)
     play(drafter, [1, 2, 3, 4], verdict_for(1.0, 5), budget)
     for used in (drafter, fresh):
@@ -199,7 +211,7 @@ def test_a_second_text_starts_afresh(draft_model):
 
 
 def test_a_text_longer_than_the_drafts_context_has_no_draft(pairs):
-    drafter = made(ModelDrafter, pairs.llm("stranger", ENGINES[0], "model")._draft_model)
+    drafter = by_model(pairs.llm("stranger", ENGINES[0], "model")._draft_model)
     sampler, budget = Sampler(GREEDY, VOCABULARY), TreeBudget(9, 4, 3)
     text = [5] * 95
     drafter.begin(text, sampler)
@@ -217,7 +229,12 @@ def test_no_budget_no_tree(draft_model, budget):
     sampler = Sampler(GREEDY, VOCABULARY)
     text = [1, 2, 1, 2, 1]
     recycling = made(RecyclingDrafter, Successors(VOCABULARY))
-    for drafter in (made(ModelDrafter, draft_model), made(LookupDrafter), recycling, NoDrafter()):
+    for drafter in (
+        by_model(draft_model),
+        made(LookupDrafter),
+        recycling,
+        NoDrafter(),
+    ):
         drafter.begin(text, sampler)
         assert len(drafter.draft(text, budget)) == 0
         drafter.observe(Verdict((), (3,)), TokenTree.empty(), NO_LOGITS)

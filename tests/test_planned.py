@@ -12,6 +12,7 @@ from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters import (
     LookupDrafter,
+    ModelCalls,
     ModelDrafter,
     PlannedDrafter,
     RecyclingDrafter,
@@ -48,7 +49,7 @@ def clock(monkeypatch):
 def drafter_of(text, verify, *models):
     lookup = LookupDrafter(Calibration())
     recycling = RecyclingDrafter(Successors(VOCABULARY), Calibration())
-    sources = [WeighedRetrieval(lookup), WeighedRetrieval(recycling), *models]
+    sources = [[WeighedRetrieval(lookup)], [WeighedRetrieval(recycling)], models]
     drafter = PlannedDrafter(sources, Curve(verify))
     drafter.begin(text[:-1], Sampler(SamplingOptions(), VOCABULARY))
     return drafter
@@ -97,7 +98,9 @@ def timed(pairs, clock):
 
     def make(seconds):
         model = pairs.llm("twin", ENGINES[0], "model")._draft_model
-        return WeighedModel(ModelDrafter(model, Calibration()), Curve({256: {1: seconds}}))
+        return WeighedModel(
+            ModelDrafter(ModelCalls(model), Calibration()), Curve({256: {1: seconds}})
+        )
 
     return make
 

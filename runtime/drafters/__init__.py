@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
+from edgespec.runtime.drafters.calls import ModelCalls, SkipCalls
 from edgespec.runtime.drafters.experience import Experience
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
@@ -15,10 +16,12 @@ __all__ = [
     "Drafter",
     "Experience",
     "LookupDrafter",
+    "ModelCalls",
     "ModelDrafter",
     "NoDrafter",
     "PlannedDrafter",
     "RecyclingDrafter",
+    "SkipCalls",
     "TreeBudget",
     "WeighedModel",
     "WeighedRetrieval",

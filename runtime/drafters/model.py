@@ -1,4 +1,4 @@
-"""A draft model that grows a best-first tree by levels (after Wang et al., OPT-Tree, 2024)."""
+"""Drafts by a model, in best-first trees grown by levels (after Wang et al., OPT-Tree, 2024)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from edgespec.runtime.calibration import Calibration, Scale
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.feeds import Floats, Rows
-from edgespec.runtime.model import Model, Results, Runner
+from edgespec.runtime.drafters.calls import Calls
+from edgespec.runtime.feeds import START, Floats, Rows
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.ranking import Candidates, rank
 from edgespec.runtime.sampling import Sampler
@@ -50,11 +50,8 @@ class _Node:
         return [*self.parent.branch(), self.token] if self.parent else []
 
 
-_TEXT_END = _Node(token=-1, parent=None, value=1.0, depth=0, cell=0, sees=[])
-
-
 class ModelDrafter:
-    """Drafts with a smaller model of the same vocabulary.
+    """Drafts with a model, by `calls` to it.
 
     The text's new tokens are fed first. Then each level is one call over its best nodes, whose
     keys and values go to scratch rows, so that a deeper level costs its own rows only. Growth ends
@@ -62,7 +59,7 @@ class ModelDrafter:
     last one brought and how levels have compared so far.
 
     Args:
-        model: the draft.
+        calls: to a smaller model of the same vocabulary, or to a part of the target.
         calibration: acceptance by what the draft says of an edge. Under sampling that is its lead
             over its siblings in perturbed scores (`ranking`): another calibration.
 
@@ -71,28 +68,27 @@ class ModelDrafter:
         levels: rows of each of its further calls.
     """
 
-    name = "model"
+    _sampler: Sampler  # from `begin` on
 
-    _runner: Runner  # of the text, from `begin` on
-    _sampler: Sampler
-
-    def __init__(self, model: Model, calibration: Calibration) -> None:
-        self._model = model
+    def __init__(self, calls: Calls, calibration: Calibration, name: str = "model") -> None:
+        self.name = name
+        self._calls = calls
         self._calibration = calibration
+        self._text_end = _Node(-1, None, value=1.0, depth=0, cell=0, sees=list(calls.root))
         self._nodes: list[_Node] = []
+        self._scratch = 0  # rows taken so far
         self._yield = _FIRST_YIELD
         self.fed: list[int] = []
         self.levels: list[int] = []
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """See `Drafter`. The prompt itself is fed at the first draft."""
-        self._runner = Runner(self._model)
+        """See `Drafter`."""
         self._sampler = sampler
+        self._calls.begin(sampler)
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. Empty where the text has outgrown the draft model's context."""
-        room = self._model.role.context_length - len(text)
-        depth = min(budget.max_depth, room)
+        """See `Drafter`. Empty where the text has outgrown the draft's context."""
+        depth = min(budget.max_depth, self._calls.room(len(text)))
         self._nodes, self.fed, self.levels = [], [], []
         if budget.max_nodes >= 1 and depth >= 1:
             self._grow(text, budget, depth)
@@ -103,7 +99,7 @@ class ModelDrafter:
 
         The verdict's tokens are followed in the own nodes, whether or not those were verified.
         """
-        node, last = _TEXT_END, len(verdict.tokens) - 1
+        node, last = self._text_end, len(verdict.tokens) - 1
         kept = node.sees
         for place, token in enumerate(verdict.tokens):
             accepted = None
@@ -117,13 +113,13 @@ class ModelDrafter:
             node = accepted
             if place < last:  # the last token is pending, and fed by the next draft
                 kept = node.sees
-        self._runner.keep(kept)
+        self._calls.keep(kept)
         self._nodes = []
 
     def _grow(self, text: Sequence[int], budget: TreeBudget, depth: int) -> None:
-        fresh = text[self._runner.length :]
-        self.fed = self._runner.chunks(len(fresh))
-        level = self._children(self._runner.prefill(fresh), [_TEXT_END], text, budget)
+        candidates, self.fed = self._calls.feed(text)
+        self._scratch = len(self._calls.root)
+        level = self._children(candidates, [self._text_end], text, budget)
         self._nodes += level
         for _ in range(1, depth):
             parents, net = self._best(level, budget)
@@ -137,13 +133,12 @@ class ModelDrafter:
                 self._yield += (further - self._yield) * _YIELD_WEIGHT
 
     def _children(
-        self, results: Results, parents: list[_Node], text: Sequence[int], budget: TreeBudget
+        self, candidates: Candidates, parents: list[_Node], text: Sequence[int], budget: TreeBudget
     ) -> list[_Node]:
-        """The best children of each node of a level, from the results of its rows."""
+        """The best children of each node of a level."""
         sampler = self._sampler
         contexts = [[*text, *p.branch()] for p in parents] if sampler.reads_context else ()
         depth = parents[0].depth
-        candidates = Candidates.of(results, len(parents))
         rankings = rank(sampler, candidates, len(text) + depth, contexts, budget.width)
         acceptance, nodes = self._calibration.acceptance, []
         row = min(depth, _DEPTHS - 1) * _RANKS
@@ -164,20 +159,23 @@ class ModelDrafter:
         del best[budget.width :]
         return best, sum([node.value - budget.least_value for node in best])
 
-    def _run(self, level: list[_Node]) -> Results:
-        scratch = self._runner.scratch
-        width = scratch + len(level)
+    def _run(self, level: list[_Node]) -> Candidates:
+        scratch, root = self._scratch, len(self._calls.root)
+        self._scratch = width = scratch + len(level)
+        parents = [node.sees[-1] if node.sees else START for node in level]
         mask = bytearray(len(level) * width)
         for row, node in enumerate(level):
             node.sees = [*node.sees, scratch + row]
             for seen in node.sees:
                 mask[row * width + seen] = True
-        depth = level[0].depth - 1  # the first level stands right behind the committed root
-        return self._runner.draft(
+        # The first level stands right behind the committed rows, or behind the root's own.
+        depth = level[0].depth - 1 + root
+        return self._calls.level(
             Rows(
                 [node.token for node in level],
                 [depth] * len(level),
                 np.frombuffer(mask, np.bool_).reshape(len(level), width),
+                parents,
             )
         )
 
@@ -185,7 +183,7 @@ class ModelDrafter:
         """The best nodes of all levels."""
         best = sorted(self._nodes, key=_value, reverse=True)[: budget.max_nodes]
         best.sort(key=_depth)  # stable: siblings stay in the order of their values
-        proposal, number = Proposal(), {id(_TEXT_END): ROOT}
+        proposal, number = Proposal(), {id(self._text_end): ROOT}
         for node in best:
             parent = number[id(node.parent)]
             number[id(node)] = proposal.add(parent, node.token, node.value, self.name)

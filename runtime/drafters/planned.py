@@ -31,15 +31,21 @@ class PlannedDrafter:
     spine, both in a draft model's tree. What rounds really take corrects the costs.
 
     Args:
-        sources: the cheapest first.
+        sources: the cheapest first; of those that stand together, one is asked at most.
         verify: seconds of the target's passes.
+        name: what statistics call it.
     """
 
-    name = "auto"
-
-    def __init__(self, sources: Sequence[WeighedSource[Drafter]], verify: Curve) -> None:
-        self._sources = sources
-        self._curve = verify
+    def __init__(
+        self,
+        sources: Sequence[Sequence[WeighedSource[Drafter]]],
+        verify: Curve,
+        name: str = "auto",
+    ) -> None:
+        self.name = name
+        self._groups = sources
+        self._sources = [source for group in sources for source in group]
+        self._curve = self._passes = verify
         self._host = 0.0  # seconds of a round outside the passes and the sources
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
@@ -54,6 +60,7 @@ class PlannedDrafter:
         """See `Drafter`. The best nodes of all that was proposed, with the round's forecast."""
         self._begin = time.perf_counter()
         self._capacity = capacity_bucket(len(text) + 1)
+        self._passes = self._curve
         proposal = Proposal()
         size = self._size(proposal, budget, self._host)
         self._rate = max(self._rate, size.rate)
@@ -61,10 +68,12 @@ class PlannedDrafter:
         rows = self._row_seconds(budget.max_nodes)
         for source in self._sources:
             source.start_round()
-            if budget.max_nodes and source.wanted(size.rate):
+        for group in self._groups if budget.max_nodes else ():
+            if source := _most_promising(group, size.rate):
                 alternative = size.rate
                 terms = self._terms(source, budget, rows)
                 proposal = source.ask(proposal, text, terms, self._capacity)
+                self._passes = source.verify or self._passes
                 spent, once = spent + source.seconds - source.once, once + source.once
                 size = self._size(proposal, budget, spent)
                 source.standing.answered(size.forecast, alternative)
@@ -80,7 +89,7 @@ class PlannedDrafter:
         verified = time.perf_counter()
         self._expected = self._expected * _FORGET + self._promised
         self._accepted = self._accepted * _FORGET + len(verdict.nodes)
-        self._curve.observe(len(tree) + 1, self._capacity, verified - self._drafted)
+        self._passes.observe(len(tree) + 1, self._capacity, verified - self._drafted)
         for source in self._sources:
             source.observe(verdict, tree, logits)
         own = self._drafted - self._begin + time.perf_counter() - verified
@@ -112,4 +121,12 @@ class PlannedDrafter:
         return best_size(gains, self._verify, spent)
 
     def _verify(self, rows: int) -> float:
-        return self._curve.seconds(rows, self._capacity)
+        return self._passes.seconds(rows, self._capacity)
+
+
+def _most_promising(
+    group: Sequence[WeighedSource[Drafter]], alternative: float
+) -> WeighedSource[Drafter] | None:
+    """The source to ask where there is something of `alternative` tokens/s; None: none of them."""
+    wanted = [source for source in group if source.wanted(alternative)]
+    return max(wanted, key=lambda source: source.standing.rate, default=None)

@@ -12,7 +12,7 @@ from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.feeds import Floats
-from edgespec.runtime.planner import Standing
+from edgespec.runtime.planner import TRIALS, Standing
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree
@@ -37,12 +37,15 @@ class WeighedSource(ABC, Generic[Drafter_co]):
     """A source, what asking it costs, and whether that has been worth it.
 
     Attributes:
+        verify: seconds of the target's passes in rounds it is asked in; None: as in others.
         standing: whether to ask it.
         asked: whether it was, in this round.
         seconds: what asking it in this round is expected to cost.
         once: of these, what later rounds need not pay again.
         spent: what it did cost in this round.
     """
+
+    verify: Curve | None = None
 
     def __init__(self, drafter: Drafter_co) -> None:
         self._drafter = drafter
@@ -134,11 +137,26 @@ class WeighedModel(WeighedSource[ModelDrafter]):
     Args:
         drafter: the model's.
         curve: seconds of its calls; corrected by what they take.
+        verify: seconds of the target's passes behind its drafts, where these save a part of them.
+        trials: rounds of each text in which it can show what it is worth; 0: known to lose.
     """
 
-    def __init__(self, drafter: ModelDrafter, curve: Curve) -> None:
+    def __init__(
+        self,
+        drafter: ModelDrafter,
+        curve: Curve,
+        verify: Curve | None = None,
+        trials: int = TRIALS,
+    ) -> None:
         super().__init__(drafter)
+        self.verify = verify
         self._curve = curve
+        self._trials = trials
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        """See `WeighedSource`."""
+        super().begin(prompt, sampler)
+        self.standing = Standing(self._trials)
 
     def ask(
         self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int

@@ -1,0 +1,122 @@
+"""How a drafter's passes are made: by a model of its own, or by stages of the target."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from edgespec.runtime.feeds import START, Rows
+from edgespec.runtime.model import Model, Path, Runner
+from edgespec.runtime.ranking import Candidates
+from edgespec.runtime.sampling import Sampler
+
+_MOST_CANDIDATES = 128  # of a sampled text: noise can lift an unlikely token to the top
+_FEW_CANDIDATES = 32  # of a greedy one
+
+
+class Calls(Protocol):
+    """Passes over one text and what is drafted behind it."""
+
+    @property
+    def root(self) -> tuple[int, ...]:
+        """The scratch rows that the end of the text takes, while something is drafted."""
+
+    def begin(self, sampler: Sampler) -> None:
+        """A new text starts; `sampler` is the target's."""
+
+    def room(self, length: int) -> int:
+        """Tokens that may be drafted behind a text of this many."""
+
+    def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
+        """What may follow the text, and the rows of each call that this took."""
+
+    def level(self, rows: Rows) -> Candidates:
+        """What may follow these rows, which stay as scratch rows for deeper levels."""
+
+    def keep(self, scratch: Sequence[int]) -> None:
+        """These scratch rows became text, the others did not."""
+
+
+class ModelCalls:
+    """A smaller model of the same vocabulary, with a cache of its own.
+
+    Args:
+        model: the draft.
+    """
+
+    root = ()
+
+    _runner: Runner  # of the text, from `begin` on
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def begin(self, sampler: Sampler) -> None:
+        """See `Calls`. The prompt itself is fed at the first draft."""
+        self._runner = Runner(self._model)
+
+    def room(self, length: int) -> int:
+        """See `Calls`: up to the end of the draft model's context."""
+        return self._model.role.context_length - length
+
+    def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
+        """See `Calls`: the tokens that are new to the model."""
+        fresh = text[self._runner.length :]
+        fed = self._runner.chunks(len(fresh))
+        return Candidates.of(self._runner.prefill(fresh), 1), fed
+
+    def level(self, rows: Rows) -> Candidates:
+        """See `Calls`."""
+        return Candidates.of(self._runner.draft(rows), len(rows.tokens))
+
+    def keep(self, scratch: Sequence[int]) -> None:
+        """See `Calls`."""
+        self._runner.keep(scratch)
+
+
+class SkipCalls:
+    """The target itself, some of its stages left out (Zhang et al., Draft & Verify, 2023).
+
+    The text's keys and values are the target's own, so nothing is fed but the pending token, and
+    the runner's next `verify` and `commit` tidy up after the draft.
+
+    Args:
+        runner: the text in the target.
+        path: the stages to run.
+    """
+
+    root = (0,)
+
+    def __init__(self, runner: Runner, path: Path) -> None:
+        self._runner = runner
+        self._path = path
+
+    def begin(self, sampler: Sampler) -> None:
+        """See `Calls`."""
+        plain = sampler.options.temperature == 0 and not sampler.reads_context
+        self._count = _FEW_CANDIDATES if plain else _MOST_CANDIDATES
+        self._vocab_size = sampler.vocab_size
+
+    def room(self, length: int) -> int:
+        """See `Calls`: half of what the cache has left, since rows that are not proposed take some.
+
+        The cache would grow for it, when its last rows are near.
+        """
+        most = self._runner.model.sizes.cache_rows or sys.maxsize
+        return (most - length) // 2
+
+    def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
+        """See `Calls`: the pending token."""
+        self._runner.forget_scratch()
+        return self.level(Rows([text[-1]], [0], np.ones((1, 1), np.bool_), [START])), [1]
+
+    def level(self, rows: Rows) -> Candidates:
+        """See `Calls`."""
+        logits = self._runner.draft(rows, self._path)["logits"][: len(rows.tokens)]
+        return Candidates.pick(logits, self._vocab_size, self._count)
+
+    def keep(self, scratch: Sequence[int]) -> None:
+        """See `Calls`."""
