@@ -165,7 +165,7 @@ class Manifest:
     tokenizer: tuple[str, ...]
     provenance: dict[str, str]
     files: dict[str, FileEntry]
-    skip_sets: tuple[SkipSet, ...] = ()
+    skip_sets: tuple[SkipSet, ...]
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,10 @@ def _drafts(asked: str, bundle: Bundle) -> tuple[str, ...]:
         raise InputError(
             f"{bundle.path} has no draft model: export it with --draft, or use --draft lookup"
         )
+    if asked == "layer-skip" and not bundle.manifest.skip_sets:
+        raise InputError(
+            f"{bundle.path} has no skip sets: export it with --layer-skip auto, or use --draft auto"
+        )
     return (asked,)
 
 

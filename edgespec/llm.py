@@ -5,34 +5,24 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgespec import bundle as bundles
+from edgespec.drafting import Drafting
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.fitting import fit, placements
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import (
+    PLANNED_DRAFTS,
     RECYCLING_DRAFTS,
     GenerationOptions,
     LoadOptions,
     checked,
     default_tree,
 )
-from edgespec.runtime.drafters import (
-    Drafter,
-    Experience,
-    LookupDrafter,
-    ModelCalls,
-    ModelDrafter,
-    NoDrafter,
-    PlannedDrafter,
-    RecyclingDrafter,
-    TreeBudget,
-    WeighedModel,
-    WeighedRetrieval,
-    WeighedSource,
-)
+from edgespec.runtime.drafters import Experience, TreeBudget
 from edgespec.runtime.generate import Limits
 from edgespec.runtime.memory import cache_rows
 from edgespec.runtime.model import TextSizes
@@ -81,13 +71,12 @@ class LLM:
         self.context_length = self.plan.context
         self.forget()
         places = placements(self.bundle, self.options, self.plan)
-        self._loaded = load_models(self.bundle, places, costs=self.draft == "auto")
+        self._loaded = load_models(self.bundle, places, costs=self.draft in PLANNED_DRAFTS)
         for role, loaded in self._loaded.items():
             rows = cache_rows(role, self.context_length)
             loaded.model.sizes = TextSizes(self.plan.prefill_chunk, rows)
         self._target = self._loaded[bundles.TARGET].model
-        draft = self._loaded.get(bundles.DRAFT)
-        self._draft_model = draft.model if draft else None
+        self._drafting = Drafting(self.draft, self.bundle, self._loaded)
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
         """Make a text.
@@ -116,13 +105,13 @@ class LLM:
         if nodes > self.plan.max_tree and self.draft != "none":
             nodes = self.plan.max_tree
             _log.warning("draft trees of %d nodes at most, to fit memory", nodes)
-        models = (self._target, self._draft_model)
+        learned, sampled = self._experience, made.temperature > 0
         return TextStream(
             Job(
                 tokenizer=self.tokenizer,
                 prompt=tokens,
                 target=self._target,
-                drafter=self._drafter(sampled=made.temperature > 0),
+                drafter=partial(self._drafting.drafter, learned=learned, sampled=sampled),
                 sampler=Sampler(made, self.tokenizer.vocab_size),
                 limits=Limits(
                     made.max_new_tokens,
@@ -132,7 +121,7 @@ class LLM:
                 budget=TreeBudget(nodes, nodes, made.tree_width, _FIXED_LEAST_GAIN),
                 stop=made.stop,
                 draft_memory=self._draft_memory(),
-                models=tuple(model for model in models if model is not None),
+                models=tuple(loaded.model for loaded in self._loaded.values()),
             )
         )
 
@@ -178,28 +167,3 @@ class LLM:
                 f"{self.context_length}, a new one included: shorten the prompt or raise --context"
             )
         return tokens
-
-    def _drafter(self, sampled: bool) -> Drafter:
-        """Of the source in use, for one text."""
-        learned = self._experience
-        if self.draft != "auto":  # a source alone drafts each text as if it were the first
-            learned = Experience(learned.successors)
-        lookup = LookupDrafter(learned.calibration("lookup", sampled))
-        recycling = RecyclingDrafter(learned.successors, learned.calibration("recycling", sampled))
-        drafters: dict[str, Drafter] = {
-            "none": NoDrafter(), "lookup": lookup, "recycling": recycling,
-        }  # fmt: skip
-        sources: list[WeighedSource[Drafter]] = [
-            WeighedRetrieval(lookup, free=True),
-            WeighedRetrieval(recycling),
-        ]
-        if self._draft_model is not None:
-            model = ModelDrafter(
-                ModelCalls(self._draft_model), learned.calibration("model", sampled)
-            )
-            drafters["model"] = model
-            if self.draft == "auto":
-                sources.append(WeighedModel(model, self._loaded[bundles.DRAFT].curve))
-        if self.draft == "auto":
-            return PlannedDrafter(sources, self._loaded[bundles.TARGET].curve)
-        return drafters[self.draft]

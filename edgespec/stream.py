@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -82,7 +82,7 @@ class Job:
         tokenizer: of both models.
         prompt: token ids.
         target: the model whose text is wanted.
-        drafter: guesses.
+        drafter: makes who guesses, for the text in the target.
         sampler: chooses.
         limits: where the text ends at the latest.
         budget: of the draft trees.
@@ -94,7 +94,7 @@ class Job:
     tokenizer: Tokenizer
     prompt: list[int]
     target: Model
-    drafter: Drafter
+    drafter: Callable[[Runner], Drafter]
     sampler: Sampler
     limits: Limits
     budget: TreeBudget
@@ -146,8 +146,10 @@ class TextStream:
         text = _Text(job.tokenizer, job.prompt, job.stop)
         clock = self._clock
         clock.start()
+        runner = Runner(job.target)
+        drafter = job.drafter(runner)
         rounds = generate(
-            Runner(job.target), job.drafter, job.sampler, job.prompt,
+            runner, drafter, job.sampler, job.prompt,
             limits=job.limits, budget=job.budget,
         )  # fmt: skip
         for step in rounds:
@@ -158,9 +160,9 @@ class TextStream:
                 break
         if piece := text.flush():
             yield piece
-        self._result = self._finish(text)
+        self._result = self._finish(text, drafter.name)
 
-    def _finish(self, text: _Text) -> GenerationResult:
+    def _finish(self, text: _Text, draft: str) -> GenerationResult:
         job, clock, rounds = self._job, self._clock, self._clock.rounds
         predicted, measured = _rates(rounds[_WARM_UP:])
         further = len(text.tokens) - 1
@@ -179,7 +181,7 @@ class TextStream:
             drafted=sum(step.drafted for step in rounds),
             accepted=sum(step.accepted for step in rounds),
             mean_accepted_length=_mean([len(step.tokens) for step in rounds]),
-            draft=job.drafter.name,
+            draft=draft,
             sources=dict(Counter(step.source for step in rounds).most_common()),
             draft_memory=job.draft_memory,
             predicted_tokens_per_second=predicted,

@@ -149,7 +149,7 @@ def _searched(
 ) -> tuple[bundle.SkipSet, ...]:
     """What a search makes of these sets, with a graph in which it can switch sublayers off."""
     gated = writer.write(gated=True)
-    manifest = bundle.Manifest(bundle.FORMAT, {bundle.TARGET: gated}, tokenizer, {}, {})
+    manifest = bundle.Manifest(bundle.FORMAT, {bundle.TARGET: gated}, tokenizer, {}, {}, ())
     try:
         return search(bundle.Bundle(folder, manifest), skips)
     finally:

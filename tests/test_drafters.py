@@ -66,7 +66,7 @@ def by_model(model):
 
 @pytest.fixture(scope="module", params=ENGINES)
 def draft_model(request, pairs):
-    return pairs.llm("llama", request.param, "model")._draft_model
+    return pairs.llm("llama", request.param, "model")._loaded["draft"].model
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_a_second_text_starts_afresh(draft_model):
 
 
 def test_a_text_longer_than_the_drafts_context_has_no_draft(pairs):
-    drafter = by_model(pairs.llm("stranger", ENGINES[0], "model")._draft_model)
+    drafter = by_model(pairs.llm("stranger", ENGINES[0], "model")._loaded["draft"].model)
     sampler, budget = Sampler(GREEDY, VOCABULARY), TreeBudget(9, 4, 3)
     text = [5] * 95
     drafter.begin(text, sampler)

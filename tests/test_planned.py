@@ -97,7 +97,7 @@ def timed(pairs, clock):
     """A draft model whose calls take as long as told."""
 
     def make(seconds):
-        model = pairs.llm("twin", ENGINES[0], "model")._draft_model
+        model = pairs.llm("twin", ENGINES[0], "model")._loaded["draft"].model
         return WeighedModel(
             ModelDrafter(ModelCalls(model), Calibration()), Curve({256: {1: seconds}})
         )

@@ -13,6 +13,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
+from edgespec import sublayers
 from edgespec.export import (
     BLOCK_SIZES,
     KV_PRECISIONS,
@@ -51,6 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "different devices",
     )  # fmt: skip
     parser.add_argument(
+        "--layer-skip", type=_skip_sets, default=(), dest="skip_sets", metavar="SETS",
+        help="let drafts leave out these sublayers of the target: 4-5 for two layers, 4m for an "
+        "MLP, 4a for an attention, commas between them and / between sets",
+    )  # fmt: skip
+    parser.add_argument(
         "--overwrite", action="store_true", help="replace the bundle that is there already"
     )
 
@@ -77,6 +83,10 @@ def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], t
     shown = "" if default is None else f" (default: {default})"
     flag = f"--{name.replace('_', '-')}"
     parser.add_argument(flag, choices=choices, default=default, help=text + shown)
+
+
+def _skip_sets(text: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(sublayers.parse(part) for part in text.split("/"))
 
 
 def _layers(text: str) -> tuple[int, ...]:

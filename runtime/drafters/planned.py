@@ -69,14 +69,15 @@ class PlannedDrafter:
         for source in self._sources:
             source.start_round()
         for group in self._groups if budget.max_nodes else ():
-            if source := _most_promising(group, size.rate):
+            asked = _most_promising(group, size.rate)
+            if asked is not None:
                 alternative = size.rate
-                terms = self._terms(source, budget, rows)
-                proposal = source.ask(proposal, text, terms, self._capacity)
-                self._passes = source.verify or self._passes
-                spent, once = spent + source.seconds - source.once, once + source.once
+                terms = self._terms(asked, budget, rows)
+                proposal = asked.ask(proposal, text, terms, self._capacity)
+                self._passes = asked.verify or self._passes
+                spent, once = spent + asked.seconds - asked.once, once + asked.once
                 size = self._size(proposal, budget, spent)
-                source.standing.answered(size.forecast, alternative)
+                asked.standing.answered(size.forecast, alternative)
         self._rate += (size.rate - self._rate) * _WEIGHT
         forecast = Forecast(size.forecast.tokens, size.forecast.seconds + once)
         chosen = proposal.best(size.nodes, forecast)

@@ -1,0 +1,144 @@
+"""The drafter of each text: the sources that a bundle offers, weighed where there is a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgespec.bundle import DRAFT, TARGET, Bundle, SkipSet
+from edgespec.errors import BundleError
+from edgespec.options import PLANNED_DRAFTS
+from edgespec.runtime.cost import Curve
+from edgespec.runtime.drafters import (
+    Drafter,
+    Experience,
+    LookupDrafter,
+    ModelCalls,
+    ModelDrafter,
+    NoDrafter,
+    PlannedDrafter,
+    RecyclingDrafter,
+    SkipCalls,
+    WeighedModel,
+    WeighedRetrieval,
+    WeighedSource,
+)
+from edgespec.runtime.model import Path, Runner
+from edgespec.runtime.selection import Loaded
+
+# Rounds of a text in which a skip set may show its worth; one that promised less than this share of
+# plain decoding's speed where the bundle was made is only probed.
+_TRIALS, _PROMISING = 2, 0.9
+
+
+class Drafting:
+    """Makes drafters.
+
+    Args:
+        draft: the source, one of `DRAFTS`.
+        bundle: what was loaded.
+        loaded: its roles; with their costs where the source is one of `PLANNED_DRAFTS`.
+
+    Raises:
+        BundleError: if a skip set does not fit the target's stages.
+    """
+
+    def __init__(self, draft: str, bundle: Bundle, loaded: Mapping[str, Loaded]) -> None:
+        self._draft = draft
+        self._loaded = loaded
+        self._skips = (
+            [_skip(bundle, each, loaded[TARGET].curve) for each in bundle.manifest.skip_sets]
+            if draft in PLANNED_DRAFTS
+            else []
+        )
+
+    def drafter(self, runner: Runner, learned: Experience, sampled: bool) -> Drafter:
+        """For one text.
+
+        Args:
+            runner: the text in the target.
+            learned: from earlier texts.
+            sampled: whether the text is; else it is greedy.
+        """
+        if self._draft == "none":
+            return NoDrafter()
+        if self._draft != "auto":  # a source alone drafts each text as if it were the first
+            learned = Experience(learned.successors)
+        if self._draft == "lookup":
+            return self._lookup(learned, sampled)
+        if self._draft == "recycling":
+            return self._recycling(learned, sampled)
+        if self._draft == "model":
+            return self._model(learned, sampled)
+        models: list[WeighedSource[Drafter]] = [
+            self._weighed_skip(skip, runner, learned, sampled) for skip in self._skips
+        ]
+        passes = self._loaded[TARGET].curve
+        if self._draft == "layer-skip":
+            return PlannedDrafter([models], passes, "layer-skip")
+        if DRAFT in self._loaded:
+            model = self._model(learned, sampled)
+            models.insert(0, WeighedModel(model, self._loaded[DRAFT].curve))
+        lookup = WeighedRetrieval(self._lookup(learned, sampled), free=True)
+        recycling = WeighedRetrieval(self._recycling(learned, sampled))
+        return PlannedDrafter([[lookup], [recycling], models], passes)
+
+    def _lookup(self, learned: Experience, sampled: bool) -> LookupDrafter:
+        return LookupDrafter(learned.calibration("lookup", sampled))
+
+    def _recycling(self, learned: Experience, sampled: bool) -> RecyclingDrafter:
+        return RecyclingDrafter(learned.successors, learned.calibration("recycling", sampled))
+
+    def _model(self, learned: Experience, sampled: bool) -> ModelDrafter:
+        calls = ModelCalls(self._loaded[DRAFT].model)
+        return ModelDrafter(calls, learned.calibration("model", sampled))
+
+    def _weighed_skip(
+        self, skip: _Skip, runner: Runner, learned: Experience, sampled: bool
+    ) -> WeighedModel:
+        calibration = learned.calibration(skip.name, sampled)
+        drafter = ModelDrafter(SkipCalls(runner, skip.path), calibration, skip.name)
+        # Who asks for these drafts alone wants them tried.
+        trials = skip.trials if self._draft == "auto" else _TRIALS
+        return WeighedModel(drafter, skip.calls, skip.passes, trials)
+
+
+@dataclass(frozen=True)
+class _Skip:
+    """A skip set, ready to draft with.
+
+    Attributes:
+        name: what statistics call it.
+        path: the stages to run.
+        calls: seconds of its calls.
+        passes: seconds of the target's passes behind them, without what they computed already.
+        trials: rounds of a text in which it may show its worth.
+    """
+
+    name: str
+    path: Path
+    calls: Curve
+    passes: Curve
+    trials: int
+
+
+def _skip(bundle: Bundle, skip_set: SkipSet, passes: Curve) -> _Skip:
+    """Costs start from what the whole model's passes cost, and follow what is seen."""
+    role, score = bundle.target, skip_set.score
+    try:
+        path = Path.without(role, skip_set.skipped)
+    except ValueError as error:
+        raise BundleError(
+            f"{bundle.path}: skip set {skip_set.name}: {error}: export it again"
+        ) from error
+    kept = 1 - len(skip_set.skipped) / role.stages[-1].stop
+    promising = (
+        score is None or score.tokens_per_second >= _PROMISING * score.plain_tokens_per_second
+    )
+    return _Skip(
+        name=f"skip {skip_set.name}",
+        path=path,
+        calls=passes.scaled(score.draft_cost if score else kept),
+        passes=passes.scaled(1.0),
+        trials=_TRIALS if promising else 0,
+    )
