@@ -23,7 +23,7 @@ def parse(text: str) -> tuple[int, ...]:
     found: set[int] = set()
     for part in text.replace(" ", "").split(","):
         match = _PART.fullmatch(part)
-        if match is None:
+        if match is None or (match["first"] and int(match["first"]) > int(match["last"])):
             raise InputError(
                 f"{part!r} names no sublayers: write 3 for layer 3, 3a or 3m for its attention or "
                 "MLP alone, 3-5 for layers 3 to 5"

@@ -161,3 +161,17 @@ def test_what_was_seen_outweighs_what_was_not():
         curve.observe(8, 256, 0.02)
     assert curve.seconds(8, 256) == pytest.approx(0.02, rel=0.05)
     assert curve.seconds(4, 256) <= curve.seconds(8, 256)
+
+
+def test_a_scaled_curve_starts_at_what_was_measured_and_learns_alone():
+    curve = Curve({256: {1: 1.0, 8: 2.0, 32: 5.0}, 1024: {1: 2.0, 8: 3.0, 32: 6.0}})
+    for _ in range(30):
+        curve.observe(8, 256, 9.0)
+    half = curve.scaled(0.5)
+    assert half.seconds(1, 256) == pytest.approx(0.5)
+    assert half.seconds(8, 256) == pytest.approx(1.0)
+    assert half.seconds(32, 1024) == pytest.approx(3.0)
+    before = curve.seconds(1, 256)
+    half.observe(1, 256, 0.1)
+    assert half.seconds(1, 256) < 0.5
+    assert curve.seconds(1, 256) == before

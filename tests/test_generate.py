@@ -457,7 +457,11 @@ def test_times_add_up(pairs):
 
 
 def test_a_source_that_is_not_there_is_refused(pairs):
-    with pytest.raises(InputError, match="draft is 'gpt': use one of auto, none, model, lookup"):
+    with pytest.raises(
+        InputError, match="draft is 'gpt': use one of auto, none, model, layer-skip, lookup"
+    ):
         LLM(pairs.pair("llama").path, draft="gpt")
+    with pytest.raises(InputError, match="has no skip sets: export it with --layer-skip auto"):
+        LLM(pairs.pair("llama").path, draft="layer-skip")
     with pytest.raises(InputError, match="draft_memory is given with draft 'lookup'"):
         LLM(pairs.pair("llama").path, draft="lookup", draft_memory="memory")

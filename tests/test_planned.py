@@ -121,6 +121,35 @@ def test_a_cheap_draft_model_is_asked_and_a_dear_one_only_now_and_then(timed, cl
         assert asked >= (30 if seconds < 1 else 1)
 
 
+def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
+    """Each is tried, then the cheaper of two that draft the same."""
+    dear, cheap = timed(0.8), timed(0.01)
+    text = list(range(1, 30))
+    drafter, asked = drafter_of(text, FLAT, dear, cheap), []
+    for token in itertools.islice(itertools.cycle(range(1, 300, 7)), 20):
+        proposal = drafter.draft(text, BUDGET)
+        asked.append((dear.asked, cheap.asked))
+        clock.now += 1.0
+        drafter.observe(Verdict((), (token,)), proposal.tree(), NO_LOGITS)
+        text = [*text, token]
+    assert asked[:6] == [(True, False)] * 3 + [(False, True)] * 3
+    assert (True, True) not in asked
+    assert asked[6:].count((False, True)) > 8 * asked[6:].count((True, False))
+
+
+def test_passes_behind_a_draft_that_saves_a_part_of_them_have_a_curve_of_their_own(timed, clock):
+    model, text = timed(0.01), list(range(1, 30))
+    model.verify = Curve(FLAT)
+    drafter = drafter_of(text, FLAT, model)
+    for token in itertools.islice(itertools.cycle(range(1, 300, 7)), 12):
+        proposal = drafter.draft(text, BUDGET)
+        clock.now += 0.25
+        drafter.observe(Verdict((), (token,)), proposal.tree(), NO_LOGITS)
+        text = [*text, token]
+    assert model.verify.seconds(len(proposal) + 1, 256) < 0.5
+    assert drafter._curve.seconds(1, 256) == 1.0  # no round was without it
+
+
 def test_a_text_of_all_sources_is_the_text(pairs):
     """Whatever is composed; and the statistics are those of its rounds."""
     llm = pairs.llm("llama", ENGINES[0], "auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -118,3 +119,20 @@ def test_a_probe_is_told_from_a_round_in_earnest():
     standing.answered(Forecast(2.0, 1.0), 1.0)
     assert standing.asks(1.0)
     assert not standing.probing
+
+
+def test_the_rate_of_a_source_is_open_until_it_was_tried():
+    standing = Standing(trials=2)
+    assert standing.rate == math.inf
+    for _ in range(2):
+        assert standing.asks(100.0)
+        standing.answered(Forecast(3.0, 0.5), 100.0)
+    assert standing.rate == pytest.approx(6.0)
+
+
+def test_a_source_that_is_known_to_lose_waits_for_its_probe():
+    standing = Standing(trials=0)
+    assert standing.rate == 0
+    asked = [standing.asks(1.0) for _ in range(8)]
+    assert asked == [False] * 7 + [True]
+    assert standing.probing

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from checkpoints import make_checkpoint, write_tokenizer
 from parity import PROMPT, devices, distance, tree_rows
 
 from edgespec import bundle as bundles
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.calibration import Calibration
-from edgespec.runtime.drafters import ModelDrafter, NoDrafter, SkipCalls, TreeBudget
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.generate import Limits, generate
-from edgespec.runtime.model import Model, Path, Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.model import Model, Runner
 
 LAYERS = 4
 # Sublayers left out: they cut before and after an attention, an MLP, a layer and the head.
@@ -121,64 +116,3 @@ def test_cuts_that_cannot_be_made(checkpoint, tmp_path, options, message, monkey
     with pytest.raises(InputError, match=message):
         export_bundle(checkpoint, tmp_path / "bundle", options=ExportOptions("fp32", **options))
     assert list(tmp_path.iterdir()) == []
-
-
-# Drafts on the target's own stages
-
-
-SHARP = 12.0
-OPTIONS = [
-    {},
-    {"repetition_penalty": 1.3},
-    {"temperature": 3.0, "seed": 1},
-    {"temperature": 2.0, "top_k": 9, "top_p": 0.9, "seed": 2},
-]
-NEW_TOKENS = 60
-
-
-def texts(bundle, device, draft, budget, fields):
-    """The tokens of a text, and what was accepted of what was drafted."""
-    model = Model.load(bundle, bundles.TARGET, engine(device), 1)
-    runner, options = Runner(model), SamplingOptions(**fields)
-    drafter = NoDrafter() if draft is None else draft(runner)
-    limits = Limits(NEW_TOKENS, bundle.target.context_length, frozenset())
-    sampler = Sampler(options, 331)
-    rounds = list(generate(runner, drafter, sampler, PROMPT[:20], limits=limits, budget=budget))
-    tokens = [token for step in rounds for token in step.tokens]
-    return tokens, sum(step.drafted for step in rounds), sum(step.accepted for step in rounds)
-
-
-def skipping(skipped):
-    def drafter(runner):
-        calls = SkipCalls(runner, Path.without(runner.model.role, skipped))
-        return ModelDrafter(calls, Calibration(), "skip")
-
-    return drafter
-
-
-@pytest.fixture(scope="module")
-def sharp(tmp_path_factory):
-    """Clear choices, which rounding cannot turn; every sublayer says something of its own."""
-    folder = tmp_path_factory.mktemp("sharp")
-    model = make_checkpoint(folder, "llama", num_hidden_layers=LAYERS, eos_token_id=None, seed=3)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(SHARP)
-    model.save_pretrained(folder)
-    write_tokenizer(folder, 331)
-    output = tmp_path_factory.mktemp("bundles") / "sharp"
-    export_bundle(folder, output, options=ExportOptions("fp32", skip_sets=SETS["all"]))
-    return bundles.load(output)
-
-
-@devices
-@pytest.mark.parametrize("skipped", SETS["all"])
-@pytest.mark.parametrize("fields", OPTIONS, ids=str)
-def test_drafting_on_the_own_stages_never_changes_the_text(sharp, device, skipped, fields):
-    accepted = 0
-    plain, _, _ = texts(sharp, device, None, TreeBudget(0, 0, 1), fields)
-    for budget in (TreeBudget(3, 3, 1), TreeBudget(7, 7, 3), TreeBudget(12, 4, 2)):
-        tokens, drafted, right = texts(sharp, device, skipping(skipped), budget, fields)
-        assert tokens == plain
-        assert drafted > NEW_TOKENS
-        accepted += right
-    assert accepted > 0

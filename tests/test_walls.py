@@ -92,12 +92,18 @@ def test_every_module_is_seen():
 
 WALLS = {
     "edgespec.models": ("edgespec.models", "edgespec.errors", "edgespec.bundle"),
-    "edgespec.export": ("edgespec.export", "edgespec.models", "edgespec.errors", "edgespec.bundle"),
+    "edgespec.export": (
+        "edgespec.export", "edgespec.models", "edgespec.errors", "edgespec.bundle",
+        "edgespec.sublayers",
+    ),
     "edgespec.runtime": (
         "edgespec.runtime", "edgespec.errors", "edgespec.bundle", "edgespec.cachedir",
         "edgespec.records",
     ),
-    "edgespec.bundle": ("edgespec.records", "edgespec.errors", "edgespec.cachedir"),
+    "edgespec.bundle": (
+        "edgespec.records", "edgespec.errors", "edgespec.cachedir", "edgespec.sublayers",
+    ),
+    "edgespec.sublayers": ("edgespec.errors",),
     "edgespec.records": (),
     "edgespec.cachedir": (),
     "edgespec.errors": (),

@@ -1,0 +1,250 @@
+"""Drafts on the target's own stages: the text stays, and nothing is computed twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import make_checkpoint, write_tokenizer
+from parity import PROMPT, devices, distance, tree_rows
+
+from edgespec import LLM
+from edgespec import bundle as bundles
+from edgespec.bundle import SkipScore, SkipSet
+from edgespec.errors import BundleError
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.runtime.calibration import Calibration
+from edgespec.runtime.drafters import ModelDrafter, NoDrafter, SkipCalls, TreeBudget
+from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.feeds import START, Rows
+from edgespec.runtime.generate import Limits, generate
+from edgespec.runtime.model import Model, Path, Runner
+from edgespec.runtime.sampling import Sampler, SamplingOptions
+
+LAYERS = 4
+SETS = ((3, 4), (3, 4, 7))
+
+
+SHARP = 12.0
+OPTIONS = [
+    {},
+    {"repetition_penalty": 1.3},
+    {"temperature": 3.0, "seed": 1},
+    {"temperature": 2.0, "top_k": 9, "top_p": 0.9, "seed": 2},
+]
+NEW_TOKENS = 60
+
+
+def texts(bundle, device, draft, budget, fields):
+    """The tokens of a text, and what was accepted of what was drafted."""
+    model = Model.load(bundle, bundles.TARGET, engine(device), 1)
+    runner, options = Runner(model), SamplingOptions(**fields)
+    drafter = NoDrafter() if draft is None else draft(runner)
+    limits = Limits(NEW_TOKENS, bundle.target.context_length, frozenset())
+    sampler = Sampler(options, 331)
+    rounds = list(generate(runner, drafter, sampler, PROMPT[:20], limits=limits, budget=budget))
+    tokens = [token for step in rounds for token in step.tokens]
+    return tokens, sum(step.drafted for step in rounds), sum(step.accepted for step in rounds)
+
+
+def skipping(skipped):
+    def drafter(runner):
+        calls = SkipCalls(runner, Path.without(runner.model.role, skipped))
+        return ModelDrafter(calls, Calibration(), "skip")
+
+    return drafter
+
+
+@pytest.fixture(scope="module")
+def sharp(tmp_path_factory):
+    """Clear choices, which rounding cannot turn; every sublayer says something of its own."""
+    folder = tmp_path_factory.mktemp("sharp")
+    model = make_checkpoint(folder, "llama", num_hidden_layers=LAYERS, eos_token_id=None, seed=3)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(SHARP)
+    model.save_pretrained(folder)
+    write_tokenizer(folder, 331)
+    output = tmp_path_factory.mktemp("bundles") / "sharp"
+    export_bundle(folder, output, options=ExportOptions("fp32", skip_sets=SETS))
+    return bundles.load(output)
+
+
+@devices
+@pytest.mark.parametrize("skipped", SETS)
+@pytest.mark.parametrize("fields", OPTIONS, ids=str)
+def test_drafting_on_the_own_stages_never_changes_the_text(sharp, device, skipped, fields):
+    accepted = 0
+    plain, _, _ = texts(sharp, device, None, TreeBudget(0, 0, 1), fields)
+    for budget in (TreeBudget(3, 3, 1), TreeBudget(7, 7, 3), TreeBudget(12, 4, 2)):
+        tokens, drafted, right = texts(sharp, device, skipping(skipped), budget, fields)
+        assert tokens == plain
+        assert drafted > NEW_TOKENS
+        accepted += right
+    assert accepted > 0
+
+
+def watched(model, monkeypatch):
+    """Rows of each call, by stage."""
+    calls = [[] for _ in model.executables]
+    for stage, executable in enumerate(model.executables):
+
+        def run(feeds, cache, stage=stage, original=executable.run):
+            calls[stage].append(len(feeds["hidden" if stage else "input_ids"]))
+            return original(feeds, cache)
+
+        monkeypatch.setattr(executable, "run", run)
+    return calls
+
+
+def chain(tokens):
+    n = len(tokens)
+    return Rows(tokens, range(n), np.tri(n, dtype=np.bool_), [START, *range(n - 1)])
+
+
+def draft_chain(runner, tokens, path):
+    """The rows that a drafter would run, one call each."""
+    for depth, token in enumerate(tokens):
+        mask = np.ones((1, depth + 1), np.bool_)
+        runner.draft(Rows([token], [depth], mask, [depth - 1 if depth else START]), path)
+
+
+@pytest.fixture(params=CPU_ENGINES)
+def runner(request, sharp):
+    runner = Runner(Model.load(sharp, bundles.TARGET, engine(request.param), 1))
+    runner.prefill(PROMPT[:50])
+    return runner
+
+
+def test_a_path_is_what_is_left(sharp):
+    """Stages end before sublayers 3, 5, 7 and 8."""
+    role = sharp.target
+    assert Path.without(role, (3, 4)) == Path((0, 2, 3, 4), exact=1)
+    assert Path.without(role, (7,)) == Path((0, 1, 2, 4), exact=3)
+    assert Path.without(role, (3, 4, 7)) == Path((0, 2, 4), exact=1)
+    with pytest.raises(ValueError, match="stage 1 holds more than what is skipped"):
+        Path.without(role, (3,))
+    with pytest.raises(ValueError, match="the first stage cannot be skipped"):
+        Path.without(role, (0, 1, 2))
+
+
+def test_verification_runs_leading_stages_for_new_rows_only(runner, monkeypatch):
+    path = Path.without(runner.model.role, (7,))
+    tokens = [11, 12, 13, 14]
+    calls = watched(runner.model, monkeypatch)
+    draft_chain(runner, tokens[:3], path)
+    assert calls == [[1, 1, 1]] * 3 + [[]] + [[1, 1, 1]]
+    for stage in calls:
+        stage.clear()
+    runner.verify(chain(tokens))
+    assert calls == [[1]] * 3 + [[4], [4]]  # the last row was never drafted with
+
+
+def test_reused_rows_are_the_whole_models(runner):
+    """After any mixture of rows that were run and such that were not, and after the commit."""
+    rows = replace(tree_rows(), parents=[START, 0, 0, 1, 1, 2, 4])
+
+    def verified(path):
+        """What a tree's rows give, and what follows when a branch is accepted."""
+        text = Runner(runner.model)
+        text.prefill(PROMPT[:50])
+        if path is not None:
+            draft_chain(text, [rows.tokens[row] for row in (0, 1, 4)], path)
+        first = text.verify(rows)["logits"][:7].copy()
+        text.commit([0, 1, 4, 6])  # the last was not run by the draft
+        assert (text.length, text.scratch) == (54, 0)
+        return np.vstack([first, text.verify(chain([5, 6]))["logits"][:2]])
+
+    for skipped in (*SETS, (7,)):
+        path = Path.without(runner.model.role, skipped)
+        assert distance(verified(path), verified(None)) < 1e-6
+
+
+def test_a_draft_forgets_the_one_before(runner):
+    """Of two sets in one round the first leaves nothing behind."""
+    role, rows = runner.model.role, chain([3, 4, 5])
+    expected = runner.verify(rows)["logits"][:3].copy()
+    draft_chain(runner, [3, 4], Path.without(role, (7,)))
+    runner.forget_scratch()
+    draft_chain(runner, [3, 9], Path.without(role, (3, 4)))
+    assert distance(runner.verify(rows)["logits"][:3].copy(), expected) < 1e-6
+
+
+# Behind the public API
+
+
+@pytest.fixture(scope="module")
+def llms(sharp):
+    return {
+        (draft, device): LLM(sharp.path, draft=draft, device=device, threads=1)
+        for draft in ("none", "layer-skip", "auto")
+        for device in CPU_ENGINES
+    }
+
+
+@devices
+@pytest.mark.parametrize("draft", ["layer-skip", "auto"])
+@pytest.mark.parametrize("fields", OPTIONS, ids=str)
+def test_the_text_is_plain_decodings(llms, device, draft, fields):
+    fields = {"max_new_tokens": NEW_TOKENS, **fields}
+    plain = llms["none", device].generate(PROMPT[:20], **fields)
+    llm = llms[draft, device]
+    llm.forget()
+    result = llm.generate(PROMPT[:20], **fields)
+    assert result.tokens == plain.tokens
+    assert result.draft == draft
+    used = [name for name in result.sources if name.startswith("skip ")]
+    # Each set is tried in two rounds.
+    assert sum(result.sources[name] for name in used) >= 2
+    assert {part for name in used for part in name.split("+") if "skip" in part} <= {
+        "skip 1m,2a",
+        "skip 1m,2a,3m",
+    }
+
+
+def test_near_the_end_of_the_context_nothing_is_drafted_that_would_grow_the_cache(sharp):
+    context = 256
+    plain = LLM(sharp.path, draft="none", device=CPU_ENGINES[0], threads=1, context=context)
+    llm = LLM(sharp.path, draft="layer-skip", device=CPU_ENGINES[0], threads=1, context=context)
+    expected = plain.generate(PROMPT[:180], max_new_tokens=1000)
+    capacities = set()
+    new_cache = llm._target.executables[0].new_cache
+
+    def watch(capacity, most):
+        cache = new_cache(capacity, most)
+        grow = cache.grow
+        cache.grow = lambda rows: (capacities.add(rows), grow(rows))
+        return cache
+
+    llm._target.executables[0].new_cache = watch
+    result = llm.generate(PROMPT[:180], max_new_tokens=1000)
+    assert result.tokens == expected.tokens
+    assert result.finish_reason == "context"
+    assert result.drafted > 0
+    assert capacities == set()
+
+
+def with_sets(sharp, folder, *sets):
+    for file in sharp.path.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    bundles.save_manifest(folder, replace(sharp.manifest, skip_sets=sets))
+    return folder
+
+
+def test_a_set_that_promised_less_than_plain_decoding_is_only_probed(sharp, tmp_path):
+    score = SkipScore(0.1, 0.9, 1, 50.0, 100.0, "onnxruntime:cpu")
+    path = with_sets(sharp, tmp_path, SkipSet((3, 4), score))
+    llm = LLM(path, draft="auto", device=CPU_ENGINES[0], threads=1)
+    stream = llm.stream(PROMPT[:20], max_new_tokens=NEW_TOKENS, temperature=3.0, seed=1)
+    for _ in stream:
+        pass
+    skips = [number for number, step in enumerate(stream.rounds) if "skip" in step.source]
+    assert len(skips) < len(stream.rounds) / 4
+    assert all(number >= 6 for number in skips)
+
+
+def test_a_set_that_does_not_fit_the_stages_is_refused(sharp, tmp_path):
+    path = with_sets(sharp, tmp_path, SkipSet((3,)))
+    with pytest.raises(BundleError, match=r"skip set 1m: stage 1 holds more .* export it again"):
+        LLM(path, draft="layer-skip", device=CPU_ENGINES[0], threads=1)
