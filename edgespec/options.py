@@ -32,7 +32,8 @@ class LoadOptions:
     Attributes:
         device: where the target runs: cpu (the faster engine, measured), or an engine's full name.
         draft_device: where the draft model runs; the same names.
-        draft: the draft source, one of `DRAFTS`; auto weighs them all in every round.
+        draft: the draft source, one of `DRAFTS`; auto weighs them all in every round, layer-skip
+            the bundle's skip sets and plain decoding.
         draft_memory: a file of what recycling learned, to start from if it exists; None: from
             nothing. `LLM.save_draft_memory` writes it.
         threads: for each engine; None: the physical cores that this process may use.
@@ -75,7 +76,7 @@ class GenerationOptions(SamplingOptions):
         max_new_tokens: tokens to make at most.
         stop: strings that end the text and are not part of it.
         num_assistant_tokens: nodes of a draft tree at most; 0 is plain decoding; None:
-            `FIXED_DRAFT_TOKENS`, or `PLANNED_DRAFT_TOKENS` where draft is auto.
+            `FIXED_DRAFT_TOKENS`, or `PLANNED_DRAFT_TOKENS` with one of `PLANNED_DRAFTS`.
         tree_width: branches of a draft tree per level; 1 drafts chains.
 
     Raises:

@@ -40,7 +40,7 @@ class GenerationResult:
         accepted: proposed tokens that became text.
         mean_accepted_length: tokens per round; 0 if there was no round.
         draft: the draft source.
-        sources: rounds by who drafted their trees; with draft auto they differ.
+        sources: rounds by who drafted their trees; where drafts are planned they differ.
         draft_memory: what recycling started from: cold (nothing) or hot (earlier texts, or a
             file); None if it takes no part.
         predicted_tokens_per_second: of the rounds after the tenth, what the planner expected;

@@ -18,6 +18,7 @@ _TOLERANCE = 1.02  # a source in use may fall this far behind the alternative
 _HYSTERESIS = 1.05  # one that is not must promise this much more
 _FORGET = 0.95  # of what a source promised, per round since
 _FIRST_WAIT = 8  # rounds until a source that lost is tried again
+_KNOWN_WAIT = 32  # the same of one that is known to lose
 _LONGEST_WAIT = 256
 
 TRIALS = 3
@@ -94,7 +95,7 @@ class Standing:
         self._tokens = self._seconds = 0.0
         self._trials = trials
         self._idle = 0
-        self._wait = _FIRST_WAIT
+        self._wait = _FIRST_WAIT if trials else _KNOWN_WAIT
         self._in_use = False
 
     def asks(self, alternative: float) -> bool:

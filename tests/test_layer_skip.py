@@ -232,7 +232,7 @@ def with_sets(sharp, folder, *sets):
     return folder
 
 
-def test_a_set_that_promised_less_than_plain_decoding_is_only_probed(sharp, tmp_path):
+def test_a_set_that_promised_less_than_plain_decoding_waits_to_be_probed(sharp, tmp_path):
     score = SkipScore(0.1, 0.9, 1, 50.0, 100.0, "onnxruntime:cpu")
     path = with_sets(sharp, tmp_path, SkipSet((3, 4), score))
     llm = LLM(path, draft="auto", device=CPU_ENGINES[0], threads=1)
@@ -240,8 +240,7 @@ def test_a_set_that_promised_less_than_plain_decoding_is_only_probed(sharp, tmp_
     for _ in stream:
         pass
     skips = [number for number, step in enumerate(stream.rounds) if "skip" in step.source]
-    assert len(skips) < len(stream.rounds) / 4
-    assert all(number >= 6 for number in skips)
+    assert min(skips) == 31
 
 
 def test_a_set_that_does_not_fit_the_stages_is_refused(sharp, tmp_path):

@@ -22,6 +22,7 @@ from edgespec.options import (
     FIXED_DRAFT_TOKENS,
     MEMORY_HELP,
     PLANNED_DRAFT_TOKENS,
+    PLANNED_DRAFTS,
     GenerationOptions,
     LoadOptions,
     checked,
@@ -113,7 +114,8 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     _add(
         group, "num_assistant_tokens",
-        f"tokens of a draft at most (default: {FIXED_DRAFT_TOKENS}; auto: {PLANNED_DRAFT_TOKENS})",
+        f"tokens of a draft at most (default: {FIXED_DRAFT_TOKENS}; where it is planned, with "
+        f"{' or '.join(PLANNED_DRAFTS)}: {PLANNED_DRAFT_TOKENS})",
         "--num-draft-tokens",
     )  # fmt: skip
     _add(group, "tree_width", "branches of a draft tree per level; 1 drafts chains")
@@ -184,7 +186,7 @@ def _facts(result: GenerationResult, sampled: bool) -> str:
 
 def _shares(result: GenerationResult) -> str:
     """Of which rounds each source drafted, where there is a choice."""
-    if result.draft != "auto" or not result.rounds:
+    if result.draft not in PLANNED_DRAFTS or not result.rounds:
         return ""
     shares = [f"{name} {count / result.rounds:.0%}" for name, count in result.sources.items()]
     return f" ({', '.join(shares)})"
