@@ -113,8 +113,8 @@ def test_what_is_in_use_is_not_given_up_for_a_trifle():
 def test_a_probe_is_told_from_a_round_in_earnest():
     standing = Standing()
     run(standing, 3, lambda _: 0.5, 1.0)
-    asked = [standing.asks(1.0) for _ in range(32)]
-    assert asked == [False] * 31 + [True]
+    asked = [standing.asks(1.0) for _ in range(8)]
+    assert asked == [False] * 7 + [True]
     assert standing.probing
     standing.answered(Forecast(2.0, 1.0), 1.0)
     assert standing.asks(1.0)
