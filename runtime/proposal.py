@@ -66,7 +66,8 @@ class Proposal:
 
     def room(self, parent: int) -> float:
         """What a further child of a node can be worth at most."""
-        return max(0.0, self._left[parent + 1])
+        # Rounding must lift no node above its parent, or the best would not hang together.
+        return max(0.0, min(self._left[parent + 1], self.value(parent)))
 
     def share_left(self, parent: int) -> float:
         """The same, of what the node itself is worth."""
@@ -80,7 +81,6 @@ class Proposal:
         if place is not None:
             more = min(value - self.values[place], left)
             if more > 0:
-                # Rounding must not lift it above its parent, or the best would not hang together.
                 self.values[place] = min(self.values[place] + more, self.value(parent))
                 self._left[place + 1] += more
                 self._left[parent + 1] -= more

@@ -118,7 +118,10 @@ def test_the_tree_is_the_same_branches(proposal):
 
 
 def test_rounding_lifts_no_node_above_its_parent():
-    """Raised twice, a child would come out above its parent in one case of twenty."""
+    """Raised twice, a child would come out above its parent in one case of twenty.
+
+    And then a child of its own, which takes all that is left, above it.
+    """
     rng = random.Random(1)
     for _ in range(1000):
         proposal = Proposal()
@@ -128,6 +131,8 @@ def test_rounding_lifts_no_node_above_its_parent():
         for value in (raised, 1.0):
             proposal.add(node, 2, value, "lookup")
         assert proposal.values[child] <= proposal.values[node]
+        grandchild = proposal.add(child, 3, 1.0, "lookup")
+        assert proposal.values[grandchild] <= proposal.values[child]
         assert len(proposal.best(2).tree()) == 2
 
 
