@@ -107,7 +107,7 @@ def compare(results: Results) -> dict[Setting, dict[Request, str]]:
     """How each text relates to plain decoding's on the same engine.
 
     `yes`: it is the same. `near-tie`: it is the same up to a place where the target scores both
-    tokens alike, closer than the rounding of a quantized model tells apart (`_Judge`). `no`: a
+    tokens alike, closer than the rounding of a quantized model tells apart (`Judge`). `no`: a
     fault.
     """
     plain = {
@@ -116,7 +116,7 @@ def compare(results: Results) -> dict[Setting, dict[Request, str]]:
         if setting.loading.draft == "none"
         for result in texts.values()
     }
-    judges: dict[str, _Judge] = {}
+    judges: dict[str, Judge] = {}
     verdicts: dict[Setting, dict[Request, str]] = defaultdict(dict)
     for setting, texts in results.items():
         for request, result in texts.items():
@@ -125,7 +125,7 @@ def compare(results: Results) -> dict[Setting, dict[Request, str]]:
                 verdict = "yes"
             else:
                 if result.engine not in judges:
-                    judges[result.engine] = _Judge(setting.loading, result.engine)
+                    judges[result.engine] = Judge(setting.loading, result.engine)
                 verdict = judges[result.engine].verdict(request, expected, result.tokens)
             verdicts[setting][request] = verdict
     return verdicts
@@ -172,7 +172,7 @@ def _loaded(loading: Loading) -> LLM:
     return LLM(loading.bundle, draft=loading.draft, device=loading.device, threads=loading.threads)
 
 
-class _Judge:
+class Judge:
     """Scores the tokens at which two texts part, by the target on the engine that made them.
 
     A row's logits depend a little on the rows beside it: where activations are rounded to 8 bits,
