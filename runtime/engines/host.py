@@ -37,12 +37,17 @@ class HostEngine:
         _return_freed_memory()
 
     def available_bytes(self) -> int:
-        """See `Engine`. Counts a limit on the process's control group, as containers have."""
-        free = int(psutil.virtual_memory().available)
-        for folder, limit, used in _CGROUPS:
-            with suppress(OSError, ValueError):  # no such group, or no limit ("max")
-                free = min(free, cgroup_free(folder, limit, used))
-        return max(free, 0)
+        """See `Engine`."""
+        return available_bytes()
+
+
+def available_bytes() -> int:
+    """What is free, less where a limit on the process's control group says so, as in containers."""
+    free = int(psutil.virtual_memory().available)
+    for folder, limit, used in _CGROUPS:
+        with suppress(OSError, ValueError):  # no such group, or no limit ("max")
+            free = min(free, cgroup_free(folder, limit, used))
+    return max(free, 0)
 
 
 def cgroup_free(folder: Path, limit: str, used: str) -> int:
