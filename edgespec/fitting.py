@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 
 import psutil
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
-from edgespec.errors import InputError
+from edgespec.errors import DeviceError, InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, FIXED_DRAFT_TOKENS, LoadOptions, default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
-from edgespec.runtime.engines import CallSizes, Engine
+from edgespec.runtime.engines import CallSizes, Engine, Engines
+from edgespec.runtime.engines.host import available_bytes
 from edgespec.runtime.memory import HOST, Plan, Wishes, context_choices, plan
-from edgespec.runtime.selection import Placement, engines_of, known_order
+from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
+from edgespec.runtime.selection import Placement, engines_for, engines_of, known_order
 from edgespec.runtime.sizes import stage_sizes
 
 _log = logging.getLogger(__name__)
@@ -29,8 +34,34 @@ def fit(bundle: Bundle, options: LoadOptions) -> Plan:
         DeviceError: if a device is not known, or no engine is installed.
         InputError: if an option does not suit the bundle.
     """
+    found = _fitted(bundle, options)
+    draft, context = _drafts(options.draft, bundle)[0], _context_length(options.context, bundle)
+    _explain(found, draft, context)
+    return found
+
+
+def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
+    """Where layers are to run: as the user says, or with what fits of the last ones on the GPU.
+
+    Returns:
+        `LoadOptions.place`; None where the user named a device, or where there is no GPU with
+        memory of its own, or none with room for the layers behind the bundle's last border.
+    """
+    devices, layers = _layer_devices(bundle, options), bundle.target.layers
+    if devices is not None:
+        return describe(devices)
+    if options.device != LoadOptions.device or all(e.memory == HOST for e in _gpu_engines()):
+        return None
+    for first in (0, *borders(bundle.target)):
+        place = describe(on_gpu(layers - first, layers, options.device))
+        if _fitted(bundle, replace(options, place=place)).fits:
+            return place
+    return None
+
+
+def _fitted(bundle: Bundle, options: LoadOptions) -> Plan:
     context, drafts = _context_length(options.context, bundle), _drafts(options.draft, bundle)
-    wished = _placements(options, drafts[0])
+    wished = _placements(bundle, options, drafts[0])
     engines = {role: _candidates(bundle, role, at, context) for role, at in wished.items()}
     wishes = Wishes(
         contexts=context_choices(context) if options.context is None else (context,),
@@ -39,23 +70,18 @@ def fit(bundle: Bundle, options: LoadOptions) -> Plan:
         tree=default_tree(options.draft),
         width=DEFAULT_TREE_WIDTH,
     )
-    limits = {e.memory: e.available_bytes() for choices in engines.values() for e in choices}
-    if isinstance(options.memory, int):
-        limits[HOST] = options.memory
-    found = plan(bundle, wishes, limits)
-    _explain(found, drafts[0], context)
-    return found
+    used = (engine for choices in engines.values() for choice in choices for engine in choice)
+    return plan(bundle, wishes, _limits(options, (*used, *_gpu_engines())))
 
 
 def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str, Placement]:
     """Where the roles of a plan go; the engine is only left open where all fit."""
-    wished = _placements(options, planned.draft)
-    return {
-        role: placement
-        if planned.engines[role] == _candidates(bundle, role, placement, planned.context)[0].name
-        else Placement(planned.engines[role], placement.threads, placement.work)
-        for role, placement in wished.items()
-    }
+    found = _placements(bundle, options, planned.draft)
+    for role, placement in found.items():
+        first = _candidates(bundle, role, placement, planned.context)[0]
+        if planned.engines[role] != tuple(engine.name for engine in first):
+            found[role] = replace(placement, device=planned.engines[role])
+    return found
 
 
 def default_threads() -> int:
@@ -88,35 +114,71 @@ def _context_length(asked: int | None, bundle: Bundle) -> int:
     return asked or trained
 
 
-def _placements(options: LoadOptions, draft: str) -> dict[str, Placement]:
+def _placements(bundle: Bundle, options: LoadOptions, draft: str) -> dict[str, Placement]:
     """Where roles are wished, and the calls of a usual round, by which engines are compared."""
     threads = options.threads or default_threads()
     rows = 1 if draft == "none" else 1 + FIXED_DRAFT_TOKENS
-    wished = {TARGET: Placement(options.device, threads, (rows,))}
+    wished = {TARGET: Placement(_target_device(bundle, options), threads, (rows,))}
     if draft == "model":
         levels = (1, DEFAULT_TREE_WIDTH, DEFAULT_TREE_WIDTH)
         wished[DRAFT] = Placement(options.draft_device, threads, levels)
     return wished
 
 
+def _target_device(bundle: Bundle, options: LoadOptions) -> str | tuple[str, ...]:
+    devices = _layer_devices(bundle, options)
+    if devices is None:
+        return options.device
+    for name in dict.fromkeys(devices):  # before anybody exports again for a device that is not
+        engines_of(name)
+    return stage_devices(bundle.target, devices)
+
+
+def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | None:
+    """The device of each of the target's layers, where the user placed them."""
+    layers = bundle.target.layers
+    if options.place is not None:
+        return parse(options.place, layers)
+    if options.gpu_layers is not None:
+        return on_gpu(options.gpu_layers, layers, options.device)
+    return None
+
+
+def _gpu_engines() -> list[Engine]:
+    with suppress(DeviceError):
+        return engines_of(GPU)
+    return []
+
+
+def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
+    """Bytes of each memory that may be used: all that is free, but where the user said less."""
+    free = {HOST: available_bytes(), **{each.memory: each.available_bytes() for each in engines}}
+    for device in options.limits:
+        if device not in free:
+            raise InputError(f"memory of {device!r} is limited: there is only {', '.join(free)}")
+    return free | options.limits
+
+
 def _candidates(
     bundle: Bundle, role: str, placement: Placement, context: int
-) -> tuple[Engine, ...]:
-    """The engines behind a device, the one that will be used first.
+) -> tuple[Engines, ...]:
+    """What a placement leaves open, what will be used first.
 
     Before they have been measured that is the most demanding one: where it fits, all do.
     """
     known = known_order(bundle, role, placement)
     if known:
         return known
-    stage = stage_sizes(bundle, role)
+    stages = stage_sizes(bundle, role)
     calls = CallSizes(ROW_BUCKETS[-1], capacity_bucket(context), ROW_BUCKETS[0])
 
-    def need(candidate: Engine) -> int:
-        taken = candidate.footprint(stage, calls)
-        return taken.weights + taken.repacked + taken.workspace
+    def need(candidate: Engines) -> int:
+        pairs = zip(candidate, stages, strict=True)
+        taken = [engine.footprint(stage, calls) for engine, stage in pairs]
+        return sum(each.weights + each.repacked + each.workspace for each in taken)
 
-    return tuple(sorted(engines_of(placement.device), key=need, reverse=True))
+    choices = engines_for(bundle.manifest.roles[role], placement)
+    return tuple(sorted(choices, key=need, reverse=True))
 
 
 def _explain(planned: Plan, draft: str, context: int) -> None:

@@ -18,7 +18,9 @@ FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
 MAX_DRAFT_TOKENS = ROW_BUCKETS[-1] - 1  # the pending token is a row of the verification too
-MEMORY_HELP = "what may be used, as 2GiB or 900MB (default: what is free)"
+MEMORY_HELP = "what may be used, as 2GiB, or by device, as cpu=8GiB,gpu=3GiB (default: all free)"
+PLACE_HELP = "where the target's layers run, as 0-7=onnxruntime:cpu,8-=openvino:cpu"
+GPU_LAYERS_HELP = "the last N layers and the head on the device gpu, the others on --device"
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(i?b|)", re.IGNORECASE)
 
@@ -31,6 +33,10 @@ class LoadOptions:
 
     Attributes:
         device: where the target runs: cpu (the faster engine, measured), or an engine's full name.
+        place: where each of the target's layers runs, in place of `device`; see
+            `runtime.placement`. Devices can meet where the bundle has a cut.
+        gpu_layers: how many of the target's last layers run on the device gpu, the head with them,
+            and the others on `device`; None: no word about it.
         draft_device: where the draft model runs; the same names.
         draft: the draft source, one of `DRAFTS`; auto weighs them all in every round, layer-skip
             the bundle's skip sets and plain decoding.
@@ -40,10 +46,11 @@ class LoadOptions:
         context: tokens of prompt and output together; None: what the model was trained for, or
             what memory has room for.
         memory: what the process may use, anonymous and shared memory together: bytes, or a text
-            such as 2GiB; None: what is free. Kept as bytes.
+            such as 2GiB; of several devices a dict, or a text such as cpu=8GiB,gpu=3GiB; None:
+            what is free. Kept as bytes.
 
     Raises:
-        InputError: if a value is out of range.
+        InputError: if a value is out of range, or two contradict each other.
     """
 
     device: str = "cpu"
@@ -52,7 +59,9 @@ class LoadOptions:
     draft_memory: str | Path | None = None
     threads: int | None = None
     context: int | None = None
-    memory: int | str | None = None
+    memory: int | str | dict[str, int] | None = None
+    place: str | None = None
+    gpu_layers: int | None = None
 
     def __post_init__(self) -> None:
         if self.draft not in DRAFTS:
@@ -62,10 +71,27 @@ class LoadOptions:
                 f"draft_memory is given with draft {self.draft!r}, which has none: "
                 f"use one of {', '.join(RECYCLING_DRAFTS)}"
             )
+        for name, usual in (("device", LoadOptions.device), ("gpu_layers", None)):
+            if self.place is not None and getattr(self, name) != usual:
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}, and place says where every layer runs: "
+                    "give one of them"
+                )
         if isinstance(self.memory, str):
-            object.__setattr__(self, "memory", parse_size(self.memory))
-        for name, least in (("threads", 1), ("context", 2), ("memory", 1)):
+            object.__setattr__(self, "memory", _parse_memory(self.memory))
+        if isinstance(self.memory, dict):
+            for device, size in self.memory.items():
+                _require_count(f"memory of {device}", size, 1)
+        else:
+            _require_count("memory", self.memory, 1, optional=True)
+        for name, least in (("threads", 1), ("context", 2), ("gpu_layers", 0)):
             _require_count(name, getattr(self, name), least, optional=True)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Bytes that may be used of each device's memory, where the user said so."""
+        assert not isinstance(self.memory, str)
+        return {"cpu": self.memory} if isinstance(self.memory, int) else self.memory or {}
 
 
 @dataclass(frozen=True)
@@ -124,6 +150,19 @@ def parse_size(text: str) -> int:
     if size < 1:
         raise InputError(f"size {text!r} is less than a byte: give more")
     return size
+
+
+def _parse_memory(text: str) -> int | dict[str, int]:
+    """A size, or one for each of several devices."""
+    if "=" not in text:
+        return parse_size(text)
+    limits: dict[str, int] = {}
+    for part in text.split(","):
+        device, _, size = (word.strip() for word in part.partition("="))
+        if not device or device in limits:
+            raise InputError(f"memory {text!r}: name each device once, as cpu=8GiB,gpu=3GiB")
+        limits[device] = parse_size(size)
+    return limits
 
 
 def checked(kind: type[T], options: dict[str, Any]) -> T:

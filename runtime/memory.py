@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket, row_bucket
-from edgespec.runtime.engines import CallSizes, Engine, Footprint
+from edgespec.runtime.engines import CallSizes, Engines, Footprint
 from edgespec.runtime.sizes import stage_sizes
 
 MIB = 1 << 20
@@ -47,14 +47,14 @@ class Wishes:
     Attributes:
         contexts: tokens of prompt and output.
         drafts: draft sources.
-        engines: of each role, the engines that may run it.
+        engines: of each role, what may run it.
         tree: nodes of a draft tree.
         width: rows of a draft model's calls.
     """
 
     contexts: Sequence[int]
     drafts: Sequence[str]
-    engines: Mapping[str, Sequence[Engine]]
+    engines: Mapping[str, Sequence[Engines]]
     tree: int
     width: int
 
@@ -106,7 +106,7 @@ class Plan:
         draft: the draft source.
         max_tree: nodes of a draft tree at most.
         prefill_chunk: rows of a call that reads a prompt.
-        engines: of each role that is loaded.
+        engines: of each role that is loaded, the name of each stage's engine.
         devices: what each takes, with trees as large as wished or as `max_tree` allows.
     """
 
@@ -115,7 +115,7 @@ class Plan:
     draft: str
     max_tree: int
     prefill_chunk: int
-    engines: Mapping[str, str]
+    engines: Mapping[str, tuple[str, ...]]
     devices: tuple[Demand, ...]
 
     def require_fit(self, name: str) -> None:
@@ -139,7 +139,7 @@ class Plan:
 class _Choice:
     """One way to run a bundle."""
 
-    engines: Mapping[str, Engine]
+    engines: Mapping[str, Engines]
     context: int
     draft: str
     tree: int
@@ -184,8 +184,8 @@ def _choices(wishes: Wishes) -> Iterator[_Choice]:
                     yield _Choice(engines, context, draft, tree, chunk)
 
 
-def _placements(engines: Mapping[str, Sequence[Engine]]) -> Iterator[Mapping[str, Engine]]:
-    """All combinations, the first engine of each role first."""
+def _placements(engines: Mapping[str, Sequence[Engines]]) -> Iterator[Mapping[str, Engines]]:
+    """All combinations, the first of each role first."""
     for combination in itertools.product(*engines.values()):
         yield dict(zip(engines, combination, strict=True))
 
@@ -222,7 +222,10 @@ class _Account:
             draft=choice.draft,
             max_tree=self._largest_tree(choice),
             prefill_chunk=choice.chunk,
-            engines={role: choice.engines[role].name for role in _loaded(choice.draft)},
+            engines={
+                role: tuple(engine.name for engine in choice.engines[role])
+                for role in _loaded(choice.draft)
+            },
             devices=self._demands(choice),
         )
 
@@ -240,16 +243,11 @@ class _Account:
         libraries: dict[tuple[str, str], int] = {(HOST, "python"): self._python_bytes}
         inputs = 0
         for name in _loaded(choice.draft):
-            stage, engine, calls = (
-                self._stages[name],
-                choice.engines[name],
-                self._calls(name, choice),
-            )
-            prints[engine.memory].append(engine.footprint(stage, calls))
-            kv[engine.memory] += cache_rows(name, choice.context) * (
-                2 * stage.layers * stage.kv_width * stage.kv_bytes
-            )
-            libraries[HOST, engine.name] = engine.library_bytes
+            calls, rows = self._calls(name, choice), cache_rows(name, choice.context)
+            for stage, engine in zip(self._stages[name], choice.engines[name], strict=True):
+                prints[engine.memory].append(engine.footprint(stage, calls))
+                kv[engine.memory] += rows * 2 * stage.layers * stage.kv_width * stage.kv_bytes
+                libraries[HOST, engine.name] = engine.library_bytes
             inputs += _input_bytes(self._roles[name], calls)
         return tuple(
             Demand(
@@ -285,10 +283,14 @@ def cache_rows(role: str, context: int) -> int:
 
 
 def _input_bytes(role: Role, calls: CallSizes) -> int:
-    """The inputs that the runtime makes, biases and rotary angles, and two float64 score rows."""
+    """What the runtime makes: biases, rotary angles, two float64 score rows.
+
+    Every stage behind the first gets hidden rows, too.
+    """
     bias = 4 * calls.rows * (calls.capacity + calls.rows)
     rotary = 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
-    return bias + rotary + 2 * 8 * role.vocab_size
+    hidden = 4 * calls.rows * role.hidden_size * (len(role.stages) - 1)
+    return bias + rotary + hidden + 2 * 8 * role.vocab_size
 
 
 def _tokenizer_bytes(bundle: Bundle) -> int:

@@ -11,7 +11,14 @@ import numpy as np
 
 from edgespec.bundle import Bundle, Role
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket, row_bucket
-from edgespec.runtime.engines import Array, Engine, Executable, Result, StageFile
+from edgespec.runtime.engines import (
+    Array,
+    Engine,
+    Executable,
+    Result,
+    StageFile,
+    joined,
+)
 from edgespec.runtime.feeds import START, Feeds, Floats, Mask, Rope, Rows
 
 Results = Mapping[str, Array]
@@ -109,7 +116,7 @@ class Model:
             engine.compile(_stage_file(bundle, name, number), threads)
             for number, engine in enumerate(engines)
         ]
-        return cls(role, executables, "+".join(dict.fromkeys(engine.name for engine in engines)))
+        return cls(role, executables, joined(engine.name for engine in engines))
 
     def feeds(self, rows: int, capacity: int, logit_rows: int) -> Feeds:
         """The input buffers of one shape, made once."""

@@ -17,19 +17,19 @@ from edgespec import records
 from edgespec.bundle import Bundle
 from edgespec.cachedir import cache_folder
 from edgespec.runtime.cost import Curve
-from edgespec.runtime.engines import Engine
+from edgespec.runtime.engines import Engines
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What measuring a role on an engine gave.
+    """What measuring a role on its engines gave.
 
     Attributes:
         full: whether rows and capacities were measured, and not a few numbers of rows alone.
         points: seconds by capacity and rows, both as decimal strings, as JSON wants keys.
-        refusal: why the engine did not take the role; there are no points then.
+        refusal: why an engine did not take the role; there are no points then.
     """
 
     full: bool
@@ -60,18 +60,18 @@ class Profile:
         return Curve(self.seconds)
 
 
-def recall(bundle: Bundle, role: str, engine: Engine, threads: int) -> Profile | None:
+def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Profile | None:
     """What was measured before; None if nothing was, or what is stored is damaged."""
-    file = _file(bundle, role, engine, threads)
+    file = _file(bundle, role, engines, threads)
     return None if file is None else _read(file)
 
 
-def remember(bundle: Bundle, role: str, engine: Engine, threads: int, profile: Profile) -> None:
+def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile: Profile) -> None:
     """Store a profile, unless a quick one would replace a full one.
 
     Where nothing can be stored, the next load measures again.
     """
-    file = _file(bundle, role, engine, threads)
+    file = _file(bundle, role, engines, threads)
     if file is None:
         return
     before = _read(file)
@@ -101,13 +101,14 @@ def _read(file: Path) -> Profile | None:
     return profile
 
 
-def _file(bundle: Bundle, role: str, engine: Engine, threads: int) -> Path | None:
+def _file(bundle: Bundle, role: str, engines: Engines, threads: int) -> Path | None:
     """One file for all that a time depends on; precision is part of the bundle's digest."""
     folder = cache_folder("curves")
     if folder is None:
         return None
     hardware = (_processor(), os.cpu_count(), platform.machine(), platform.node())
-    facts = (*hardware, engine.name, engine.version, bundle.digest, role, threads)
+    stages = [(engine.name, engine.version) for engine in engines]
+    facts = (*hardware, stages, bundle.digest, role, threads)
     return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
 
 

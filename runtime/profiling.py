@@ -26,7 +26,7 @@ from edgespec.bundle import Bundle, Role
 from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
 from edgespec.runtime.buckets import capacity_bucket
-from edgespec.runtime.engines import Engine, engine
+from edgespec.runtime.engines import Engines, engine, joined
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.profiles import Profile
@@ -100,15 +100,13 @@ class Job:
 
     Attributes:
         bundle: where the roles are.
-        roles: are measured one after the other.
-        engine: compiles them.
-        threads: for the engine's operators.
+        roles: are measured one after the other, each on these engines.
+        threads: for each engine's operators.
         full: rows and capacities, or the few points that a load is worth.
     """
 
     bundle: Bundle
-    roles: tuple[str, ...]
-    engine: Engine
+    roles: Mapping[str, Engines]
     threads: int
     full: bool
 
@@ -123,17 +121,17 @@ def measure_apart(job: Job, report: Report | None = None) -> dict[str, Profile]:
     request = {
         "path": [entry for entry in sys.path if isinstance(entry, str)],
         "bundle": str(job.bundle.path.absolute()),
-        "roles": job.roles,
-        "engine": job.engine.name,
+        "roles": {role: [each.name for each in engines] for role, engines in job.roles.items()},
         "threads": job.threads,
         "full": job.full,
     }
     found, failure = _converse(request, report)
-    for role in job.roles:
+    for role, engines in job.roles.items():
         if role in found:
-            profiles.remember(job.bundle, role, job.engine, job.threads, found[role])
+            profiles.remember(job.bundle, role, engines, job.threads, found[role])
         else:
-            found[role] = Profile(job.full, {}, f"{job.engine.name}: {role}: {failure}")
+            device = joined(each.name for each in engines)
+            found[role] = Profile(job.full, {}, f"{device}: {role}: {failure}")
         if found[role].refusal is not None:
             _log.warning("%s", found[role].refusal)
     return found
@@ -142,9 +140,9 @@ def measure_apart(job: Job, report: Report | None = None) -> dict[str, Profile]:
 def answer(job: Mapping[str, Any]) -> None:
     """The child's part: what was measured, as lines of JSON on stdout."""
     bundle = bundles.load(Path(job["bundle"]))
-    for role in job["roles"]:
+    for role, names in job["roles"].items():
         try:
-            model = Model.load(bundle, role, engine(job["engine"]), job["threads"])
+            model = Model.load(bundle, role, [engine(name) for name in names], job["threads"])
         except DeviceError as error:
             _tell(role, profile=records.encode(Profile(job["full"], {}, str(error))))
             continue

@@ -1,4 +1,4 @@
-"""Which engine runs a role: the one asked for or, for `cpu`, the cheaper one by measurement."""
+"""Which engines run a role: those asked for or, for `cpu`, the cheaper one by measurement."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
-from edgespec.bundle import Bundle
+from edgespec.bundle import Bundle, Role
 from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.cost import Curve
-from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
+from edgespec.runtime.engines import CPU_ENGINES, Engine, Engines, engine, joined
 from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
 from edgespec.runtime.profiling import Job, measure_apart
 
 _log = logging.getLogger(__name__)
+
+Names = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -26,22 +29,27 @@ class Placement:
     """Where a role runs and what it will do there.
 
     Attributes:
-        device: `cpu`, or an engine's full name.
-        threads: for the engine's operators.
+        device: `cpu`, or an engine's full name: for all stages, or one for each.
+        threads: for each engine's operators.
         work: rows of the calls that a decoding round makes of this role.
     """
 
-    device: str
+    device: str | tuple[str, ...]
     threads: int
     work: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine for a role; None for the profile: what its calls cost was not asked."""
+    """Engines for a role; None for the profile: what its calls cost was not asked."""
 
-    engine: Engine
+    engines: Engines
     profile: Profile | None
+
+    @property
+    def device(self) -> str:
+        """The engines' names, joined by `+`."""
+        return joined(_names(self.engines))
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Loaded:
 
     Attributes:
         model: the compiled role.
-        profile: of its engine; None where nobody asked.
+        profile: of its engines; None where nobody asked.
     """
 
     model: Model
@@ -71,7 +79,7 @@ def load_models(
     Args:
         bundle: where the roles are.
         placements: of each role to load.
-        costs: whether what calls cost must be known where there is but one engine, too.
+        costs: whether what calls cost must be known where there is no choice, too.
 
     Raises:
         BundleError: if a role's stages are of a later kind.
@@ -90,14 +98,13 @@ def choose(
     """The engines that take each role, the cheapest for its work first; compiles nothing here.
 
     What has not been measured on this machine is measured in processes of their own, one after
-    the other; an engine that is alone only for its `costs`.
+    the other; where there is no choice only for its `costs`.
 
     Raises:
         DeviceError: if a device is not known, or no engine takes a role.
     """
-    devices = {placement.device for placement in placements.values()}
-    behind = {name: engines_of(name) for name in devices}
-    engines = {role: behind[placement.device] for role, placement in placements.items()}
+    roles = bundle.manifest.roles
+    engines = {role: engines_for(roles[role], at) for role, at in placements.items()}
     asked = {role: at for role, at in placements.items() if costs or len(engines[role]) > 1}
     found = _profiles(bundle, asked, engines)
     return {
@@ -108,20 +115,33 @@ def choose(
     }
 
 
-def known_order(bundle: Bundle, role: str, placement: Placement) -> tuple[Engine, ...]:
+def known_order(bundle: Bundle, role: str, placement: Placement) -> tuple[Engines, ...]:
     """The engines of a role, the cheapest first; none while they have not all been measured.
 
     Raises:
         DeviceError: if the device is not known, or no engine takes the role.
     """
-    engines = engines_of(placement.device)
+    engines = engines_for(bundle.manifest.roles[role], placement)
     if len(engines) == 1:
         return tuple(engines)
     found = [profiles.recall(bundle, role, each, placement.threads) for each in engines]
     if None in found:
         return ()
     candidates = list(map(Candidate, engines, found))
-    return tuple(candidate.engine for candidate in _ranked(role, placement, candidates))
+    return tuple(candidate.engines for candidate in _ranked(role, placement, candidates))
+
+
+def engines_for(role: Role, placement: Placement) -> list[Engines]:
+    """What may run a role's stages: a device has the same engine wherever it is named.
+
+    Raises:
+        DeviceError: if a device is not known, or no engine for it is installed.
+    """
+    at = placement.device
+    names = (at,) * len(role.stages) if isinstance(at, str) else at
+    behind = {name: engines_of(name) for name in dict.fromkeys(names)}
+    choices = (dict(zip(behind, picked, strict=True)) for picked in product(*behind.values()))
+    return [tuple(choice[name] for name in names) for choice in choices]
 
 
 def engines_of(device: str) -> list[Engine]:
@@ -152,29 +172,35 @@ def cpu_engines() -> list[Engine]:
 
 
 def _profiles(
-    bundle: Bundle, placements: Mapping[str, Placement], engines: Mapping[str, Sequence[Engine]]
+    bundle: Bundle, placements: Mapping[str, Placement], engines: Mapping[str, Sequence[Engines]]
 ) -> dict[str, list[Candidate]]:
-    """A profile of each role on each of its engines: recalled, or measured now."""
-    found: dict[str, dict[str, Profile]] = {role: {} for role in placements}
-    unknown: dict[tuple[str, int], list[str]] = defaultdict(list)
+    """A profile of each role on each choice of its engines: recalled, or measured now."""
+    found: dict[tuple[str, Names], Profile] = {}
+    unknown: defaultdict[tuple[Names, int], dict[str, Engines]] = defaultdict(dict)
     for role, placement in placements.items():
         for each in engines[role]:
             profile = profiles.recall(bundle, role, each, placement.threads)
             if profile is None:
-                unknown[each.name, placement.threads].append(role)
+                # One process measures all roles that run on one engine, whatever their stages.
+                names = _names(each)
+                process = names if len(set(names)) > 1 else names[:1]
+                unknown[process, placement.threads][role] = each
                 continue
-            found[role][each.name] = profile
+            found[role, _names(each)] = profile
             if profile.refusal is not None:
                 _log.info("not tried again before `edgespec profile`: %s", profile.refusal)
-    for (name, threads), roles in unknown.items():
-        _log.info("measuring %s on %s, once", " and ".join(roles), name)
-        job = Job(bundle, tuple(roles), engine(name), threads, full=False)
-        for role, profile in measure_apart(job).items():
-            found[role][name] = profile
+    for (names, threads), roles in unknown.items():
+        _log.info("measuring %s on %s, once", " and ".join(roles), joined(names))
+        for role, profile in measure_apart(Job(bundle, roles, threads, full=False)).items():
+            found[role, _names(roles[role])] = profile
     return {
-        role: [Candidate(each, found[role][each.name]) for each in engines[role]]
+        role: [Candidate(each, found[role, _names(each)]) for each in engines[role]]
         for role in placements
     }
+
+
+def _names(engines: Engines) -> Names:
+    return tuple(each.name for each in engines)
 
 
 def _ranked(
@@ -188,7 +214,7 @@ def _ranked(
             continue
         curve = candidate.profile.curve()
         cost = sum(curve.seconds(rows, capacity_bucket(1)) for rows in placement.work)
-        _log.info("%s on %s: %.2f ms", role, candidate.engine.name, cost * 1e3)
+        _log.info("%s on %s: %.2f ms", role, candidate.device, cost * 1e3)
         costs.append((cost, candidate))
     if not costs:
         raise _refused(role, refusals)
@@ -200,7 +226,7 @@ def _load(bundle: Bundle, role: str, threads: int, candidates: Sequence[Candidat
     refusals = []
     for candidate in candidates:
         try:
-            model = Model.load(bundle, role, candidate.engine, threads)
+            model = Model.load(bundle, role, candidate.engines, threads)
         except DeviceError as error:
             if len(candidates) == 1:
                 raise

@@ -1,4 +1,4 @@
-"""What a role is made of, as its manifest tells: the sizes that its memory depends on."""
+"""What a role's stages are made of, as its manifest tells: the sizes that memory depends on."""
 
 from __future__ import annotations
 
@@ -6,20 +6,61 @@ import math
 
 import numpy as np
 
-from edgespec.bundle import Bundle
+from edgespec.bundle import Bundle, Role, Stage
 from edgespec.runtime.engines import StageSizes
 
 # No known decoder's MLP is wider than this many hidden sizes.
 _WIDEST_MLP = 8
 
 
-def stage_sizes(bundle: Bundle, name: str) -> StageSizes:
-    """What a role is made of, from its manifest."""
+def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
+    """What each stage of a role is made of, from its manifest; bytes add up to the role's."""
     role = bundle.manifest.roles[name]
-    data = sum(bundle.manifest.files[stage.data].size for stage in role.stages)
+    data = sum(bundle.manifest.files[file].size for file in {each.data for each in role.stages})
     embedding = role.vocab_size * role.hidden_size
-    attention = 2 * role.hidden_size * role.head_dim * (role.heads + role.kv_heads)
-    per_layer = (role.parameters - embedding) // role.layers - attention
+    intermediate, tied = _mlp_width(role)
+    # Of each matrix of the vocabulary's size: the embedding, and the head where that is another.
+    embedding_bytes = data * embedding // role.parameters
+    layer_bytes = data - embedding_bytes * (1 if tied else 2)
+    mlp = 3 * role.hidden_size * intermediate
+    ends = [0]
+    for sublayer in range(2 * role.layers):
+        ends.append(ends[-1] + (mlp if sublayer % 2 else _attention_parameters(role)))
+
+    def sizes(stage: Stage) -> StageSizes:
+        first, last = stage.start == 0, stage is role.stages[-1]
+        stop = min(stage.stop, 2 * role.layers)
+        before, behind = (layer_bytes * ends[end] // ends[-1] for end in (stage.start, stop))
+        attends = bool(stage.cached)
+        return StageSizes(
+            matmul_bytes=behind - before + (embedding_bytes if last else 0),
+            embedding_bytes=embedding_bytes if first else 0,
+            file_bytes=data,
+            tied=tied and first and last,
+            precision=role.precision.weights,
+            block_size=role.precision.block_size,
+            layers=len(stage.cached),
+            hidden=role.hidden_size,
+            intermediate=intermediate if any(i % 2 for i in range(stage.start, stop)) else 0,
+            heads=role.heads if attends else 0,
+            kv_width=role.kv_heads * role.head_dim if attends else 0,
+            kv_bytes={"fp16": 2, "fp32": 4}[role.precision.kv],
+            vocab=role.vocab_size if last else 0,
+            result_bytes=_result_bytes(stage) if last else 0,
+            passed_bytes=0 if last else _result_bytes(stage),
+        )
+
+    return tuple(map(sizes, role.stages))
+
+
+def _attention_parameters(role: Role) -> int:
+    return 2 * role.hidden_size * role.head_dim * (role.heads + role.kv_heads)
+
+
+def _mlp_width(role: Role) -> tuple[int, bool]:
+    """How wide the MLP is, and whether the output projection is the embedding."""
+    embedding = role.vocab_size * role.hidden_size
+    per_layer = (role.parameters - embedding) // role.layers - _attention_parameters(role)
     intermediate = max(per_layer // (3 * role.hidden_size), 1)
     # The manifest does not say it, but a projection of its own leaves a trace.
     tied = "lm_head.weight" not in role.quantization_error and (
@@ -27,22 +68,12 @@ def stage_sizes(bundle: Bundle, name: str) -> StageSizes:
     )
     if not tied:
         intermediate = max(intermediate - role.vocab_size // (3 * role.layers), 1)
-    embedding_bytes = data * embedding // role.parameters
-    return StageSizes(
-        matmul_bytes=data if tied else data - embedding_bytes,
-        embedding_bytes=embedding_bytes,
-        tied=tied,
-        precision=role.precision.weights,
-        block_size=role.precision.block_size,
-        layers=role.layers,
-        hidden=role.hidden_size,
-        intermediate=intermediate,
-        heads=role.heads,
-        kv_width=role.kv_heads * role.head_dim,
-        kv_bytes={"fp16": 2, "fp32": 4}[role.precision.kv],
-        vocab=role.vocab_size,
-        result_bytes=sum(
-            np.dtype(output.dtype).itemsize * math.prod(map(int, output.shape[1:]))
-            for output in role.stages[-1].results
-        ),
+    return intermediate, tied
+
+
+def _result_bytes(stage: Stage) -> int:
+    """Of a row of what the host reads."""
+    return sum(
+        np.dtype(output.dtype).itemsize * math.prod(map(int, output.shape[1:]))
+        for output in stage.results
     )

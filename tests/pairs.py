@@ -40,6 +40,7 @@ class Pairs:
 
     `llama`, `qwen2`, `qwen3`: the draft is the target with noise on its weights, so that it is
     right now and then. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches.
+    `cut`: as `llama`, a stage for each layer.
     `stranger`: the draft is a one-layer Qwen2 of other sizes that knows 100 positions.
     """
 
@@ -59,7 +60,11 @@ class Pairs:
             draft = _checkpoint(folder / "draft", "qwen2", max_position_embeddings=100, **sizes)
         else:
             draft = _checkpoint(folder / "draft", architecture, noise=0.08)
-        options = ExportOptions(precision="fp32", kv_precision="fp16" if name == "half" else "fp32")
+        options = ExportOptions(
+            precision="fp32",
+            kv_precision="fp16" if name == "half" else "fp32",
+            cut_layers=(1,) if name == "cut" else (),
+        )
         export_bundle(folder / "target", folder / "bundle", folder / "draft", options)
         return Pair(folder / "bundle", target, draft)
 

@@ -54,7 +54,7 @@ class Scale:
 
 
 def wishes(**changes):
-    both = {TARGET: (Scale(),), DRAFT: (Scale(),)}
+    both = {TARGET: [(Scale(),)], DRAFT: [(Scale(),)]}
     usual = Wishes(context_choices(2048), ("model", "lookup"), both, tree=7, width=4)
     return replace(usual, **changes)
 
@@ -86,7 +86,7 @@ def test_every_term_of_a_plan():
 
 def test_a_library_counts_once_and_each_library_counts():
     one = fitted(1 << 40).devices[0].baseline
-    other = {TARGET: (Scale(),), DRAFT: (Scale(name="other:cpu", library_bytes=9),)}
+    other = {TARGET: [(Scale(),)], DRAFT: [(Scale(name="other:cpu", library_bytes=9),)]}
     assert fitted(1 << 40, engines=other).devices[0].baseline == one + 9
 
 
@@ -95,12 +95,12 @@ def test_loading_counts_where_nothing_later_takes_as_much():
         def footprint(self, stage, calls):
             return replace(super().footprint(stage, calls), loading=10**9)
 
-    (demand,) = fitted(1 << 40, engines={TARGET: (Heavy(),), DRAFT: (Scale(),)}).devices
+    (demand,) = fitted(1 << 40, engines={TARGET: [(Heavy(),)], DRAFT: [(Scale(),)]}).devices
     assert demand.kv + demand.logits + demand.workspace == 10**9
 
 
 def test_a_device_with_memory_of_its_own_is_a_line_of_its_own():
-    engines = {TARGET: (Scale(memory="gpu", name="scale:gpu"),), DRAFT: (Scale(),)}
+    engines = {TARGET: [(Scale(memory="gpu", name="scale:gpu"),)], DRAFT: [(Scale(),)]}
     limits = {"cpu": 1 << 40, "gpu": 1 << 40}
     host, gpu = plan(EMBEDDED, wishes(engines=engines), limits).devices
     assert (host.device, gpu.device) == ("cpu", "gpu")
@@ -111,12 +111,12 @@ def test_a_device_with_memory_of_its_own_is_a_line_of_its_own():
 
 
 def test_sizes_of_a_stage_come_from_the_manifest():
-    target = stage_sizes(EMBEDDED, TARGET)
+    [target], [draft] = (stage_sizes(EMBEDDED, role) for role in (TARGET, DRAFT))
     assert (target.hidden, target.intermediate, target.vocab) == (256, 768, 4096)
     assert target.tied
     assert target.matmul_bytes == EMBEDDED.manifest.files["target.data"].size
     assert target.result_bytes == 4 * 4096
-    assert stage_sizes(EMBEDDED, DRAFT).result_bytes == 128 * (8 + 4) + 4
+    assert draft.result_bytes == 128 * (8 + 4) + 4
 
 
 def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
@@ -126,7 +126,8 @@ def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
     parameters = role.parameters + 4096 * 256
     untied = replace(role, parameters=parameters, quantization_error=errors)
     roles = {**EMBEDDED.manifest.roles, TARGET: untied}
-    sizes = stage_sizes(replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, roles=roles)), TARGET)
+    manifest = replace(EMBEDDED.manifest, roles=roles)
+    [sizes] = stage_sizes(replace(EMBEDDED, manifest=manifest), TARGET)
     assert not sizes.tied
     assert sizes.intermediate == pytest.approx(768, abs=1)
     assert 0 < sizes.embedding_bytes < sizes.matmul_bytes
@@ -169,10 +170,13 @@ def test_what_was_asked_for_does_not_give_way():
 
 
 def test_another_engine_comes_last():
-    engines = {TARGET: (Scale(repacked=10**9), Scale(name="frugal:cpu")), DRAFT: (Scale(),)}
-    assert fitted(1 << 40, engines=engines).engines == {TARGET: "scale:cpu", DRAFT: "scale:cpu"}
+    engines = {TARGET: [(Scale(repacked=10**9),), (Scale(name="frugal:cpu"),)], DRAFT: [(Scale(),)]}
+    assert fitted(1 << 40, engines=engines).engines == {
+        TARGET: ("scale:cpu",),
+        DRAFT: ("scale:cpu",),
+    }
     frugal = fitted(500 * MIB, engines=engines)
-    assert frugal.engines[TARGET] == "frugal:cpu"
+    assert frugal.engines[TARGET] == ("frugal:cpu",)
     assert (frugal.context, frugal.draft) == (2048, "model")
 
 
@@ -215,7 +219,7 @@ ROWS = st.sampled_from(ROW_BUCKETS)
 @given(data=st.data())
 def test_engines_take_more_for_larger_calls(name, precision, data):
     block = 128 if precision.startswith("int") else 0
-    sizes = stage_sizes(EMBEDDED, data.draw(st.sampled_from([TARGET, DRAFT])))
+    [sizes] = stage_sizes(EMBEDDED, data.draw(st.sampled_from([TARGET, DRAFT])))
     scale = data.draw(st.integers(1, 1000))
     stage = replace(
         sizes, precision=precision, block_size=block, matmul_bytes=sizes.matmul_bytes * scale,

@@ -129,7 +129,7 @@ def test_a_text_is_as_long_as_the_cache_allows(pairs, monkeypatch):
 
 
 def job(bundle, *roles, device=ENGINES[0]):
-    return Job(bundle, roles, engine(device), threads=1, full=False)
+    return Job(bundle, {role: (engine(device),) for role in roles}, threads=1, full=False)
 
 
 def test_roles_are_measured_apart_from_any_folder(embedded, monkeypatch, tmp_path, caplog):
@@ -145,7 +145,7 @@ def test_roles_are_measured_apart_from_any_folder(embedded, monkeypatch, tmp_pat
     for role, profile in found.items():
         assert not profile.full
         assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {256: [1, 8, 32]}
-        assert profiles.recall(embedded, role, engine(ENGINES[0]), 1) == profile
+        assert profiles.recall(embedded, role, (engine(ENGINES[0]),), 1) == profile
 
 
 def test_a_relative_path_of_a_bundle_is_found(embedded, monkeypatch):
@@ -197,8 +197,8 @@ def test_what_was_measured_before_a_crash_is_kept(embedded, monkeypatch):
     found = measure_apart(job(embedded, "target", "draft"))
     assert found["target"] == QUICK
     assert "draft: measuring ended with status 3" in found["draft"].refusal
-    assert profiles.recall(embedded, "target", engine(ENGINES[0]), 1) == QUICK
-    assert profiles.recall(embedded, "draft", engine(ENGINES[0]), 1) is None
+    assert profiles.recall(embedded, "target", (engine(ENGINES[0]),), 1) == QUICK
+    assert profiles.recall(embedded, "draft", (engine(ENGINES[0]),), 1) is None
 
 
 def test_a_process_that_cannot_start_is_a_refusal(embedded, monkeypatch, tmp_path):
@@ -231,7 +231,7 @@ def test_an_interrupted_measurement_leaves_no_process(embedded, monkeypatch):
 
 
 def at(bundle, role="target", device=ENGINES[0], threads=1):
-    return bundle, role, engine(device), threads
+    return bundle, role, (engine(device),), threads
 
 
 def test_profiles_are_kept_by_all_that_times_depend_on(embedded, monkeypatch):
@@ -252,7 +252,7 @@ def test_a_library_of_another_version_is_measured_anew(embedded, monkeypatch):
     profiles.remember(*at(embedded), QUICK)
     found = engine(ENGINES[0])
     monkeypatch.setattr(type(found), "version", "99")
-    assert profiles.recall(embedded, "target", found, 1) is None
+    assert profiles.recall(embedded, "target", (found,), 1) is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pairs import ENGINES
 from edgespec import bundle as bundles
 from edgespec.errors import DeviceError
 from edgespec.runtime import profiles, selection
-from edgespec.runtime.engines import engine
+from edgespec.runtime.engines import engine, joined
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
 from edgespec.runtime.engines.openvino import OpenVinoCpu
 from edgespec.runtime.model import Model
@@ -39,11 +39,12 @@ def measured(monkeypatch, tmp_path):
 
     def measure_apart(job):
         assert not job.full
-        fake.asked.append((job.engine.name, job.roles, job.threads))
+        [device] = {joined(each.name for each in engines) for engines in job.roles.values()}
+        fake.asked.append((device, tuple(job.roles), job.threads))
         found = {}
-        for role in job.roles:
-            found[role] = Profile.measured(False, {256: fake.seconds[job.engine.name]})
-            profiles.remember(job.bundle, role, job.engine, job.threads, found[role])
+        for role, engines in job.roles.items():
+            found[role] = Profile.measured(False, {256: fake.seconds[device]})
+            profiles.remember(job.bundle, role, engines, job.threads, found[role])
         return found
 
     monkeypatch.setattr(selection, "measure_apart", measure_apart)
@@ -56,7 +57,7 @@ def small(pairs):
 
 
 def names(candidates):
-    return [candidate.engine.name for candidate in candidates]
+    return [candidate.device for candidate in candidates]
 
 
 @pytest.mark.parametrize(
@@ -71,10 +72,10 @@ def test_nothing_is_compiled_for_the_choice_and_one_engine_afterwards(measured, 
     compiled = []
     load = Model.load
 
-    def watched(bundle, role, engine, threads):
+    def watched(bundle, role, engines, threads):
         assert len(measured.asked) == 2  # all measuring is over
-        compiled.append((role, engine.name))
-        return load(bundle, role, engine, threads)
+        compiled.append((role, joined(engine.name for engine in engines)))
+        return load(bundle, role, engines, threads)
 
     monkeypatch.setattr(Model, "load", watched)
     placements = {"target": CPU, "draft": Placement("cpu", 1, (1,))}

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import DRAFTS, MEMORY_HELP, LoadOptions
+from edgespec.options import DRAFTS, GPU_LAYERS_HELP, MEMORY_HELP, PLACE_HELP, LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.runtime.memory import Demand, Plan
@@ -39,6 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             f"--{name}", default=_DEFAULTS.device, metavar="DEVICE",
             help=f"{text} (default: %(default)s)",
         )  # fmt: skip
+    parser.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)
+    parser.add_argument("--gpu-layers", type=int, metavar="N", help=GPU_LAYERS_HELP)
     parser.add_argument(
         "--draft", choices=DRAFTS, default=_DEFAULTS.draft,
         help="draft source (default: %(default)s)",
@@ -52,31 +54,41 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises:
         MemoryLimitError: after printing, if nothing fits.
     """
-    names = ("device", "draft_device", "draft", "context", "memory")
+    names = ("device", "draft_device", "draft", "context", "memory", "place", "gpu_layers")
     options = LoadOptions(**{name: getattr(arguments, name) for name in names})
     bundle = bundles.load(arguments.bundle)
 
-    from edgespec.fitting import fit
+    from edgespec.fitting import fit, place_to_use
 
     plan = fit(bundle, options)
+    place = place_to_use(bundle, options)
     if arguments.json:
-        print(json.dumps(_facts(plan)))
+        print(json.dumps(_facts(plan, place)))
     elif plan.fits:
         _show(plan, bundle.path)
+        if place is not None:
+            print(f'run it with --place "{place}"')
     plan.require_fit(str(bundle.path))
     return 0
 
 
-def _facts(plan: Plan) -> dict[str, Any]:
+def _facts(plan: Plan, place: str | None) -> dict[str, Any]:
     return {
         "fits": plan.fits,
         "context": plan.context,
         "draft": plan.draft,
         "max_tree": plan.max_tree,
         "prefill_chunk": plan.prefill_chunk,
-        "engines": dict(plan.engines),
+        "engines": _engines(plan),
+        "place": place,
         "devices": [_device(demand) for demand in plan.devices],
     }
+
+
+def _engines(plan: Plan) -> dict[str, str]:
+    from edgespec.runtime.engines import joined
+
+    return {role: joined(names) for role, names in plan.engines.items()}
 
 
 def _device(demand: Demand) -> dict[str, Any]:
@@ -115,7 +127,7 @@ def _show(plan: Plan, path: Path) -> None:
             label, *(f"{column[f'{name}_mb']:,.1f}" for column in columns),
             end_section=name in ("workspace", "limit"),
         )  # fmt: skip
-    engines = ", ".join(f"{role} on {engine}" for role, engine in plan.engines.items())
+    engines = ", ".join(f"{role} on {engine}" for role, engine in _engines(plan).items())
     console = Console()
     console.print(table)
     console.print(

@@ -103,7 +103,8 @@ def _measure(bundle: Bundle, engines: list[Engine], threads: int) -> list[Measur
     found = {}
     with _progress(points * len(engines)) as watch:
         for each in engines:
-            job = Job(bundle, tuple(roles), each, threads, full=True)
+            placed = {name: (each,) * len(role.stages) for name, role in roles.items()}
+            job = Job(bundle, placed, threads, full=True)
             found[each.name] = measure_apart(job, watch(each.name))
     measured = []
     for name, role in roles.items():

@@ -20,7 +20,9 @@ from edgespec.errors import InputError
 from edgespec.options import (
     DRAFTS,
     FIXED_DRAFT_TOKENS,
+    GPU_LAYERS_HELP,
     MEMORY_HELP,
+    PLACE_HELP,
     PLANNED_DRAFT_TOKENS,
     PLANNED_DRAFTS,
     GenerationOptions,
@@ -123,6 +125,8 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_device_options(group: argparse._ArgumentGroup) -> None:
     _add(group, "device", "where the target runs; cpu picks the faster engine", kind=str)
+    group.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)
+    _add(group, "gpu_layers", GPU_LAYERS_HELP)
     _add(group, "draft_device", "where the draft model runs", kind=str)
     _add(group, "threads", "of each engine (default: physical cores)")
     _add(group, "context", "tokens of prompt and output (default: what the model was made for)")

@@ -10,12 +10,14 @@ from edgespec.runtime.engines.base import (
     Cache,
     CallSizes,
     Engine,
+    Engines,
     Executable,
     Footprint,
     Result,
     StageFile,
     StageOutputs,
     StageSizes,
+    joined,
 )
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "Cache",
     "CallSizes",
     "Engine",
+    "Engines",
     "Executable",
     "Footprint",
     "Result",
@@ -31,6 +34,7 @@ __all__ = [
     "StageOutputs",
     "StageSizes",
     "engine",
+    "joined",
 ]
 
 _ENGINES = {

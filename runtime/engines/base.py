@@ -6,7 +6,7 @@ runtime asks for rows to be written and moved, and never touches them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,16 +113,17 @@ class Executable(Protocol):
 
 @dataclass(frozen=True)
 class StageSizes:
-    """What a stage is made of, as far as its memory depends on it.
+    """What a stage is made of, as far as its memory depends on it; 0 for what it does not have.
 
     Attributes:
         matmul_bytes: of its data, what matrix products read.
         embedding_bytes: of its data, what the embedding reads; with `tied` the products read the
             same bytes.
-        tied: the output projection is the embedding.
+        file_bytes: of the file that its data is in, which a role's stages share.
+        tied: the output projection is the embedding, and the stage has both.
         precision: of the weights: int4, int8, fp16 or fp32.
         block_size: quantized weights that share a scale; 0 where there are none.
-        layers: decoder layers.
+        layers: whose keys and values it computes.
         hidden: width of the residual stream.
         intermediate: width of the MLP.
         heads: of the queries.
@@ -130,10 +131,12 @@ class StageSizes:
         kv_bytes: of one cached number.
         vocab: logits of a row.
         result_bytes: of a row of results: its logits, or what the graph makes of them.
+        passed_bytes: of a row that goes on to the next stage.
     """
 
     matmul_bytes: int
     embedding_bytes: int
+    file_bytes: int
     tied: bool
     precision: str
     block_size: int
@@ -145,6 +148,7 @@ class StageSizes:
     kv_bytes: int
     vocab: int
     result_bytes: int
+    passed_bytes: int
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ class Footprint:
         weights: in the form the bundle has them, or widened.
         repacked: in the engine's own layout.
         mapped: file-backed pages, which the system can take back.
-        logits: results of the calls.
+        logits: results of the calls, and rows that go on to the next stage.
         workspace: the compiled graph, and what its operators need during a call.
         loading: taken for a while at load, on top of weights and repacked.
     """
@@ -214,3 +218,12 @@ class Engine(Protocol):
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """What a stage takes, known before it is loaded; never less for larger sizes."""
+
+
+Engines = tuple[Engine, ...]
+"""What runs a role: an engine for each of its stages."""
+
+
+def joined(names: Iterable[str]) -> str:
+    """Engines' names as people read them: each once, with `+` between."""
+    return "+".join(dict.fromkeys(names))

@@ -37,12 +37,17 @@ class HostEngine:
         _return_freed_memory()
 
     def available_bytes(self) -> int:
-        """See `Engine`. Counts a limit on the process's control group, as containers have."""
-        free = int(psutil.virtual_memory().available)
-        for folder, limit, used in _CGROUPS:
-            with suppress(OSError, ValueError):  # no such group, or no limit ("max")
-                free = min(free, cgroup_free(folder, limit, used))
-        return max(free, 0)
+        """See `Engine`."""
+        return available_bytes()
+
+
+def available_bytes() -> int:
+    """What is free, less where a limit on the process's control group says so, as in containers."""
+    free = int(psutil.virtual_memory().available)
+    for folder, limit, used in _CGROUPS:
+        with suppress(OSError, ValueError):  # no such group, or no limit ("max")
+            free = min(free, cgroup_free(folder, limit, used))
+    return max(free, 0)
 
 
 def cgroup_free(folder: Path, limit: str, used: str) -> int:
@@ -103,6 +108,7 @@ class HostCache:
 
     def grow(self, capacity: int) -> None:
         """See `Cache`."""
+        _return_freed_memory()  # what engines had for the shapes of the old capacity
         old = self._rows
         shape = (*old.shape[:3], capacity, old.shape[4])
         if math.prod(shape) > self._room.size:
@@ -160,8 +166,8 @@ def _runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
 def _return_freed_memory() -> None:
     """Have freed memory go back to the system: now, and later whatever is large.
 
-    Tokenizers and engines leave large blocks behind when they load and when shapes change, which
-    glibc would keep. Other systems give them back by themselves.
+    Tokenizers and engines leave blocks behind when they load and when shapes change, which glibc
+    would keep: of a model in several stages each one its own. Other systems give them back.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library

@@ -80,7 +80,8 @@ class OnnxRuntimeCpu(HostEngine):
             repacked=repacked,
             mapped=stage.embedding_bytes,
             # Results have a buffer for each bucket, which together have twice the largest's rows.
-            logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes),
+            logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
+            + calls.rows * stage.passed_bytes,
             workspace=3 * score_bytes(stage, calls)
             + 3 * activation_bytes(stage, calls) // 4
             + layer_cache_bytes(stage, calls) // 2

@@ -79,7 +79,7 @@ class OpenVinoCpu(HostEngine):
         """
         data = stage.matmul_bytes + (0 if stage.tied else stage.embedding_bytes)
         weights, repacked, loading = 0, stage.matmul_bytes, 0
-        if stage.block_size and data >= _CONVERT_FROM:
+        if stage.block_size and stage.file_bytes >= _CONVERT_FROM:
             loading = _CONVERTER_BYTES
         elif stage.block_size:
             weights = stage.matmul_bytes
@@ -90,7 +90,8 @@ class OpenVinoCpu(HostEngine):
             weights=weights,
             repacked=repacked,
             mapped=data,
-            logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes),
+            logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
+            + calls.rows * stage.passed_bytes,
             workspace=17 * score_bytes(stage, calls) // 2
             + 2 * activation_bytes(stage, calls) // 5
             + 3 * layer_cache_bytes(stage, calls) // 4

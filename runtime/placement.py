@@ -1,0 +1,108 @@
+"""Where a target's layers run: what users write, and the device of each stage that it makes.
+
+`0-7=onnxruntime:cpu,8-=openvino:cpu`: inclusive ranges of layers, which together have every layer
+once; an end left out is the model's. The embedding goes with the first layer, the head with the
+last. Two devices can meet only where a stage ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+from edgespec.bundle import Role
+from edgespec.errors import InputError
+
+GPU = "gpu"
+"""The device of `--gpu-layers`, and of what `edgespec plan` proposes."""
+
+_PART = re.compile(r"(?:(?P<layer>\d+)|(?P<first>\d*)-(?P<last>\d*))=(?P<device>[^=\s]+)")
+
+
+def parse(text: str, layers: int) -> tuple[str, ...]:
+    """The device of each layer.
+
+    Args:
+        text: as this module says; blanks don't count.
+        layers: of the model.
+
+    Raises:
+        InputError: on anything else, a layer that the model does not have, or one that is placed
+            twice or not at all.
+    """
+    found: list[str | None] = [None] * layers
+    for part in "".join(text.split()).split(","):
+        match = _PART.fullmatch(part)
+        if match is None:
+            raise InputError(
+                f"place {text!r}: {part!r} is not LAYERS=DEVICE: write it as 0-7=cpu or 8-=gpu, "
+                "with commas between"
+            )
+        first = int(match["layer"] or match["first"] or 0)
+        last = int(match["layer"] or match["last"] or layers - 1)
+        if max(first, last) >= layers:
+            raise InputError(
+                f"place {text!r}: there is no layer {max(first, last)}, the model has layers 0 to "
+                f"{layers - 1}"
+            )
+        if first > last:
+            raise InputError(f"place {text!r}: {part!r} ends before it begins: swap its ends")
+        for layer in range(first, last + 1):
+            if found[layer] is not None:
+                raise InputError(f"place {text!r}: layer {layer} is placed twice: say it once")
+            found[layer] = match["device"]
+    placed = tuple(device for device in found if device is not None)
+    if len(placed) < layers:
+        raise InputError(
+            f"place {text!r}: layer {found.index(None)} is not placed: cover 0 to {layers - 1}, "
+            "each layer once"
+        )
+    return placed
+
+
+def on_gpu(count: int, layers: int, rest: str) -> tuple[str, ...]:
+    """The device of each layer with the last `count` of them on the GPU and `rest` for others."""
+    others = max(layers - count, 0)
+    return (rest,) * others + (GPU,) * (layers - others)
+
+
+def borders(role: Role) -> tuple[int, ...]:
+    """The layers, ascending, before which a stage ends, so that two devices can meet there."""
+    starts = (stage.start for stage in role.stages)
+    return tuple(start // 2 for start in starts if start % 2 == 0 and 0 < start < 2 * role.layers)
+
+
+def stage_devices(role: Role, devices: Sequence[str]) -> tuple[str, ...]:
+    """The device of each stage from that of each layer.
+
+    Raises:
+        InputError: if devices meet where no stage ends; it names the places where they could.
+    """
+    wanted = [layer for layer in range(1, role.layers) if devices[layer] != devices[layer - 1]]
+    have = borders(role)
+    missing = [layer for layer in wanted if layer not in have]
+    if missing:
+        cuts = f"before layers {_listed(have)} only" if have else "nowhere"
+        raise InputError(
+            f"devices cannot meet before layer {_listed(missing)}: the bundle is cut {cuts}, "
+            f"make it with `edgespec export --cut-layers {_listed(wanted, ',')}`"
+        )
+    # A stage of the head alone goes with the last layer.
+    return tuple(devices[min(stage.start // 2, role.layers - 1)] for stage in role.stages)
+
+
+def describe(devices: Sequence[str]) -> str:
+    """What `parse` makes the devices of these layers of, written short."""
+    parts, first = [], 0
+    for device, run in groupby(devices):
+        end = first + len(list(run))
+        last = "" if end == len(devices) else end - 1
+        layers = first if last == first else f"{first}-{last}"
+        parts.append(f"{layers}={device}")
+        first = end
+    return ",".join(parts)
+
+
+def _listed(layers: Sequence[int], comma: str = ", ") -> str:
+    return comma.join(map(str, layers))

@@ -1,0 +1,71 @@
+"""The embedded bundle as if it were cut, and devices with memory of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from edgespec import bundle
+from edgespec.bundle import TARGET, Stage, Tensor
+from edgespec.models.embedded import BUNDLE
+from edgespec.runtime import selection
+from edgespec.runtime.engines import Footprint, engine
+from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
+from edgespec.runtime.memory import MIB
+
+EMBEDDED = bundle.load(BUNDLE)
+LAYERS, HEAD = 8, 16  # of its target; the head's sublayer
+
+
+def cut(*starts):
+    """The embedded bundle as if its target had stages that start at these sublayers."""
+    [whole] = EMBEDDED.target.stages
+    hidden = Tensor("hidden", "float32", ("S", "256"))
+    stages = []
+    for start, stop in pairwise((0, *starts, HEAD + 1)):
+        past = tuple(
+            tensor
+            for tensor in whole.inputs
+            if tensor.name.startswith("past.")
+            and start <= 2 * int(tensor.name.split(".")[1]) < stop
+        )
+        passed = (replace(hidden, name="next_hidden"),)
+        outputs = whole.outputs if stop > HEAD else passed
+        stages.append(Stage(whole.graph, whole.data, start, stop, (hidden, *past), outputs))
+    target = replace(EMBEDDED.target, stages=tuple(stages))
+    roles = {**EMBEDDED.manifest.roles, TARGET: target}
+    return replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, roles=roles))
+
+
+class Gpu(OnnxRuntimeCpu):
+    """A device with memory of its own, as far as planning sees it."""
+
+    name = "fake:gpu"
+    memory = "gpu"
+    library_bytes = 3 * MIB
+
+    def available_bytes(self):
+        return 64 * MIB
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An engine whose needs are round numbers: the weights and a byte for every row."""
+
+    name: str
+    memory: str
+    library_bytes: int = 7
+    version: str = "1"
+
+    def available_bytes(self):
+        return 1 << 40
+
+    def footprint(self, stage, calls):
+        weights = stage.matmul_bytes + stage.embedding_bytes
+        return Footprint(weights, 0, 5, calls.logit_rows * stage.vocab, calls.rows, 0)
+
+
+def with_gpu(monkeypatch, gpu):
+    monkeypatch.setattr(
+        selection, "engine", lambda name: gpu if name in ("gpu", gpu.name) else engine(name)
+    )
