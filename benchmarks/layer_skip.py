@@ -41,7 +41,7 @@ from edgespec.runtime.drafters import (
 from edgespec.runtime.feeds import START, Rows
 from edgespec.runtime.generate import Limits, generate
 from edgespec.runtime.model import Model, Runner
-from edgespec.runtime.model import Path as Stages
+from edgespec.runtime.paths import Path as Stages
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.selection import Loaded, Placement, load_models
 from edgespec.runtime.successors import Successors

@@ -20,11 +20,11 @@ from edgespec.runtime.engines import (
     joined,
 )
 from edgespec.runtime.feeds import START, Feeds, Floats, Mask, Rope, Rows
+from edgespec.runtime.paths import NOWHERE, Drafted, Path
 
 Results = Mapping[str, Array]
 
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
-_NOWHERE = -2  # as a scratch row: none
 
 
 @dataclass(frozen=True)
@@ -38,40 +38,6 @@ class TextSizes:
 
     prefill_chunk: int = ROW_BUCKETS[-1]
     cache_rows: int = 0
-
-
-@dataclass(frozen=True)
-class Path:
-    """The stages of a model that a draft runs.
-
-    Attributes:
-        stages: their numbers, ascending; the first and the last stage are among them.
-        exact: how many of the first stages come before any that is left out: for the same rows
-            they compute what the whole model does.
-    """
-
-    stages: tuple[int, ...]
-    exact: int
-
-    @classmethod
-    def without(cls, role: Role, skipped: Sequence[int]) -> Path:
-        """The stages of a role that hold none of these sublayers.
-
-        Raises:
-            ValueError: if a stage holds others as well, or the first stage is left out.
-        """
-        left_out = set(skipped)
-        stages = []
-        for number, stage in enumerate(role.stages):
-            mine = set(range(stage.start, stage.stop))
-            if not mine & left_out:
-                stages.append(number)
-            elif mine - left_out:
-                raise ValueError(f"stage {number} holds more than what is skipped: {skipped}")
-        exact = next(n for n, number in enumerate([*stages, -1]) if n != number)
-        if not exact:
-            raise ValueError(f"the first stage cannot be skipped: {skipped}")
-        return cls(tuple(stages), exact)
 
 
 class Model:
@@ -145,7 +111,7 @@ class Runner:
         self._caches = [each.new_cache(capacity_bucket(1), rows) for each in model.executables]
         self._all = range(len(model.executables))
         self._new_kv: list[object] = [None] * len(self._all)
-        self._drafted = _Drafted()
+        self._drafted = Drafted()
         self._reused: list[int] = []  # of each row of the last `verify`, where its leading rows are
 
     def prefill(self, tokens: Sequence[int]) -> Results:
@@ -231,7 +197,7 @@ class Runner:
     def forget_scratch(self) -> None:
         """Drop what drafts have left behind the text."""
         self.scratch = 0
-        self._drafted = _Drafted()
+        self._drafted = Drafted()
 
     def _run_leading(self, rows: Rows) -> list[int]:
         """Have the leading stages' part of a verification in scratch; where each row is there.
@@ -242,7 +208,7 @@ class Runner:
         for token, parent in zip(rows.tokens, rows.parents, strict=True):
             above = START if parent == START else places[parent]
             places.append(self._drafted.place(above, int(token)))
-        fresh = [row for row, place in enumerate(places) if place == _NOWHERE]
+        fresh = [row for row, place in enumerate(places) if place == NOWHERE]
         if fresh:
             for number, row in enumerate(fresh):
                 places[row] = self.scratch + number
@@ -254,7 +220,10 @@ class Runner:
                     [int(rows.tokens[row]) for row in fresh],
                     [int(rows.depths[row]) for row in fresh],
                     mask,
-                    [_NOWHERE] * len(fresh),
+                    [
+                        START if rows.parents[row] == START else places[rows.parents[row]]
+                        for row in fresh
+                    ],
                 )
             )
         return places
@@ -299,33 +268,6 @@ class Runner:
         if rows > self._caches[0].capacity:
             for cache in self._caches:
                 cache.grow(capacity_bucket(rows))
-
-
-class _Drafted:
-    """What the target's own leading stages have computed for a draft, by scratch row.
-
-    Attributes:
-        exact: how many of the stages lead; 0: nothing was drafted with them.
-    """
-
-    def __init__(self) -> None:
-        self.exact = 0
-        self._places: dict[tuple[int, int], int] = {}
-        self._hidden: list[Floats] = []
-
-    def add(self, rows: Rows, first: int, hidden: Floats) -> None:
-        """Rows that were run, to scratch rows from `first` on."""
-        for number, (token, parent) in enumerate(zip(rows.tokens, rows.parents, strict=True)):
-            self._places[parent, int(token)] = first + number
-        self._hidden.append(hidden)
-
-    def place(self, parent: int, token: int) -> int:
-        """The scratch row of a token below another's, or `_NOWHERE`."""
-        return self._places.get((parent, token), _NOWHERE)
-
-    def hidden(self, places: Sequence[int]) -> Floats:
-        """[n, D] hidden rows behind the leading stages."""
-        return np.concatenate(self._hidden)[places]
 
 
 def _stage_file(bundle: Bundle, name: str, number: int) -> StageFile:

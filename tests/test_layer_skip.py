@@ -20,7 +20,8 @@ from edgespec.runtime.drafters import ModelDrafter, NoDrafter, SkipCalls, TreeBu
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import START, Rows
 from edgespec.runtime.generate import Limits, generate
-from edgespec.runtime.model import Model, Path, Runner
+from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.paths import Path
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 
 LAYERS = 4
@@ -159,6 +160,16 @@ def test_reused_rows_are_the_whole_models(runner):
     for skipped in (*SETS, (7,)):
         path = Path.without(runner.model.role, skipped)
         assert distance(verified(path), verified(None)) < 1e-6
+
+
+def test_a_verification_may_be_repeated(runner):
+    """What the first one ran is there for the second, under its own parents."""
+    rows = replace(tree_rows(), parents=[START, 0, 0, 1, 1, 2, 4])
+    expected = runner.verify(rows)["logits"][:7].copy()
+    draft_chain(runner, [rows.tokens[0]], Path.without(runner.model.role, (7,)))
+    for _ in range(2):
+        assert distance(runner.verify(rows)["logits"][:7].copy(), expected) < 1e-6
+    assert runner.scratch == 7
 
 
 def test_a_draft_forgets_the_one_before(runner):

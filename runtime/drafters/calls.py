@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from edgespec.runtime.feeds import START, Rows
-from edgespec.runtime.model import Model, Path, Runner
+from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.paths import Path
 from edgespec.runtime.ranking import Candidates
 from edgespec.runtime.sampling import Sampler
 
