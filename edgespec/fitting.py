@@ -175,7 +175,7 @@ def _candidates(
     def need(candidate: Engines) -> int:
         pairs = zip(candidate, stages, strict=True)
         taken = [engine.footprint(stage, calls) for engine, stage in pairs]
-        return sum(each.weights + each.repacked + each.workspace for each in taken)
+        return sum(each.weights + each.repacked + each.workspace + each.shared for each in taken)
 
     choices = engines_for(bundle.manifest.roles[role], placement)
     return tuple(sorted(choices, key=need, reverse=True))

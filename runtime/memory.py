@@ -239,13 +239,17 @@ class _Account:
 
     def _demands(self, choice: _Choice) -> tuple[Demand, ...]:
         prints: defaultdict[str, list[Footprint]] = defaultdict(list)
+        shared: defaultdict[str, dict[tuple[str, str], int]] = defaultdict(dict)
         kv: defaultdict[str, int] = defaultdict(int)
         libraries: dict[tuple[str, str], int] = {(HOST, "python"): self._python_bytes}
         inputs = 0
         for name in _loaded(choice.draft):
             calls, rows = self._calls(name, choice), cache_rows(name, choice.context)
             for stage, engine in zip(self._stages[name], choice.engines[name], strict=True):
-                prints[engine.memory].append(engine.footprint(stage, calls))
+                taken = engine.footprint(stage, calls)
+                prints[engine.memory].append(taken)
+                known = shared[engine.memory].get((name, engine.name), 0)
+                shared[engine.memory][name, engine.name] = max(known, taken.shared)
                 kv[engine.memory] += rows * 2 * stage.layers * stage.kv_width * stage.kv_bytes
                 libraries[HOST, engine.name] = engine.library_bytes
             inputs += _input_bytes(self._roles[name], calls)
@@ -259,7 +263,9 @@ class _Account:
                 logits=(logits := sum(p.logits for p in prints[device])),
                 # Loading comes before any text: its peak counts where that takes less later.
                 workspace=max(
-                    sum(p.workspace for p in prints[device]) + (inputs if device == HOST else 0),
+                    sum(p.workspace for p in prints[device])
+                    + sum(shared[device].values())
+                    + (inputs if device == HOST else 0),
                     max((p.loading for p in prints[device]), default=0) - kv[device] - logits,
                 ),
                 limit=self._limits[device],

@@ -62,7 +62,7 @@ class Scale:
 
     def footprint(self, stage, calls):
         weights = stage.matmul_bytes + stage.embedding_bytes
-        return Footprint(weights, 0, 5, calls.logit_rows * stage.vocab, calls.rows, 0)
+        return Footprint(weights, 0, 5, calls.logit_rows * stage.vocab, calls.rows, 3, 0)
 
 
 def with_gpu(monkeypatch, gpu):

@@ -49,7 +49,7 @@ class Scale:
     def footprint(self, stage, calls):
         return Footprint(
             weights=10, repacked=self.repacked, mapped=1000, logits=stage.vocab * calls.logit_rows,
-            workspace=calls.rows * calls.capacity, loading=5,
+            workspace=calls.rows * calls.capacity, shared=0, loading=5,
         )  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def test_engines_take_more_for_larger_calls(name, precision, data):
     capacity = data.draw(st.integers(256, 8192))
     small = engine(name).footprint(stage, CallSizes(rows, capacity, logit_rows))
     large = engine(name).footprint(stage, CallSizes(128, 8192, 128))
-    for term in ("weights", "repacked", "mapped", "logits", "workspace", "loading"):
+    for term in ("weights", "repacked", "mapped", "logits", "workspace", "shared", "loading"):
         assert 0 <= getattr(small, term) <= getattr(large, term)
     assert small.repacked >= stage.matmul_bytes
 

@@ -175,7 +175,8 @@ class Footprint:
         repacked: in the engine's own layout.
         mapped: file-backed pages, which the system can take back.
         logits: results of the calls, and rows that go on to the next stage.
-        workspace: the compiled graph, and what its operators need during a call.
+        workspace: the compiled graph, and what its operators keep from call to call.
+        shared: more workspace, which a role's other stages here use again: the largest counts.
         loading: taken for a while at load, on top of weights and repacked.
     """
 
@@ -184,6 +185,7 @@ class Footprint:
     mapped: int
     logits: int
     workspace: int
+    shared: int
     loading: int
 
 

@@ -83,10 +83,9 @@ class OnnxRuntimeCpu(HostEngine):
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
             + calls.rows * stage.passed_bytes,
             workspace=3 * score_bytes(stage, calls)
-            + 3 * activation_bytes(stage, calls) // 4
             + layer_cache_bytes(stage, calls) // 2
-            + _GRAPH_BYTES
             + _LAYER_BYTES * stage.layers,
+            shared=3 * activation_bytes(stage, calls) // 4 + _GRAPH_BYTES,
             loading=loading,
         )
 

@@ -92,11 +92,11 @@ class OpenVinoCpu(HostEngine):
             mapped=data,
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
             + calls.rows * stage.passed_bytes,
-            workspace=17 * score_bytes(stage, calls) // 2
-            + 2 * activation_bytes(stage, calls) // 5
+            # A layer alone keeps fewer scores than several do.
+            workspace=(6 if stage.layers == 1 else 17) * score_bytes(stage, calls) // 2
             + 3 * layer_cache_bytes(stage, calls) // 4
-            + _GRAPH_BYTES
             + _LAYER_BYTES * stage.layers,
+            shared=2 * activation_bytes(stage, calls) // 5 + _GRAPH_BYTES,
             loading=loading,
         )
 
