@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import InputError
@@ -15,6 +16,7 @@ WARM_UP = 16
 """First tokens of a piece that are not judged, since they lack what came before them."""
 
 _FEWEST = 64  # tokens that are worth anything
+_TEMPERATURES = (0.0, 0.8)
 # Shares from which on a text is not what the tokenizer was made for: tokens a byte, and unknown
 # tokens a token.
 _BYTEWISE, _UNKNOWN, _MOSTLY_UNKNOWN = 0.9, 0.05, 0.5
@@ -83,12 +85,30 @@ def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[
     return [beginning + tokens[start : start + length] for start in starts]
 
 
-def openings(tokenizer: Tokenizer, length: int, count: int) -> list[list[int]]:
-    """Beginnings of texts that a model goes on with, each of so many tokens, in turns."""
+@dataclass(frozen=True)
+class Opening:
+    """A text for a model to go on with.
+
+    Attributes:
+        tokens: its beginning.
+        temperature: at which it is to be continued.
+    """
+
+    tokens: list[int]
+    temperature: float
+
+
+def openings(tokenizer: Tokenizer, length: int, count: int) -> list[Opening]:
+    """Beginnings of so many tokens from our passages in turns, no two of them alike.
+
+    Two by two they are to be continued greedily and sampled: most texts will be made in one of
+    these ways, and greedy ones are easier to draft.
+    """
     found = []
     for number in range(count):
-        passage = PASSAGES[number % len(PASSAGES)]
-        found.append(tokenizer.encode(passage)[:length])
+        turn, place = divmod(number, len(PASSAGES))
+        tokens = tokenizer.encode(PASSAGES[place])
+        found.append(Opening(tokens[:length], _TEMPERATURES[(place // 2 + turn) % 2]))
     return found
 
 

@@ -20,7 +20,7 @@ from edgespec.export.skip_costs import Agreements, PassCosts, probe_cuts, score
 from edgespec.export.skip_search import Problem, Tried, choose, search
 from edgespec.export.skips import Trial, skip_cuts
 from edgespec.fitting import default_threads
-from edgespec.runtime.engines import engine
+from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial import Evaluator, Text, measure_stages
 
@@ -28,10 +28,11 @@ DEFAULT_BUDGET = 60.0
 """Seconds."""
 
 # The search's share of the budget; the rest is for measuring, and for what estimates miss.
-_SEARCHING = 0.7
+_SEARCHING = 0.8
 # Sets that there should be time for, which decides how much text each is tried on.
 _WANTED, _MOST = 40, 120
 _FEWEST_PIECES, _MOST_PIECES = 2, 8
+_COMPARED_ROWS = 8  # of the verifications that decide between engines
 _OPENING = 24  # tokens of ours before those that the model makes itself
 _MAKING = 0.2  # share of the budget that making text may take
 # A model that is surprised by a text nearly as much as by any other of its tokens.
@@ -53,7 +54,7 @@ class SearchOptions:
         evaluations: sets to try; None: as many as the budget has time for.
         pieces: of text that each is tried on, of `PIECE` tokens; None: by the budget.
         seed: of everything random.
-        engine: that runs and is measured.
+        engine: that runs and is measured; cpu: the faster one for verifications.
         threads: for its operators; None: the physical cores.
 
     Raises:
@@ -65,7 +66,7 @@ class SearchOptions:
     evaluations: int | None = None
     pieces: int | None = None
     seed: int = 0
-    engine: str = "onnxruntime:cpu"
+    engine: str = "cpu"
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -108,7 +109,8 @@ class LayerSkipSearch:
         self._report = report
         self._given_text = None if options.calibration is None else read_text(options.calibration)
         self._threads = options.threads or default_threads()
-        self._engine = engine(options.engine)
+        names = CPU_ENGINES if options.engine == "cpu" else (options.engine,)
+        self._engines = [engine(name) for name in names]
         self._begin = 0.0
         self.summary = ""
 
@@ -120,7 +122,7 @@ class LayerSkipSearch:
             _log.warning("no layer can be left out of a model that has %d", layers)
             return given
         costs = self.probe(trial)
-        evaluator = Evaluator(trial.gated, self._engine, self._threads)
+        evaluator = Evaluator(trial.gated, self.engine, self._threads)
         calibration = self.calibrate(trial, evaluator, costs)
         if given:
             sets, tried = [each.skipped for each in given], len(given)
@@ -133,10 +135,24 @@ class LayerSkipSearch:
         self.summary = self._summarize(scored, tried)
         return tuple(scored)
 
+    @property
+    def engine(self) -> Engine:
+        """The one that runs everything behind `probe`."""
+        return self._engines[0]
+
     def probe(self, trial: Trial) -> PassCosts:
-        """What sublayers cost, from a cut in which each kind of them is alone."""
+        """What sublayers cost, from a cut in which each kind of them is alone.
+
+        Of several engines the fastest stays.
+        """
         cut = trial.cut(probe_cuts(trial.gated.target.layers))
-        return PassCosts.from_probe(measure_stages(cut, self._engine, self._threads))
+        found = [
+            (PassCosts.from_probe(measure_stages(cut, each, self._threads)), each)
+            for each in self._engines
+        ]
+        costs, fastest = min(found, key=lambda pair: pair[0].whole(_COMPARED_ROWS))
+        self._engines = [fastest]
+        return costs
 
     def calibrate(self, trial: Trial, evaluator: Evaluator, costs: PassCosts) -> Calibration:
         """Have text, as much as there is time for, and read it.
@@ -161,7 +177,7 @@ class LayerSkipSearch:
         """What is searched."""
         return Problem(
             costs,
-            self._options.engine,
+            self.engine.name,
             lambda skipped: evaluator.agreements(text, skipped),
             trial.cuts,
         )
@@ -186,8 +202,9 @@ class LayerSkipSearch:
         banned = sorted(
             {*role.eos_ids, *tokenizer.special_ids, *range(tokenizer.vocab_size, role.vocab_size)}
         )
-        beginnings = openings(tokenizer, _OPENING, count)
-        return evaluator.continued(beginnings, PIECE, banned, options.seed)
+        return evaluator.continued(
+            openings(tokenizer, _OPENING, count), PIECE, banned, options.seed
+        )
 
     def _check_surprise(self, text: Text, vocabulary: int) -> None:
         chance = math.log(vocabulary)
@@ -225,10 +242,10 @@ class LayerSkipSearch:
     ) -> list[SkipSet]:
         """Scores by what the stages take that all sets together cut; the best first."""
         cuts = trial.cuts | skip_cuts(sets, trial.gated.target.layers)
-        times = measure_stages(trial.cut(cuts), self._engine, self._threads)
+        times = measure_stages(trial.cut(cuts), self.engine, self._threads)
         measured = costs.refined(times)
         pairs = [
-            (skipped, score(skipped, agreed, measured, self._options.engine, cuts))
+            (skipped, score(skipped, agreed, measured, self.engine.name, cuts))
             for skipped, agreed in zip(sets, agreements, strict=True)
         ]
         pairs.sort(key=lambda pair: -pair[1].tokens_per_second)

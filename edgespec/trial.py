@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle import TARGET, Bundle, Role
-from edgespec.calibration import WARM_UP
+from edgespec.calibration import WARM_UP, Opening
 from edgespec.export.skip_costs import Agreements, StageTimes
 from edgespec.runtime.engines import Array, Cache, Engine, Executable, StageOutputs
 from edgespec.runtime.feeds import START, Feeds, Rows
@@ -26,7 +26,6 @@ TIMED_ROWS = (1, 2, 4, 8, 16)
 _DRAFTED_ROWS = 2
 _TIMED_LENGTH = 224  # rows of text before what is timed; with the 16 they fill the first capacity
 _TURNS, _LEAST_TURNS, _TURNS_SECONDS = 20, 3, 2.0
-_TEMPERATURE = 0.8  # of text that the model makes itself
 
 
 @dataclass(frozen=True)
@@ -94,24 +93,32 @@ class Evaluator:
         return found
 
     def continued(
-        self, beginnings: Sequence[Sequence[int]], length: int, banned: Sequence[int], seed: int
+        self, openings: Sequence[Opening], length: int, banned: Sequence[int], seed: int
     ) -> list[list[int]]:
         """Texts of so many tokens that the model makes itself, all of them in the same calls.
 
         Args:
-            beginnings: of the texts, shorter than `length`.
+            openings: of the texts, shorter than `length`.
             length: of the texts.
             banned: tokens that never come.
             seed: of the noise.
         """
         runner, rng = Runner(self._model), np.random.default_rng(seed)
-        texts = [list(beginning) for beginning in beginnings]
+        heat = np.array([[opening.temperature] for opening in openings])
+        texts = [list(opening.tokens) for opening in openings]
+
+        def chosen(logits: Array, who: Sequence[int]) -> list[int]:
+            """By the Gumbel-max trick."""
+            noisy = logits + heat[who] * rng.gumbel(size=logits.shape)
+            noisy[:, list(banned)] = -np.inf
+            return [int(token) for token in noisy.argmax(1)]
+
         owners = np.zeros(0, np.int64)  # which text each scratch row belongs to
         for number, text in enumerate(texts):
             own = np.full(len(text), number)
             mask = np.hstack([own[:, None] == owners, np.tri(len(text), dtype=np.bool_)])
             logits = runner.draft(Rows(text, range(len(text)), mask))["logits"]
-            text.append(_sampled(logits[len(text) - 1 : len(text)], banned, rng)[0])
+            text.extend(chosen(logits[len(text) - 1 : len(text)], [number]))
             owners = np.append(owners, own)
         while unfinished := [n for n, text in enumerate(texts) if len(text) < length]:
             own = np.array(unfinished)
@@ -122,7 +129,7 @@ class Evaluator:
                 mask,
             )
             logits = runner.draft(rows)["logits"][: len(own)]
-            for number, token in zip(unfinished, _sampled(logits, banned, rng), strict=True):
+            for number, token in zip(unfinished, chosen(logits, unfinished), strict=True):
                 texts[number].append(token)
             owners = np.append(owners, own)
         return texts
@@ -200,10 +207,3 @@ def _surprise(logits: Array, tokens: Tokens) -> npt.NDArray[np.float64]:
         np.log(np.exp(wide - peak[:, None]).sum(1)) + peak - wide[np.arange(len(tokens)), tokens]
     )
     return found
-
-
-def _sampled(logits: Array, banned: Sequence[int], rng: np.random.Generator) -> list[int]:
-    """A token for each row, by the Gumbel-max trick."""
-    noisy = logits / _TEMPERATURE + rng.gumbel(size=logits.shape)
-    noisy[:, list(banned)] = -np.inf
-    return [int(token) for token in noisy.argmax(1)]

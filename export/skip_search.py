@@ -119,13 +119,16 @@ def search(
 def choose(tried: Sequence[Tried], problem: Problem) -> list[Tried]:
     """The sets for a bundle: the best, the best early exit, and others that are worth their cuts.
 
+    Where not even the best promises more than plain decoding, one more is enough: cuts cost.
+
     Args:
         tried: the most promising first.
         problem: in which they were tried.
     """
     best, exits = list(tried[:1]), [each for each in tried if problem.is_exit(each)]
+    most = MOST_SETS if best and best[0].score.chain else 2
     for one in [*exits[:1], *tried[1:]]:
-        if len(best) < MOST_SETS and one not in best and _joins(one, best, problem):
+        if len(best) < most and one not in best and _joins(one, best, problem):
             best.append(one)
     return best
 
