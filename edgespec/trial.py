@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -21,9 +21,9 @@ Tokens = npt.NDArray[np.int64]
 
 TIMED_ROWS = (1, 2, 4, 8, 16)
 
-# A drafted row sees so many rows of the draft, and the text before them as the target has it: the
-# middle of a chain of five.
-_DRAFTED_ROWS = 2
+DRAFTED_ROWS = 2
+"""Rows of a draft that each row sees beside itself: it stands in the middle of a chain of five."""
+
 _TIMED_LENGTH = 224  # rows of text before what is timed; with the 16 they fill the first capacity
 _TURNS, _LEAST_TURNS, _TURNS_SECONDS = 20, 3, 2.0
 
@@ -72,25 +72,33 @@ class Evaluator:
         return Text(runner, tokens, choices, float(np.concatenate(surprises).mean()))
 
     def agreements(self, text: Text, skipped: Sequence[int]) -> Agreements:
-        """Where the draft that leaves these sublayers out chooses what the target does.
+        """Where the draft that leaves these sublayers out chooses what the target does."""
+        return [
+            (logits.argmax(1) == choices)[WARM_UP:]
+            for logits, choices in zip(self.drafted(text, skipped), text.choices, strict=True)
+        ]
+
+    def drafted(self, text: Text, skipped: Sequence[int]) -> Iterator[Array]:
+        """Logits of a draft that leaves these sublayers out, behind every token of the pieces.
 
         One pass for each piece: every row sees the last rows as the draft computes them and those
         before as the target did, since a round begins with the target's.
+
+        Yields:
+            [tokens, V] of each piece, valid until the next call.
         """
-        self._model.gates[:] = 1
-        self._model.gates[list(skipped)] = 0
-        found, at = [], 0
-        for tokens, choices in zip(text.pieces, text.choices, strict=True):
+        at = 0
+        for tokens in text.pieces:
             rows = len(tokens)
             mask = np.zeros((rows, text.runner.scratch + rows), np.bool_)
-            exact = np.tri(rows, k=-_DRAFTED_ROWS - 1, dtype=np.bool_)
+            exact = np.tri(rows, k=-DRAFTED_ROWS - 1, dtype=np.bool_)
             mask[:, at : at + rows] = exact
             mask[:, text.runner.scratch :] = np.tri(rows, dtype=np.bool_) & ~exact
+            self._model.gates[list(skipped)] = 0
             results = text.runner.verify(Rows(tokens, range(rows), mask))
-            found.append((results["logits"][:rows].argmax(1) == choices)[WARM_UP:])
+            self._model.gates[:] = 1
+            yield results["logits"][:rows]
             at += rows
-        self._model.gates[:] = 1
-        return found
 
     def continued(
         self, openings: Sequence[Opening], length: int, banned: Sequence[int], seed: int

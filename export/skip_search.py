@@ -9,7 +9,7 @@ search. At last it looks for companions of the best: sets whose cuts the model c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -37,6 +37,7 @@ _EXITS_FIRST = (0.5, 0.8)  # of the layers, where early exits are tried before a
 _MEAN_EVERY = 3
 _BEST_STARTS, _RANDOM_STARTS = 4, 4  # of a local search
 _MOST_STEPS = 40
+_FAULT = 0.5
 _LUCKY = 0.3  # agreement from which on a set tells how disagreements cluster
 # What a bundle's further sets must be: other in cost, not much worse, and cheap in cuts.
 _OTHER, _GOOD, _CUTS_TAKE = 0.03, 0.8, 0.02
@@ -191,7 +192,9 @@ class _Run:
         opinion = model.mean() if by_mean else model.sample(self.rng)
         promise = _Promise(self.problem, opinion, _clustering(known))
         if companion:
-            promise.beside = ranked(known)[0]
+            found = self._climb(replace(promise, beside=ranked(known)[0]))
+            if found is not None:
+                return found
         return self._climb(promise)
 
     def _climb(self, promise: _Promise) -> Bits | None:
@@ -203,11 +206,11 @@ class _Run:
         for sets in (self.space.exits, far, *(one[None] for one in (*near, *far))):
             at, current = -np.inf, sets
             for _ in range(_MOST_STEPS):
-                values = promise(current)
+                values, allowed = promise(current)
                 for index in np.argsort(-values, kind="stable"):
                     if values[index] <= best[0]:
                         break
-                    if _key(current[index]) not in self.tried:
+                    if allowed[index] and _key(current[index]) not in self.tried:
                         best = (values[index], current[index])
                         break
                 if values.max() <= at:
@@ -217,12 +220,12 @@ class _Run:
         return best[1]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Promise:
     """Tokens per second of sets, if one opinion of their damage is right.
 
     Attributes:
-        beside: only sets that join this one in a bundle promise anything.
+        beside: only sets that join this one in a bundle are allowed.
     """
 
     problem: Problem
@@ -230,21 +233,23 @@ class _Promise:
     clustering: Floats
     beside: Tried | None = None
 
-    def __call__(self, sets: Bits) -> Floats:
-        """[sets], minus infinity for what cannot be."""
-        agreement = self.opinion.agreement(sets)
-        tokens = _by_chance(agreement) * self.clustering
+    def __call__(self, sets: Bits) -> tuple[Floats, Bits]:
+        """[sets] what each promises, and whether it is allowed.
+
+        What is not promises less, by how far it is from being so: a search finds its way.
+        """
+        tokens = _by_chance(self.opinion.agreement(sets)) * self.clustering
         seconds = self.problem.costs.rounds(sets, self.problem.cuts)
         values: Floats = (tokens / seconds).max(1)
+        faults = np.zeros(len(sets), np.int64)
         if self.beside is not None:
-            best, layers = self.beside, self.problem.costs.layers
-            costs = self.problem.costs.draft(sets) / self.problem.costs.plain(0)
-            values[abs(costs / best.score.draft_cost - 1) <= _OTHER] = -np.inf
-            for index in np.flatnonzero(values > -np.inf):
-                cuts = skip_cuts([best.skipped, _key(sets[index])], layers)
-                if len(cuts) + 1 > MOST_STAGES:
-                    values[index] = -np.inf
-        return values
+            best, costs = self.beside, self.problem.costs
+            share = costs.draft(sets) / costs.draft(as_bits([best.skipped], costs.layers))
+            faults += abs(share - 1) <= _OTHER
+            for index, row in enumerate(sets):
+                cuts = skip_cuts([best.skipped, _key(row)], costs.layers)
+                faults[index] += max(len(cuts) + 1 - MOST_STAGES, 0)
+        return values * _FAULT**faults, faults == 0
 
 
 def _clustering(known: Sequence[Tried]) -> Floats:
