@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from edgespec import bundle
 from edgespec.errors import InputError
 from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter
-from edgespec.export.skips import SkipSearch, check_skip_sets, skip_cuts
+from edgespec.export.skips import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.vocabulary import check_vocabularies, token_ids
 from edgespec.models import Decoder, load_checkpoint
 
@@ -122,7 +123,8 @@ def export_bundle(
                 cuts: set[int] = set()
                 if name == bundle.TARGET:
                     if skip_search is not None:
-                        skips = _searched(skip_search, skips, folder, writer, tuple(tokenizer))
+                        with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
+                            skips = skip_search(trials.trial, skips)
                     cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
                 roles[name] = writer.write(sorted(cuts))
         files = bundle.describe_files(folder)
@@ -140,20 +142,34 @@ def export_bundle(
     )
 
 
-def _searched(
-    search: SkipSearch,
-    skips: tuple[bundle.SkipSet, ...],
-    folder: Path,
-    writer: RoleWriter,
-    tokenizer: tuple[str, ...],
-) -> tuple[bundle.SkipSet, ...]:
-    """What a search makes of these sets, with a graph in which it can switch sublayers off."""
-    gated = writer.write(gated=True)
-    manifest = bundle.Manifest(bundle.FORMAT, {bundle.TARGET: gated}, tokenizer, {}, {}, ())
-    try:
-        return search(bundle.Bundle(folder, manifest), skips)
-    finally:
-        (folder / gated.stages[0].graph).unlink()
+class _Trials:
+    """Graphs for trying skip sets, removed at the end of the `with` statement; weights stay."""
+
+    def __init__(
+        self, folder: Path, writer: RoleWriter, tokenizer: tuple[str, ...], cuts: set[int]
+    ) -> None:
+        self._folder = folder
+        self._writer = writer
+        self._tokenizer = tokenizer
+        self._graphs: set[str] = set()
+        self.trial = Trial(self._bundle(writer.write(gated=True)), self._cut, frozenset(cuts))
+
+    def __enter__(self) -> _Trials:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for graph in self._graphs:
+            (self._folder / graph).unlink()
+
+    def _cut(self, cuts: Iterable[int]) -> bundle.Bundle:
+        return self._bundle(self._writer.write(sorted(set(cuts))))
+
+    def _bundle(self, role: bundle.Role) -> bundle.Bundle:
+        self._graphs |= {stage.graph for stage in role.stages}
+        roles = {bundle.TARGET: role}
+        return bundle.Bundle(
+            self._folder, bundle.Manifest(bundle.FORMAT, roles, self._tokenizer, {}, {}, ())
+        )
 
 
 def _layer_cuts(before: tuple[int, ...], layers: int) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from edgespec import bundle, sublayers
 from edgespec.errors import InputError
@@ -10,12 +11,26 @@ from edgespec.errors import InputError
 MOST_STAGES = 8
 """Of a target: each one is a call more in every pass."""
 
-SkipSearch = Callable[[bundle.Bundle, tuple[bundle.SkipSet, ...]], tuple[bundle.SkipSet, ...]]
-"""Scores the skip sets it is given, or finds some where there are none.
 
-Gets a bundle, not saved, whose target is one stage with an input `gates`, [sublayers] float32: what
-each one's contribution is multiplied by.
-"""
+@dataclass(frozen=True)
+class Trial:
+    """A target that is being exported, to try skip sets with. Its bundles are not saved.
+
+    Attributes:
+        gated: the target as one stage with an input more, `gates`, [sublayers] float32: what each
+            one's contribution is multiplied by.
+        cut: the target in stages that end before these sublayers. The graphs are overwritten when
+            it is called again.
+        cuts: where the user wants stages to end.
+    """
+
+    gated: bundle.Bundle
+    cut: Callable[[Iterable[int]], bundle.Bundle]
+    cuts: frozenset[int]
+
+
+SkipSearch = Callable[[Trial, tuple[bundle.SkipSet, ...]], tuple[bundle.SkipSet, ...]]
+"""Scores the skip sets it is given, or finds some where there are none; the best come first."""
 
 
 def check_skip_sets(sets: Sequence[Sequence[int]], layers: int) -> None:

@@ -276,7 +276,8 @@ def _stage_file(bundle: Bundle, name: str, number: int) -> StageFile:
     return StageFile(
         graph=bundle.path / stage.graph,
         data=bundle.path / stage.data,
-        key=f"{bundle.digest}-{PurePosixPath(stage.graph).stem}",
+        # Without the files' hashes a digest does not tell one model from another.
+        key=f"{bundle.digest}-{PurePosixPath(stage.graph).stem}" if bundle.manifest.files else None,
         first_layer=stage.cached.start,
         cache_shape=(len(stage.cached), 2, role.kv_heads, role.head_dim),
         kv_dtype={"fp16": "float16", "fp32": "float32"}[role.precision.kv],

@@ -30,6 +30,7 @@ class Tokenizer:
         bos_id: The beginning-of-text token, if there is one.
         eos_id: The tokenizer's end-of-text token, if there is one. What ends generation is the
             model's business, not the tokenizer's.
+        unknown_id: What stands for text that the vocabulary lacks, if there is such a token.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Tokenizer:
         special_tokens = _special_tokens(config)
         self.bos_id = self._id_of(special_tokens.get("bos_token"))
         self.eos_id = self._id_of(special_tokens.get("eos_token"))
+        self.unknown_id = self._id_of(special_tokens.get("unk_token"))
         # Tokenizers that add a BOS do so in their post-processor; this is for those without one.
         self._prepended: list[int] = []
         if config.get("add_bos_token") and self.bos_id is not None:

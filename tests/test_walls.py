@@ -134,6 +134,17 @@ def test_the_arithmetic_of_speculation_needs_numpy_alone(module):
     assert own_imports(name) <= siblings | {"edgespec.errors"}
 
 
+SKIP_ARITHMETIC = ("skip_costs", "skip_space", "skip_model", "skip_search")
+
+
+@pytest.mark.parametrize("module", SKIP_ARITHMETIC)
+def test_the_search_for_skip_sets_needs_numpy_alone(module):
+    name = f"edgespec.export.{module}"
+    assert foreign_imports(name) <= {"numpy"}
+    siblings = {f"edgespec.export.{sibling}" for sibling in (*SKIP_ARITHMETIC, "skips")}
+    assert own_imports(name) <= siblings | {"edgespec.bundle"}
+
+
 def test_only_engines_import_engines():
     for name in MODULES:
         if not within(name, "edgespec.runtime.engines"):

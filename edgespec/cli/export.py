@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from edgespec import sublayers
+from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
     KV_PRECISIONS,
@@ -22,9 +23,10 @@ from edgespec.export import (
     export_bundle,
     resolve_checkpoint,
 )
+from edgespec.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOptions
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
-_AUTO = "auto"
+_AUTO, _NONE = "auto", "none"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +54,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "different devices",
     )  # fmt: skip
     parser.add_argument(
-        "--layer-skip", type=_skip_sets, default=(), dest="skip_sets", metavar="SETS",
-        help="let drafts leave out these sublayers of the target: 4-5 for two layers, 4m for an "
-        "MLP, 4a for an attention, commas between them and / between sets",
+        "--layer-skip", default=_NONE, metavar="auto|none|SETS",
+        help="drafts on the target's own layers: search which to leave out, or leave out these: "
+        "4-6 for layers, 4a or 4m for an attention or MLP, commas between them, / between sets "
+        "(default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE",
+        help="the text on which layer-skip drafts are tried (default: what the model makes itself)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--layer-skip-budget", type=float, default=None, metavar="SECONDS",
+        help=f"that the search may take, more or less (default: {DEFAULT_BUDGET:g})",
     )  # fmt: skip
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the bundle that is there already"
@@ -62,20 +73,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Export, and print sizes before and after."""
-    values = {name: getattr(arguments, name) for name in _DEFAULTS}
+    """Export, and print sizes before and after and what a search has found."""
+    skips = _skip_sets(arguments)
+    given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
     size = arguments.block_size
-    options = ExportOptions(**values | {"block_size": None if size == _AUTO else int(size)})
+    options = ExportOptions(
+        **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
+    )
     target = resolve_checkpoint(arguments.checkpoint)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
     with _progress_bars() as show:
-        report = export_bundle(target, arguments.output, draft, options, show)
+        search = None if skips is None else _search(arguments, show)
+        report = export_bundle(target, arguments.output, draft, options, show, search)
     share = report.bundle_bytes / report.source_bytes
     print(
         f"{arguments.output}: {decimal(report.bundle_bytes)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
+    if search is not None and search.summary:
+        print(search.summary)
     return 0
+
+
+def _skip_sets(arguments: argparse.Namespace) -> tuple[tuple[int, ...], ...] | None:
+    """The sets that are asked for; none of them: search; None: no layer-skip drafts."""
+    if arguments.layer_skip == _AUTO:
+        return ()
+    if arguments.layer_skip != _NONE:
+        return tuple(sublayers.parse(part) for part in arguments.layer_skip.split("/"))
+    for name in ("calibration", "layer_skip_budget"):
+        if getattr(arguments, name) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} is for layer-skip drafts: add --layer-skip auto"
+            )
+    return None
+
+
+def _search(
+    arguments: argparse.Namespace, show: Callable[[str, int, int], None]
+) -> LayerSkipSearch:
+    budget = arguments.layer_skip_budget
+    options = SearchOptions(
+        calibration=arguments.calibration, budget=DEFAULT_BUDGET if budget is None else budget
+    )
+    return LayerSkipSearch(options, lambda done, total: show("search", done, total))
 
 
 def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], text: str) -> None:
@@ -83,10 +124,6 @@ def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], t
     shown = "" if default is None else f" (default: {default})"
     flag = f"--{name.replace('_', '-')}"
     parser.add_argument(flag, choices=choices, default=default, help=text + shown)
-
-
-def _skip_sets(text: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(sublayers.parse(part) for part in text.split("/"))
 
 
 def _layers(text: str) -> tuple[int, ...]:
@@ -104,6 +141,6 @@ def _progress_bars() -> Iterator[Callable[[str, int, int], None]]:
         def show(role: str, done: int, total: int) -> None:
             if role not in bars:
                 bars[role] = progress.add_task(role, total=total)
-            progress.update(bars[role], completed=done)
+            progress.update(bars[role], completed=done, total=total)
 
         yield show

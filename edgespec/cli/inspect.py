@@ -39,7 +39,10 @@ def execute(arguments: argparse.Namespace) -> int:
         print(json.dumps(facts | records.encode(bundle.manifest)))
         return 0
     console = Console()
-    console.print(_roles(bundle), _files(bundle))
+    console.print(_roles(bundle))
+    if bundle.manifest.skip_sets:
+        console.print(_skip_sets(bundle))
+    console.print(_files(bundle))
     made = ", ".join(f"{key} {value}" for key, value in bundle.manifest.provenance.items())
     console.print(f"format {bundle.manifest.format}, made from: {made}", markup=False)
     if arguments.verify:
@@ -85,6 +88,29 @@ def _error(errors: dict[str, float]) -> str:
         return "none"
     worst = max(errors, key=errors.__getitem__)
     return f"{fmean(errors.values()):.2%} mean, {errors[worst]:.2%} worst: {worst}"
+
+
+def _skip_sets(bundle: Bundle) -> Table:
+    """What layer-skip drafts leave out, and what was promised where the bundle was made."""
+    table = Table("layers left out", title="layer-skip drafts", title_justify="left")
+    for column in ("stages", "cost", "agreement", "drafts", "tokens/s", "plain"):
+        table.add_column(column, justify="right")
+    stages = bundle.target.stages
+    for each in bundle.manifest.skip_sets:
+        left_out = set(each.skipped)
+        run = sum(stage.start not in left_out for stage in stages)
+        score = each.score
+        promised = ["not measured"] + [""] * 4
+        if score is not None:
+            promised = [
+                f"{score.draft_cost:.0%}",
+                f"{score.agreement:.0%}",
+                str(score.chain or "none"),
+                f"{score.tokens_per_second:.1f}",
+                f"{score.plain_tokens_per_second:.1f}",
+            ]
+        table.add_row(each.name, f"{run} of {len(stages)}", *promised)
+    return table
 
 
 def _files(bundle: Bundle) -> Table:

@@ -40,7 +40,7 @@ class StageFile:
     Attributes:
         graph: the ONNX file.
         data: its external data.
-        key: names the bundle and stage in caches of compiled models.
+        key: names the bundle and stage in caches of compiled models; None: it must not be kept.
         first_layer: of those whose keys and values it computes, which are consecutive.
         cache_shape: [layers, 2, KV, hd] of its keys and values, the capacity left out; no layers
             where it has no attention.
@@ -51,7 +51,7 @@ class StageFile:
 
     graph: Path
     data: Path
-    key: str
+    key: str | None
     first_layer: int
     cache_shape: tuple[int, int, int, int]
     kv_dtype: str

@@ -140,7 +140,8 @@ class OpenVinoExecutable:
 def _readable(stage: StageFile) -> Path:
     """The stage in the form that is cheapest to read: the ONNX file, or its cached conversion."""
     large = stage.data.stat().st_size >= _CONVERT_FROM
-    folder = cache_folder("openvino") if large and stage.block_size else None
+    worth = large and stage.block_size and stage.key is not None
+    folder = cache_folder("openvino") if worth else None
     if folder is None:
         return stage.graph
     converted = folder / f"{stage.key}-{ov.__version__.split('-')[0]}.xml"

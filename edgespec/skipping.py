@@ -1,0 +1,279 @@
+"""The search for skip sets at export: calibration text, measurements and the search, put together.
+
+`export` knows how to search and how to write a target that can be tried; here it meets `runtime`,
+which runs what was written. See docs/layer-skip.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.bundle import SkipSet
+from edgespec.calibration import PASSAGES, PIECE, openings, pieces_of, read_text
+from edgespec.errors import InputError
+from edgespec.export.skip_costs import Agreements, PassCosts, probe_cuts, score
+from edgespec.export.skip_search import Problem, Tried, choose, search
+from edgespec.export.skips import Trial, skip_cuts
+from edgespec.fitting import default_threads
+from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
+from edgespec.runtime.text import Tokenizer
+from edgespec.trial import Evaluator, Text, measure_stages
+
+DEFAULT_BUDGET = 60.0
+"""Seconds."""
+
+# The search's share of the budget; the rest is for measuring, and for what estimates miss.
+_SEARCHING = 0.8
+# Sets that there should be time for, which decides how much text each is tried on.
+_WANTED, _MOST = 40, 120
+_FEWEST_PIECES, _MOST_PIECES = 2, 8
+_COMPARED_ROWS = 8  # of the verifications that decide between engines
+_OPENING = 24  # tokens of ours before those that the model makes itself
+_MAKING = 0.2  # share of the budget that making text may take
+# A model that is surprised by a text nearly as much as by any other of its tokens.
+_CHANCE = 0.9
+
+Report = Callable[[int, int], None]
+"""Is told how many sets were tried and how many will be."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How skip sets are searched and scored.
+
+    Attributes:
+        calibration: a text to try them on; None: what the model makes of a few openings.
+        budget: seconds for all of it, more or less.
+        evaluations: sets to try; None: as many as the budget has time for.
+        pieces: of text that each is tried on, of `PIECE` tokens; None: by the budget.
+        seed: of everything random.
+        engine: that runs and is measured; cpu: the faster one for verifications.
+        threads: for its operators; None: the physical cores.
+
+    Raises:
+        InputError: on a value out of range.
+    """
+
+    calibration: Path | None = None
+    budget: float = DEFAULT_BUDGET
+    evaluations: int | None = None
+    pieces: int | None = None
+    seed: int = 0
+    engine: str = "cpu"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.budget > 0:
+            raise InputError(f"the layer-skip budget is {self.budget}: give seconds above 0")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Text that a target has read.
+
+    Attributes:
+        searched: what sets are tried on.
+        held_out: what those that are kept are scored on, since the best of many was lucky on the
+            first; the same text where there is too little.
+        piece_seconds: that a pass over a piece takes.
+    """
+
+    searched: Text
+    held_out: Text
+    piece_seconds: float
+
+
+class LayerSkipSearch:
+    """What `export_bundle` asks for skip sets; sets that it is given are scored.
+
+    Args:
+        options: see there.
+        report: see `Report`.
+
+    Attributes:
+        summary: one line about what was found.
+
+    Raises:
+        InputError: if the calibration text cannot be used.
+    """
+
+    def __init__(self, options: SearchOptions, report: Report = lambda done, total: None) -> None:
+        self._options = options
+        self._report = report
+        self._given_text = None if options.calibration is None else read_text(options.calibration)
+        self._threads = options.threads or default_threads()
+        names = CPU_ENGINES if options.engine == "cpu" else (options.engine,)
+        self._engines = [engine(name) for name in names]
+        self._begin = 0.0
+        self.summary = ""
+
+    def __call__(self, trial: Trial, given: tuple[SkipSet, ...]) -> tuple[SkipSet, ...]:
+        """See `export.skips.SkipSearch`."""
+        self._begin = time.perf_counter()
+        layers = trial.gated.target.layers
+        if layers < 2:
+            _log.warning("no layer can be left out of a model that has %d", layers)
+            return given
+        costs = self.probe(trial)
+        evaluator = Evaluator(trial.gated, self.engine, self._threads)
+        calibration = self.calibrate(trial, evaluator, costs)
+        if given:
+            sets, tried = [each.skipped for each in given], len(given)
+        else:
+            found, kept = self._search(trial, evaluator, costs, calibration)
+            sets, tried = [each.skipped for each in kept], len(found)
+        agreements = [evaluator.agreements(calibration.held_out, each) for each in sets]
+        del evaluator, calibration  # before the stages come
+        scored = self._score(trial, costs, sets, agreements)
+        self.summary = self._summarize(scored, tried)
+        return tuple(scored)
+
+    @property
+    def engine(self) -> Engine:
+        """The one that runs everything behind `probe`."""
+        return self._engines[0]
+
+    def probe(self, trial: Trial) -> PassCosts:
+        """What sublayers cost, from a cut in which each kind of them is alone.
+
+        Of several engines the fastest stays.
+        """
+        cut = trial.cut(probe_cuts(trial.gated.target.layers))
+        found = [
+            (PassCosts.from_probe(measure_stages(cut, each, self._threads)), each)
+            for each in self._engines
+        ]
+        costs, fastest = min(found, key=lambda pair: pair[0].whole(_COMPARED_ROWS))
+        self._engines = [fastest]
+        return costs
+
+    def calibrate(self, trial: Trial, evaluator: Evaluator, costs: PassCosts) -> Calibration:
+        """Have text, as much as there is time for, and read it.
+
+        Raises:
+            InputError: if the user's text is too short or the tokenizer does not know it.
+        """
+        tokenizer = Tokenizer.from_folder(trial.gated.path)
+        seconds = _piece_seconds(evaluator, tokenizer)
+        options = self._options
+        fitting = int(_SEARCHING * options.budget / (_WANTED * seconds))
+        wanted = options.pieces or min(max(fitting, _FEWEST_PIECES), _MOST_PIECES)
+        pieces = self._pieces(trial, evaluator, tokenizer, costs, 2 * wanted)
+        # Every other piece, so that both halves come from all over the text.
+        text = held_out = evaluator.read(pieces[::2])
+        if len(pieces) >= 2 * _FEWEST_PIECES:
+            held_out = evaluator.read(pieces[1::2])
+        self._check_surprise(text, trial.gated.target.vocab_size)
+        return Calibration(text, held_out, seconds)
+
+    def problem(self, trial: Trial, evaluator: Evaluator, costs: PassCosts, text: Text) -> Problem:
+        """What is searched."""
+        return Problem(
+            costs,
+            self.engine.name,
+            lambda skipped: evaluator.agreements(text, skipped),
+            trial.cuts,
+        )
+
+    def _pieces(
+        self,
+        trial: Trial,
+        evaluator: Evaluator,
+        tokenizer: Tokenizer,
+        costs: PassCosts,
+        count: int,
+    ) -> list[list[int]]:
+        """The user's text, the model's own, or if that takes too long, ours."""
+        options, role = self._options, trial.gated.target
+        if self._given_text is not None:
+            return pieces_of(self._given_text, tokenizer, count, str(options.calibration))
+        # The openings are short: what takes time is a call for each token behind them.
+        making = (PIECE - _OPENING) * costs.whole(min(count, costs.rows[-1]))
+        if making > _MAKING * options.budget:
+            _log.info("calibrating on our own text: the model's would take %.0f s", making)
+            return pieces_of("\n".join(PASSAGES), tokenizer, count, "the built-in text")
+        banned = sorted(
+            {*role.eos_ids, *tokenizer.special_ids, *range(tokenizer.vocab_size, role.vocab_size)}
+        )
+        return evaluator.continued(
+            openings(tokenizer, _OPENING, count), PIECE, banned, options.seed
+        )
+
+    def _check_surprise(self, text: Text, vocabulary: int) -> None:
+        chance = math.log(vocabulary)
+        if self._given_text is not None and text.surprise > _CHANCE * chance:
+            _log.warning(
+                "%s: its tokens surprise the model by %.1f nats each, of any others it would be "
+                "%.1f: scores on a text that it cannot read say little",
+                self._options.calibration, text.surprise, chance,
+            )  # fmt: skip
+
+    def _search(
+        self, trial: Trial, evaluator: Evaluator, costs: PassCosts, calibration: Calibration
+    ) -> tuple[list[Tried], list[Tried]]:
+        """All sets that were tried, and those to keep."""
+        options, text = self._options, calibration.searched
+        problem = self.problem(trial, evaluator, costs, text)
+        left = _SEARCHING * options.budget - (time.perf_counter() - self._begin)
+        fitting = int(left / (calibration.piece_seconds * len(text.pieces)))
+        evaluations = options.evaluations or min(max(fitting, 1), _MOST)
+
+        def go_on(done: int, total: int) -> bool:
+            self._report(done, total)
+            over = time.perf_counter() - self._begin > options.budget
+            return options.evaluations is not None or not over
+
+        found = search(problem, evaluations, options.seed, go_on)
+        return found, choose(found, problem)
+
+    def _score(
+        self,
+        trial: Trial,
+        costs: PassCosts,
+        sets: Sequence[tuple[int, ...]],
+        agreements: Sequence[Agreements],
+    ) -> list[SkipSet]:
+        """Scores by what the stages take that all sets together cut; the best first."""
+        cuts = trial.cuts | skip_cuts(sets, trial.gated.target.layers)
+        times = measure_stages(trial.cut(cuts), self.engine, self._threads)
+        measured = costs.refined(times)
+        pairs = [
+            (skipped, score(skipped, agreed, measured, self.engine.name, cuts))
+            for skipped, agreed in zip(sets, agreements, strict=True)
+        ]
+        pairs.sort(key=lambda pair: -pair[1].tokens_per_second)
+        return [SkipSet(skipped, promised) for skipped, promised in pairs]
+
+    def _summarize(self, sets: Sequence[SkipSet], tried: int) -> str:
+        seconds = time.perf_counter() - self._begin
+        best = sets[0]
+        assert best.score is not None
+        speeds = (
+            f"{best.score.tokens_per_second:.1f} tokens/s against "
+            f"{best.score.plain_tokens_per_second:.1f} of plain decoding"
+        )
+        start = f"layer-skip: {tried} sets tried in {seconds:.0f} s, {len(sets)} kept"
+        if best.score.chain == 0:
+            return (
+                f"{start}: none promises more than plain decoding, the best {best.name}: {speeds}"
+            )
+        return (
+            f"{start}: {best.name} promises {speeds} ({best.score.engine}, "
+            f"agreement {best.score.agreement:.0%}, drafts of {best.score.chain})"
+        )
+
+
+def _piece_seconds(evaluator: Evaluator, tokenizer: Tokenizer) -> float:
+    """Of a pass over a piece, the second time."""
+    text = evaluator.read(pieces_of("\n".join(PASSAGES), tokenizer, 1, "the built-in text"))
+    evaluator.agreements(text, ())
+    begin = time.perf_counter()
+    evaluator.agreements(text, ())
+    return time.perf_counter() - begin
