@@ -241,7 +241,7 @@ def _speeds(
         for way, made in texts.items():
             rate = _rate(made, temperature)
             score = way.skip and way.skip.score
-            promised = score.tokens_per_second / score.plain_tokens_per_second if score else None
+            promised = score.speedup if score else None
             rounds = sum(t.rounds for r, t in made.items() if r.temperature == temperature)
             tokens = sum(len(t.tokens) - 1 for r, t in made.items() if r.temperature == temperature)
             verdicts = [

@@ -66,7 +66,7 @@ class SkipScore:
         agreement: share of the calibration text's positions at which the draft's likeliest token
             was the target's.
         draft_cost: seconds of a draft's call over those of the whole model's, for one row.
-        chain: drafted tokens of a round at which most was promised; 0: plain decoding.
+        chain: drafted tokens of a round at which it promised most.
         tokens_per_second: promised.
         plain_tokens_per_second: of the same model without drafts, from the same measurement.
         engine: measured on.
@@ -78,6 +78,11 @@ class SkipScore:
     tokens_per_second: float
     plain_tokens_per_second: float
     engine: str
+
+    @property
+    def speedup(self) -> float:
+        """Over plain decoding; below 1 where that was faster."""
+        return self.tokens_per_second / self.plain_tokens_per_second
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,7 @@ def _skip(bundle: Bundle, skip_set: SkipSet, passes: Curve) -> _Skip:
             f"{bundle.path}: skip set {skip_set.name}: {error}: export it again"
         ) from error
     kept = 1 - len(skip_set.skipped) / role.stages[-1].stop
-    promising = (
-        score is None or score.tokens_per_second >= _PROMISING * score.plain_tokens_per_second
-    )
+    promising = score is None or score.speedup >= _PROMISING
     return _Skip(
         name=f"skip {skip_set.name}",
         path=path,

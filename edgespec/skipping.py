@@ -260,7 +260,7 @@ class LayerSkipSearch:
             f"{best.score.plain_tokens_per_second:.1f} of plain decoding"
         )
         start = f"layer-skip: {tried} sets tried in {seconds:.0f} s, {len(sets)} kept"
-        if best.score.chain == 0:
+        if best.score.speedup <= 1:
             return (
                 f"{start}: none promises more than plain decoding, the best {best.name}: {speeds}"
             )

@@ -187,11 +187,10 @@ def score(
     seconds = costs.rounds(bits, others)[0]
     speeds = [tokens_per_round(agreements, chain) for chain in CHAINS] / seconds
     best = int(speeds.argmax())
-    pays = bool(speeds[best] > 1 / plain)
     return SkipScore(
         agreement=round(float(np.concatenate(list(agreements)).mean()), 4),
         draft_cost=round(float(costs.draft(bits, others)[0]) / plain, 4),
-        chain=CHAINS[best] if pays else 0,
+        chain=CHAINS[best],
         tokens_per_second=round(float(speeds[best]), 3),
         plain_tokens_per_second=round(1 / plain, 3),
         engine=engine,

@@ -127,7 +127,7 @@ def choose(tried: Sequence[Tried], problem: Problem) -> list[Tried]:
         problem: in which they were tried.
     """
     best, exits = list(tried[:1]), [each for each in tried if problem.is_exit(each)]
-    most = MOST_SETS if best and best[0].score.chain else 2
+    most = MOST_SETS if best and best[0].score.speedup > 1 else 2
     for one in [*exits[:1], *tried[1:]]:
         if len(best) < most and one not in best and _joins(one, best, problem):
             best.append(one)

@@ -105,7 +105,7 @@ def _skip_sets(bundle: Bundle) -> Table:
             promised = [
                 f"{score.draft_cost:.0%}",
                 f"{score.agreement:.0%}",
-                str(score.chain or "none"),
+                str(score.chain),
                 f"{score.tokens_per_second:.1f}",
                 f"{score.plain_tokens_per_second:.1f}",
             ]
