@@ -6,14 +6,16 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 _DECAY = 0.98  # of the counts at each new one: the last fifty or so matter
-_STRENGTH = 4.0  # of the source's own word, in observations
+_STRENGTH = 16.0  # of the source's own word at first, in observations
 
 
 class Calibration:
     """Acceptance by cell, a cell being edges of which the source says the same.
 
     An estimate starts as the source's own word and moves to the decayed frequency (the posterior
-    mean under a Beta prior). Only edges whose parent was reached count.
+    mean under a Beta prior). The word is forgotten as fast as any observation: most cells are seen
+    a few times in a text, where it is the better guide, but it must not hold back those that know
+    better. Only edges whose parent was reached count.
     """
 
     def __init__(self) -> None:
@@ -27,7 +29,8 @@ class Calibration:
             word: the source's own estimate, in [0, 1].
         """
         accepted, seen = self._cells.get(cell, (0.0, 0.0))
-        return (accepted + _STRENGTH * word) / (seen + _STRENGTH)
+        weight = _STRENGTH * max(0.0, 1 - (1 - _DECAY) * seen)  # decayed once an observation
+        return (accepted + weight * word) / (seen + weight)
 
     def observe(self, cell: int, accepted: bool) -> None:
         """The parent of such an edge was reached; did the walk go on along the edge?"""

@@ -26,6 +26,16 @@ def test_counts_overrule_a_wrong_word(rate):
     assert calibration.acceptance(2, 0.5) == 0.5  # another cell knows nothing of it
 
 
+def test_the_word_guides_first_and_is_forgotten():
+    calibration, apart = Calibration(), []
+    for seen in range(400):
+        calibration.observe(1, seen % 2 == 0)
+        apart.append(calibration.acceptance(1, 1) - calibration.acceptance(1, 0))
+    assert apart[3] > 0.75  # four observations say little
+    assert apart == sorted(apart, reverse=True)
+    assert apart[-1] < 0.001
+
+
 def test_what_changed_lately_counts():
     calibration = Calibration()
     for _ in range(300):
