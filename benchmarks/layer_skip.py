@@ -1,11 +1,12 @@
 """Drafts on the target's own stages: what they save, accept and bring, against what was promised.
 
-    python benchmarks/layer_skip.py BUNDLE
+    python benchmarks/layer_skip.py BUNDLE [BUNDLE ...]
 
-For a bundle with skip sets (`edgespec export --layer-skip`). First, a draft's call and the
-verification behind a chain, which takes over what the draft's leading stages computed, against the
-same rows verified afresh. Then texts: chains of each set at the length that its score promises most
-of, what `--draft layer-skip` and `--draft auto` choose, and plain decoding, in turns.
+For bundles of one target with skip sets (`edgespec export --layer-skip`); the first may have none.
+First, a draft's call and the verification behind a chain, which takes over what the draft's leading
+stages computed, against the same rows verified afresh. Then texts: chains of each set at the length
+that its score promises most of, what `--draft layer-skip` and `--draft auto` choose, and plain
+decoding, in turns. All are compared with plain decoding by the first bundle.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from texts import Judge, Loading, Request, facts_of, tally
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET, Bundle, SkipSet
 from edgespec.drafting import Drafting
-from edgespec.errors import InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, PLANNED_DRAFT_TOKENS
 from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.drafters import (
@@ -40,7 +40,7 @@ from edgespec.runtime.drafters import (
 )
 from edgespec.runtime.feeds import START, Rows
 from edgespec.runtime.generate import Limits, generate
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Runner
 from edgespec.runtime.paths import Path as Stages
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.selection import Loaded, Placement, load_models
@@ -55,10 +55,24 @@ _WARM_UP = 2  # rounds
 _TEMPERATURES = (0.0, 0.8)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A bundle, ready to run."""
+
+    bundle: Bundle
+    loaded: dict[str, Loaded]
+
+    @property
+    def name(self) -> str:
+        """Of the bundle's folder."""
+        return self.bundle.path.resolve().name
+
+
+@dataclass(frozen=True, eq=False)
 class Way:
     """How texts are made: by a source of edgespec's, or in chains of one skip set."""
 
+    part: Part
     name: str
     skip: SkipSet | None = None
 
@@ -79,38 +93,42 @@ class Text:
 
 def main() -> None:
     arguments = _parse_arguments()
-    bundle = bundles.load(arguments.bundle)
-    if not bundle.manifest.skip_sets:
-        raise InputError(f"{bundle.path} has no skip sets: export it with --layer-skip")
-    work = (1 + _CHAIN,)
-    place = Placement(arguments.device, arguments.threads, work)
-    roles = [TARGET, DRAFT] if bundle.draft else [TARGET]
-    loaded = load_models(bundle, dict.fromkeys(roles, place), costs=True)
-    model = loaded[TARGET].model
-    savings = _savings(bundle, model, arguments.rounds)
-    texts = _texts(bundle, loaded, arguments)
+    parts = [_load(bundles.load(path), arguments) for path in arguments.bundles]
+    savings = [line for part in parts for line in _savings(part, arguments.rounds)]
+    header = ["bundle", "left out", "stages kept", "leading", "call ms", "rows", "pass ms"]
+    print_table([*header, "behind ms", "saved"], [list(line.values()) for line in savings])
     print()
-    speeds = _speeds(bundle, texts, arguments)
+    texts = _texts(parts, arguments)
+    speeds = _speeds(texts, arguments)
+    header = ["bundle", "T", "source", "chain", "tokens/s", "to plain", "promised", "accepted"]
+    print_table([*header, "equal"], [list(line.values()) for line in speeds])
     print_result(
         "layer_skip",
         {
-            **facts_of(arguments.bundle),
-            "device": model.device,
+            **facts_of(arguments.bundles[0]),
+            "device": arguments.device,
             "threads": arguments.threads,
-            "stages": len(bundle.target.stages),
+            "stages": {part.name: len(part.bundle.target.stages) for part in parts},
             "savings": savings,
             "speeds": speeds,
         },
     )
 
 
-def _savings(bundle: Bundle, model: Model, rounds: int) -> list[dict[str, object]]:
+def _load(bundle: Bundle, arguments: argparse.Namespace) -> Part:
+    place = Placement(arguments.device, arguments.threads, (1 + _CHAIN,))
+    roles = [TARGET, DRAFT] if bundle.draft else [TARGET]
+    return Part(bundle, load_models(bundle, dict.fromkeys(roles, place), costs=True))
+
+
+def _savings(part: Part, rounds: int) -> list[dict[str, object]]:
     """Median milliseconds of a draft's calls, and of passes with and without what they left."""
+    bundle = part.bundle
     tokens = Tokenizer.from_folder(bundle.path).encode("\n\n".join(PYTHON))
-    runner = Runner(model)
+    runner = Runner(part.loaded[TARGET].model)
     runner.prefill(tokens[:200])
     samples: dict[tuple[str, str], list[float]] = defaultdict(list)
-    ways = [Way(each.name, each) for each in bundle.manifest.skip_sets]
+    ways = [Way(part, each.name, each) for each in bundle.manifest.skip_sets]
     for turn in range(_WARM_UP + rounds):
         for way in ways:
             assert way.skip is not None
@@ -138,28 +156,16 @@ def _savings(bundle: Bundle, model: Model, rounds: int) -> list[dict[str, object
         assert way.skip is not None
         stages = Stages.without(bundle.target, way.skip.skipped)
         call, behind, afresh = (
-            round(median(samples[way.name, part]) * 1e3, 2) for part in ("call", "behind", "afresh")
+            round(median(samples[way.name, kind]) * 1e3, 2) for kind in ("call", "behind", "afresh")
         )
         table.append(
             {
-                "set": way.name, "kept": len(stages.stages), "leading": stages.exact,
+                "bundle": part.name, "set": way.name,
+                "kept": len(stages.stages), "leading": stages.exact,
                 "call_ms": call, "rows": way.chain + 1, "afresh_ms": afresh, "behind_ms": behind,
                 "saved": round(1 - behind / afresh, 3),
             }
         )  # fmt: skip
-    print_table(
-        [
-            "left out",
-            "stages kept",
-            "leading",
-            "call ms",
-            "rows",
-            "pass ms",
-            "behind a draft",
-            "saved",
-        ],
-        [list(line.values()) for line in table],
-    )
     return table
 
 
@@ -174,12 +180,12 @@ def _chain_row(rows: Rows, depth: int) -> Rows:
     return Rows([rows.tokens[depth]], [depth], mask, [rows.parents[depth]])
 
 
-def _texts(
-    bundle: Bundle, loaded: dict[str, Loaded], arguments: argparse.Namespace
-) -> dict[Way, dict[Request, Text]]:
-    sets = [Way(f"skip {each.name}", each) for each in bundle.manifest.skip_sets]
-    ways = [Way("none"), *sets, Way("layer-skip"), Way("auto")]
-    tokenizer = Tokenizer.from_folder(bundle.path)
+def _texts(parts: Sequence[Part], arguments: argparse.Namespace) -> dict[Way, dict[Request, Text]]:
+    ways = []
+    for part in parts:
+        sets = part.bundle.manifest.skip_sets
+        ways += [Way(part, "none"), *(Way(part, f"skip {each.name}", each) for each in sets)]
+        ways += [Way(part, name) for name in ("layer-skip", "auto") if sets]
     requests = [
         Request(prompt, temperature, seed, arguments.new_tokens)
         for temperature in _TEMPERATURES
@@ -187,19 +193,19 @@ def _texts(
     ]
     texts: dict[Way, dict[Request, Text]] = defaultdict(dict)
     for way in ways:  # new shapes are planned for
-        _text(way, requests[0], bundle, loaded, tokenizer)
+        _text(way, requests[0])
     for request in requests:
         for way in ways:
-            texts[way][request] = _text(way, request, bundle, loaded, tokenizer)
+            texts[way][request] = _text(way, request)
     return dict(texts)
 
 
-def _text(
-    way: Way, request: Request, bundle: Bundle, loaded: dict[str, Loaded], tokenizer: Tokenizer
-) -> Text:
+def _text(way: Way, request: Request) -> Text:
     """One text, as if it were the first."""
+    bundle, loaded = way.part.bundle, way.part.loaded
+    tokenizer = Tokenizer.from_folder(bundle.path)
     runner = Runner(loaded[TARGET].model)
-    drafter, budget = _drafter(way, runner, bundle, loaded, sampled=request.temperature > 0)
+    drafter, budget = _drafter(way, runner, sampled=request.temperature > 0)
     role = bundle.target
     options = SamplingOptions(temperature=request.temperature, seed=request.seed)
     limits = Limits(request.new_tokens, role.context_length, frozenset(role.eos_ids))
@@ -216,25 +222,25 @@ def _text(
     return Text(tuple(tokens), time.perf_counter() - begin, rounds)
 
 
-def _drafter(
-    way: Way, runner: Runner, bundle: Bundle, loaded: dict[str, Loaded], sampled: bool
-) -> tuple[Drafter, TreeBudget]:
+def _drafter(way: Way, runner: Runner, sampled: bool) -> tuple[Drafter, TreeBudget]:
+    bundle = way.part.bundle
     if way.skip is not None:
         calls = SkipCalls(runner, Stages.without(bundle.target, way.skip.skipped))
         return ModelDrafter(calls, Calibration()), TreeBudget(way.chain, way.chain, 1)
     if way.name == "none":
         return NoDrafter(), TreeBudget(0, 0, 1)
     learned = Experience(Successors(bundle.target.vocab_size))
-    drafter = Drafting(way.name, bundle, loaded).drafter(runner, learned, sampled)
+    drafter = Drafting(way.name, bundle, way.part.loaded).drafter(runner, learned, sampled)
     return drafter, TreeBudget(PLANNED_DRAFT_TOKENS, PLANNED_DRAFT_TOKENS, DEFAULT_TREE_WIDTH)
 
 
 def _speeds(
-    bundle: Bundle, texts: dict[Way, dict[Request, Text]], arguments: argparse.Namespace
+    texts: dict[Way, dict[Request, Text]], arguments: argparse.Namespace
 ) -> list[dict[str, object]]:
-    plain = next(way for way in texts if way.name == "none")
+    plain = next(iter(texts))
     device = arguments.device
-    judge = Judge(Loading(str(bundle.path), "none", device, arguments.threads), device)
+    path = str(plain.part.bundle.path)
+    judge = Judge(Loading(path, "none", device, arguments.threads), device)
     lines = []
     for temperature in _TEMPERATURES:
         base = _rate(texts[plain], temperature)
@@ -253,17 +259,13 @@ def _speeds(
             ]
             lines.append(
                 {
-                    "temperature": temperature, "source": way.name,
+                    "bundle": way.part.name, "temperature": temperature, "source": way.name,
                     "chain": way.chain if way.skip else "-",
                     "tokens_per_second": round(rate, 1), "to_plain": round(rate / base, 3),
                     "promised": "-" if promised is None else round(promised, 3),
                     "accepted": round(tokens / rounds, 2), "equal": tally(verdicts),
                 }
             )  # fmt: skip
-    print_table(
-        ["T", "source", "chain", "tokens/s", "to plain", "promised", "accepted", "equal"],
-        [list(line.values()) for line in lines],
-    )
     return lines
 
 
@@ -276,7 +278,7 @@ def _rate(made: dict[Request, Text], temperature: float) -> float:
 def _parse_arguments() -> argparse.Namespace:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("bundle", type=Path, help="folder of a bundle with skip sets")
+    parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE", help="their folders")
     parser.add_argument("--device", default="onnxruntime:cpu", help="default: %(default)s")
     parser.add_argument("--prompts", type=count, default=4, help="of each kind (default 4)")
     parser.add_argument("--new-tokens", type=count, default=64, help="of a text (default 64)")

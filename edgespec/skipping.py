@@ -262,7 +262,8 @@ class LayerSkipSearch:
         start = f"layer-skip: {tried} sets tried in {seconds:.0f} s, {len(sets)} kept"
         if best.score.speedup <= 1:
             return (
-                f"{start}: none promises more than plain decoding, the best {best.name}: {speeds}"
+                f"{start}: none promises more than plain decoding, the best {best.name}: {speeds}; "
+                "without --layer-skip the target is not cut and somewhat faster"
             )
         return (
             f"{start}: {best.name} promises {speeds} ({best.score.engine}, "
