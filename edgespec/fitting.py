@@ -14,8 +14,7 @@ from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, FIXED_DRAFT_TOKENS, LoadOptions, default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
-from edgespec.runtime.engines import CallSizes, Engine, Engines
-from edgespec.runtime.engines.host import available_bytes
+from edgespec.runtime.engines import CallSizes, Engine, Engines, available_bytes
 from edgespec.runtime.memory import HOST, Plan, Wishes, context_choices, plan
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
 from edgespec.runtime.selection import Placement, engines_for, engines_of, known_order

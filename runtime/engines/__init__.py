@@ -19,6 +19,7 @@ from edgespec.runtime.engines.base import (
     StageSizes,
     joined,
 )
+from edgespec.runtime.engines.host import available_bytes
 
 __all__ = [
     "CPU_ENGINES",
@@ -33,6 +34,7 @@ __all__ = [
     "StageFile",
     "StageOutputs",
     "StageSizes",
+    "available_bytes",
     "engine",
     "joined",
 ]

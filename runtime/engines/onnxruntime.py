@@ -84,8 +84,9 @@ class OnnxRuntimeCpu(HostEngine):
             + calls.rows * stage.passed_bytes,
             workspace=3 * score_bytes(stage, calls)
             + layer_cache_bytes(stage, calls) // 2
+            + _GRAPH_BYTES
             + _LAYER_BYTES * stage.layers,
-            shared=3 * activation_bytes(stage, calls) // 4 + _GRAPH_BYTES,
+            shared=3 * activation_bytes(stage, calls) // 4,
             loading=loading,
         )
 

@@ -93,10 +93,11 @@ class OpenVinoCpu(HostEngine):
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
             + calls.rows * stage.passed_bytes,
             # A layer alone keeps fewer scores than several do.
-            workspace=(6 if stage.layers == 1 else 17) * score_bytes(stage, calls) // 2
+            workspace=(8 if stage.layers == 1 else 17) * score_bytes(stage, calls) // 2
             + 3 * layer_cache_bytes(stage, calls) // 4
+            + _GRAPH_BYTES
             + _LAYER_BYTES * stage.layers,
-            shared=2 * activation_bytes(stage, calls) // 5 + _GRAPH_BYTES,
+            shared=2 * activation_bytes(stage, calls) // 5,
             loading=loading,
         )
 
