@@ -101,7 +101,7 @@ class Drafting:
         drafter = ModelDrafter(SkipCalls(runner, skip.path), calibration, skip.name)
         # Who asks for these drafts alone wants them tried.
         trials = skip.trials if self._draft == "auto" else _TRIALS
-        return WeighedModel(drafter, skip.calls, skip.passes, trials)
+        return WeighedModel(drafter, skip.calls, trials)
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,12 @@ class _Skip:
         name: what statistics call it.
         path: the stages to run.
         calls: seconds of its calls.
-        passes: seconds of the target's passes behind them, without what they computed already.
         trials: rounds of a text in which it may show its worth.
     """
 
     name: str
     path: Path
     calls: Curve
-    passes: Curve
     trials: int
 
 
@@ -138,6 +136,5 @@ def _skip(bundle: Bundle, skip_set: SkipSet, passes: Curve) -> _Skip:
         name=f"skip {skip_set.name}",
         path=path,
         calls=passes.scaled(score.draft_cost if score else kept),
-        passes=passes.scaled(1.0),
         trials=_TRIALS if promising else 0,
     )

@@ -137,19 +137,6 @@ def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
     assert asked[6:].count((False, True)) > 8 * asked[6:].count((True, False))
 
 
-def test_passes_behind_a_draft_that_saves_a_part_of_them_have_a_curve_of_their_own(timed, clock):
-    model, text = timed(0.01), list(range(1, 30))
-    model.verify = Curve(FLAT)
-    drafter = drafter_of(text, FLAT, model)
-    for token in itertools.islice(itertools.cycle(range(1, 300, 7)), 12):
-        proposal = drafter.draft(text, BUDGET)
-        clock.now += 0.25
-        drafter.observe(Verdict((), (token,)), proposal.tree(), NO_LOGITS)
-        text = [*text, token]
-    assert model.verify.seconds(len(proposal) + 1, 256) < 0.5
-    assert drafter._curve.seconds(1, 256) == 1.0  # no round was without it
-
-
 def test_a_text_of_all_sources_is_the_text(pairs):
     """Whatever is composed; and the statistics are those of its rounds."""
     llm = pairs.llm("llama", ENGINES[0], "auto")

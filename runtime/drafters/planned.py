@@ -45,7 +45,7 @@ class PlannedDrafter:
         self.name = name
         self._groups = sources
         self._sources = [source for group in sources for source in group]
-        self._curve = self._passes = verify
+        self._curve = verify
         self._host = 0.0  # seconds of a round outside the passes and the sources
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
@@ -60,7 +60,6 @@ class PlannedDrafter:
         """See `Drafter`. The best nodes of all that was proposed, with the round's forecast."""
         self._begin = time.perf_counter()
         self._capacity = capacity_bucket(len(text) + 1)
-        self._passes = self._curve
         proposal = Proposal()
         size = self._size(proposal, budget, self._host)
         self._rate = max(self._rate, size.rate)
@@ -74,7 +73,6 @@ class PlannedDrafter:
                 alternative = size.rate
                 terms = self._terms(asked, budget, rows)
                 proposal = asked.ask(proposal, text, terms, self._capacity)
-                self._passes = asked.verify or self._passes
                 spent, once = spent + asked.seconds - asked.once, once + asked.once
                 size = self._size(proposal, budget, spent)
                 asked.standing.answered(size.forecast, alternative)
@@ -90,7 +88,7 @@ class PlannedDrafter:
         verified = time.perf_counter()
         self._expected = self._expected * _FORGET + self._promised
         self._accepted = self._accepted * _FORGET + len(verdict.nodes)
-        self._passes.observe(len(tree) + 1, self._capacity, verified - self._drafted)
+        self._curve.observe(len(tree) + 1, self._capacity, verified - self._drafted)
         for source in self._sources:
             source.observe(verdict, tree, logits)
         own = self._drafted - self._begin + time.perf_counter() - verified
@@ -122,7 +120,7 @@ class PlannedDrafter:
         return best_size(gains, self._verify, spent)
 
     def _verify(self, rows: int) -> float:
-        return self._passes.seconds(rows, self._capacity)
+        return self._curve.seconds(rows, self._capacity)
 
 
 def _most_promising(

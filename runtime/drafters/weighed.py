@@ -37,15 +37,12 @@ class WeighedSource(ABC, Generic[Drafter_co]):
     """A source, what asking it costs, and whether that has been worth it.
 
     Attributes:
-        verify: seconds of the target's passes in rounds it is asked in; None: as in others.
         standing: whether to ask it.
         asked: whether it was, in this round.
         seconds: what asking it in this round is expected to cost.
         once: of these, what later rounds need not pay again.
         spent: what it did cost in this round.
     """
-
-    verify: Curve | None = None
 
     def __init__(self, drafter: Drafter_co) -> None:
         self._drafter = drafter
@@ -137,7 +134,6 @@ class WeighedModel(WeighedSource[ModelDrafter]):
     Args:
         drafter: the model's.
         curve: seconds of its calls; corrected by what they take.
-        verify: seconds of the target's passes behind its drafts, where these save a part of them.
         trials: rounds of each text in which it can show what it is worth; 0: known to lose.
     """
 
@@ -145,11 +141,9 @@ class WeighedModel(WeighedSource[ModelDrafter]):
         self,
         drafter: ModelDrafter,
         curve: Curve,
-        verify: Curve | None = None,
         trials: int = TRIALS,
     ) -> None:
         super().__init__(drafter)
-        self.verify = verify
         self._curve = curve
         self._trials = trials
 
