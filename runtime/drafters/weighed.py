@@ -36,6 +36,10 @@ Drafter_co = TypeVar("Drafter_co", bound=Drafter, covariant=True)
 class WeighedSource(ABC, Generic[Drafter_co]):
     """A source, what asking it costs, and whether that has been worth it.
 
+    Args:
+        drafter: the source.
+        trials: rounds of each text in which it can show what it is worth; 0: known to lose.
+
     Attributes:
         standing: whether to ask it.
         asked: whether it was, in this round.
@@ -44,15 +48,16 @@ class WeighedSource(ABC, Generic[Drafter_co]):
         spent: what it did cost in this round.
     """
 
-    def __init__(self, drafter: Drafter_co) -> None:
+    def __init__(self, drafter: Drafter_co, trials: int = TRIALS) -> None:
         self._drafter = drafter
-        self.standing = Standing()
+        self._trials = trials
+        self.standing = Standing(trials)
         self.asked = False
         self.seconds = self.once = self.spent = 0.0
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """A new text starts."""
-        self.standing = Standing()
+        self.standing = Standing(self._trials)
         self.start_round()
         self._drafter.begin(prompt, sampler)
 
@@ -134,23 +139,12 @@ class WeighedModel(WeighedSource[ModelDrafter]):
     Args:
         drafter: the model's.
         curve: seconds of its calls; corrected by what they take.
-        trials: rounds of each text in which it can show what it is worth; 0: known to lose.
+        trials: see `WeighedSource`.
     """
 
-    def __init__(
-        self,
-        drafter: ModelDrafter,
-        curve: Curve,
-        trials: int = TRIALS,
-    ) -> None:
-        super().__init__(drafter)
+    def __init__(self, drafter: ModelDrafter, curve: Curve, trials: int = TRIALS) -> None:
+        super().__init__(drafter, trials)
         self._curve = curve
-        self._trials = trials
-
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """See `WeighedSource`."""
-        super().begin(prompt, sampler)
-        self.standing = Standing(self._trials)
 
     def ask(
         self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
