@@ -7,9 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
 from commandline import fails
-from parity import SAME, distance
+from parity import SAME, distance, made
 
 from edgespec import bundle as bundles
 from edgespec import sublayers
@@ -18,7 +17,8 @@ from edgespec.errors import ExportError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import START, Rows
-from edgespec.runtime.model import Model, Path, Runner
+from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.paths import Path
 from edgespec.runtime.text import Tokenizer
 from edgespec.skipping import LayerSkipSearch, SearchOptions
 from edgespec.trial import DRAFTED_ROWS, TIMED_ROWS, Evaluator, measure_stages
@@ -33,8 +33,7 @@ PROSE = "The cat sat on the mat and looked at the bird. " * 40
 def checkpoint(tmp_path_factory):
     """Sharp enough that a draft is right now and then."""
     folder = tmp_path_factory.mktemp("skipping") / "checkpoint"
-    make_checkpoint(folder, "qwen3", num_hidden_layers=LAYERS, tie_word_embeddings=True)
-    write_tokenizer(folder, 331)
+    made(folder, "qwen3", num_hidden_layers=LAYERS, tie_word_embeddings=True)
     return folder
 
 
@@ -266,11 +265,10 @@ def test_a_bundle_gets_the_sets_that_were_found(found):
 
 def test_a_bundle_with_skip_sets_is_hardly_larger(tmp_path):
     """Of a model that is not tiny: graphs grow with stages, weights don't."""
-    make_checkpoint(
+    made(
         tmp_path / "checkpoint", "llama", num_hidden_layers=6, hidden_size=256,
         intermediate_size=1024, vocab_size=331,
     )  # fmt: skip
-    write_tokenizer(tmp_path / "checkpoint", 331)
     sizes = {}
     for name, skip_sets in (("with", ((2, 3), (5, 6, 7), (3, 10, 11))), ("without", ())):
         options = ExportOptions("fp32", skip_sets=skip_sets)
@@ -312,8 +310,7 @@ def test_scores_are_of_text_that_was_not_searched(checkpoint, tmp_path, monkeypa
 
 
 def test_a_model_of_one_layer_has_nothing_to_leave_out(tmp_path, caplog):
-    make_checkpoint(tmp_path / "checkpoint", "llama", num_hidden_layers=1)
-    write_tokenizer(tmp_path / "checkpoint", 331)
+    made(tmp_path / "checkpoint", "llama", num_hidden_layers=1)
     bundle, search = searched(tmp_path / "checkpoint", tmp_path / "bundle")
     assert bundle.manifest.skip_sets == ()
     assert search.summary == ""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
-from parity import PROMPT, devices, distance, tree_rows
+from parity import PROMPT, devices, distance, made, tree_rows
 
 from edgespec import bundle as bundles
 from edgespec.errors import InputError
@@ -28,8 +27,7 @@ SETS = {
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
-    make_checkpoint(folder, "qwen3", num_hidden_layers=LAYERS, tie_word_embeddings=True)
-    write_tokenizer(folder, 331)
+    made(folder, "qwen3", num_hidden_layers=LAYERS, tie_word_embeddings=True)
     return folder
 
 
