@@ -59,6 +59,12 @@ def test_export_says_sizes_and_warns_in_one_line(cli, checkpoint, tmp_path):
     assert list(json.loads(cli("inspect", output, "--json").out)["roles"]) == ["target"]
 
 
+@pytest.mark.parametrize("layers", ["a", "1,,2", ""])
+def test_export_cut_at_what_is_no_number(cli, tmp_path, layers):
+    result = cli("export", tmp_path, "-o", tmp_path / "out", f"--cut-layers={layers}")
+    fails(result, f"{layers!r} is no list of layers", "as in 4 or 4,8")
+
+
 def test_export_of_what_is_not_there(cli, tmp_path):
     fails(cli("export", tmp_path / "a" / "b" / "c", "-o", tmp_path / "out"), "no such folder")
 

@@ -127,7 +127,12 @@ def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], t
 
 
 def _layers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of layers: give their numbers, as in 4 or 4,8"
+        ) from None
 
 
 @contextmanager
