@@ -42,6 +42,7 @@ from edgespec.runtime.feeds import START, Rows
 from edgespec.runtime.generate import Limits, generate
 from edgespec.runtime.model import Runner
 from edgespec.runtime.paths import Path as Stages
+from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.selection import Loaded, Placement, load_models
 from edgespec.runtime.successors import Successors
@@ -211,7 +212,7 @@ def _text(way: Way, request: Request) -> Text:
     limits = Limits(request.new_tokens, role.context_length, frozenset(role.eos_ids))
     assert isinstance(request.prompt, str)
     steps = generate(
-        runner, drafter, Sampler(options, tokenizer.vocab_size),
+        Serial(runner, drafter), Sampler(options, tokenizer.vocab_size),
         tokenizer.encode(request.prompt), limits=limits, budget=budget,
     )  # fmt: skip
     tokens = list(next(steps).tokens)

@@ -22,6 +22,7 @@ from edgespec.options import (
     checked,
     default_tree,
 )
+from edgespec.pipelining import pipelines
 from edgespec.runtime.drafters import Experience, TreeBudget
 from edgespec.runtime.generate import Limits
 from edgespec.runtime.memory import cache_rows
@@ -77,6 +78,9 @@ class LLM:
             loaded.model.sizes = TextSizes(self.plan.prefill_chunk, rows)
         self._target = self._loaded[bundles.TARGET].model
         self._drafting = Drafting(self.draft, self.bundle, self._loaded)
+        self._pipelines = pipelines(
+            self.options.pipeline, self.bundle, self._loaded, places[bundles.TARGET].threads
+        )
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
         """Make a text.
@@ -112,6 +116,7 @@ class LLM:
                 prompt=tokens,
                 target=self._target,
                 drafter=partial(self._drafting.drafter, learned=learned, sampled=sampled),
+                pipeline=self._pipelines,
                 sampler=Sampler(made, self.tokenizer.vocab_size),
                 limits=Limits(
                     made.max_new_tokens,

@@ -12,6 +12,7 @@ from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.sampling import SamplingOptions
 
 DRAFTS = ("auto", "none", "model", "layer-skip", "lookup", "recycling")
+PIPELINES = ("auto", "serial", "overlap")
 PLANNED_DRAFTS = ("auto", "layer-skip")  # whose trees are sized by what they cost
 RECYCLING_DRAFTS = ("auto", "recycling")  # which have a draft memory
 FIXED_DRAFT_TOKENS = 7
@@ -40,6 +41,8 @@ class LoadOptions:
         draft_device: where the draft model runs; the same names.
         draft: the draft source, one of `DRAFTS`; auto weighs them all in every round, layer-skip
             the bundle's skip sets and plain decoding.
+        pipeline: one of `PIPELINES`: drafts go on while the target verifies (overlap) or wait for
+            it (serial); auto weighs them where two devices take part.
         draft_memory: a file of what recycling learned, to start from if it exists; None: from
             nothing. `LLM.save_draft_memory` writes it.
         threads: for each engine; None: the physical cores that this process may use.
@@ -56,6 +59,7 @@ class LoadOptions:
     device: str = "cpu"
     draft_device: str = "cpu"
     draft: str = "auto"
+    pipeline: str = "auto"
     draft_memory: str | Path | None = None
     threads: int | None = None
     context: int | None = None
@@ -66,6 +70,8 @@ class LoadOptions:
     def __post_init__(self) -> None:
         if self.draft not in DRAFTS:
             raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
+        if self.pipeline not in PIPELINES:
+            raise InputError(f"pipeline is {self.pipeline!r}: use one of {', '.join(PIPELINES)}")
         if self.draft_memory is not None and self.draft not in RECYCLING_DRAFTS:
             raise InputError(
                 f"draft_memory is given with draft {self.draft!r}, which has none: "

@@ -15,6 +15,7 @@ from edgespec.errors import InputError
 from edgespec.runtime.drafters import Drafter, TreeBudget
 from edgespec.runtime.generate import Limits, Round, generate
 from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.text import StopMatcher, StreamDecoder, Tokenizer
 
@@ -39,6 +40,7 @@ class GenerationResult:
         drafted: tokens that were proposed.
         accepted: proposed tokens that became text.
         mean_accepted_length: tokens per round; 0 if there was no round.
+        begun: rounds whose draft had been begun in the round before.
         draft: the draft source.
         sources: rounds by who drafted their trees; where drafts are planned they differ.
         draft_memory: what recycling started from: cold (nothing) or hot (earlier texts, or a
@@ -64,6 +66,7 @@ class GenerationResult:
     drafted: int
     accepted: int
     mean_accepted_length: float
+    begun: int
     draft: str
     sources: dict[str, int]
     draft_memory: str | None
@@ -83,6 +86,7 @@ class Job:
         prompt: token ids.
         target: the model whose text is wanted.
         drafter: makes who guesses, for the text in the target.
+        pipeline: makes of both what a round is.
         sampler: chooses.
         limits: where the text ends at the latest.
         budget: of the draft trees.
@@ -95,6 +99,7 @@ class Job:
     prompt: list[int]
     target: Model
     drafter: Callable[[Runner], Drafter]
+    pipeline: Callable[[Runner, Drafter], Serial]
     sampler: Sampler
     limits: Limits
     budget: TreeBudget
@@ -149,7 +154,7 @@ class TextStream:
         runner = Runner(job.target)
         drafter = job.drafter(runner)
         rounds = generate(
-            runner, drafter, job.sampler, job.prompt,
+            job.pipeline(runner, drafter), job.sampler, job.prompt,
             limits=job.limits, budget=job.budget,
         )  # fmt: skip
         for step in rounds:
@@ -181,6 +186,7 @@ class TextStream:
             drafted=sum(step.drafted for step in rounds),
             accepted=sum(step.accepted for step in rounds),
             mean_accepted_length=_mean([len(step.tokens) for step in rounds]),
+            begun=sum(step.begun for step in rounds),
             draft=draft,
             sources=dict(Counter(step.source for step in rounds).most_common()),
             draft_memory=job.draft_memory,

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from edgespec.runtime.drafters import Drafter, TreeBudget
+from edgespec.runtime.drafters import TreeBudget
 from edgespec.runtime.feeds import START, Floats, Rows
-from edgespec.runtime.model import Runner
+from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.proposal import Forecast
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree
@@ -41,6 +41,7 @@ class Round:
         source: who drafted the tree; of the prompt's own pass, `prompt`.
         seconds: that it took.
         forecast: what it was expected to bring, where its drafter plans.
+        begun: the draft had been begun in the round before.
     """
 
     tokens: tuple[int, ...]
@@ -49,19 +50,18 @@ class Round:
     source: str
     seconds: float
     forecast: Forecast | None = None
+    begun: bool = False
 
 
 def generate(
-    target: Runner, drafter: Drafter, sampler: Sampler, prompt: Sequence[int], *,
-    limits: Limits, budget: TreeBudget,
-) -> Iterator[Round]:  # fmt: skip
+    pipeline: Serial, sampler: Sampler, prompt: Sequence[int], *, limits: Limits, budget: TreeBudget
+) -> Iterator[Round]:
     """Decode, a round at a time; the caller may stop at any time.
 
     The tokens depend on the target, the sampler and the limits alone, never on the drafter.
 
     Args:
-        target: without text yet.
-        drafter: guesses.
+        pipeline: the drafter, and the target without text yet.
         sampler: chooses.
         prompt: at least one token and fewer than the context holds.
         limits: when to stop.
@@ -70,6 +70,7 @@ def generate(
     Yields:
         The first token alone (from the prompt's own pass), then one round per verification.
     """
+    target, drafter = pipeline.target, pipeline.drafter
     begin = time.perf_counter()
     text = list(prompt)
     first = sampler.choose(target.prefill(text)["logits"][0], len(text), text)
@@ -81,16 +82,16 @@ def generate(
         begin = time.perf_counter()
         # The target adds one token of its own, so a deeper tree could not be used up.
         depth = min(budget.max_depth, end - len(text) - 1)
-        proposal = drafter.draft(text, replace(budget, max_depth=depth))
+        proposal = pipeline.draft(text, replace(budget, max_depth=depth))
         tree = proposal.tree()
-        logits = target.verify(_tree_rows(text[-1], tree))["logits"]
+        logits = pipeline.verify(_tree_rows(text[-1], tree))["logits"]
         verdict = _verdict(tree, logits, text, sampler, limits.stop_ids)
         target.commit([0, *(node + 1 for node in verdict.nodes)])
         drafter.observe(verdict, tree, logits)
         text += verdict.tokens
         yield Round(
-            verdict.tokens, len(tree), len(verdict.nodes),
-            proposal.source, time.perf_counter() - begin, proposal.forecast,
+            verdict.tokens, len(tree), len(verdict.nodes), proposal.source,
+            time.perf_counter() - begin, proposal.forecast, proposal.begun,
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from edgespec.bundle import Bundle, Role
+from edgespec.errors import DeviceError
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket, row_bucket
 from edgespec.runtime.engines import (
     Array,
@@ -187,12 +188,18 @@ class Runner:
             self._store(rest, range(len(rows.tokens)), self.length + before)
         return results
 
-    def keep(self, scratch: Sequence[int]) -> None:
-        """Make these scratch rows text, in this order (ascending), and forget the others."""
+    def keep(self, text: Sequence[int], drafts: Sequence[int] = ()) -> None:
+        """Make scratch rows text, and others the first scratch rows; forget the rest.
+
+        Args:
+            text: the rows that become text, ascending.
+            drafts: those that stay scratch rows, ascending, all of them behind `text`.
+        """
         for cache in self._caches:
-            cache.move([self.length + row for row in scratch], self.length)
-        self.length += len(scratch)
+            cache.move([self.length + row for row in (*text, *drafts)], self.length)
+        self.length += len(text)
         self.forget_scratch()
+        self.scratch = len(drafts)
 
     def forget_scratch(self) -> None:
         """Drop what drafts have left behind the text."""
@@ -249,25 +256,36 @@ class Runner:
         feeds = model.feeds(bucket, self._caches[0].capacity, 1 if last_only else bucket)
         feeds.fill(rows, self.length, last_only)
         begin = time.perf_counter()
-        for stage in stages:
-            inputs = feeds.stages[stage]
-            if hidden is not None:
-                inputs["hidden"][: len(hidden)] = hidden
-            outputs = model.executables[stage].run(inputs, self._caches[stage])
-            self._new_kv[stage] = outputs.new_kv
-            hidden = outputs.results.get("next_hidden")
+        try:
+            for stage in stages:
+                inputs = feeds.stages[stage]
+                if hidden is not None:
+                    inputs["hidden"][: len(hidden)] = hidden
+                outputs = model.executables[stage].run(inputs, self._caches[stage])
+                self._new_kv[stage] = outputs.new_kv
+                hidden = outputs.results.get("next_hidden")
+        except Exception as error:  # engines' own, which share no base class but this
+            raise _failure(model.device, error) from error
         model.seconds += time.perf_counter() - begin
         return outputs.results
 
     def _store(self, stages: Sequence[int], rows: Sequence[int], start: int) -> None:
-        self._make_room(start + len(rows))
-        for stage in stages:
-            self._caches[stage].write(self._new_kv[stage], rows, start)
+        try:
+            self._make_room(start + len(rows))
+            for stage in stages:
+                self._caches[stage].write(self._new_kv[stage], rows, start)
+        except Exception as error:
+            raise _failure(self.model.device, error) from error
 
     def _make_room(self, rows: int) -> None:
         if rows > self._caches[0].capacity:
             for cache in self._caches:
                 cache.grow(capacity_bucket(rows))
+
+
+def _failure(device: str, error: Exception) -> DeviceError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return DeviceError(f"{device} failed ({reason}): use another device")
 
 
 def _stage_file(bundle: Bundle, name: str, number: int) -> StageFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import platform
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from edgespec import records
 from edgespec.bundle import Bundle
@@ -20,6 +22,10 @@ from edgespec.runtime.cost import Curve
 from edgespec.runtime.engines import Engines
 
 _log = logging.getLogger(__name__)
+
+_PAIR = "target beside draft"  # in place of a role
+
+_Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,33 @@ class Profile:
         return Curve(self.seconds)
 
 
+@dataclass(frozen=True)
+class Pairing:
+    """What running a target and its draft at once gave.
+
+    Attributes:
+        slowdown: of the target's passes, 1 or more.
+    """
+
+    slowdown: float
+
+
 def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Profile | None:
     """What was measured before; None if nothing was, or what is stored is damaged."""
-    file = _file(bundle, role, engines, threads)
-    return None if file is None else _read(file)
+    profile = _read(_file(bundle, role, engines, threads), Profile)
+    try:
+        if profile is not None and profile.refusal is None:
+            profile.curve()
+    except ValueError as error:
+        _log.info("the profile of %s is of no use (%s): measuring again", role, error)
+        return None
+    return profile
+
+
+def recall_pairing(bundle: Bundle, engines: Engines, threads: int) -> Pairing | None:
+    """The same of a pair, whose engines are the target's and then the draft's."""
+    pairing = _read(_file(bundle, _PAIR, engines, threads), Pairing)
+    return pairing if pairing is not None and 1 <= pairing.slowdown < math.inf else None
 
 
 def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile: Profile) -> None:
@@ -71,15 +100,22 @@ def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile:
 
     Where nothing can be stored, the next load measures again.
     """
-    file = _file(bundle, role, engines, threads)
+    before = recall(bundle, role, engines, threads)
+    if before is None or profile.full or not before.full:
+        _write(_file(bundle, role, engines, threads), profile)
+
+
+def remember_pairing(bundle: Bundle, engines: Engines, threads: int, pairing: Pairing) -> None:
+    """Store what `recall_pairing` finds."""
+    _write(_file(bundle, _PAIR, engines, threads), pairing)
+
+
+def _write(file: Path | None, record: object) -> None:
     if file is None:
-        return
-    before = _read(file)
-    if before is not None and before.full and not profile.full:
         return
     partial = file.with_suffix(f".partial-{os.getpid()}")
     try:
-        partial.write_text(json.dumps(records.encode(profile)), encoding="utf-8")
+        partial.write_text(json.dumps(records.encode(record)), encoding="utf-8")
         partial.replace(file)
     except OSError as error:
         _log.info("%s was not stored (%s)", file, error.strerror)
@@ -87,18 +123,16 @@ def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile:
             partial.unlink(missing_ok=True)
 
 
-def _read(file: Path) -> Profile | None:
+def _read(file: Path | None, kind: type[_Record]) -> _Record | None:
+    if file is None:
+        return None
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        profile = records.decode(Profile, data, file.name)
-        if profile.refusal is None:
-            profile.curve()
+        return records.decode(kind, json.loads(file.read_text(encoding="utf-8")), file.name)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
         _log.info("%s is of no use (%s): measuring again", file, error)
         return None
-    return profile
 
 
 def _file(bundle: Bundle, role: str, engines: Engines, threads: int) -> Path | None:

@@ -33,6 +33,7 @@ class Proposal:
 
     Args:
         forecast: of the round, by whoever planned it.
+        begun: whether a draft model's part of it was begun in the round before.
 
     Attributes:
         tokens: of each node.
@@ -41,10 +42,11 @@ class Proposal:
         sources: of each node, who proposed it first.
     """
 
-    __slots__ = ("_left", "_places", "forecast", "parents", "sources", "tokens", "values")
+    __slots__ = ("_left", "_places", "begun", "forecast", "parents", "sources", "tokens", "values")
 
-    def __init__(self, forecast: Forecast | None = None) -> None:
+    def __init__(self, forecast: Forecast | None = None, begun: bool = False) -> None:
         self.forecast = forecast
+        self.begun = begun
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.values: list[float] = []
@@ -110,7 +112,7 @@ class Proposal:
         """The best `count` nodes, or all, as a proposal of their own."""
         # Sorting is stable: a parent stays before a child of equal value.
         ranked = sorted(range(len(self)), key=self.values.__getitem__, reverse=True)
-        cut, numbers = Proposal(forecast), {ROOT: ROOT}
+        cut, numbers = Proposal(forecast, self.begun), {ROOT: ROOT}
         for node in sorted(ranked[: max(count, 0)]):
             parent, value, source = self.parents[node], self.values[node], self.sources[node]
             numbers[node] = cut.add(numbers[parent], self.tokens[node], value, source)

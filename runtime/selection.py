@@ -58,10 +58,12 @@ class Loaded:
 
     Attributes:
         model: the compiled role.
+        engines: that run it.
         profile: of its engines; None where nobody asked.
     """
 
     model: Model
+    engines: Engines
     profile: Profile | None
 
     @cached_property
@@ -233,7 +235,7 @@ def _load(bundle: Bundle, role: str, threads: int, candidates: Sequence[Candidat
             _log.warning("%s", error)
             refusals.append(str(error))
             continue
-        return Loaded(model, candidate.profile)
+        return Loaded(model, candidate.engines, candidate.profile)
     raise _refused(role, refusals)
 
 

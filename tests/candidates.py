@@ -1,10 +1,18 @@
-"""What a draft's graph returns, without the graph."""
+"""What a draft's graph returns, without the graph; and what a drafter makes of it, unlearned."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.ranking import Candidates
+
+
+class Trusting(Calibration):
+    """Takes a source at its word for ever."""
+
+    def observe(self, cell, accepted):
+        pass
 
 
 def candidates_of(logits, count=None):

@@ -7,12 +7,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from candidates import candidates_of
+from candidates import Trusting, candidates_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, logits_of
 
-from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.drafters import (
     LookupDrafter,
     ModelCalls,
@@ -39,13 +38,6 @@ OPTIONS = [
 ]
 few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 prompts = st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=12)
-
-
-class Trusting(Calibration):
-    """Takes a source at its word for ever."""
-
-    def observe(self, cell, accepted):
-        pass
 
 
 def branches(proposal):

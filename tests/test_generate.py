@@ -23,6 +23,7 @@ from edgespec.errors import ContextLengthError, InputError
 from edgespec.runtime.drafters import TreeBudget
 from edgespec.runtime.generate import Limits, generate
 from edgespec.runtime.model import Runner
+from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.tree import ROOT
@@ -229,7 +230,7 @@ def test_trees_of_any_shape_yield_the_text_and_end_with_it(pairs, reference, eng
     limits = Limits(100 + seed % 2 * 900, len(prompt) + 100 + (1 - seed % 2) * 900, frozenset())
     rounds = list(
         generate(
-            Runner(llm._target), oracle, Sampler(SamplingOptions(), 331), prompt,
+            Serial(Runner(llm._target), oracle), Sampler(SamplingOptions(), 331), prompt,
             limits=limits, budget=TreeBudget(16, 12, 4),
         )
     )  # fmt: skip

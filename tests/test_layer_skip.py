@@ -22,6 +22,7 @@ from edgespec.runtime.feeds import START, Rows
 from edgespec.runtime.generate import Limits, generate
 from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.paths import Path
+from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 
 LAYERS = 4
@@ -42,10 +43,10 @@ def texts(bundle, device, draft, budget, fields):
     """The tokens of a text, and what was accepted of what was drafted."""
     model = Model.load(bundle, bundles.TARGET, engine(device), 1)
     runner, options = Runner(model), SamplingOptions(**fields)
-    drafter = NoDrafter() if draft is None else draft(runner)
+    pipeline = Serial(runner, NoDrafter() if draft is None else draft(runner))
     limits = Limits(NEW_TOKENS, bundle.target.context_length, frozenset())
     sampler = Sampler(options, 331)
-    rounds = list(generate(runner, drafter, sampler, PROMPT[:20], limits=limits, budget=budget))
+    rounds = list(generate(pipeline, sampler, PROMPT[:20], limits=limits, budget=budget))
     tokens = [token for step in rounds for token in step.tokens]
     return tokens, sum(step.drafted for step in rounds), sum(step.accepted for step in rounds)
 

@@ -228,8 +228,13 @@ def step_draft(runner, rng):
         runner.draft(Rows(new, [depth] * len(new), mask))
         tokens += new
     kept = sees[int(rng.integers(len(sees)))]
-    runner.keep(kept)
-    return [tokens[row] for row in kept]
+    # The drafts below stay, and some of them become text in turn.
+    below = [row for row, path in enumerate(sees[1:]) if path[: len(kept)] == kept and path != kept]
+    runner.keep(kept, below)
+    assert runner.scratch == len(below)
+    further = sees[1 + int(rng.choice(below))][len(kept) :] if below else []
+    runner.keep([below.index(row) for row in further])
+    return [tokens[row] for row in (*kept, *further)]
 
 
 @given(st.lists(st.sampled_from([step_prefill, step_verify, step_draft]), max_size=7), st.data())

@@ -22,6 +22,7 @@ from edgespec.options import (
     FIXED_DRAFT_TOKENS,
     GPU_LAYERS_HELP,
     MEMORY_HELP,
+    PIPELINES,
     PLACE_HELP,
     PLANNED_DRAFT_TOKENS,
     PLANNED_DRAFTS,
@@ -109,6 +110,11 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--draft", choices=DRAFTS, default=_LOAD["draft"],
         help="draft source; auto: in every round what promises most (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--pipeline", choices=PIPELINES, default=_LOAD["pipeline"],
+        help="draft while the target verifies (overlap), or before it (serial); auto: where two "
+        "devices take part, what pays (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
         "--draft-memory", metavar="FILE",

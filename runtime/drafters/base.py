@@ -46,6 +46,13 @@ class Drafter(Protocol):
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """Guess what follows `text`, whose last token is the pending one (the tree's root)."""
 
+    def ahead(self) -> bool:
+        """Draft a step below what was drafted last, while its verification is under way.
+
+        Returns:
+            Whether there was something to do, and may be more.
+        """
+
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """Learn from a verification, whosever draft it was.
 

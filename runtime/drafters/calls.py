@@ -25,6 +25,10 @@ class Calls(Protocol):
     def root(self) -> tuple[int, ...]:
         """The scratch rows that the end of the text takes, while something is drafted."""
 
+    @property
+    def apart(self) -> bool:
+        """Whether drafts can go on while the target verifies, and their rows last beyond it."""
+
     def begin(self, sampler: Sampler) -> None:
         """A new text starts; `sampler` is the target's."""
 
@@ -37,8 +41,8 @@ class Calls(Protocol):
     def level(self, rows: Rows) -> Candidates:
         """What may follow these rows, which stay as scratch rows for deeper levels."""
 
-    def keep(self, scratch: Sequence[int]) -> None:
-        """These scratch rows became text, the others did not."""
+    def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
+        """Scratch rows became text; of the others only `drafts`, behind them, are to stay."""
 
 
 class ModelCalls:
@@ -49,6 +53,7 @@ class ModelCalls:
     """
 
     root = ()
+    apart = True
 
     _runner: Runner  # of the text, from `begin` on
 
@@ -73,9 +78,9 @@ class ModelCalls:
         """See `Calls`."""
         return Candidates.of(self._runner.draft(rows), len(rows.tokens))
 
-    def keep(self, scratch: Sequence[int]) -> None:
+    def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
         """See `Calls`."""
-        self._runner.keep(scratch)
+        self._runner.keep(text, drafts)
 
 
 class SkipCalls:
@@ -90,6 +95,7 @@ class SkipCalls:
     """
 
     root = (0,)
+    apart = False
 
     def __init__(self, runner: Runner, path: Path) -> None:
         self._runner = runner
@@ -119,5 +125,5 @@ class SkipCalls:
         logits = self._runner.draft(rows, self._path)["logits"][: len(rows.tokens)]
         return Candidates.pick(logits, self._vocab_size, self._count)
 
-    def keep(self, scratch: Sequence[int]) -> None:
-        """See `Calls`."""
+    def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
+        """See `Calls`: the target's own commit keeps what became text."""

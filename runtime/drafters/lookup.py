@@ -60,6 +60,10 @@ class LookupDrafter:
                     break
                 node = proposal.add(node, token, value, self.name)
 
+    def ahead(self) -> bool:
+        """See `Drafter`: there is nothing to do."""
+        return False
+
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`; the new text is read at the next draft."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from edgespec.errors import DeviceError
 from edgespec.runtime.calibration import Calibration, Scale
 from edgespec.runtime.drafters.base import TreeBudget
 from edgespec.runtime.drafters.calls import Calls
@@ -17,12 +19,16 @@ from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import ROOT, TokenTree
 from edgespec.runtime.verify import Verdict
 
+_log = logging.getLogger(__name__)
+
 # What a draft says of an edge, to cells: its value, its rank among its siblings, its depth.
 _VALUES = Scale((0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
 _RANKS = 4
 _DEPTHS = 4
 _FIRST_YIELD = 0.75  # of a level to the one above it, before any was seen
 _YIELD_WEIGHT = 0.1  # of the latest level in the moving average
+# Nodes that the text comes by less often are not run ahead of it, and in all no more than these.
+_LEAST_AHEAD, _MOST_SCRATCH = 0.02, 128
 
 
 @dataclass(eq=False, slots=True)
@@ -36,6 +42,7 @@ class _Node:
         depth: tokens from below the root down to this one.
         cell: of the calibration, for the edge that leads here.
         sees: scratch rows of its ancestors and, once it was run, its own.
+        ran: it was: what may follow it is known.
     """
 
     token: int
@@ -44,6 +51,7 @@ class _Node:
     depth: int
     cell: int
     sees: list[int]
+    ran: bool = False
 
     def branch(self) -> list[int]:
         """Tokens from below the root down to this one."""
@@ -58,25 +66,34 @@ class ModelDrafter:
     where the next level promises less than `TreeBudget.least_gain`, which is judged by what the
     last one brought and how levels have compared so far.
 
+    Where the text has come by a node that was run and is no longer in the way of it, because it was
+    not proposed or `ahead` has run it, the next draft begins with what lies below that node.
+
     Args:
         calls: to a smaller model of the same vocabulary, or to a part of the target.
         calibration: acceptance by what the draft says of an edge. Under sampling that is its lead
             over its siblings in perturbed scores (`ranking`): another calibration.
 
     Attributes:
-        fed: rows of each call of the last `draft` that fed text.
+        fed: rows of each call of the last `draft` that fed text; none where the text's last token
+            had been run already.
         levels: rows of each of its further calls.
     """
 
     _sampler: Sampler  # from `begin` on
+    _alone: bool  # the target is not to work at the same time: a device has failed
+    _lost: bool  # it has failed alone, too
+    _text: Sequence[int]  # of the last `draft`, as its budget
+    _budget: TreeBudget
 
     def __init__(self, calls: Calls, calibration: Calibration, name: str = "model") -> None:
         self.name = name
         self._calls = calls
         self._calibration = calibration
         self._text_end = _Node(-1, None, value=1.0, depth=0, cell=0, sees=list(calls.root))
-        self._nodes: list[_Node] = []
+        self._levels: list[list[_Node]] = []
         self._scratch = 0  # rows taken so far
+        self._reached = 0  # tokens of the text that the nodes continue
         self._yield = _FIRST_YIELD
         self.fed: list[int] = []
         self.levels: list[int] = []
@@ -84,114 +101,193 @@ class ModelDrafter:
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`."""
         self._sampler = sampler
-        self._calls.begin(sampler)
+        self._alone = self._lost = False
+        self._start_over()
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. Empty where the text has outgrown the draft's context."""
+        """See `Drafter`. Empty where the text has outgrown the draft's context, or it failed."""
         depth = min(budget.max_depth, self._calls.room(len(text)))
-        self._nodes, self.fed, self.levels = [], [], []
-        if budget.max_nodes >= 1 and depth >= 1:
-            self._grow(text, budget, depth)
-        return self._proposal(budget)
+        self._text, self._budget = text, budget
+        if self._reached != len(text):  # others have drafted since
+            self._levels = []
+        self.fed, self.levels = [], []
+        if self._lost or budget.max_nodes < 1 or depth < 1:
+            return Proposal()
+        proposal = Proposal(begun=bool(self._levels))
+        try:
+            self._grow(depth)
+        except DeviceError as error:
+            self._give_up(error)
+            return Proposal()
+        self._add_best(proposal, depth)
+        return proposal
+
+    def ahead(self) -> bool:
+        """See `Drafter`: run the nodes that the text most likely comes by, proposed or not.
+
+        A node's value is the probability of just that, whether the verification under way accepts
+        the node, ends at its parent, or a later one comes by.
+        """
+        if self._alone or not self._calls.apart or self._scratch >= _MOST_SCRATCH:
+            return False
+        best: list[_Node] = []
+        for level in self._levels[: self._calls.room(len(self._text)) - 1]:
+            fresh = [node for node in level if not node.ran and node.value >= _LEAST_AHEAD]
+            fresh.sort(key=_value, reverse=True)
+            best = max(best, fresh[: self._budget.width], key=_worth)
+        if not best:
+            return False
+        try:
+            self._run(best)
+        except DeviceError as error:
+            _log.warning("%s: drafts no longer go on while the target works", error)
+            self._alone = True
+            self._start_over()
+        return not self._alone
 
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`: nodes that were run and became text are kept, the others forgotten.
 
         The verdict's tokens are followed in the own nodes, whether or not those were verified.
         """
-        node, last = self._text_end, len(verdict.tokens) - 1
-        kept = node.sees
-        for place, token in enumerate(verdict.tokens):
+        node, followed = self._text_end, 0
+        for token, level in zip(verdict.tokens, self._levels, strict=False):
             accepted = None
-            for child in self._nodes:
+            for child in level:
                 if child.parent is node:
                     self._calibration.observe(child.cell, child.token == token)
                     if child.token == token:
                         accepted = child
             if accepted is None:
                 break
-            node = accepted
-            if place < last:  # the last token is pending, and fed by the next draft
-                kept = node.sees
-        self._calls.keep(kept)
-        self._nodes = []
+            node, followed = accepted, followed + 1
+        arrived = followed == len(verdict.tokens) and node.ran and self._calls.apart
+        # A last token that was not run is pending, and fed by the next draft.
+        self._calls.keep(node.sees, self._go_on_from(node) if arrived else ())
+        if not arrived:
+            self._levels = []
+        self._reached = len(self._text) + len(verdict.tokens)
 
-    def _grow(self, text: Sequence[int], budget: TreeBudget, depth: int) -> None:
-        candidates, self.fed = self._calls.feed(text)
-        self._scratch = len(self._calls.root)
-        level = self._children(candidates, [self._text_end], text, budget)
-        self._nodes += level
-        for _ in range(1, depth):
-            parents, net = self._best(level, budget)
-            if not parents or net * self._yield < budget.least_gain:
+    def _start_over(self) -> None:
+        """Forget what was run: the next draft feeds the whole text."""
+        self._levels, self._scratch = [], 0
+        self._calls.begin(self._sampler)
+
+    def _give_up(self, error: DeviceError) -> None:
+        """Draft no more in this text, which goes on without."""
+        if not self._alone:
+            _log.warning("%s: the text goes on without drafts by %s", error, self.name)
+        self._alone = self._lost = True
+        self._start_over()
+
+    def _go_on_from(self, root: _Node) -> list[int]:
+        """Forget all nodes but those below one, to which the text has come.
+
+        Returns:
+            The scratch rows of those that were run, ascending; they are to be the first.
+        """
+        kept, inside = list[list[_Node]](), {id(root)}
+        for level in self._levels[root.depth :]:
+            below = [node for node in level if id(node.parent) in inside]
+            inside |= {id(node) for node in below}
+            kept.append(below)
+        nodes = [node for level in kept for node in level]
+        rows = sorted(node.sees[-1] for node in nodes if node.ran)
+        numbers = {row: number for number, row in enumerate(rows)}
+        share = 1 / root.value if root.value else 0.0
+        for node in nodes:
+            if node.parent is root:
+                node.parent = self._text_end
+            node.depth -= root.depth
+            node.value = min(node.value * share, 1.0)
+            node.sees = [numbers[row] for row in node.sees[root.depth :]]
+        self._levels, self._scratch = kept, len(rows)
+        return rows
+
+    def _grow(self, depth: int) -> None:
+        if not self._levels:
+            candidates, self.fed = self._calls.feed(self._text)
+            self._scratch = len(self._calls.root)
+            self._add_children([self._text_end], candidates)
+        for level in range(depth - 1):
+            parents, net = self._best(level, depth)
+            if not parents or net * self._yield < self._budget.least_gain:
                 break
-            self.levels.append(len(parents))
-            level = self._children(self._run(parents), parents, text, budget)
-            self._nodes += level
+            fresh = [node for node in parents if not node.ran]
+            if fresh:
+                self.levels.append(len(fresh))
+                self._run(fresh)
             if net > 0:
-                further = min(self._best(level, budget)[1] / net, 1.0)
+                further = min(self._best(level + 1, depth)[1] / net, 1.0)
                 self._yield += (further - self._yield) * _YIELD_WEIGHT
 
-    def _children(
-        self, candidates: Candidates, parents: list[_Node], text: Sequence[int], budget: TreeBudget
-    ) -> list[_Node]:
-        """The best children of each node of a level."""
-        sampler = self._sampler
+    def _add_children(self, parents: list[_Node], candidates: Candidates) -> None:
+        """The best children of nodes of one level."""
+        sampler, text, depth = self._sampler, self._text, parents[0].depth
         contexts = [[*text, *p.branch()] for p in parents] if sampler.reads_context else ()
-        depth = parents[0].depth
-        rankings = rank(sampler, candidates, len(text) + depth, contexts, budget.width)
-        acceptance, nodes = self._calibration.acceptance, []
+        rankings = rank(sampler, candidates, len(text) + depth, contexts, self._budget.width)
+        acceptance, children = self._calibration.acceptance, []
         row = min(depth, _DEPTHS - 1) * _RANKS
         for parent, (tokens, edges) in zip(parents, rankings, strict=True):
             for place, (token, edge) in enumerate(zip(tokens, edges, strict=True)):
                 cell = _VALUES(edge) * _RANKS * _DEPTHS + row + min(place, _RANKS - 1)
                 value = parent.value * acceptance(cell, edge)
-                nodes.append(_Node(token, parent, value, depth + 1, cell, parent.sees))
-        return nodes
+                children.append(_Node(token, parent, value, depth + 1, cell, parent.sees))
+        if depth == len(self._levels):
+            self._levels.append([])
+        self._levels[depth] += children
 
-    def _best(self, level: list[_Node], budget: TreeBudget) -> tuple[list[_Node], float]:
+    def _best(self, level: int, depth: int) -> tuple[list[_Node], float]:
         """The nodes of a level to expand, and what they are worth beyond the rows they cost."""
-        bar = budget.least_value
-        if len(self._nodes) >= budget.max_nodes:  # children can only enter with more than this
-            bar = max(bar, sorted([node.value for node in self._nodes])[-budget.max_nodes])
-        best = [node for node in level if node.value > bar]
+        budget, reachable = self._budget, self._levels[:depth]
+        bar, values = budget.least_value, [node.value for each in reachable for node in each]
+        if len(values) >= budget.max_nodes:  # children can only enter with more than this
+            bar = max(bar, sorted(values)[-budget.max_nodes])
+        best = [node for node in reachable[level] if node.value > bar]
         best.sort(key=_value, reverse=True)
         del best[budget.width :]
         return best, sum([node.value - budget.least_value for node in best])
 
-    def _run(self, level: list[_Node]) -> Candidates:
+    def _run(self, nodes: list[_Node]) -> None:
+        """Run nodes of one level, and add their children."""
         scratch, root = self._scratch, len(self._calls.root)
-        self._scratch = width = scratch + len(level)
-        parents = [node.sees[-1] if node.sees else START for node in level]
-        mask = bytearray(len(level) * width)
-        for row, node in enumerate(level):
+        self._scratch = width = scratch + len(nodes)
+        parents = [node.sees[-1] if node.sees else START for node in nodes]
+        mask = bytearray(len(nodes) * width)
+        for row, node in enumerate(nodes):
+            node.ran = True
             node.sees = [*node.sees, scratch + row]
             for seen in node.sees:
                 mask[row * width + seen] = True
         # The first level stands right behind the committed rows, or behind the root's own.
-        depth = level[0].depth - 1 + root
-        return self._calls.level(
+        depth = nodes[0].depth - 1 + root
+        candidates = self._calls.level(
             Rows(
-                [node.token for node in level],
-                [depth] * len(level),
-                np.frombuffer(mask, np.bool_).reshape(len(level), width),
+                [node.token for node in nodes],
+                [depth] * len(nodes),
+                np.frombuffer(mask, np.bool_).reshape(len(nodes), width),
                 parents,
             )
         )
+        self._add_children(nodes, candidates)
 
-    def _proposal(self, budget: TreeBudget) -> Proposal:
-        """The best nodes of all levels."""
-        best = sorted(self._nodes, key=_value, reverse=True)[: budget.max_nodes]
+    def _add_best(self, proposal: Proposal, depth: int) -> None:
+        """The best nodes of all levels but those below `depth`."""
+        nodes = [node for level in self._levels[:depth] for node in level]
+        best = sorted(nodes, key=_value, reverse=True)[: self._budget.max_nodes]
         best.sort(key=_depth)  # stable: siblings stay in the order of their values
-        proposal, number = Proposal(), {id(self._text_end): ROOT}
+        number = {id(self._text_end): ROOT}
         for node in best:
             parent = number[id(node.parent)]
             number[id(node)] = proposal.add(parent, node.token, node.value, self.name)
-        return proposal
 
 
 def _value(node: _Node) -> float:
     return node.value
+
+
+def _worth(nodes: list[_Node]) -> float:
+    return sum([node.value for node in nodes])
 
 
 def _depth(node: _Node) -> int:

@@ -24,5 +24,9 @@ class NoDrafter:
         """See `Drafter`."""
         return Proposal()
 
+    def ahead(self) -> bool:
+        """See `Drafter`: there is nothing to do."""
+        return False
+
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`."""

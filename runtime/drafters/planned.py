@@ -83,6 +83,10 @@ class PlannedDrafter:
         self._drafted = time.perf_counter()
         return chosen
 
+    def ahead(self) -> bool:
+        """See `Drafter`."""
+        return any(source.ahead() for source in self._sources)
+
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`."""
         verified = time.perf_counter()

@@ -79,6 +79,10 @@ class RecyclingDrafter:
             if rank + 1 < budget.width:
                 self._wait(waiting, proposal, parent, rank + 1, budget)
 
+    def ahead(self) -> bool:
+        """See `Drafter`: there is nothing to do."""
+        return False
+
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`."""
         previous, token = self._last

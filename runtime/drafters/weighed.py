@@ -83,6 +83,10 @@ class WeighedSource(ABC, Generic[Drafter_co]):
         """What a level costs, where levels are calls."""
         return 0.0
 
+    def ahead(self) -> bool:
+        """See `Drafter`; only who was asked has something to go on from."""
+        return self.asked and self._drafter.ahead()
+
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`; scores the source if it was asked, whosever nodes were verified."""
         if self.asked:
@@ -170,12 +174,12 @@ class WeighedModel(WeighedSource[ModelDrafter]):
         fed, calls = self._drafter.fed, [*self._drafter.fed, *self._drafter.levels]
         parts = [self._curve.seconds(rows, capacity) for rows in calls]
         self.seconds, self.once = sum(parts), 0.0
-        if parts:
+        if fed:
             # The prompt, or text that others drafted, is fed once.
             usual = self._curve.seconds(min(budget.width, fed[0]), capacity)
             self.once = sum(parts[: len(fed)]) - usual
-            for rows, part in zip(calls, parts, strict=True):
-                self._curve.observe(rows, capacity, part * self.spent / self.seconds)
+        for rows, part in zip(calls, parts, strict=True):
+            self._curve.observe(rows, capacity, part * self.spent / self.seconds)
 
     def _learn_cost(self, learning: float) -> None:
         """The calls are nearly all of it, and corrected the curve."""

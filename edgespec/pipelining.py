@@ -1,0 +1,61 @@
+"""The pipeline that texts of a loaded bundle go through."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from edgespec.bundle import DRAFT, TARGET, Bundle
+from edgespec.errors import InputError
+from edgespec.runtime import profiles
+from edgespec.runtime.corun import slowdown
+from edgespec.runtime.drafters import Drafter
+from edgespec.runtime.engines import Engines
+from edgespec.runtime.model import Runner
+from edgespec.runtime.pipelines import Overlap, Payoff, Serial
+from edgespec.runtime.profiles import Pairing
+from edgespec.runtime.selection import Loaded
+
+_log = logging.getLogger(__name__)
+
+Pipelines = Callable[[Runner, Drafter], Serial]
+"""Makes the pipeline of one text."""
+
+
+def pipelines(asked: str, bundle: Bundle, loaded: Mapping[str, Loaded], threads: int) -> Pipelines:
+    """What was asked for; `auto`: overlap where two devices take part and it pays.
+
+    Args:
+        asked: one of `PIPELINES`.
+        bundle: what was loaded.
+        loaded: its roles.
+        threads: for each engine's operators.
+
+    Raises:
+        InputError: if overlap is asked for and there is no draft model.
+    """
+    if asked == "overlap":
+        if DRAFT not in loaded:
+            raise InputError(
+                f"pipeline is 'overlap', and {bundle.path} has no draft model in use: "
+                "export it with --draft and draft with model or auto, or use another pipeline"
+            )
+        return Overlap
+    if asked == "serial" or DRAFT not in loaded:
+        return Serial
+    target, draft = loaded[TARGET], loaded[DRAFT]
+    if _processors(target.engines) & _processors(draft.engines):
+        return Serial
+    engines = (*target.engines, *draft.engines)
+    pairing = profiles.recall_pairing(bundle, engines, threads)
+    if pairing is None:
+        pairing = Pairing(slowdown(target.model, draft.model))
+        profiles.remember_pairing(bundle, engines, threads, pairing)
+    _log.info("the target's passes take %.2f times as long beside drafts", pairing.slowdown)
+    return partial(Overlap, payoff=Payoff(pairing.slowdown))
+
+
+def _processors(engines: Engines) -> set[str]:
+    """What computes: all engines on the CPU share it."""
+    return {"cpu" if each.name.endswith(":cpu") else each.name for each in engines}
