@@ -4,9 +4,9 @@
 
 For bundles of one target with skip sets (`edgespec export --layer-skip`); the first may have none.
 First, a draft's call and the verification behind a chain, which takes over what the draft's leading
-stages computed, against the same rows verified afresh. Then texts: chains of each set at the length
-that its score promises most of, what `--draft layer-skip` and `--draft auto` choose, and plain
-decoding, in turns. All are compared with plain decoding by the first bundle.
+stages computed, against one that computes all rows afresh. Then texts: chains of each set, what
+`--draft layer-skip` and `--draft auto` choose, and plain decoding, in turns. All are compared with
+plain decoding by the first bundle.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -70,16 +71,22 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """How texts are made: by a source of edgespec's, or in chains of one skip set."""
+    """How texts are made: by a source of edgespec's, or in chains of one skip set.
+
+    Attributes:
+        chain: drafted tokens of a round with that set.
+    """
 
     part: Part
     name: str
     skip: SkipSet | None = None
+    chain: int = 0
 
     @property
-    def chain(self) -> int:
-        """Drafted tokens of a round."""
-        return (self.skip and self.skip.score and self.skip.score.chain) or _CHAIN
+    def path(self) -> Stages:
+        """The stages that the set keeps."""
+        assert self.skip is not None
+        return Stages.without(self.part.bundle.target, self.skip.skipped)
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,8 @@ class Text:
 def main() -> None:
     arguments = _parse_arguments()
     parts = [_load(bundles.load(path), arguments) for path in arguments.bundles]
-    savings = [line for part in parts for line in _savings(part, arguments.rounds)]
-    header = ["bundle", "left out", "stages kept", "leading", "call ms", "rows", "pass ms"]
+    savings = [line for part in parts for line in _savings(part, arguments)]
+    header = ["bundle", "left out", "stages kept", "leading", "call ms", "rows", "afresh ms"]
     print_table([*header, "behind ms", "saved"], [list(line.values()) for line in savings])
     print()
     texts = _texts(parts, arguments)
@@ -121,47 +128,52 @@ def _load(bundle: Bundle, arguments: argparse.Namespace) -> Part:
     return Part(bundle, load_models(bundle, dict.fromkeys(roles, place), costs=True))
 
 
-def _savings(part: Part, rounds: int) -> list[dict[str, object]]:
-    """Median milliseconds of a draft's calls, and of passes with and without what they left."""
-    bundle = part.bundle
-    tokens = Tokenizer.from_folder(bundle.path).encode("\n\n".join(PYTHON))
+def _skip_ways(part: Part, asked: int | None) -> list[Way]:
+    """Each set in chains of the length asked for, or else of what its score promises most of."""
+    promised = [
+        (each, each.score.chain if each.score else _CHAIN)
+        for each in part.bundle.manifest.skip_sets
+    ]
+    return [Way(part, f"skip {each.name}", each, asked or chain) for each, chain in promised]
+
+
+def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Median milliseconds of a draft's call, and of the verification behind a chain.
+
+    That one takes over what the draft computed (behind) or does not (afresh), in turns. Either way
+    it follows the draft's calls of one row, so that both pay for the change of shape.
+    """
+    tokens = Tokenizer.from_folder(part.bundle.path).encode("\n\n".join(PYTHON))
     runner = Runner(part.loaded[TARGET].model)
     runner.prefill(tokens[:200])
-    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
-    ways = [Way(part, each.name, each) for each in bundle.manifest.skip_sets]
-    for turn in range(_WARM_UP + rounds):
-        for way in ways:
-            assert way.skip is not None
-            path, n = Stages.without(bundle.target, way.skip.skipped), way.chain
-            rows = _chain(tokens[200 : 201 + n])
+    samples: dict[tuple[Way, str], list[float]] = defaultdict(list)
+    ways = _skip_ways(part, arguments.chain)
+    for turn in range(_WARM_UP + arguments.rounds):
+        for way, kind in product(ways, ("behind", "afresh")):
+            rows = _chain(tokens[200 : 201 + way.chain])
             begin = time.perf_counter()
-            runner.draft(_chain_row(rows, 0), path)
-            call = time.perf_counter()
-            for depth in range(1, n):
-                runner.draft(_chain_row(rows, depth), path)
-            drafted = time.perf_counter()
+            runner.draft(_chain_row(rows, 0), way.path)
+            call = time.perf_counter() - begin
+            for depth in range(1, way.chain):
+                runner.draft(_chain_row(rows, depth), way.path)
+            if kind == "afresh":
+                runner.forget_scratch()
+            begin = time.perf_counter()
             runner.verify(rows)
-            behind = time.perf_counter()
+            seconds = time.perf_counter() - begin
             runner.forget_scratch()
-            runner.verify(rows)  # the first pass pays for the change of shape
-            middle = time.perf_counter()
-            runner.verify(rows)
             if turn >= _WARM_UP:
-                afresh = time.perf_counter() - middle
-                samples[way.name, "call"].append(call - begin)
-                samples[way.name, "behind"].append(behind - drafted)
-                samples[way.name, "afresh"].append(afresh)
+                samples[way, "call"].append(call)
+                samples[way, kind].append(seconds)
     table = []
-    for way in ways:
-        assert way.skip is not None
-        stages = Stages.without(bundle.target, way.skip.skipped)
-        call, behind, afresh = (
-            round(median(samples[way.name, kind]) * 1e3, 2) for kind in ("call", "behind", "afresh")
+    for way, skip_set in zip(ways, part.bundle.manifest.skip_sets, strict=True):
+        call, afresh, behind = (
+            round(median(samples[way, kind]) * 1e3, 2) for kind in ("call", "afresh", "behind")
         )
         table.append(
             {
-                "bundle": part.name, "set": way.name,
-                "kept": len(stages.stages), "leading": stages.exact,
+                "bundle": part.name, "set": skip_set.name,
+                "kept": len(way.path.stages), "leading": way.path.exact,
                 "call_ms": call, "rows": way.chain + 1, "afresh_ms": afresh, "behind_ms": behind,
                 "saved": round(1 - behind / afresh, 3),
             }
@@ -183,9 +195,9 @@ def _chain_row(rows: Rows, depth: int) -> Rows:
 def _texts(parts: Sequence[Part], arguments: argparse.Namespace) -> dict[Way, dict[Request, Text]]:
     ways = []
     for part in parts:
-        sets = part.bundle.manifest.skip_sets
-        ways += [Way(part, "none"), *(Way(part, f"skip {each.name}", each) for each in sets)]
-        ways += [Way(part, name) for name in ("layer-skip", "auto") if sets]
+        skips = _skip_ways(part, arguments.chain)
+        ways += [Way(part, "none"), *skips]
+        ways += [Way(part, name) for name in ("layer-skip", "auto") if skips]
     requests = [
         Request(prompt, temperature, seed, arguments.new_tokens)
         for temperature in _TEMPERATURES
@@ -225,7 +237,7 @@ def _text(way: Way, request: Request) -> Text:
 def _drafter(way: Way, runner: Runner, sampled: bool) -> tuple[Drafter, TreeBudget]:
     bundle = way.part.bundle
     if way.skip is not None:
-        calls = SkipCalls(runner, Stages.without(bundle.target, way.skip.skipped))
+        calls = SkipCalls(runner, way.path)
         return ModelDrafter(calls, Calibration()), TreeBudget(way.chain, way.chain, 1)
     if way.name == "none":
         return NoDrafter(), TreeBudget(0, 0, 1)
@@ -283,6 +295,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=count, default=4, help="of each kind (default 4)")
     parser.add_argument("--new-tokens", type=count, default=64, help="of a text (default 64)")
     parser.add_argument("--rounds", type=count, default=10, help="the median counts (default 10)")
+    parser.add_argument(
+        "--chain", type=count, metavar="N",
+        help="drafted tokens of a round (default: what each set's score promises most of)",
+    )  # fmt: skip
     add_threads(parser)
     return parser.parse_args()
 
