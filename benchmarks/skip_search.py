@@ -104,7 +104,7 @@ class _Comparison:
         costs = setting.probe(trial)
         self.engine, self.plain, self.call = setting.engine.name, 1 / costs.plain(0), costs.call
         evaluator = Evaluator(trial.gated, setting.engine, arguments.threads)
-        text = setting.calibrate(trial, evaluator, costs)
+        text = setting.trial_text(trial, evaluator, costs)
         judge, self._held_out = (
             setting.problem(trial, evaluator, costs, part)
             for part in (text.searched, text.held_out)

@@ -52,7 +52,7 @@ class SkipScore:
     """What a skip set promised where the bundle was made.
 
     Attributes:
-        agreement: share of the calibration text's positions at which the draft's likeliest token
+        agreement: share of the positions of a text at which the draft's likeliest token
             was the target's.
         draft_cost: seconds of a draft's call over those of the whole model's, for one row.
         chain: drafted tokens of a round at which it promised most.

@@ -1,4 +1,4 @@
-"""The search for skip sets at export: calibration text, measurements and the search, put together.
+"""The search for skip sets at export: text, measurements and the search, put together.
 
 `export` knows how to search and how to write a target that can be tried; here it meets `runtime`,
 which runs what was written. See docs/layer-skip.md.
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.bundle import SkipSet
-from edgespec.calibration import PASSAGES, PIECE, openings, pieces_of, read_text
 from edgespec.errors import InputError
 from edgespec.export.skip_costs import Agreements, PassCosts, probe_cuts, score
 from edgespec.export.skip_search import Problem, Tried, choose, search
@@ -23,6 +22,7 @@ from edgespec.fitting import default_threads
 from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial import Evaluator, Text, measure_stages
+from edgespec.trial_text import PASSAGES, PIECE, openings, pieces_of, read_text
 
 DEFAULT_BUDGET = 60.0
 """Seconds."""
@@ -75,8 +75,8 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Text that a target has read.
+class TrialText:
+    """What skip sets are tried on, as the target has read it.
 
     Attributes:
         searched: what sets are tried on.
@@ -123,14 +123,14 @@ class LayerSkipSearch:
             return given
         costs = self.probe(trial)
         evaluator = Evaluator(trial.gated, self.engine, self._threads)
-        calibration = self.calibrate(trial, evaluator, costs)
+        text = self.trial_text(trial, evaluator, costs)
         if given:
             sets, tried = [each.skipped for each in given], len(given)
         else:
-            found, kept = self._search(trial, evaluator, costs, calibration)
+            found, kept = self._search(trial, evaluator, costs, text)
             sets, tried = [each.skipped for each in kept], len(found)
-        agreements = [evaluator.agreements(calibration.held_out, each) for each in sets]
-        del evaluator, calibration  # before the stages come
+        agreements = [evaluator.agreements(text.held_out, each) for each in sets]
+        del evaluator, text  # before the stages come
         scored = self._score(trial, costs, sets, agreements)
         self.summary = self._summarize(scored, tried)
         return tuple(scored)
@@ -154,7 +154,7 @@ class LayerSkipSearch:
         self._engines = [fastest]
         return costs
 
-    def calibrate(self, trial: Trial, evaluator: Evaluator, costs: PassCosts) -> Calibration:
+    def trial_text(self, trial: Trial, evaluator: Evaluator, costs: PassCosts) -> TrialText:
         """Have text, as much as there is time for, and read it.
 
         Raises:
@@ -171,7 +171,7 @@ class LayerSkipSearch:
         if len(pieces) >= 2 * _FEWEST_PIECES:
             held_out = evaluator.read(pieces[1::2])
         self._check_surprise(text, trial.gated.target.vocab_size)
-        return Calibration(text, held_out, seconds)
+        return TrialText(text, held_out, seconds)
 
     def problem(self, trial: Trial, evaluator: Evaluator, costs: PassCosts, text: Text) -> Problem:
         """What is searched."""
@@ -197,7 +197,7 @@ class LayerSkipSearch:
         # The openings are short: what takes time is a call for each token behind them.
         making = (PIECE - _OPENING) * costs.whole(min(count, costs.rows[-1]))
         if making > _MAKING * options.budget:
-            _log.info("calibrating on our own text: the model's would take %.0f s", making)
+            _log.info("trying sets on our own text: the model's would take %.0f s", making)
             return pieces_of("\n".join(PASSAGES), tokenizer, count, "the built-in text")
         banned = sorted(
             {*role.eos_ids, *tokenizer.special_ids, *range(tokenizer.vocab_size, role.vocab_size)}
@@ -216,13 +216,13 @@ class LayerSkipSearch:
             )  # fmt: skip
 
     def _search(
-        self, trial: Trial, evaluator: Evaluator, costs: PassCosts, calibration: Calibration
+        self, trial: Trial, evaluator: Evaluator, costs: PassCosts, text: TrialText
     ) -> tuple[list[Tried], list[Tried]]:
         """All sets that were tried, and those to keep."""
-        options, text = self._options, calibration.searched
-        problem = self.problem(trial, evaluator, costs, text)
+        options = self._options
+        problem = self.problem(trial, evaluator, costs, text.searched)
         left = _SEARCHING * options.budget - (time.perf_counter() - self._begin)
-        fitting = int(left / (calibration.piece_seconds * len(text.pieces)))
+        fitting = int(left / (text.piece_seconds * len(text.searched.pieces)))
         evaluations = options.evaluations or min(max(fitting, 1), _MOST)
 
         def go_on(done: int, total: int) -> bool:

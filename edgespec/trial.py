@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle import TARGET, Bundle, Role
-from edgespec.calibration import WARM_UP, Opening
 from edgespec.export.skip_costs import Agreements, StageTimes
 from edgespec.runtime.engines import Array, Cache, Engine, Executable, StageOutputs
 from edgespec.runtime.feeds import START, Feeds, Rows
 from edgespec.runtime.model import Model, Runner
+from edgespec.trial_text import WARM_UP, Opening
 
 Tokens = npt.NDArray[np.int64]
 

@@ -12,7 +12,6 @@ from parity import SAME, distance, made
 
 from edgespec import bundle as bundles
 from edgespec import sublayers
-from edgespec.calibration import PIECE, WARM_UP, openings, pieces_of, read_text
 from edgespec.errors import ExportError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, engine
@@ -22,6 +21,7 @@ from edgespec.runtime.paths import Path
 from edgespec.runtime.text import Tokenizer
 from edgespec.skipping import LayerSkipSearch, SearchOptions
 from edgespec.trial import DRAFTED_ROWS, TIMED_ROWS, Evaluator, measure_stages
+from edgespec.trial_text import PIECE, WARM_UP, openings, pieces_of, read_text
 
 LAYERS = 4
 SETS = ("1a", "1m,2a", "2", "1-3", "3")
@@ -156,7 +156,7 @@ def test_stages_are_timed(tried):
     assert times.host > 0
 
 
-# Calibration text
+# Text to try sets on
 
 
 @pytest.fixture(scope="module")
