@@ -74,13 +74,18 @@ class Way:
     """How texts are made: by a source of edgespec's, or in chains of one skip set.
 
     Attributes:
-        chain: drafted tokens of a round with that set.
+        asked: drafted tokens of a round with that set; None: what its score promises most of.
     """
 
     part: Part
     name: str
     skip: SkipSet | None = None
-    chain: int = 0
+    asked: int | None = None
+
+    def chain(self, sampled: bool) -> int:
+        """Drafted tokens of a round with the set."""
+        score = self.skip and self.skip.score
+        return self.asked or (score.promise(sampled).chain if score else _CHAIN)
 
     @property
     def path(self) -> Stages:
@@ -128,15 +133,6 @@ def _load(bundle: Bundle, arguments: argparse.Namespace) -> Part:
     return Part(bundle, load_models(bundle, dict.fromkeys(roles, place), costs=True))
 
 
-def _skip_ways(part: Part, asked: int | None) -> list[Way]:
-    """Each set in chains of the length asked for, or else of what its score promises most of."""
-    promised = [
-        (each, each.score.chain if each.score else _CHAIN)
-        for each in part.bundle.manifest.skip_sets
-    ]
-    return [Way(part, f"skip {each.name}", each, asked or chain) for each, chain in promised]
-
-
 def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Median milliseconds of a draft's call, and of the verification behind a chain.
 
@@ -147,14 +143,16 @@ def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object
     runner = Runner(part.loaded[TARGET].model)
     runner.prefill(tokens[:200])
     samples: dict[tuple[Way, str], list[float]] = defaultdict(list)
-    ways = _skip_ways(part, arguments.chain)
+    skip_sets = part.bundle.manifest.skip_sets
+    ways = [Way(part, each.name, each, arguments.chain) for each in skip_sets]
     for turn in range(_WARM_UP + arguments.rounds):
         for way, kind in product(ways, ("behind", "afresh")):
-            rows = _chain(tokens[200 : 201 + way.chain])
+            n = way.chain(sampled=False)
+            rows = _chain(tokens[200 : 201 + n])
             begin = time.perf_counter()
             runner.draft(_chain_row(rows, 0), way.path)
             call = time.perf_counter() - begin
-            for depth in range(1, way.chain):
+            for depth in range(1, n):
                 runner.draft(_chain_row(rows, depth), way.path)
             if kind == "afresh":
                 runner.forget_scratch()
@@ -166,16 +164,16 @@ def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object
                 samples[way, "call"].append(call)
                 samples[way, kind].append(seconds)
     table = []
-    for way, skip_set in zip(ways, part.bundle.manifest.skip_sets, strict=True):
+    for way in ways:
         call, afresh, behind = (
             round(median(samples[way, kind]) * 1e3, 2) for kind in ("call", "afresh", "behind")
         )
         table.append(
             {
-                "bundle": part.name, "set": skip_set.name,
+                "bundle": part.name, "set": way.name,
                 "kept": len(way.path.stages), "leading": way.path.exact,
-                "call_ms": call, "rows": way.chain + 1, "afresh_ms": afresh, "behind_ms": behind,
-                "saved": round(1 - behind / afresh, 3),
+                "call_ms": call, "rows": way.chain(sampled=False) + 1,
+                "afresh_ms": afresh, "behind_ms": behind, "saved": round(1 - behind / afresh, 3),
             }
         )  # fmt: skip
     return table
@@ -195,9 +193,10 @@ def _chain_row(rows: Rows, depth: int) -> Rows:
 def _texts(parts: Sequence[Part], arguments: argparse.Namespace) -> dict[Way, dict[Request, Text]]:
     ways = []
     for part in parts:
-        skips = _skip_ways(part, arguments.chain)
-        ways += [Way(part, "none"), *skips]
-        ways += [Way(part, name) for name in ("layer-skip", "auto") if skips]
+        sets = part.bundle.manifest.skip_sets
+        ways.append(Way(part, "none"))
+        ways += [Way(part, f"skip {each.name}", each, arguments.chain) for each in sets]
+        ways += [Way(part, name) for name in ("layer-skip", "auto") if sets]
     requests = [
         Request(prompt, temperature, seed, arguments.new_tokens)
         for temperature in _TEMPERATURES
@@ -237,8 +236,8 @@ def _text(way: Way, request: Request) -> Text:
 def _drafter(way: Way, runner: Runner, sampled: bool) -> tuple[Drafter, TreeBudget]:
     bundle = way.part.bundle
     if way.skip is not None:
-        calls = SkipCalls(runner, way.path)
-        return ModelDrafter(calls, Calibration()), TreeBudget(way.chain, way.chain, 1)
+        calls, chain = SkipCalls(runner, way.path), way.chain(sampled)
+        return ModelDrafter(calls, Calibration()), TreeBudget(chain, chain, 1)
     if way.name == "none":
         return NoDrafter(), TreeBudget(0, 0, 1)
     learned = Experience(Successors(bundle.target.vocab_size))
@@ -249,41 +248,40 @@ def _drafter(way: Way, runner: Runner, sampled: bool) -> tuple[Drafter, TreeBudg
 def _speeds(
     texts: dict[Way, dict[Request, Text]], arguments: argparse.Namespace
 ) -> list[dict[str, object]]:
-    plain = next(iter(texts))
-    device = arguments.device
+    plain, device = next(iter(texts)), arguments.device
     path = str(plain.part.bundle.path)
     judge = Judge(Loading(path, "none", device, arguments.threads), device)
     lines = []
     for temperature in _TEMPERATURES:
-        base = _rate(texts[plain], temperature)
-        for way, made in texts.items():
-            rate = _rate(made, temperature)
+        expected = {r: text for r, text in texts[plain].items() if r.temperature == temperature}
+        sampled = temperature > 0
+        for way in texts:
+            made = {request: texts[way][request] for request in expected}
             score = way.skip and way.skip.score
-            promised = score.speedup if score else None
-            rounds = sum(t.rounds for r, t in made.items() if r.temperature == temperature)
-            tokens = sum(len(t.tokens) - 1 for r, t in made.items() if r.temperature == temperature)
             verdicts = [
                 "yes"
-                if text.tokens == texts[plain][request].tokens
-                else judge.verdict(request, texts[plain][request].tokens, text.tokens)
+                if text.tokens == expected[request].tokens
+                else judge.verdict(request, expected[request].tokens, text.tokens)
                 for request, text in made.items()
-                if request.temperature == temperature
             ]
+            tokens = sum(len(text.tokens) - 1 for text in made.values())
+            rounds = sum(text.rounds for text in made.values())
             lines.append(
                 {
                     "bundle": way.part.name, "temperature": temperature, "source": way.name,
-                    "chain": way.chain if way.skip else "-",
-                    "tokens_per_second": round(rate, 1), "to_plain": round(rate / base, 3),
-                    "promised": "-" if promised is None else round(promised, 3),
+                    "chain": way.chain(sampled) if way.skip else "-",
+                    "tokens_per_second": round(_rate(made), 1),
+                    "to_plain": round(_rate(made) / _rate(expected), 3),
+                    "promised": round(score.speedup(sampled), 3) if score else "-",
                     "accepted": round(tokens / rounds, 2), "equal": tally(verdicts),
                 }
             )  # fmt: skip
     return lines
 
 
-def _rate(made: dict[Request, Text], temperature: float) -> float:
-    """Tokens per second after the first, of all texts at a temperature."""
-    texts = [text for request, text in made.items() if request.temperature == temperature]
+def _rate(made: dict[Request, Text]) -> float:
+    """Tokens per second after the first of each text."""
+    texts = made.values()
     return sum(len(t.tokens) - 1 for t in texts) / sum(t.seconds for t in texts)
 
 

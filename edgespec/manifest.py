@@ -48,30 +48,56 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Promise:
+    """What a skip set promised on one kind of text.
+
+    Attributes:
+        agreement: share of the positions at which the draft's choice was the target's.
+        chain: drafted tokens of a round at which it promised most.
+        tokens_per_second: promised.
+    """
+
+    agreement: float
+    chain: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
 class SkipScore:
     """What a skip set promised where the bundle was made.
 
     Attributes:
-        agreement: share of the positions of a text at which the draft's likeliest token
-            was the target's.
         draft_cost: seconds of a draft's call over those of the whole model's, for one row.
-        chain: drafted tokens of a round at which it promised most.
-        tokens_per_second: promised.
         plain_tokens_per_second: of the same model without drafts, from the same measurement.
         engine: measured on.
+        greedy: promised of text that is decoded greedily.
+        sampled: promised of text that is sampled, at temperature 0.8.
     """
 
-    agreement: float
     draft_cost: float
-    chain: int
-    tokens_per_second: float
     plain_tokens_per_second: float
     engine: str
+    greedy: Promise
+    sampled: Promise
+
+    def promise(self, sampled: bool) -> Promise:
+        """Of the text's kind."""
+        return self.sampled if sampled else self.greedy
+
+    def speedup(self, sampled: bool) -> float:
+        """Over plain decoding; below 1 where that was faster."""
+        return self.promise(sampled).tokens_per_second / self.plain_tokens_per_second
 
     @property
-    def speedup(self) -> float:
-        """Over plain decoding; below 1 where that was faster."""
-        return self.tokens_per_second / self.plain_tokens_per_second
+    def pays(self) -> bool:
+        """Whether it promised more than plain decoding on any kind of text."""
+        return max(self.speedup(False), self.speedup(True)) > 1
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of tokens half of which are greedy and half sampled, by which sets are compared."""
+        seconds = 1 / self.greedy.tokens_per_second + 1 / self.sampled.tokens_per_second
+        return 2 / seconds
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from edgespec.fitting import default_threads
 from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial import Evaluator, Text, measure_stages
-from edgespec.trial_text import PASSAGES, PIECE, openings, pieces_of, read_text
+from edgespec.trial_text import PASSAGES, PIECE, Piece, openings, pieces_of, read_text
 
 DEFAULT_BUDGET = 60.0
 """Seconds."""
@@ -52,7 +52,7 @@ class SearchOptions:
         calibration: a text to try them on; None: what the model makes of a few openings.
         budget: seconds for all of it, more or less.
         evaluations: sets to try; None: as many as the budget has time for.
-        pieces: of text that each is tried on, of `PIECE` tokens; None: by the budget.
+        pieces: of text that each is tried on, of `PIECE` tokens, at least two; None: by the budget.
         seed: of everything random.
         engine: that runs and is measured; cpu: the faster one for verifications.
         threads: for its operators; None: the physical cores.
@@ -72,6 +72,11 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if not self.budget > 0:
             raise InputError(f"the layer-skip budget is {self.budget}: give seconds above 0")
+        if self.pieces is not None and self.pieces < _FEWEST_PIECES:
+            raise InputError(
+                f"pieces is {self.pieces}: give {_FEWEST_PIECES} or more, for a greedy and a "
+                "sampled one"
+            )
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,7 @@ class LayerSkipSearch:
         tokenizer: Tokenizer,
         costs: PassCosts,
         count: int,
-    ) -> list[list[int]]:
+    ) -> list[Piece]:
         """The user's text, the model's own, or if that takes too long, ours."""
         options, role = self._options, trial.gated.target
         if self._given_text is not None:
@@ -253,21 +258,22 @@ class LayerSkipSearch:
 
     def _summarize(self, sets: Sequence[SkipSet], tried: int) -> str:
         seconds = time.perf_counter() - self._begin
-        best = sets[0]
-        assert best.score is not None
+        name, score = sets[0].name, sets[0].score
+        assert score is not None
         speeds = (
-            f"{best.score.tokens_per_second:.1f} tokens/s against "
-            f"{best.score.plain_tokens_per_second:.1f} of plain decoding"
+            f"{score.greedy.tokens_per_second:.1f} tokens/s greedily and "
+            f"{score.sampled.tokens_per_second:.1f} sampled against "
+            f"{score.plain_tokens_per_second:.1f} of plain decoding"
         )
         start = f"layer-skip: {tried} sets tried in {seconds:.0f} s, {len(sets)} kept"
-        if best.score.speedup <= 1:
+        if not any(each.score and each.score.pays for each in sets):
             return (
-                f"{start}: none promises more than plain decoding, the best {best.name}: {speeds}; "
+                f"{start}: none promises more than plain decoding, the best {name}: {speeds}; "
                 "without --layer-skip the target is not cut and somewhat faster"
             )
         return (
-            f"{start}: {best.name} promises {speeds} ({best.score.engine}, "
-            f"agreement {best.score.agreement:.0%}, drafts of {best.score.chain})"
+            f"{start}: {name} promises {speeds} ({score.engine}, "
+            f"agreement {score.greedy.agreement:.0%} and {score.sampled.agreement:.0%})"
         )
 
 

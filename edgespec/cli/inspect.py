@@ -117,22 +117,24 @@ def _error(errors: dict[str, float]) -> str:
 
 def _skip_sets(bundle: Bundle) -> Table:
     """What layer-skip drafts leave out, and what was promised where the bundle was made."""
-    table = Table("layers left out", title="layer-skip drafts", title_justify="left")
-    for column in ("stages", "cost", "agreement", "drafts", "tokens/s", "plain"):
+    table = Table("left out", title="layer-skip drafts", title_justify="left")
+    for column in ("stages", "cost", "plain", "text", "agreement", "drafts", "tokens/s"):
         table.add_column(column, justify="right")
     stages = bundle.target.stages
     for each in bundle.manifest.skip_sets:
         left_out = set(each.skipped)
         run = sum(stage.start not in left_out for stage in stages)
         score = each.score
-        promised = ["not measured"] + [""] * 4
+        promised = ["not measured"] + [""] * 5
         if score is not None:
+            kinds = (score.greedy, score.sampled)
             promised = [
                 f"{score.draft_cost:.0%}",
-                f"{score.agreement:.0%}",
-                str(score.chain),
-                f"{score.tokens_per_second:.1f}",
                 f"{score.plain_tokens_per_second:.1f}",
+                "greedy\nsampled",
+                "\n".join(f"{kind.agreement:.0%}" for kind in kinds),
+                "\n".join(str(kind.chain) for kind in kinds),
+                "\n".join(f"{kind.tokens_per_second:.1f}" for kind in kinds),
             ]
         table.add_row(each.name, f"{run} of {len(stages)}", *promised)
     return table
