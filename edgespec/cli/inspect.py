@@ -117,8 +117,9 @@ def _error(errors: dict[str, float]) -> str:
 
 def _skip_sets(bundle: Bundle) -> Table:
     """What layer-skip drafts leave out, and what was promised where the bundle was made."""
-    table = Table("left out", title="layer-skip drafts", title_justify="left")
-    for column in ("stages", "cost", "plain", "text", "agreement", "drafts", "tokens/s"):
+    table = Table(title="layer-skip drafts", title_justify="left")
+    table.add_column("left out", overflow="fold")
+    for column in ("stages", "cost", "plain", "text", "agreed", "drafts", "tokens/s"):
         table.add_column(column, justify="right")
     stages = bundle.target.stages
     for each in bundle.manifest.skip_sets:
