@@ -114,7 +114,7 @@ class Evaluator:
     def _chosen(self, logits: Array, temperature: float, start: int) -> Tokens:
         """[n] choices behind n rows of logits, the noise being that of places from `start` on.
 
-        A draft ranks its tokens by the same rule, so that this is also what it would put first.
+        A draft ranks its likeliest tokens by the same rule: this is what it would put first.
         """
         choose = self._samplers[temperature].choose
         return np.array([choose(row, start + place, ()) for place, row in enumerate(logits)])
