@@ -4,9 +4,9 @@
 
 For bundles of one target with skip sets (`edgespec export --layer-skip`); the first may have none.
 First, a draft's call and the verification behind a chain, which takes over what the draft's leading
-stages computed, against the same rows verified afresh. Then texts: chains of each set at the length
-that its score promises most of, what `--draft layer-skip` and `--draft auto` choose, and plain
-decoding, in turns. All are compared with plain decoding by the first bundle.
+stages computed, against one that computes all rows afresh. Then texts: chains of each set, what
+`--draft layer-skip` and `--draft auto` choose, and plain decoding, in turns. All are compared with
+plain decoding by the first bundle.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -71,16 +72,27 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """How texts are made: by a source of edgespec's, or in chains of one skip set."""
+    """How texts are made: by a source of edgespec's, or in chains of one skip set.
+
+    Attributes:
+        asked: drafted tokens of a round with that set; None: what its score promises most of.
+    """
 
     part: Part
     name: str
     skip: SkipSet | None = None
+    asked: int | None = None
+
+    def chain(self, sampled: bool) -> int:
+        """Drafted tokens of a round with the set."""
+        score = self.skip and self.skip.score
+        return self.asked or (score.promise(sampled).chain if score else _CHAIN)
 
     @property
-    def chain(self) -> int:
-        """Drafted tokens of a round."""
-        return (self.skip and self.skip.score and self.skip.score.chain) or _CHAIN
+    def path(self) -> Stages:
+        """The stages that the set keeps."""
+        assert self.skip is not None
+        return Stages.without(self.part.bundle.target, self.skip.skipped)
 
 
 @dataclass(frozen=True)
@@ -95,8 +107,8 @@ class Text:
 def main() -> None:
     arguments = _parse_arguments()
     parts = [_load(bundles.load(path), arguments) for path in arguments.bundles]
-    savings = [line for part in parts for line in _savings(part, arguments.rounds)]
-    header = ["bundle", "left out", "stages kept", "leading", "call ms", "rows", "pass ms"]
+    savings = [line for part in parts for line in _savings(part, arguments)]
+    header = ["bundle", "left out", "stages kept", "leading", "call ms", "rows", "afresh ms"]
     print_table([*header, "behind ms", "saved"], [list(line.values()) for line in savings])
     print()
     texts = _texts(parts, arguments)
@@ -122,49 +134,47 @@ def _load(bundle: Bundle, arguments: argparse.Namespace) -> Part:
     return Part(bundle, load_models(bundle, dict.fromkeys(roles, place), costs=True))
 
 
-def _savings(part: Part, rounds: int) -> list[dict[str, object]]:
-    """Median milliseconds of a draft's calls, and of passes with and without what they left."""
-    bundle = part.bundle
-    tokens = Tokenizer.from_folder(bundle.path).encode("\n\n".join(PYTHON))
+def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Median milliseconds of a draft's call, and of the verification behind a chain.
+
+    That one takes over what the draft computed (behind) or does not (afresh), in turns. Either way
+    it follows the draft's calls of one row, so that both pay for the change of shape.
+    """
+    tokens = Tokenizer.from_folder(part.bundle.path).encode("\n\n".join(PYTHON))
     runner = Runner(part.loaded[TARGET].model)
     runner.prefill(tokens[:200])
-    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
-    ways = [Way(part, each.name, each) for each in bundle.manifest.skip_sets]
-    for turn in range(_WARM_UP + rounds):
-        for way in ways:
-            assert way.skip is not None
-            path, n = Stages.without(bundle.target, way.skip.skipped), way.chain
+    samples: dict[tuple[Way, str], list[float]] = defaultdict(list)
+    skip_sets = part.bundle.manifest.skip_sets
+    ways = [Way(part, each.name, each, arguments.chain) for each in skip_sets]
+    for turn in range(_WARM_UP + arguments.rounds):
+        for way, kind in product(ways, ("behind", "afresh")):
+            n = way.chain(sampled=False)
             rows = _chain(tokens[200 : 201 + n])
             begin = time.perf_counter()
-            runner.draft(_chain_row(rows, 0), path)
-            call = time.perf_counter()
+            runner.draft(_chain_row(rows, 0), way.path)
+            call = time.perf_counter() - begin
             for depth in range(1, n):
-                runner.draft(_chain_row(rows, depth), path)
-            drafted = time.perf_counter()
+                runner.draft(_chain_row(rows, depth), way.path)
+            if kind == "afresh":
+                runner.forget_scratch()
+            begin = time.perf_counter()
             runner.verify(rows)
-            behind = time.perf_counter()
+            seconds = time.perf_counter() - begin
             runner.forget_scratch()
-            runner.verify(rows)  # the first pass pays for the change of shape
-            middle = time.perf_counter()
-            runner.verify(rows)
             if turn >= _WARM_UP:
-                afresh = time.perf_counter() - middle
-                samples[way.name, "call"].append(call - begin)
-                samples[way.name, "behind"].append(behind - drafted)
-                samples[way.name, "afresh"].append(afresh)
+                samples[way, "call"].append(call)
+                samples[way, kind].append(seconds)
     table = []
     for way in ways:
-        assert way.skip is not None
-        stages = Stages.without(bundle.target, way.skip.skipped)
-        call, behind, afresh = (
-            round(median(samples[way.name, kind]) * 1e3, 2) for kind in ("call", "behind", "afresh")
+        call, afresh, behind = (
+            round(median(samples[way, kind]) * 1e3, 2) for kind in ("call", "afresh", "behind")
         )
         table.append(
             {
                 "bundle": part.name, "set": way.name,
-                "kept": len(stages.stages), "leading": stages.exact,
-                "call_ms": call, "rows": way.chain + 1, "afresh_ms": afresh, "behind_ms": behind,
-                "saved": round(1 - behind / afresh, 3),
+                "kept": len(way.path.stages), "leading": way.path.exact,
+                "call_ms": call, "rows": way.chain(sampled=False) + 1,
+                "afresh_ms": afresh, "behind_ms": behind, "saved": round(1 - behind / afresh, 3),
             }
         )  # fmt: skip
     return table
@@ -185,7 +195,8 @@ def _texts(parts: Sequence[Part], arguments: argparse.Namespace) -> dict[Way, di
     ways = []
     for part in parts:
         sets = part.bundle.manifest.skip_sets
-        ways += [Way(part, "none"), *(Way(part, f"skip {each.name}", each) for each in sets)]
+        ways.append(Way(part, "none"))
+        ways += [Way(part, f"skip {each.name}", each, arguments.chain) for each in sets]
         ways += [Way(part, name) for name in ("layer-skip", "auto") if sets]
     requests = [
         Request(prompt, temperature, seed, arguments.new_tokens)
@@ -226,8 +237,8 @@ def _text(way: Way, request: Request) -> Text:
 def _drafter(way: Way, runner: Runner, sampled: bool) -> tuple[Drafter, TreeBudget]:
     bundle = way.part.bundle
     if way.skip is not None:
-        calls = SkipCalls(runner, Stages.without(bundle.target, way.skip.skipped))
-        return ModelDrafter(calls, Calibration()), TreeBudget(way.chain, way.chain, 1)
+        calls, chain = SkipCalls(runner, way.path), way.chain(sampled)
+        return ModelDrafter(calls, Calibration()), TreeBudget(chain, chain, 1)
     if way.name == "none":
         return NoDrafter(), TreeBudget(0, 0, 1)
     learned = Experience(Successors(bundle.target.vocab_size))
@@ -238,41 +249,40 @@ def _drafter(way: Way, runner: Runner, sampled: bool) -> tuple[Drafter, TreeBudg
 def _speeds(
     texts: dict[Way, dict[Request, Text]], arguments: argparse.Namespace
 ) -> list[dict[str, object]]:
-    plain = next(iter(texts))
-    device = arguments.device
+    plain, device = next(iter(texts)), arguments.device
     path = str(plain.part.bundle.path)
     judge = Judge(Loading(path, "none", device, arguments.threads), device)
     lines = []
     for temperature in _TEMPERATURES:
-        base = _rate(texts[plain], temperature)
-        for way, made in texts.items():
-            rate = _rate(made, temperature)
+        expected = {r: text for r, text in texts[plain].items() if r.temperature == temperature}
+        sampled = temperature > 0
+        for way in texts:
+            made = {request: texts[way][request] for request in expected}
             score = way.skip and way.skip.score
-            promised = score.speedup if score else None
-            rounds = sum(t.rounds for r, t in made.items() if r.temperature == temperature)
-            tokens = sum(len(t.tokens) - 1 for r, t in made.items() if r.temperature == temperature)
             verdicts = [
                 "yes"
-                if text.tokens == texts[plain][request].tokens
-                else judge.verdict(request, texts[plain][request].tokens, text.tokens)
+                if text.tokens == expected[request].tokens
+                else judge.verdict(request, expected[request].tokens, text.tokens)
                 for request, text in made.items()
-                if request.temperature == temperature
             ]
+            tokens = sum(len(text.tokens) - 1 for text in made.values())
+            rounds = sum(text.rounds for text in made.values())
             lines.append(
                 {
                     "bundle": way.part.name, "temperature": temperature, "source": way.name,
-                    "chain": way.chain if way.skip else "-",
-                    "tokens_per_second": round(rate, 1), "to_plain": round(rate / base, 3),
-                    "promised": "-" if promised is None else round(promised, 3),
+                    "chain": way.chain(sampled) if way.skip else "-",
+                    "tokens_per_second": round(_rate(made), 1),
+                    "to_plain": round(_rate(made) / _rate(expected), 3),
+                    "promised": round(score.speedup(sampled), 3) if score else "-",
                     "accepted": round(tokens / rounds, 2), "equal": tally(verdicts),
                 }
             )  # fmt: skip
     return lines
 
 
-def _rate(made: dict[Request, Text], temperature: float) -> float:
-    """Tokens per second after the first, of all texts at a temperature."""
-    texts = [text for request, text in made.items() if request.temperature == temperature]
+def _rate(made: dict[Request, Text]) -> float:
+    """Tokens per second after the first of each text."""
+    texts = made.values()
     return sum(len(t.tokens) - 1 for t in texts) / sum(t.seconds for t in texts)
 
 
@@ -284,6 +294,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompts", type=count, default=4, help="of each kind (default 4)")
     parser.add_argument("--new-tokens", type=count, default=64, help="of a text (default 64)")
     parser.add_argument("--rounds", type=count, default=10, help="the median counts (default 10)")
+    parser.add_argument(
+        "--chain", type=count, metavar="N",
+        help="drafted tokens of a round (default: what each set's score promises most of)",
+    )  # fmt: skip
     add_threads(parser)
     return parser.parse_args()
 

@@ -44,7 +44,9 @@ class Line:
         tried: sets.
         seconds: that trying them took, the search's own thinking included.
         searched: tokens per second that it promised on the text it was chosen on.
-        tokens_per_second: promised on other text.
+        greedy: promised of other text that is greedy.
+        sampled: the same of sampled text.
+        tokens_per_second: of both together.
     """
 
     way: str
@@ -53,9 +55,9 @@ class Line:
     tried: int
     seconds: float
     draft_cost: float
-    agreement: float
-    chain: int
     searched: float
+    greedy: float
+    sampled: float
     tokens_per_second: float
 
 
@@ -104,12 +106,12 @@ class _Comparison:
         costs = setting.probe(trial)
         self.engine, self.plain, self.call = setting.engine.name, 1 / costs.plain(0), costs.call
         evaluator = Evaluator(trial.gated, setting.engine, arguments.threads)
-        text = setting.calibrate(trial, evaluator, costs)
+        text = setting.trial_text(trial, evaluator, costs)
         judge, self._held_out = (
             setting.problem(trial, evaluator, costs, part)
             for part in (text.searched, text.held_out)
         )
-        self.judged = sum(map(len, judge.evaluate((2,))))
+        self.judged = sum(map(len, judge.evaluate((2,)).all))
         space = SkipSpace(costs.layers)
         for seed in range(arguments.seeds):
             begin = time.perf_counter()
@@ -128,8 +130,9 @@ class _Comparison:
         self.lines.append(
             Line(
                 way, seed, sublayers.describe(best.skipped), len(tried), round(seconds, 1),
-                score.draft_cost, score.agreement, score.chain, best.score.tokens_per_second,
-                score.tokens_per_second,
+                score.draft_cost, round(best.score.tokens_per_second, 3),
+                score.greedy.tokens_per_second, score.sampled.tokens_per_second,
+                round(score.tokens_per_second, 3),
             )
         )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edgespec.bundle import DRAFT, TARGET, Bundle, SkipSet
+from edgespec.bundle import DRAFT, TARGET, Bundle, SkipScore, SkipSet
 from edgespec.errors import BundleError
 from edgespec.options import PLANNED_DRAFTS
 from edgespec.runtime.cost import Curve
@@ -27,9 +27,9 @@ from edgespec.runtime.model import Runner
 from edgespec.runtime.paths import Path
 from edgespec.runtime.selection import Loaded
 
-# Rounds of a text in which a skip set may show its worth; one that promised less than this share of
-# plain decoding's speed where the bundle was made is only probed.
-_TRIALS, _PROMISING = 2, 0.9
+# Rounds of a text in which a skip set may show its worth. One that promised no more than plain
+# decoding on such text, where the bundle was made, is only probed.
+_TRIALS = 2
 
 
 class Drafting:
@@ -99,9 +99,8 @@ class Drafting:
     ) -> WeighedModel:
         calibration = learned.calibration(skip.name, sampled)
         drafter = ModelDrafter(SkipCalls(runner, skip.path), calibration, skip.name)
-        # Who asks for these drafts alone wants them tried.
-        trials = skip.trials if self._draft == "auto" else _TRIALS
-        return WeighedModel(drafter, skip.calls, trials)
+        promising = skip.score is None or skip.score.speedup(sampled) > 1
+        return WeighedModel(drafter, skip.calls, _TRIALS if promising else 0)
 
 
 @dataclass(frozen=True)
@@ -112,13 +111,13 @@ class _Skip:
         name: what statistics call it.
         path: the stages to run.
         calls: seconds of its calls.
-        trials: rounds of a text in which it may show its worth.
+        score: None: never measured.
     """
 
     name: str
     path: Path
     calls: Curve
-    trials: int
+    score: SkipScore | None
 
 
 def _skip(bundle: Bundle, skip_set: SkipSet, passes: Curve) -> _Skip:
@@ -131,10 +130,9 @@ def _skip(bundle: Bundle, skip_set: SkipSet, passes: Curve) -> _Skip:
             f"{bundle.path}: skip set {skip_set.name}: {error}: export it again"
         ) from error
     kept = 1 - len(skip_set.skipped) / role.stages[-1].stop
-    promising = score is None or score.speedup >= _PROMISING
     return _Skip(
         name=f"skip {skip_set.name}",
         path=path,
         calls=passes.scaled(score.draft_cost if score else kept),
-        trials=_TRIALS if promising else 0,
+        score=score,
     )

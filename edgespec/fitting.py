@@ -83,6 +83,16 @@ def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str,
     return found
 
 
+def target_engines(bundle: Bundle, options: LoadOptions) -> list[Engines]:
+    """What may run the target's stages: every choice that its devices leave open.
+
+    Raises:
+        DeviceError: if a device is not known, or no engine for it is installed.
+        InputError: if the placement does not suit the bundle.
+    """
+    return engines_for(bundle.target, _placements(bundle, options, "none")[TARGET])
+
+
 def default_threads() -> int:
     """Physical cores that this process may use: a second thread per core slows matmuls down."""
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The search for skip sets at export: calibration text, measurements and the search, put together.
+"""The search for skip sets at export: text, measurements and the search, put together.
 
 `export` knows how to search and how to write a target that can be tried; here it meets `runtime`,
 which runs what was written. See docs/layer-skip.md.
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.bundle import SkipSet
-from edgespec.calibration import PASSAGES, PIECE, openings, pieces_of, read_text
 from edgespec.errors import InputError
 from edgespec.export.skip_costs import Agreements, PassCosts, probe_cuts, score
 from edgespec.export.skip_search import Problem, Tried, choose, search
@@ -23,6 +22,7 @@ from edgespec.fitting import default_threads
 from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial import Evaluator, Text, measure_stages
+from edgespec.trial_text import PASSAGES, PIECE, Piece, openings, pieces_of, read_text
 
 DEFAULT_BUDGET = 60.0
 """Seconds."""
@@ -52,7 +52,7 @@ class SearchOptions:
         calibration: a text to try them on; None: what the model makes of a few openings.
         budget: seconds for all of it, more or less.
         evaluations: sets to try; None: as many as the budget has time for.
-        pieces: of text that each is tried on, of `PIECE` tokens; None: by the budget.
+        pieces: of text that each is tried on, of `PIECE` tokens, at least two; None: by the budget.
         seed: of everything random.
         engine: that runs and is measured; cpu: the faster one for verifications.
         threads: for its operators; None: the physical cores.
@@ -72,11 +72,16 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if not self.budget > 0:
             raise InputError(f"the layer-skip budget is {self.budget}: give seconds above 0")
+        if self.pieces is not None and self.pieces < _FEWEST_PIECES:
+            raise InputError(
+                f"pieces is {self.pieces}: give {_FEWEST_PIECES} or more, for a greedy and a "
+                "sampled one"
+            )
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Text that a target has read.
+class TrialText:
+    """What skip sets are tried on, as the target has read it.
 
     Attributes:
         searched: what sets are tried on.
@@ -123,14 +128,14 @@ class LayerSkipSearch:
             return given
         costs = self.probe(trial)
         evaluator = Evaluator(trial.gated, self.engine, self._threads)
-        calibration = self.calibrate(trial, evaluator, costs)
+        text = self.trial_text(trial, evaluator, costs)
         if given:
             sets, tried = [each.skipped for each in given], len(given)
         else:
-            found, kept = self._search(trial, evaluator, costs, calibration)
+            found, kept = self._search(trial, evaluator, costs, text)
             sets, tried = [each.skipped for each in kept], len(found)
-        agreements = [evaluator.agreements(calibration.held_out, each) for each in sets]
-        del evaluator, calibration  # before the stages come
+        agreements = [evaluator.agreements(text.held_out, each) for each in sets]
+        del evaluator, text  # before the stages come
         scored = self._score(trial, costs, sets, agreements)
         self.summary = self._summarize(scored, tried)
         return tuple(scored)
@@ -154,7 +159,7 @@ class LayerSkipSearch:
         self._engines = [fastest]
         return costs
 
-    def calibrate(self, trial: Trial, evaluator: Evaluator, costs: PassCosts) -> Calibration:
+    def trial_text(self, trial: Trial, evaluator: Evaluator, costs: PassCosts) -> TrialText:
         """Have text, as much as there is time for, and read it.
 
         Raises:
@@ -171,7 +176,7 @@ class LayerSkipSearch:
         if len(pieces) >= 2 * _FEWEST_PIECES:
             held_out = evaluator.read(pieces[1::2])
         self._check_surprise(text, trial.gated.target.vocab_size)
-        return Calibration(text, held_out, seconds)
+        return TrialText(text, held_out, seconds)
 
     def problem(self, trial: Trial, evaluator: Evaluator, costs: PassCosts, text: Text) -> Problem:
         """What is searched."""
@@ -189,7 +194,7 @@ class LayerSkipSearch:
         tokenizer: Tokenizer,
         costs: PassCosts,
         count: int,
-    ) -> list[list[int]]:
+    ) -> list[Piece]:
         """The user's text, the model's own, or if that takes too long, ours."""
         options, role = self._options, trial.gated.target
         if self._given_text is not None:
@@ -197,7 +202,7 @@ class LayerSkipSearch:
         # The openings are short: what takes time is a call for each token behind them.
         making = (PIECE - _OPENING) * costs.whole(min(count, costs.rows[-1]))
         if making > _MAKING * options.budget:
-            _log.info("calibrating on our own text: the model's would take %.0f s", making)
+            _log.info("trying sets on our own text: the model's would take %.0f s", making)
             return pieces_of("\n".join(PASSAGES), tokenizer, count, "the built-in text")
         banned = sorted(
             {*role.eos_ids, *tokenizer.special_ids, *range(tokenizer.vocab_size, role.vocab_size)}
@@ -216,13 +221,13 @@ class LayerSkipSearch:
             )  # fmt: skip
 
     def _search(
-        self, trial: Trial, evaluator: Evaluator, costs: PassCosts, calibration: Calibration
+        self, trial: Trial, evaluator: Evaluator, costs: PassCosts, text: TrialText
     ) -> tuple[list[Tried], list[Tried]]:
         """All sets that were tried, and those to keep."""
-        options, text = self._options, calibration.searched
-        problem = self.problem(trial, evaluator, costs, text)
+        options = self._options
+        problem = self.problem(trial, evaluator, costs, text.searched)
         left = _SEARCHING * options.budget - (time.perf_counter() - self._begin)
-        fitting = int(left / (calibration.piece_seconds * len(text.pieces)))
+        fitting = int(left / (text.piece_seconds * len(text.searched.pieces)))
         evaluations = options.evaluations or min(max(fitting, 1), _MOST)
 
         def go_on(done: int, total: int) -> bool:
@@ -253,21 +258,22 @@ class LayerSkipSearch:
 
     def _summarize(self, sets: Sequence[SkipSet], tried: int) -> str:
         seconds = time.perf_counter() - self._begin
-        best = sets[0]
-        assert best.score is not None
+        name, score = sets[0].name, sets[0].score
+        assert score is not None
         speeds = (
-            f"{best.score.tokens_per_second:.1f} tokens/s against "
-            f"{best.score.plain_tokens_per_second:.1f} of plain decoding"
+            f"{score.greedy.tokens_per_second:.1f} tokens/s greedily and "
+            f"{score.sampled.tokens_per_second:.1f} sampled against "
+            f"{score.plain_tokens_per_second:.1f} of plain decoding"
         )
         start = f"layer-skip: {tried} sets tried in {seconds:.0f} s, {len(sets)} kept"
-        if best.score.speedup <= 1:
+        if not any(each.score and each.score.pays for each in sets):
             return (
-                f"{start}: none promises more than plain decoding, the best {best.name}: {speeds}; "
+                f"{start}: none promises more than plain decoding, the best {name}: {speeds}; "
                 "without --layer-skip the target is not cut and somewhat faster"
             )
         return (
-            f"{start}: {best.name} promises {speeds} ({best.score.engine}, "
-            f"agreement {best.score.agreement:.0%}, drafts of {best.score.chain})"
+            f"{start}: {name} promises {speeds} ({score.engine}, "
+            f"agreement {score.greedy.agreement:.0%} and {score.sampled.agreement:.0%})"
         )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle import TARGET, Bundle, Role
-from edgespec.calibration import WARM_UP, Opening
 from edgespec.export.skip_costs import Agreements, StageTimes
 from edgespec.runtime.engines import Array, Cache, Engine, Executable, StageOutputs
 from edgespec.runtime.feeds import START, Feeds, Rows
 from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.trial_text import GREEDY, SAMPLED, WARM_UP, Piece
 
 Tokens = npt.NDArray[np.int64]
 
@@ -34,14 +35,16 @@ class Text:
 
     Attributes:
         runner: holds all of them, one behind the other, as scratch rows.
+        starts: the first row of each.
         pieces: their tokens.
-        choices: of each piece, the target's likeliest token behind every token of it.
+        choices: of each piece, the target's choice behind every token of it, by the temperature.
         surprise: nats a token that the target was surprised by, on average.
     """
 
     runner: Runner
+    starts: Sequence[int]
     pieces: Sequence[Tokens]
-    choices: Sequence[Tokens]
+    choices: Sequence[Mapping[float, Tokens]]
     surprise: float
 
 
@@ -57,26 +60,36 @@ class Evaluator:
     def __init__(self, gated: Bundle, engine: Engine, threads: int) -> None:
         compiled = Model.load(gated, TARGET, engine, threads)
         self._model = _GatedModel(compiled.role, compiled.executables, compiled.device)
+        self._samplers = {
+            temperature: Sampler(
+                SamplingOptions(temperature=temperature, seed=0), compiled.role.vocab_size
+            )
+            for temperature in (GREEDY, SAMPLED)
+        }
 
-    def read(self, pieces: Sequence[Sequence[int]]) -> Text:
+    def read(self, pieces: Sequence[Piece]) -> Text:
         """Have the whole model read pieces of text, each for itself."""
-        runner, choices, surprises = Runner(self._model), [], []
+        runner, starts, choices, surprises = Runner(self._model), [], [], []
         for piece in pieces:
-            rows = len(piece)
-            mask = np.zeros((rows, runner.scratch + rows), np.bool_)
-            mask[:, runner.scratch :] = np.tri(rows, dtype=np.bool_)
-            logits = runner.draft(Rows(piece, range(rows), mask))["logits"][:rows]
-            choices.append(logits.argmax(1))
-            surprises.append(_surprise(logits[:-1], np.array(piece[1:])))
-        tokens = [np.array(piece) for piece in pieces]
-        return Text(runner, tokens, choices, float(np.concatenate(surprises).mean()))
+            rows, start = len(piece.tokens), runner.scratch
+            mask = np.zeros((rows, start + rows), np.bool_)
+            mask[:, start:] = np.tri(rows, dtype=np.bool_)
+            logits = runner.draft(Rows(piece.tokens, range(rows), mask))["logits"][:rows]
+            starts.append(start)
+            choices.append({t: self._chosen(logits, t, start) for t in piece.temperatures})
+            surprises.append(_surprise(logits[:-1], np.array(piece.tokens[1:])))
+        tokens = [np.array(piece.tokens) for piece in pieces]
+        return Text(runner, starts, tokens, choices, float(np.concatenate(surprises).mean()))
 
     def agreements(self, text: Text, skipped: Sequence[int]) -> Agreements:
         """Where the draft that leaves these sublayers out chooses what the target does."""
-        return [
-            (logits.argmax(1) == choices)[WARM_UP:]
-            for logits, choices in zip(self.drafted(text, skipped), text.choices, strict=True)
-        ]
+        found: dict[float, list[npt.NDArray[np.bool_]]] = {GREEDY: [], SAMPLED: []}
+        drafted = self.drafted(text, skipped)
+        for logits, start, choices in zip(drafted, text.starts, text.choices, strict=True):
+            for temperature, expected in choices.items():
+                agreed = self._chosen(logits, temperature, start) == expected
+                found[temperature].append(agreed[WARM_UP:])
+        return Agreements(found[GREEDY], found[SAMPLED])
 
     def drafted(self, text: Text, skipped: Sequence[int]) -> Iterator[Array]:
         """Logits of a draft that leaves these sublayers out, behind every token of the pieces.
@@ -87,32 +100,38 @@ class Evaluator:
         Yields:
             [tokens, V] of each piece, valid until the next call.
         """
-        at = 0
-        for tokens in text.pieces:
+        for tokens, start in zip(text.pieces, text.starts, strict=True):
             rows = len(tokens)
             mask = np.zeros((rows, text.runner.scratch + rows), np.bool_)
             exact = np.tri(rows, k=-DRAFTED_ROWS - 1, dtype=np.bool_)
-            mask[:, at : at + rows] = exact
+            mask[:, start : start + rows] = exact
             mask[:, text.runner.scratch :] = np.tri(rows, dtype=np.bool_) & ~exact
             self._model.gates[list(skipped)] = 0
             results = text.runner.verify(Rows(tokens, range(rows), mask))
             self._model.gates[:] = 1
             yield results["logits"][:rows]
-            at += rows
+
+    def _chosen(self, logits: Array, temperature: float, start: int) -> Tokens:
+        """[n] choices behind n rows of logits, the noise being that of places from `start` on.
+
+        A draft ranks its likeliest tokens by the same rule: this is what it would put first.
+        """
+        choose = self._samplers[temperature].choose
+        return np.array([choose(row, start + place, ()) for place, row in enumerate(logits)])
 
     def continued(
-        self, openings: Sequence[Opening], length: int, banned: Sequence[int], seed: int
-    ) -> list[list[int]]:
+        self, openings: Sequence[Piece], length: int, banned: Sequence[int], seed: int
+    ) -> list[Piece]:
         """Texts of so many tokens that the model makes itself, all of them in the same calls.
 
         Args:
-            openings: of the texts, shorter than `length`.
+            openings: of the texts, shorter than `length`, each with a temperature.
             length: of the texts.
             banned: tokens that never come.
             seed: of the noise.
         """
         runner, rng = Runner(self._model), np.random.default_rng(seed)
-        heat = np.array([[opening.temperature] for opening in openings])
+        heat = np.array([[opening.temperature or GREEDY] for opening in openings])
         texts = [list(opening.tokens) for opening in openings]
 
         def chosen(logits: Array, who: Sequence[int]) -> list[int]:
@@ -140,7 +159,7 @@ class Evaluator:
             for number, token in zip(unfinished, chosen(logits, unfinished), strict=True):
                 texts[number].append(token)
             owners = np.append(owners, own)
-        return texts
+        return [replace(each, tokens=text) for each, text in zip(openings, texts, strict=True)]
 
 
 def measure_stages(bundle: Bundle, engine: Engine, threads: int) -> StageTimes:

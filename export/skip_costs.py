@@ -13,17 +13,40 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.bundle import SkipScore
+from edgespec.bundle import Promise, SkipScore
 from edgespec.export.skips import skip_cuts
 
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]
 """[sets, 2 * layers]: which sublayers each set leaves out."""
-Agreements = Sequence[npt.NDArray[np.bool_]]
-"""Of each piece of text: at which positions the draft's likeliest token was the target's."""
+Agreed = Sequence[npt.NDArray[np.bool_]]
+"""Of each piece of text: at which positions the draft's choice was the target's."""
 
 CHAINS = range(1, 11)
 """Drafted tokens of a round that are weighed."""
+
+
+@dataclass(frozen=True)
+class Agreements:
+    """How a draft agreed with the target on text of both kinds, at least a piece of each.
+
+    Attributes:
+        greedy: choices were the likeliest tokens.
+        sampled: choices were made at temperature 0.8 under the same noise.
+    """
+
+    greedy: Agreed
+    sampled: Agreed
+
+    @property
+    def all(self) -> Agreed:
+        """Both kinds, piece by piece."""
+        return [*self.greedy, *self.sampled]
+
+    @property
+    def share(self) -> float:
+        """Of the positions of all pieces."""
+        return float(np.concatenate(self.all).mean())
 
 
 @dataclass(frozen=True)
@@ -144,14 +167,14 @@ def as_bits(sets: Sequence[Sequence[int]], layers: int) -> Bits:
     return bits
 
 
-def tokens_per_round(agreements: Agreements, chain: int) -> float:
+def tokens_per_round(pieces: Agreed, chain: int) -> float:
     """Tokens that a round with a chain of so many brings, from rounds along the text.
 
     A round is counted where the text holds all of its chain. Not from the share of agreements:
     disagreements come in clusters, which makes rounds longer than chance would.
     """
     tokens = rounds = 0
-    for agreed in agreements:
+    for agreed in pieces:
         misses = np.flatnonzero(~np.append(agreed, False))
         place, following = 0, misses.tolist()
         index = 0
@@ -185,15 +208,23 @@ def score(
     bits = as_bits([skipped], costs.layers)
     plain = costs.plain(len(others | skip_cuts([skipped], costs.layers)))
     seconds = costs.rounds(bits, others)[0]
-    speeds = [tokens_per_round(agreements, chain) for chain in CHAINS] / seconds
-    best = int(speeds.argmax())
     return SkipScore(
-        agreement=round(float(np.concatenate(list(agreements)).mean()), 4),
         draft_cost=round(float(costs.draft(bits, others)[0]) / plain, 4),
-        chain=CHAINS[best],
-        tokens_per_second=round(float(speeds[best]), 3),
         plain_tokens_per_second=round(1 / plain, 3),
         engine=engine,
+        greedy=_promise(agreements.greedy, seconds),
+        sampled=_promise(agreements.sampled, seconds),
+    )
+
+
+def _promise(pieces: Agreed, seconds: Floats) -> Promise:
+    """Of one kind of text, with [chains] seconds of a round."""
+    speeds = [tokens_per_round(pieces, chain) for chain in CHAINS] / seconds
+    best = int(speeds.argmax())
+    return Promise(
+        agreement=round(float(np.concatenate(list(pieces)).mean()), 4),
+        chain=CHAINS[best],
+        tokens_per_second=round(float(speeds[best]), 3),
     )
 
 

@@ -127,7 +127,7 @@ def choose(tried: Sequence[Tried], problem: Problem) -> list[Tried]:
         problem: in which they were tried.
     """
     best, exits = list(tried[:1]), [each for each in tried if problem.is_exit(each)]
-    most = MOST_SETS if best and best[0].score.speedup > 1 else 2
+    most = MOST_SETS if best and best[0].score.pays else 2
     for one in [*exits[:1], *tried[1:]]:
         if len(best) < most and one not in best and _joins(one, best, problem):
             best.append(one)
@@ -186,7 +186,7 @@ class _Run:
         """
         known = list(self.tried.values())
         bits = as_bits([each.skipped for each in known], self.problem.costs.layers)
-        model = DamageModel(bits, np.array([each.score.agreement for each in known]))
+        model = DamageModel(bits, np.array([each.agreements.share for each in known]))
         self._proposals += 1
         by_mean = companion or self._proposals % _MEAN_EVERY == 0
         opinion = model.mean() if by_mean else model.sample(self.rng)
@@ -254,9 +254,9 @@ class _Promise:
 
 def _clustering(known: Sequence[Tried]) -> Floats:
     """[chains] how many times more tokens rounds brought than agreements by chance would."""
-    lucky = [each for each in known if each.score.agreement >= _LUCKY] or known[:1]
-    chance = _by_chance(np.array([each.score.agreement for each in lucky]))
-    seen = [[tokens_per_round(each.agreements, chain) for chain in CHAINS] for each in lucky]
+    lucky = [each for each in known if each.agreements.share >= _LUCKY] or known[:1]
+    chance = _by_chance(np.array([each.agreements.share for each in lucky]))
+    seen = [[tokens_per_round(each.agreements.all, chain) for chain in CHAINS] for each in lucky]
     found: Floats = np.exp(np.log(np.array(seen) / chance).mean(0))
     return found
 

@@ -8,6 +8,7 @@ last. Two devices can meet only where a stage ends.
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -102,6 +103,12 @@ def describe(devices: Sequence[str]) -> str:
         parts.append(f"{layers}={device}")
         first = end
     return ",".join(parts)
+
+
+def describe_stages(role: Role, devices: Sequence[str]) -> str:
+    """The same for the devices of a role's stages: a layer's is that of its attention."""
+    starts = [stage.start for stage in role.stages]
+    return describe([devices[bisect(starts, 2 * layer) - 1] for layer in range(role.layers)])
 
 
 def _listed(layers: Sequence[int], comma: str = ", ") -> str:

@@ -10,8 +10,10 @@ import sys
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import fails
+from cuts import cut
 
 import edgespec
+from edgespec import bundle as bundles
 from edgespec.models.embedded import BUNDLE
 
 
@@ -40,6 +42,25 @@ def test_inspect_shows_every_role_and_file(cli):
         worst = max(role["quantization_error"].values())
         assert f"{worst:.2%} worst" in result.out
     assert f"all {len(facts['files'])} files match" in result.out
+
+
+@pytest.mark.parametrize(
+    ("cuts", "borders", "shown"),
+    [
+        ([], [], "1"),
+        ([3], [], "2, cut before 1m; devices can meet nowhere"),
+        ([4, 9, 16], [2], "4, cut before 2, 4m, the head; devices can meet before 2"),
+    ],
+)
+def test_inspect_shows_where_stages_end(cli, monkeypatch, cuts, borders, shown):
+    monkeypatch.setattr(bundles, "load", lambda path: cut(*cuts))
+    facts = json.loads(cli("inspect", "--json").out)
+    assert (facts["cuts"], facts["borders"]) == (cuts, borders)
+    rows = [line.split("│")[1:-1] for line in cli("inspect").out.splitlines() if "│" in line]
+    names = [row[0].strip() for row in rows]
+    place = names.index("stages")
+    end = names.index("hidden size")
+    assert " ".join(row[1].strip() for row in rows[place:end]) == shown
 
 
 def test_export_says_sizes_and_warns_in_one_line(cli, checkpoint, tmp_path):

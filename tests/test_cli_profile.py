@@ -6,16 +6,19 @@ import json
 
 import pytest
 from commandline import fails
+from cuts import cut
 from pairs import ENGINES
 
 from edgespec import bundle as bundles
 from edgespec.cli import plots
 from edgespec.cli.plots import text_plot
-from edgespec.fitting import default_threads
+from edgespec.fitting import default_threads, fit, placements
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime import profiles, profiling
+from edgespec.options import LoadOptions
+from edgespec.runtime import profiles, profiling, selection
 from edgespec.runtime.engines import engine
 from edgespec.runtime.profiles import Profile
+from edgespec.runtime.selection import load_models
 
 ROWS = (1, 2, 4, 8, 16, 32)
 MS = {256: {n: 10.0 + n for n in ROWS}, 2048: {n: 200.0 + n for n in ROWS}}
@@ -31,7 +34,9 @@ def measured(monkeypatch, tmp_path):
         jobs.append(job)
         seconds = {c: {n: ms / 1e3 for n, ms in by_rows.items()} for c, by_rows in MS.items()}
         usual = Profile.measured(True, seconds)
-        return {role: told.get((first.name, role), usual) for role, [first] in job.roles.items()}
+        return {
+            role: told.get((first.name, role), usual) for role, [first, *_] in job.roles.items()
+        }
 
     monkeypatch.setattr(profiling, "measure_apart", measure_apart)
     measure_apart.jobs, measure_apart.told = jobs, told
@@ -58,7 +63,8 @@ def test_everything_is_measured_and_remembered(cli, monkeypatch, tmp_path):
         assert 0 < ms["1"] < 1000
         role, context = curve.pop("role"), curve.pop("context")
         assert curve == {
-            "engine": "onnxruntime", "device": "cpu", "precision": "int8", "threads": 1,
+            "engine": "onnxruntime", "device": "cpu", "place": None, "precision": "int8",
+            "threads": 1,
         }  # fmt: skip
         profile = profiles.recall(bundle, role, (engine(ENGINES[0]),), 1)
         assert profile.full
@@ -78,6 +84,42 @@ def test_cpu_is_all_its_engines_once(cli, measured):
     assert {(curve["engine"], curve["device"]) for curve in curves} == {
         ("onnxruntime", "cpu"), ("openvino", "cpu"),
     }  # fmt: skip
+
+
+def test_a_placed_target_is_measured_where_it_is(cli, measured, monkeypatch):
+    """Every choice that the device cpu leaves open, and no draft model."""
+    monkeypatch.setattr(bundles, "load", lambda path: cut(4, 9, 12))
+    words = ["profile", "--place", f"0-1=cpu,2-5={ENGINES[1]},6-=cpu"]
+    curves = json.loads(cli(*words, "--json").out)["curves"]
+    names = [[each.name for each in job.roles["target"]] for job in measured.jobs]
+    first, second = ENGINES
+    assert names == [[first, second, second, first], [second] * 4]
+    assert all(list(job.roles) == ["target"] and job.full for job in measured.jobs)
+    places = [f"0-1={first},2-5={second},6-={first}", f"0-={second}"]
+    assert [curve["place"] for curve in curves] == [place for place in places for _ in MS]
+    assert {(curve["engine"], curve["device"]) for curve in curves} == {
+        ("onnxruntime+openvino", "cpu"), ("openvino", "cpu"),
+    }  # fmt: skip
+    lines = cli(*words).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines]
+    top = rows.index([f"0-1={first}", "256", *(f"{10 + n}" for n in ROWS)])
+    assert [row[0] for row in rows[top + 1 : top + 3]] == [f"2-5={second}", f"6-={first}"]
+    assert f"{places[1]} at 2048" in "\n".join(lines)
+    measured.jobs.clear()
+    fails(cli("profile", "--place", f"0-2={first},3-={second}"), "cannot meet before layer 3")
+    fails(cli("profile", "--place", "0-=cpu", "--device", "cpu"), "not allowed with")
+    assert measured.jobs == []
+
+
+def test_run_finds_what_was_measured_of_a_placed_target(cli, pairs, monkeypatch, tmp_path):
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+    path, place = pairs.pair("cut").path, f"0={ENGINES[1]},1={ENGINES[0]}"
+    assert cli("profile", path, "--place", place, "--threads", 1).code == 0
+    monkeypatch.setattr(selection, "measure_apart", None)
+    bundle, options = bundles.load(path), LoadOptions(place=place, threads=1, draft="none")
+    placed = placements(bundle, options, fit(bundle, options))
+    assert load_models(bundle, placed, costs=True)["target"].profile.full
 
 
 def test_tables_and_plots_fit_eighty_characters(cli, measured):

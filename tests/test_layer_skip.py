@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from parity import PROMPT, devices, distance, tree_rows
 
 from edgespec import LLM
 from edgespec import bundle as bundles
-from edgespec.bundle import SkipScore, SkipSet
+from edgespec.bundle import Promise, SkipScore, SkipSet
 from edgespec.errors import BundleError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.calibration import Calibration
@@ -244,23 +245,50 @@ def with_sets(sharp, folder, *sets):
     return folder
 
 
-def test_a_set_that_promised_less_than_plain_decoding_waits_to_be_probed(
-    sharp, tmp_path, monkeypatch
-):
-    score = SkipScore(0.1, 0.9, 1, 50.0, 100.0, "onnxruntime:cpu")
+PAYS, LOSES = Promise(0.9, 3, 150.0), Promise(0.1, 1, 99.0)
+
+
+def test_a_score_survives_the_manifest(sharp, tmp_path):
+    score = SkipScore(0.9, 100.0, "onnxruntime:cpu", greedy=PAYS, sampled=LOSES)
+    sets = (SkipSet((3, 4), score), SkipSet((3, 4, 7)))
+    found = bundles.load(with_sets(sharp, tmp_path, *sets)).manifest.skip_sets
+    assert found == sets
+    assert (found[0].score.speedup(sampled=False), found[0].score.speedup(sampled=True)) == (
+        1.5, 0.99,
+    )  # fmt: skip
+
+
+def test_a_score_of_both_kinds_of_text_together_is_refused(sharp, tmp_path):
+    """As manifests had it before."""
+    path = with_sets(sharp, tmp_path, SkipSet((3, 4)))
+    manifest = json.loads((path / bundles.MANIFEST).read_text())
+    manifest["skip_sets"][0]["score"] = {"agreement": 0.5, "draft_cost": 0.9}
+    (path / bundles.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=r"score\.agreement: unknown field: export .* again"):
+        bundles.load(path)
+
+
+@pytest.mark.parametrize("draft", ["auto", "layer-skip"])
+@pytest.mark.parametrize("paying", ["greedy", "sampled"])
+def test_a_set_is_tried_where_it_promised_to_pay(sharp, tmp_path, monkeypatch, draft, paying):
+    """In the first two rounds of text of that kind; otherwise it waits to be probed."""
+    promises = {"greedy": LOSES, "sampled": LOSES, paying: PAYS}
+    score = SkipScore(0.9, 100.0, "onnxruntime:cpu", **promises)
     path = with_sets(sharp, tmp_path, SkipSet((3, 4), score))
-    llm = LLM(path, draft="auto", device=CPU_ENGINES[0], threads=1)
-    stream = llm.stream(PROMPT[:20], max_new_tokens=200, temperature=3.0, seed=1)
-    asked, feed = [], SkipCalls.feed
+    llm = LLM(path, draft=draft, device=CPU_ENGINES[0], threads=1)
+    feed = SkipCalls.feed
+    for kind, temperature in (("greedy", 0.0), ("sampled", 3.0)):
+        stream = llm.stream(PROMPT[:20], max_new_tokens=200, temperature=temperature, seed=1)
+        asked = []
 
-    def watched(calls, text):
-        asked.append(len(stream.rounds))
-        return feed(calls, text)
+        def watched(calls, text, stream=stream, asked=asked):
+            asked.append(len(stream.rounds))
+            return feed(calls, text)
 
-    monkeypatch.setattr(SkipCalls, "feed", watched)
-    for _ in stream:
-        pass
-    assert asked[0] == 31
+        monkeypatch.setattr(SkipCalls, "feed", watched)
+        for _ in stream:
+            pass
+        assert asked[:2] == [0, 1] if kind == paying else asked[0] == 31
 
 
 def test_a_set_that_does_not_fit_the_stages_is_refused(sharp, tmp_path):

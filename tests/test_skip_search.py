@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgespec.export.skip_costs import (
     CHAINS,
+    Agreements,
     PassCosts,
     StageTimes,
     as_bits,
@@ -36,7 +37,10 @@ def costs_of(layers):
 
 
 def problem_of(layers, seed):
-    """Damages that differ much from sublayer to sublayer, and pairs that belong together."""
+    """Damages that differ much from sublayer to sublayer, and pairs that belong together.
+
+    Sampled text is harder than greedy text.
+    """
     rng = np.random.default_rng(seed)
     damage = rng.gamma(0.7, 1 / layers, 2 * layers)
     pairs = np.triu(rng.normal(0, 0.01, (2 * layers, 2 * layers)), 1)
@@ -44,7 +48,8 @@ def problem_of(layers, seed):
 
     def evaluate(skipped):
         x = as_bits([skipped], layers)[0].astype(float)
-        return list(luck < np.exp(-max(x @ damage + x @ pairs @ x, 0)))
+        agreement = np.exp(-max(x @ damage + x @ pairs @ x, 0))
+        return Agreements(list(luck[:2] < agreement**0.8), list(luck[2:] < agreement**1.2))
 
     return Problem(costs_of(layers), "any", evaluate)
 
@@ -121,7 +126,7 @@ def test_what_is_chosen_fits_a_bundle(seed):
         assert len(skip_cuts([one.skipped], layers)) < MOST_STAGES
     chosen = choose(tried, problem)
     assert chosen[0] is tried[0]
-    assert 2 <= len(chosen) <= (MOST_SETS if chosen[0].score.speedup > 1 else 2)
+    assert 2 <= len(chosen) <= (MOST_SETS if chosen[0].score.pays else 2)
     cuts = skip_cuts([one.skipped for one in chosen], layers)
     assert len(cuts) < MOST_STAGES
     # An early exit is among them wherever one fits beside the best.
@@ -131,9 +136,20 @@ def test_what_is_chosen_fits_a_bundle(seed):
 
 
 def test_of_sets_that_promise_nothing_two_are_enough():
-    problem = replace(problem_of(8, 0), evaluate=lambda skipped: [np.zeros(100, np.bool_)])
+    never = [np.zeros(100, np.bool_)]
+    problem = replace(problem_of(8, 0), evaluate=lambda skipped: Agreements(never, never))
     chosen = choose(search(problem, 20, 0), problem)
-    assert all(one.score.speedup < 1 for one in chosen)
+    assert len(chosen) == 2
+    assert not any(one.score.pays for one in chosen)
+
+
+def test_sets_that_pay_on_one_kind_of_text_are_worth_more_than_two():
+    agreed = {kind: [np.full(100, kind == "greedy")] for kind in ("greedy", "sampled")}
+    problem = replace(problem_of(8, 0), evaluate=lambda skipped: Agreements(**agreed))
+    chosen = choose(search(problem, 20, 0), problem)
+    best = chosen[0].score
+    assert best.speedup(sampled=False) > 1 > best.speedup(sampled=True)
+    assert len(chosen) > 2
 
 
 # The space
@@ -258,21 +274,25 @@ def test_rounds_by_chance(share, seed):
 
 def test_a_score_weighs_what_a_round_brings():
     costs, skipped = costs_of(8), tuple(range(4, 12))
-    always = [np.ones(200, np.bool_)]
+    agreed = Agreements([np.ones(200, np.bool_)], [np.zeros(200, np.bool_)])
     cuts = len(skip_cuts([skipped], 8))
-    found = score(skipped, always, costs, "some:engine")
-    rates = (np.array(CHAINS) + 1) / costs.rounds(as_bits([skipped], 8))[0]
-    assert found.chain == CHAINS[int(rates.argmax())] > 1
-    assert found.tokens_per_second == pytest.approx(rates.max(), rel=1e-4)
-    assert found.plain_tokens_per_second == pytest.approx(1 / costs.plain(cuts), rel=1e-4)
-    assert found.agreement == 1.0
-    assert found.engine == "some:engine"
-    # Other sets' cuts cost this one something too.
-    assert score(skipped, always, costs, "", {3, 5}).tokens_per_second < found.tokens_per_second
-    never = score(skipped, [np.zeros(200, np.bool_)], costs, "")
+    found = score(skipped, agreed, costs, "some:engine")
+    always, never = found.greedy, found.sampled
+    seconds = costs.rounds(as_bits([skipped], 8))[0]
+    rates = (np.array(CHAINS) + 1) / seconds
+    assert always.chain == CHAINS[int(rates.argmax())] > 1
+    assert always.tokens_per_second == pytest.approx(rates.max(), rel=1e-4)
+    assert (always.agreement, never.agreement) == (1.0, 0.0)
     assert never.chain == 1
-    assert never.speedup < 1
-    assert never.tokens_per_second < never.plain_tokens_per_second
+    assert never.tokens_per_second == pytest.approx(1 / seconds[0], rel=1e-4)
+    assert found.plain_tokens_per_second == pytest.approx(1 / costs.plain(cuts), rel=1e-4)
+    assert found.engine == "some:engine"
+    assert found.speedup(sampled=False) > 1 > found.speedup(sampled=True)
+    # A token of each kind.
+    both = 1 / always.tokens_per_second + 1 / never.tokens_per_second
+    assert found.tokens_per_second == pytest.approx(2 / both)
+    # Other sets' cuts cost this one something too.
+    assert score(skipped, agreed, costs, "", {3, 5}).tokens_per_second < found.tokens_per_second
 
 
 # What sets do that were not tried

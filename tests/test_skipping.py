@@ -12,7 +12,6 @@ from parity import SAME, distance, made
 
 from edgespec import bundle as bundles
 from edgespec import sublayers
-from edgespec.calibration import PIECE, WARM_UP, openings, pieces_of, read_text
 from edgespec.errors import ExportError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, engine
@@ -22,6 +21,16 @@ from edgespec.runtime.paths import Path
 from edgespec.runtime.text import Tokenizer
 from edgespec.skipping import LayerSkipSearch, SearchOptions
 from edgespec.trial import DRAFTED_ROWS, TIMED_ROWS, Evaluator, measure_stages
+from edgespec.trial_text import (
+    GREEDY,
+    PIECE,
+    SAMPLED,
+    WARM_UP,
+    Piece,
+    openings,
+    pieces_of,
+    read_text,
+)
 
 LAYERS = 4
 SETS = ("1a", "1m,2a", "2", "1-3", "3")
@@ -63,9 +72,39 @@ def tried(checkpoint, tmp_path_factory):
 def test_nothing_left_out_agrees_everywhere(tried):
     text = tried["text"]
     agreements = tried["evaluator"].agreements(text, ())
-    assert [len(agreed) for agreed in agreements] == [len(p) - WARM_UP for p in text.pieces]
-    assert np.concatenate(agreements).all()
-    assert not np.concatenate(tried["evaluator"].agreements(text, (2, 3, 4, 5))).all()
+    for kind in (agreements.greedy, agreements.sampled):
+        assert [len(agreed) for agreed in kind] == [len(p) - WARM_UP for p in text.pieces]
+    assert agreements.share == 1
+    found = tried["evaluator"].agreements(text, (2, 3, 4, 5))
+    assert 0 < np.concatenate(found.greedy).mean() < 1
+    assert 0 < np.concatenate(found.sampled).mean() < 1
+    assert found.share == pytest.approx(np.concatenate([*found.greedy, *found.sampled]).mean())
+
+
+def test_a_piece_is_judged_as_it_was_made(tried):
+    """Greedily or under noise, which is that of its own place; what others wrote, in both ways."""
+    evaluator, tokens = tried["evaluator"], list(range(5, 60))
+    pieces = [Piece(tokens, temperature) for temperature in (GREEDY, SAMPLED, SAMPLED, None)]
+    text = evaluator.read(pieces)
+    kinds = [list(choices) for choices in text.choices]
+    assert kinds == [[GREEDY], [SAMPLED], [SAMPLED], [GREEDY, SAMPLED]]
+    greedy, *sampled = [next(iter(choices.values())).tolist() for choices in text.choices[:3]]
+    assert greedy == text.choices[3][GREEDY].tolist()
+    assert len({tuple(each) for each in (greedy, *sampled)}) == 3
+    found = evaluator.agreements(text, (2, 3))
+    assert (len(found.greedy), len(found.sampled)) == (2, 3)
+    assert (found.greedy[0] == found.greedy[1]).all()
+
+
+def test_draft_and_target_are_sampled_under_the_same_noise(tried):
+    """Under noise of its own, even the target itself would often choose something else."""
+    evaluator, [tokens, _] = tried["evaluator"], tried["text"].pieces
+    text = evaluator.read([Piece(tokens, SAMPLED), Piece(tokens, SAMPLED)])
+    first, second = (choices[SAMPLED] for choices in text.choices)
+    assert 0 < (first == second).mean() < 0.9
+    found = evaluator.agreements(text, ())
+    assert found.greedy == []
+    assert all(agreed.all() for agreed in found.sampled)
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -115,7 +154,7 @@ def test_choices_and_surprise_are_the_targets(tried):
     for piece, choices in zip(text.pieces, text.choices, strict=True):
         rows = Rows(piece, range(len(piece)), np.tri(len(piece), dtype=np.bool_))
         logits = Runner(model).verify(rows)["logits"][: len(piece)].astype(np.float64)
-        assert (logits.argmax(1) == choices).all()
+        assert (logits.argmax(1) == choices[GREEDY]).all()
         logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
         surprises += [-logs[row, piece[row + 1]] for row in range(len(piece) - 1)]
     assert text.surprise == pytest.approx(np.mean(surprises), rel=1e-4)
@@ -129,7 +168,8 @@ def test_texts_are_continued_as_if_each_were_alone(tried):
     assert [one.temperature for one in begun] == [0.0, 0.0, 0.8, 0.8] * 2
     made = tried["evaluator"].continued(begun, 40, [7], seed=3)
     model = Model.load(bundle, bundles.TARGET, engine(CPU_ENGINES[0]), 1)
-    for opening, text in zip(begun, made, strict=True):
+    assert [one.temperature for one in made] == [one.temperature for one in begun]
+    for opening, text in zip(begun, [one.tokens for one in made], strict=True):
         assert len(text) == 40
         assert text[:20] == opening.tokens
         assert 7 not in text[20:]
@@ -156,7 +196,7 @@ def test_stages_are_timed(tried):
     assert times.host > 0
 
 
-# Calibration text
+# Text to try sets on
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +207,7 @@ def tokenizer(checkpoint):
 def test_pieces_come_from_all_over_a_text(tokenizer):
     text = "".join(f"def function_{number}(x):\n    return x + {number}\n" for number in range(300))
     tokens = tokenizer.encode(text)
-    pieces = pieces_of(text, tokenizer, 4, "text")
+    pieces = [piece.tokens for piece in pieces_of(text, tokenizer, 4, "text")]
     assert [len(piece) for piece in pieces] == [PIECE] * 4
     places = [
         next(p for p in range(len(tokens)) if tokens[p : p + PIECE] == piece) for piece in pieces
@@ -179,7 +219,7 @@ def test_pieces_come_from_all_over_a_text(tokenizer):
     # As many as there is room for, and one of a short text.
     assert len(pieces_of(text, tokenizer, 1000, "text")) == len(tokens) // PIECE
     [short] = pieces_of(tokenizer.decode(tokens[:100]), tokenizer, 4, "text")
-    assert len(short) < PIECE
+    assert len(short.tokens) < PIECE
 
 
 @pytest.mark.parametrize(
@@ -252,7 +292,9 @@ def test_a_bundle_gets_the_sets_that_were_found(found):
     assert speeds == sorted(speeds, reverse=True)
     for each in sets:
         Path.without(bundle.target, each.skipped)  # the stages suit it
-        assert 0 <= each.score.agreement <= 1
+        assert 0 <= each.score.sampled.agreement <= 1
+        assert 0 <= each.score.greedy.agreement <= 1
+        assert each.score.greedy != each.score.sampled
         assert 0 < each.score.draft_cost < 1.1
         assert each.score.engine == CPU_ENGINES[0]
         assert each.score.plain_tokens_per_second == sets[0].score.plain_tokens_per_second
@@ -349,6 +391,11 @@ def test_a_budget_that_is_none():
             SearchOptions(budget=budget)
 
 
+def test_a_piece_alone_has_but_one_kind_of_text():
+    with pytest.raises(InputError, match="pieces is 1: give 2 or more"):
+        SearchOptions(pieces=1)
+
+
 # The command line
 
 
@@ -363,8 +410,10 @@ def test_export_searches_and_inspect_shows(cli, checkpoint, tmp_path, caplog):
     shown = cli("inspect", output).out
     for each in sets:
         assert sublayers.describe(each["skipped"]) in shown
-        assert f"{each['score']['tokens_per_second']:.1f}" in shown
-        assert f"{each['score']['agreement']:.0%}" in shown
+        for kind in ("greedy", "sampled"):
+            assert f"{each['score'][kind]['tokens_per_second']:.1f}" in shown
+            assert f"{each['score'][kind]['agreement']:.0%}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_export_with_given_sets(cli, checkpoint, tmp_path):

@@ -101,8 +101,9 @@ WALLS = {
         "edgespec.records",
     ),
     "edgespec.bundle": (
-        "edgespec.records", "edgespec.errors", "edgespec.cachedir", "edgespec.sublayers",
+        "edgespec.manifest", "edgespec.records", "edgespec.errors", "edgespec.cachedir",
     ),
+    "edgespec.manifest": ("edgespec.sublayers",),
     "edgespec.sublayers": ("edgespec.errors",),
     "edgespec.records": (),
     "edgespec.cachedir": (),

@@ -15,6 +15,7 @@ from edgespec import bundle as bundles
 from edgespec import records
 from edgespec.bundle import Bundle, Role
 from edgespec.models.embedded import BUNDLE
+from edgespec.runtime.placement import borders
 
 _SHORT_HASH = 12
 
@@ -26,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a bundle's folder (default: the embedded pair)",
     )  # fmt: skip
     parser.add_argument("--verify", action="store_true", help="hash every file")
-    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    parser.add_argument("--json", action="store_true", help="print the manifest and more as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -35,7 +36,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.verify:
         bundle.verify()
     if arguments.json:
-        facts = {"path": str(bundle.path), "digest": bundle.digest, "verified": arguments.verify}
+        facts = {
+            "path": str(bundle.path),
+            "digest": bundle.digest,
+            "verified": arguments.verify,
+            "cuts": _cuts(bundle.target),
+            "borders": borders(bundle.target),
+        }
         print(json.dumps(facts | records.encode(bundle.manifest)))
         return 0
     console = Console()
@@ -70,7 +77,7 @@ def _facts(role: Role) -> dict[str, str]:
         "architecture": role.architecture,
         "parameters": f"{role.parameters:,}",
         "layers": str(role.layers),
-        "stages": str(len(role.stages)),
+        "stages": _stages(role),
         "hidden size": str(role.hidden_size),
         "heads": f"{role.heads}, {role.kv_heads} for keys and values, of {role.head_dim}",
         "vocabulary": f"{role.vocab_size:,}",
@@ -80,6 +87,24 @@ def _facts(role: Role) -> dict[str, str]:
         "KV cache": precision.kv,
         "quantization error": _error(role.quantization_error),
     }
+
+
+def _stages(role: Role) -> str:
+    """How many, and where they end."""
+    cuts = _cuts(role)
+    if not cuts:
+        return "1"
+    names = [
+        "the head" if cut == 2 * role.layers else f"{cut // 2}{'m' * (cut % 2)}" for cut in cuts
+    ]
+    layers = ", ".join(map(str, borders(role)))
+    meet = f"before {layers}" if layers else "nowhere"
+    return f"{len(role.stages)}, cut before {', '.join(names)}; devices can meet {meet}"
+
+
+def _cuts(role: Role) -> list[int]:
+    """The sublayers before which a stage ends."""
+    return [stage.start for stage in role.stages[1:]]
 
 
 def _error(errors: dict[str, float]) -> str:
@@ -92,22 +117,25 @@ def _error(errors: dict[str, float]) -> str:
 
 def _skip_sets(bundle: Bundle) -> Table:
     """What layer-skip drafts leave out, and what was promised where the bundle was made."""
-    table = Table("layers left out", title="layer-skip drafts", title_justify="left")
-    for column in ("stages", "cost", "agreement", "drafts", "tokens/s", "plain"):
+    table = Table(title="layer-skip drafts", title_justify="left")
+    table.add_column("left out", overflow="fold")
+    for column in ("stages", "cost", "plain", "text", "agreed", "drafts", "tokens/s"):
         table.add_column(column, justify="right")
     stages = bundle.target.stages
     for each in bundle.manifest.skip_sets:
         left_out = set(each.skipped)
         run = sum(stage.start not in left_out for stage in stages)
         score = each.score
-        promised = ["not measured"] + [""] * 4
+        promised = ["not measured"] + [""] * 5
         if score is not None:
+            kinds = (score.greedy, score.sampled)
             promised = [
                 f"{score.draft_cost:.0%}",
-                f"{score.agreement:.0%}",
-                str(score.chain),
-                f"{score.tokens_per_second:.1f}",
                 f"{score.plain_tokens_per_second:.1f}",
+                "greedy\nsampled",
+                "\n".join(f"{kind.agreement:.0%}" for kind in kinds),
+                "\n".join(str(kind.chain) for kind in kinds),
+                "\n".join(f"{kind.tokens_per_second:.1f}" for kind in kinds),
             ]
         table.add_row(each.name, f"{run} of {len(stages)}", *promised)
     return table

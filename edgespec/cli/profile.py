@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,15 +16,17 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from edgespec import bundle as bundles
-from edgespec.bundle import Bundle
+from edgespec.bundle import TARGET, Bundle
 from edgespec.cli.plots import Curves, check_png, save_png, text_plot
 from edgespec.errors import DeviceError
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import LoadOptions
+from edgespec.options import PLACE_HELP, LoadOptions
 
 if TYPE_CHECKING:
-    from edgespec.runtime.engines import Engine
+    from edgespec.runtime.engines import Engines
     from edgespec.runtime.profiling import Report
+
+    Choice = Mapping[str, Engines]  # engines of the stages of each role that is measured
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Measured:
     """One line of the result.
 
     Attributes:
+        place: where the target's layers run, if the user placed them.
         context: cache capacity in rows, filled up but for the largest call.
         ms: the least milliseconds of several calls by their rows, which took turns.
     """
@@ -39,10 +42,16 @@ class Measured:
     role: str
     engine: str
     device: str
+    place: str | None
     precision: str
     threads: int
     context: int
     ms: dict[int, float]
+
+    @property
+    def where(self) -> str:
+        """What tells it from other lines of its role and context."""
+        return self.place or f"{self.engine}:{self.device}"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +60,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
         help="a bundle's folder (default: the embedded pair)",
     )  # fmt: skip
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--device", action="append", metavar="DEVICE",
         help="cpu: all its engines (the default), or an engine's full name; may be repeated",
     )  # fmt: skip
+    where.add_argument(
+        "--place", metavar="LAYERS=DEVICE,...", help=f"{PLACE_HELP}; measures the target alone"
+    )
     parser.add_argument(
         "--threads", type=int, metavar="N", help="of each engine (default: physical cores)"
     )
@@ -63,18 +76,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Measure every role on every engine asked for, remember it, and show it."""
-    options = LoadOptions(threads=arguments.threads)
+    """Measure every role on every engine asked for, or the placed target; remember and show it."""
+    options = LoadOptions(threads=arguments.threads, place=arguments.place)
     if arguments.png is not None:
         check_png(arguments.png)
     bundle = bundles.load(arguments.bundle)
-
-    from edgespec.fitting import default_threads
-
-    engines = _engines(arguments.device or [options.device])
-    measured = _measure(bundle, engines, options.threads or default_threads())
+    choices = _choices(bundle, options, arguments.device or [options.device])
+    measured = _measure(bundle, choices, options)
     if arguments.png is not None:
-        panels = {role: _labelled(measured, role) for role in bundle.manifest.roles}
+        panels = {role: _labelled(measured, role) for role in choices[0]}
         rows = sorted({n for line in measured for n in line.ms})
         save_png(arguments.png, panels, rows)
     if arguments.json:
@@ -84,41 +94,54 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _engines(devices: list[str]) -> list[Engine]:
+def _choices(bundle: Bundle, options: LoadOptions, devices: list[str]) -> list[Choice]:
+    """All roles on each engine, or the placed target on each that its devices leave open."""
+    from edgespec.fitting import target_engines
     from edgespec.runtime.selection import engines_of
 
-    return list({each.name: each for name in devices for each in engines_of(name)}.values())
+    if options.place is not None:
+        return [{TARGET: engines} for engines in target_engines(bundle, options)]
+    engines = {each.name: each for name in devices for each in engines_of(name)}.values()
+    roles = bundle.manifest.roles.items()
+    return [{name: (each,) * len(role.stages) for name, role in roles} for each in engines]
 
 
-def _measure(bundle: Bundle, engines: list[Engine], threads: int) -> list[Measured]:
+def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) -> list[Measured]:
     """All curves, role by role.
 
     Raises:
         DeviceError: if there is a role that no engine takes.
     """
+    from edgespec.fitting import default_threads
+    from edgespec.runtime.engines import joined
+    from edgespec.runtime.placement import describe_stages
     from edgespec.runtime.profiling import Job, measure_apart, shapes
 
-    roles = bundle.manifest.roles
-    points = sum(len(shapes(role, full=True)[1]) for role in roles.values())
-    found = {}
-    with _progress(points * len(engines)) as watch:
-        for each in engines:
-            placed = {name: (each,) * len(role.stages) for name, role in roles.items()}
-            job = Job(bundle, placed, threads, full=True)
-            found[each.name] = measure_apart(job, watch(each.name))
+    roles, threads = bundle.manifest.roles, options.threads or default_threads()
+    points = sum(len(shapes(roles[name], full=True)[1]) for choice in choices for name in choice)
+    found = []
+    with _progress(points) as watch:
+        for choice in choices:
+            job = Job(bundle, choice, threads, full=True)
+            report = watch(joined(each.name for each in choice[TARGET]))
+            found.append((choice, measure_apart(job, report)))
     measured = []
-    for name, role in roles.items():
-        profiles = [(engine, found[engine][name]) for engine in found]
-        if all(profile.refusal is not None for _, profile in profiles):
-            reasons = "; ".join(str(profile.refusal) for _, profile in profiles)
+    for name in choices[0]:
+        if all(profiles[name].refusal is not None for _, profiles in found):
+            reasons = "; ".join(str(profiles[name].refusal) for _, profiles in found)
             raise DeviceError(f"{name} could not be measured: {reasons}")
-        for engine, profile in profiles:
-            kind, _, device = engine.partition(":")
-            for context, seconds in profile.seconds.items():
-                ms = {n: round(s * 1e3, 4) for n, s in seconds.items()}
-                precision = role.precision.weights
-                line = Measured(name, kind, device, precision, threads, context, ms)
-                measured.append(line)
+        for choice, profiles in found:
+            engines = [each.name for each in choice[name]]
+            kinds, devices = zip(*(each.split(":") for each in engines), strict=True)
+            place = describe_stages(roles[name], engines) if options.place else None
+            precision = roles[name].precision.weights
+            for context, seconds in profiles[name].seconds.items():
+                measured.append(
+                    Measured(
+                        name, joined(kinds), joined(devices), place, precision, threads, context,
+                        {n: round(s * 1e3, 4) for n, s in seconds.items()},
+                    )
+                )  # fmt: skip
     return measured
 
 
@@ -143,7 +166,8 @@ def _progress(points: int) -> Iterator[Callable[[str], Report]]:
 
 def _show(bundle: Bundle, measured: list[Measured]) -> None:
     console = Console()
-    for name, role in bundle.manifest.roles.items():
+    for name in dict.fromkeys(line.role for line in measured):
+        role = bundle.manifest.roles[name]
         lines = [line for line in measured if line.role == name]
         title = (
             f"{name}: {role.parameters:,} parameters, {role.precision.weights}, "
@@ -155,7 +179,7 @@ def _show(bundle: Bundle, measured: list[Measured]) -> None:
 
 
 def _table(title: str, lines: list[Measured]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("engine", no_wrap=True)
     table.add_column("context", justify="right")
     for n in lines[0].ms:
@@ -163,7 +187,7 @@ def _table(title: str, lines: list[Measured]) -> Table:
     for line in lines:
         one = line.ms[min(line.ms)]
         cells = [f"{_digits(ms)}\n{ms / one:.2f}x" for ms in line.ms.values()]
-        table.add_row(f"{line.engine}:{line.device}", str(line.context), *cells)
+        table.add_row(line.where.replace(",", "\n"), str(line.context), *cells)
     return table
 
 
@@ -176,8 +200,4 @@ def _labelled(measured: list[Measured], role: str) -> Curves:
     """The smallest and the largest context of each engine: more would hide one another."""
     lines = [line for line in measured if line.role == role]
     ends = {min(line.context for line in lines), max(line.context for line in lines)}
-    return {
-        f"{line.engine}:{line.device} at {line.context}": line.ms
-        for line in lines
-        if line.context in ends
-    }
+    return {f"{line.where} at {line.context}": line.ms for line in lines if line.context in ends}

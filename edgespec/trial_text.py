@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,10 @@ PIECE = 128
 WARM_UP = 16
 """First tokens of a piece that are not judged, since they lack what came before them."""
 
+GREEDY, SAMPLED = 0.0, 0.8
+"""Temperatures of the kinds of text on which sets are tried."""
+
 _FEWEST = 64  # tokens that are worth anything
-_TEMPERATURES = (0.0, 0.8)
 # Shares from which on a text is not what the tokenizer was made for: tokens a byte, and unknown
 # tokens a token.
 _BYTEWISE, _UNKNOWN, _MOSTLY_UNKNOWN = 0.9, 0.05, 0.5
@@ -43,7 +46,26 @@ def read_text(path: Path) -> str:
     return text
 
 
-def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[list[int]]:
+@dataclass(frozen=True)
+class Piece:
+    """Text of one kind, or of any.
+
+    Attributes:
+        tokens: of the text.
+        temperature: at which the model makes it; None: others wrote it, and it says something of
+            either kind.
+    """
+
+    tokens: Sequence[int]
+    temperature: float | None = None
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """At which drafts are judged on it."""
+        return (GREEDY, SAMPLED) if self.temperature is None else (self.temperature,)
+
+
+def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[Piece]:
     """Pieces from all over a text.
 
     Args:
@@ -82,23 +104,10 @@ def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[
     fitting = max(min(count, len(tokens) // length), 1)
     room = max(len(tokens) - fitting * length, 0) // fitting
     starts = [piece * (length + room) for piece in range(fitting)]
-    return [beginning + tokens[start : start + length] for start in starts]
+    return [Piece(beginning + tokens[start : start + length]) for start in starts]
 
 
-@dataclass(frozen=True)
-class Opening:
-    """A text for a model to go on with.
-
-    Attributes:
-        tokens: its beginning.
-        temperature: at which it is to be continued.
-    """
-
-    tokens: list[int]
-    temperature: float
-
-
-def openings(tokenizer: Tokenizer, length: int, count: int) -> list[Opening]:
+def openings(tokenizer: Tokenizer, length: int, count: int) -> list[Piece]:
     """Beginnings of so many tokens from our passages in turns, no two of them alike.
 
     Two by two they are to be continued greedily and sampled: most texts will be made in one of
@@ -108,7 +117,7 @@ def openings(tokenizer: Tokenizer, length: int, count: int) -> list[Opening]:
     for number in range(count):
         turn, place = divmod(number, len(PASSAGES))
         tokens = tokenizer.encode(PASSAGES[place])
-        found.append(Opening(tokens[:length], _TEMPERATURES[(place // 2 + turn) % 2]))
+        found.append(Piece(tokens[:length], (GREEDY, SAMPLED)[(place // 2 + turn) % 2]))
     return found
 
 

@@ -1,0 +1,188 @@
+"""What a bundle's ``manifest.json`` says, as records: roles, their stages, skip sets, files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgespec import sublayers
+
+FORMAT = 2
+"""Of the manifest; another number means records that are not these."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A boundary tensor of a stage; symbolic dimensions (S, C, R) are strings."""
+
+    name: str
+    dtype: str
+    shape: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of consecutive sublayers in one ONNX file, `start` included and `stop` not.
+
+    Sublayer 2 i is the attention of layer i, 2 i + 1 its MLP; behind those of the last layer comes
+    the head (norm and output projection), as one sublayer more. The embedding belongs to the first.
+    """
+
+    graph: str
+    data: str
+    start: int
+    stop: int
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def cached(self) -> range:
+        """The layers whose keys and values it computes."""
+        first = (self.start + 1) // 2
+        keys = [tensor for tensor in self.inputs if tensor.name.endswith(".key")]
+        return range(first, first + len(keys))
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The outputs that the host reads: all but the cache's new rows."""
+        return tuple(output for output in self.outputs if output.name != "new_kv")
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a skip set promised on one kind of text.
+
+    Attributes:
+        agreement: share of the positions at which the draft's choice was the target's.
+        chain: drafted tokens of a round at which it promised most.
+        tokens_per_second: promised.
+    """
+
+    agreement: float
+    chain: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class SkipScore:
+    """What a skip set promised where the bundle was made.
+
+    Attributes:
+        draft_cost: seconds of a draft's call over those of the whole model's, for one row.
+        plain_tokens_per_second: of the same model without drafts, from the same measurement.
+        engine: measured on.
+        greedy: promised of text that is decoded greedily.
+        sampled: promised of text that is sampled, at temperature 0.8.
+    """
+
+    draft_cost: float
+    plain_tokens_per_second: float
+    engine: str
+    greedy: Promise
+    sampled: Promise
+
+    def promise(self, sampled: bool) -> Promise:
+        """Of the text's kind."""
+        return self.sampled if sampled else self.greedy
+
+    def speedup(self, sampled: bool) -> float:
+        """Over plain decoding; below 1 where that was faster."""
+        return self.promise(sampled).tokens_per_second / self.plain_tokens_per_second
+
+    @property
+    def pays(self) -> bool:
+        """Whether it promised more than plain decoding on any kind of text."""
+        return max(self.speedup(False), self.speedup(True)) > 1
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of tokens half of which are greedy and half sampled, by which sets are compared."""
+        seconds = 1 / self.greedy.tokens_per_second + 1 / self.sampled.tokens_per_second
+        return 2 / seconds
+
+
+@dataclass(frozen=True)
+class SkipSet:
+    """Sublayers that a draft on the target's own stages leaves out.
+
+    Attributes:
+        skipped: their numbers (`sublayers`), ascending.
+        score: None: never measured.
+    """
+
+    skipped: tuple[int, ...]
+    score: SkipScore | None = None
+
+    @property
+    def name(self) -> str:
+        """What is left out, as people write it."""
+        return sublayers.describe(self.skipped)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the numbers of a role are stored as.
+
+    Attributes:
+        weights: int4, int8, fp16 or fp32.
+        lm_head: the same for the output projection.
+        kv: fp16 or fp32, the cache.
+        block_size: weights that share one scale (0: not quantized).
+    """
+
+    weights: str
+    lm_head: str
+    kv: str
+    block_size: int
+
+
+@dataclass(frozen=True)
+class Role:
+    """One model of a bundle.
+
+    Attributes:
+        inv_freq: [head_dim / 2] RoPE frequencies in radians per position.
+        bias_off: what `attention_bias` holds where a row must not look.
+        eos_ids: tokens that end a text.
+        parameters: how many weights the model has (tied ones once).
+        quantization_error: relative RMS error of each quantized tensor.
+    """
+
+    architecture: str
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_length: int
+    inv_freq: tuple[float, ...]
+    eos_ids: tuple[int, ...]
+    bias_off: float
+    parameters: int
+    precision: Precision
+    stages: tuple[Stage, ...]
+    quantization_error: dict[str, float]
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size in bytes and SHA-256 (hex) of one file of the bundle."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything the runtime knows about a bundle.
+
+    Attributes:
+        skip_sets: of the target, the best first; its stages are cut where one begins or ends.
+    """
+
+    format: int
+    roles: dict[str, Role]
+    tokenizer: tuple[str, ...]
+    provenance: dict[str, str]
+    files: dict[str, FileEntry]
+    skip_sets: tuple[SkipSet, ...]
