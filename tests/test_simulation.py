@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from cuts import EMBEDDED, HEAD, cut
@@ -149,6 +150,14 @@ def test_models_that_cannot_stand_for_a_bundle(tmp_path):
 
 
 # The file
+
+
+def test_the_example_of_the_documentation_is_a_machine(tmp_path):
+    text = (Path(__file__).parents[1] / "docs" / "simulator.md").read_text(encoding="utf-8")
+    (tmp_path / "example.json").write_text(text.split("```json")[1].split("```")[0])
+    stated = load(str(tmp_path / "example.json"))
+    assert stated.seconds("cpu", "target", range(33), 8) == pytest.approx(47.21e-3)
+    assert stated.transfer_seconds("gpu", 6500) == pytest.approx(21e-6)
 
 
 @pytest.mark.parametrize(
