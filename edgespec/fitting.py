@@ -14,10 +14,11 @@ from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, FIXED_DRAFT_TOKENS, LoadOptions, default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
-from edgespec.runtime.engines import CallSizes, Engine, Engines, available_bytes
+from edgespec.runtime.engines import CallSizes, Engine, Engines, available_bytes, simulated
 from edgespec.runtime.memory import HOST, Plan, Wishes, context_choices, plan
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
 from edgespec.runtime.selection import Placement, engines_for, engines_of, known_order
+from edgespec.runtime.simulation import as_stated, load
 from edgespec.runtime.sizes import stage_sizes
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ def fit(bundle: Bundle, options: LoadOptions) -> Plan:
         DeviceError: if a device is not known, or no engine is installed.
         InputError: if an option does not suit the bundle.
     """
+    bundle = as_planned(bundle, options)
     found = _fitted(bundle, options)
     draft, context = _drafts(options.draft, bundle)[0], _context_length(options.context, bundle)
     _explain(found, draft, context)
@@ -46,10 +48,13 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
         `LoadOptions.place`; None where the user named a device, or where there is no GPU with
         memory of its own, or none with room for the layers behind the bundle's last border.
     """
+    bundle = as_planned(bundle, options)
     devices, layers = _layer_devices(bundle, options), bundle.target.layers
     if devices is not None:
         return describe(devices)
-    if options.device != LoadOptions.device or all(e.memory == HOST for e in _gpu_engines()):
+    if options.device != LoadOptions.device or all(
+        engine.memory == HOST for engine in _gpu_engines(options)
+    ):
         return None
     for first in (0, *borders(bundle.target)):
         place = describe(on_gpu(layers - first, layers, options.device))
@@ -70,11 +75,12 @@ def _fitted(bundle: Bundle, options: LoadOptions) -> Plan:
         width=DEFAULT_TREE_WIDTH,
     )
     used = (engine for choices in engines.values() for choice in choices for engine in choice)
-    return plan(bundle, wishes, _limits(options, (*used, *_gpu_engines())))
+    return plan(bundle, wishes, _limits(options, (*used, *_gpu_engines(options))))
 
 
 def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str, Placement]:
     """Where the roles of a plan go; the engine is only left open where all fit."""
+    bundle = as_planned(bundle, options)
     found = _placements(bundle, options, planned.draft)
     for role, placement in found.items():
         first = _candidates(bundle, role, placement, planned.context)[0]
@@ -91,6 +97,26 @@ def target_engines(bundle: Bundle, options: LoadOptions) -> list[Engines]:
         InputError: if the placement does not suit the bundle.
     """
     return engines_for(bundle.target, _placements(bundle, options, "none")[TARGET])
+
+
+def as_planned(bundle: Bundle, options: LoadOptions) -> Bundle:
+    """What is planned for: the bundle, or what it stands for on a simulated machine.
+
+    Raises:
+        InputError: if the machine cannot be read, or does not suit the bundle.
+    """
+    if options.machine is None:
+        return bundle
+    return as_stated(bundle, load(options.machine).models)
+
+
+def described(bundle: Bundle, options: LoadOptions) -> str:
+    """What is planned for, as people are told."""
+    if options.machine is None:
+        return str(bundle.path)
+    stated = load(options.machine).models
+    models = ", ".join(f"{role} as {stated[role].name}" for role in bundle.manifest.roles)
+    return f"{bundle.path} (simulated on {options.machine}: {models})"
 
 
 def default_threads() -> int:
@@ -130,17 +156,23 @@ def _placements(bundle: Bundle, options: LoadOptions, draft: str) -> dict[str, P
     wished = {TARGET: Placement(_target_device(bundle, options), threads, (rows,))}
     if draft == "model":
         levels = (1, DEFAULT_TREE_WIDTH, DEFAULT_TREE_WIDTH)
-        wished[DRAFT] = Placement(options.draft_device, threads, levels)
+        wished[DRAFT] = Placement(_full_name(options.draft_device, options), threads, levels)
     return wished
 
 
 def _target_device(bundle: Bundle, options: LoadOptions) -> str | tuple[str, ...]:
     devices = _layer_devices(bundle, options)
     if devices is None:
-        return options.device
-    for name in dict.fromkeys(devices):  # before anybody exports again for a device that is not
+        return _full_name(options.device, options)
+    full = tuple(_full_name(device, options) for device in devices)
+    for name in dict.fromkeys(full):  # before anybody exports again for a device that is not
         engines_of(name)
-    return stage_devices(bundle.target, devices)
+    return stage_devices(bundle.target, full)
+
+
+def _full_name(device: str, options: LoadOptions) -> str:
+    """A device as users write it, to what engines are found by."""
+    return device if options.machine is None else simulated(device, options.machine)
 
 
 def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | None:
@@ -153,15 +185,17 @@ def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | No
     return None
 
 
-def _gpu_engines() -> list[Engine]:
+def _gpu_engines(options: LoadOptions) -> list[Engine]:
     with suppress(DeviceError):
-        return engines_of(GPU)
+        return engines_of(_full_name(GPU, options))
     return []
 
 
 def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
     """Bytes of each memory that may be used: all that is free, but where the user said less."""
-    free = {HOST: available_bytes(), **{each.memory: each.available_bytes() for each in engines}}
+    machine = options.machine
+    host = available_bytes() if machine is None else load(machine).memory_bytes(HOST)
+    free = {HOST: host, **{each.memory: each.available_bytes() for each in engines}}
     for device in options.limits:
         if device not in free:
             raise InputError(f"memory of {device!r} is limited: there is only {', '.join(free)}")

@@ -12,7 +12,7 @@ from typing import Any
 from edgespec import bundle as bundles
 from edgespec.drafting import Drafting
 from edgespec.errors import ContextLengthError, InputError
-from edgespec.fitting import fit, placements
+from edgespec.fitting import described, fit, placements
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import (
     PLANNED_DRAFTS,
@@ -67,7 +67,7 @@ class LLM:
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
         self.plan = fit(self.bundle, self.options)
-        self.plan.require_fit(str(self.bundle.path))
+        self.plan.require_fit(described(self.bundle, self.options))
         self.draft = self.options.draft
         self.context_length = self.plan.context
         self.forget()
@@ -127,6 +127,7 @@ class LLM:
                 stop=made.stop,
                 draft_memory=self._draft_memory(),
                 models=tuple(loaded.model for loaded in self._loaded.values()),
+                simulated=self.options.machine,
             )
         )
 

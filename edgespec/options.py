@@ -21,6 +21,7 @@ PLANNED_DRAFT_TOKENS = 31
 MAX_DRAFT_TOKENS = ROW_BUCKETS[-1] - 1  # the pending token is a row of the verification too
 MEMORY_HELP = "what may be used, as 2GiB, or by device, as cpu=8GiB,gpu=3GiB (default: all free)"
 PLACE_HELP = "where the target's layers run, as 0-7=onnxruntime:cpu,8-=openvino:cpu"
+SIMULATE_HELP = "run on a stated machine: the name of a laptop, or a JSON file (docs/simulator.md)"
 GPU_LAYERS_HELP = "the last N layers and the head on the device gpu, the others on --device"
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(i?b|)", re.IGNORECASE)
@@ -51,6 +52,9 @@ class LoadOptions:
         memory: what the process may use, anonymous and shared memory together: bytes, or a text
             such as 2GiB; of several devices a dict, or a text such as cpu=8GiB,gpu=3GiB; None:
             what is free. Kept as bytes.
+        simulate: a machine that is stated and not here: the name of one that comes with the
+            package, or its JSON file. Devices are then the machine's, as cpu, gpu or npu, calls
+            take as long as there, and layers and memory are those of the models stated for it.
 
     Raises:
         InputError: if a value is out of range, or two contradict each other.
@@ -66,6 +70,7 @@ class LoadOptions:
     memory: int | str | dict[str, int] | None = None
     place: str | None = None
     gpu_layers: int | None = None
+    simulate: str | Path | None = None
 
     def __post_init__(self) -> None:
         if self.draft not in DRAFTS:
@@ -98,6 +103,11 @@ class LoadOptions:
         """Bytes that may be used of each device's memory, where the user said so."""
         assert not isinstance(self.memory, str)
         return {"cpu": self.memory} if isinstance(self.memory, int) else self.memory or {}
+
+    @property
+    def machine(self) -> str | None:
+        """What is simulated, as it appears in results; None: nothing."""
+        return None if self.simulate is None else str(self.simulate)
 
 
 @dataclass(frozen=True)

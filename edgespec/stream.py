@@ -51,6 +51,7 @@ class GenerationResult:
         engine: where the target ran.
         peak_rss_mb: the process's largest resident memory so far, MiB, file-backed pages included.
         engine_ms: of the time after the first token, how much passed inside the engines.
+        simulated: the machine that all times are simulated for; None: they are this machine's.
     """
 
     text: str
@@ -75,6 +76,7 @@ class GenerationResult:
     engine: str
     peak_rss_mb: float
     engine_ms: float
+    simulated: str | None
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Job:
         stop: strings that end the text.
         draft_memory: see `GenerationResult`.
         models: all that take part, for the time they take.
+        simulated: see `GenerationResult`.
     """
 
     tokenizer: Tokenizer
@@ -106,6 +109,7 @@ class Job:
     stop: tuple[str, ...]
     draft_memory: str | None
     models: tuple[Model, ...]
+    simulated: str | None
 
 
 class TextStream:
@@ -195,6 +199,7 @@ class TextStream:
             engine=job.target.device,
             peak_rss_mb=_peak_rss_mb(),
             engine_ms=round(clock.engine_seconds * 1e3, 2),
+            simulated=job.simulated,
         )
 
     def _finish_reason(self, text: _Text) -> str:

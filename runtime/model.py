@@ -296,6 +296,10 @@ def _stage_file(bundle: Bundle, name: str, number: int) -> StageFile:
         data=bundle.path / stage.data,
         # Without the files' hashes a digest does not tell one model from another.
         key=f"{bundle.digest}-{PurePosixPath(stage.graph).stem}" if bundle.manifest.files else None,
+        role=name,
+        layers=role.layers,
+        start=stage.start,
+        stop=stage.stop,
         first_layer=stage.cached.start,
         cache_shape=(len(stage.cached), 2, role.kv_heads, role.head_dim),
         kv_dtype={"fp16": "float16", "fp32": "float32"}[role.precision.kv],

@@ -21,7 +21,8 @@ from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.tree import ROOT, TokenTree
 
 STAGE = StageFile(
-    graph=Path("unused.onnx"), data=Path("unused.data"), key="unused", first_layer=0,
+    graph=Path("unused.onnx"), data=Path("unused.data"), key="unused", role="target",
+    layers=2, start=0, stop=5, first_layer=0,
     cache_shape=(2, 2, 3, 4), kv_dtype="float32", block_size=0, results=(),
 )  # fmt: skip
 VOCABULARY = 331

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from commandline import PROMPT, fails
-from cuts import EMBEDDED, HEAD, LAYERS, Gpu, cut, with_gpu
+from cuts import EMBEDDED, HEAD, LAYERS, cut
 from hypothesis import given
 from hypothesis import strategies as st
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, greedy_by_transformers
@@ -159,18 +159,6 @@ def test_the_result_names_the_engines_and_cpu_is_one_of_them(pairs):
     assert result.engine == f"{OV}+{ORT}"
     placed = LLM(path, place=f"0=cpu,1={OV}", draft="none", threads=1)
     assert placed._target.device in (OV, f"{ORT}+{OV}")
-
-
-def test_layers_on_a_gpu_give_the_same_text(pairs, monkeypatch):
-    with_gpu(monkeypatch, Gpu())
-    path = pairs.pair("cut").path
-    wanted = pairs.llm("llama", ORT, "none").generate(LONG_PROMPT, max_new_tokens=32).tokens
-    for count, device in ((0, ORT), (1, f"{ORT}+fake:gpu"), (2, "fake:gpu"), (3, "fake:gpu")):
-        llm = LLM(path, gpu_layers=count, device=ORT, draft="none", threads=1)
-        result = llm.generate(LONG_PROMPT, max_new_tokens=32)
-        assert (result.engine, result.tokens) == (device, wanted)
-        names = [demand.device for demand in llm.plan.devices]
-        assert names == (["cpu", "gpu"] if count else ["cpu"])
 
 
 # The choice of an engine

@@ -12,12 +12,22 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import DRAFTS, GPU_LAYERS_HELP, MEMORY_HELP, PLACE_HELP, LoadOptions
+from edgespec.options import (
+    DRAFTS,
+    GPU_LAYERS_HELP,
+    MEMORY_HELP,
+    PLACE_HELP,
+    SIMULATE_HELP,
+    LoadOptions,
+)
 
 if TYPE_CHECKING:
     from edgespec.runtime.memory import Demand, Plan
 
 _DEFAULTS = LoadOptions()
+_OPTIONS = (
+    "device", "draft_device", "draft", "context", "memory", "place", "gpu_layers", "simulate",
+)  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             f"--{name}", default=_DEFAULTS.device, metavar="DEVICE",
             help=f"{text} (default: %(default)s)",
         )  # fmt: skip
+    parser.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
     parser.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)
     parser.add_argument("--gpu-layers", type=int, metavar="N", help=GPU_LAYERS_HELP)
     parser.add_argument(
@@ -54,21 +65,21 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises:
         MemoryLimitError: after printing, if nothing fits.
     """
-    names = ("device", "draft_device", "draft", "context", "memory", "place", "gpu_layers")
-    options = LoadOptions(**{name: getattr(arguments, name) for name in names})
+    options = LoadOptions(**{name: getattr(arguments, name) for name in _OPTIONS})
     bundle = bundles.load(arguments.bundle)
 
-    from edgespec.fitting import fit, place_to_use
+    from edgespec.fitting import described, fit, place_to_use
 
     plan = fit(bundle, options)
     place = place_to_use(bundle, options)
+    subject = described(bundle, options)
     if arguments.json:
-        print(json.dumps(_facts(plan, place)))
+        print(json.dumps({"simulated": options.machine, **_facts(plan, place)}))
     elif plan.fits:
-        _show(plan, bundle.path)
+        _show(plan, subject)
         if place is not None:
             print(f'run it with --place "{place}"')
-    plan.require_fit(str(bundle.path))
+    plan.require_fit(subject)
     return 0
 
 
@@ -104,9 +115,9 @@ def _device(demand: Demand) -> dict[str, Any]:
     }
 
 
-def _show(plan: Plan, path: Path) -> None:
+def _show(plan: Plan, subject: str) -> None:
     """One column a device, so that eighty characters hold it."""
-    table = Table(title=str(path), title_justify="left")
+    table = Table()
     table.add_column("MiB")
     columns = [_device(demand) for demand in plan.devices]
     for column in columns:
@@ -129,6 +140,7 @@ def _show(plan: Plan, path: Path) -> None:
         )  # fmt: skip
     engines = ", ".join(f"{role} on {engine}" for role, engine in _engines(plan).items())
     console = Console()
+    console.print(subject, markup=False, highlight=False, style="italic", soft_wrap=True)
     console.print(table)
     console.print(
         f"context {plan.context:,}, draft {plan.draft}, trees of up to {plan.max_tree} nodes, "

@@ -26,6 +26,7 @@ from edgespec.options import (
     PLACE_HELP,
     PLANNED_DRAFT_TOKENS,
     PLANNED_DRAFTS,
+    SIMULATE_HELP,
     GenerationOptions,
     LoadOptions,
     checked,
@@ -137,6 +138,7 @@ def _add_device_options(group: argparse._ArgumentGroup) -> None:
     _add(group, "threads", "of each engine (default: physical cores)")
     _add(group, "context", "tokens of prompt and output (default: what the model was made for)")
     group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
+    group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
 
 
 def _add(
@@ -191,6 +193,8 @@ def _facts(result: GenerationResult, sampled: bool) -> str:
         f"draft: {result.draft}{_shares(result)}",
         f"engine: {result.engine}",
     ]
+    if result.simulated is not None:
+        facts.insert(0, f"simulated on {result.simulated}")
     return ", ".join(facts + [f"seed: {result.seed}"] * sampled)
 
 

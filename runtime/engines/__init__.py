@@ -37,6 +37,7 @@ __all__ = [
     "available_bytes",
     "engine",
     "joined",
+    "simulated",
 ]
 
 _ENGINES = {
@@ -47,18 +48,29 @@ _ENGINES = {
 CPU_ENGINES = ("onnxruntime:cpu", "openvino:cpu")
 """The candidates for the device `cpu`."""
 
+_SIMULATED = "simulated:"
+_SIMULATOR = ("edgespec.runtime.engines.simulated", "SimulatedEngine")
+
+
+def simulated(device: str, machine: str) -> str:
+    """The full device string of a machine's device that is to be simulated."""
+    return f"{_SIMULATED}{device}@{machine}"
+
 
 def engine(device: str) -> Engine:
     """The engine behind a full device string.
 
     Raises:
         DeviceError: if there is none of that name, or its library is not installed.
+        InputError: if its machine is simulated and cannot be read.
     """
-    if device not in _ENGINES:
+    place = device.removeprefix(_SIMULATED)
+    if place == device and device not in _ENGINES:
         raise DeviceError(f"device {device!r} is not known: use cpu, {', '.join(_ENGINES)}")
-    module, kind = _ENGINES[device]
+    module, kind = _SIMULATOR if place != device else _ENGINES[device]
+    arguments = [place] if place != device else []
     try:
-        made: Engine = getattr(import_module(module), kind)()
+        made: Engine = getattr(import_module(module), kind)(*arguments)
     except ImportError as error:
         raise DeviceError(f"device {device}: {error}: install it, or use another device") from error
     return made

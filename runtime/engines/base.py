@@ -41,6 +41,10 @@ class StageFile:
         graph: the ONNX file.
         data: its external data.
         key: names the bundle and stage in caches of compiled models; None: it must not be kept.
+        role: whose stage it is.
+        layers: of the role.
+        start: its first sublayer, as `bundle.Stage` numbers them.
+        stop: the sublayer behind its last.
         first_layer: of those whose keys and values it computes, which are consecutive.
         cache_shape: [layers, 2, KV, hd] of its keys and values, the capacity left out; no layers
             where it has no attention.
@@ -52,6 +56,10 @@ class StageFile:
     graph: Path
     data: Path
     key: str | None
+    role: str
+    layers: int
+    start: int
+    stop: int
     first_layer: int
     cache_shape: tuple[int, int, int, int]
     kv_dtype: str

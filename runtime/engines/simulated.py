@@ -1,0 +1,132 @@
+"""A device that is not here: what it computes is real, how long that takes is stated.
+
+ONNX Runtime computes on this machine's CPU, and has to be done before the stated device would be:
+bundles must be small. See docs/simulator.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.base import (
+    Array,
+    Cache,
+    CallSizes,
+    Executable,
+    Footprint,
+    StageFile,
+    StageOutputs,
+    StageSizes,
+)
+from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
+from edgespec.runtime.simulation import HOST, load
+
+# More threads would take processors from what runs on the other simulated devices meanwhile.
+_THREADS = 1
+
+_log = logging.getLogger(__name__)
+
+
+class SimulatedEngine:
+    """A device of a stated machine.
+
+    Args:
+        place: DEVICE@MACHINE, the latter as `simulation.load` takes it.
+
+    Attributes:
+        late: calls that took longer here than there, the first of each shape left out.
+
+    Raises:
+        DeviceError: if the machine has no such device.
+        InputError: if the machine cannot be read.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.device, _, reference = place.partition("@")
+        self.machine = load(reference)
+        if self.device not in self.machine.devices:
+            raise DeviceError(
+                f"device {self.device!r} is not known: the simulated machine {reference} has "
+                f"{', '.join(self.machine.devices)}"
+            )
+        self._real = OnnxRuntimeCpu()
+        self.name = f"simulated:{place}"
+        self.memory = HOST if self.machine.devices[self.device].gib is None else self.device
+        self.version = f"{self.machine.digest} on {self._real.version}"
+        self.library_bytes = self._real.library_bytes
+        self.late = 0
+
+    def available_bytes(self) -> int:
+        """See `Engine`."""
+        return self.machine.memory_bytes(self.memory)
+
+    def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
+        """See `Engine`; what ONNX Runtime takes for such a stage on a CPU."""
+        return self._real.footprint(stage, calls)
+
+    def compile(self, stage: StageFile, threads: int) -> SimulatedExecutable:
+        """See `Engine`; what the device's own threads do is part of its figures.
+
+        Raises:
+            DeviceError: if nothing is stated of the stage's model, or the real engine refuses it.
+        """
+        if stage.role not in self.machine.models:
+            raise DeviceError(f"{self.name}: no model is stated for {stage.role!r}: add it")
+        return SimulatedExecutable(self._real.compile(stage, _THREADS), stage, self)
+
+    def note_late(self, seconds: float) -> None:
+        """A call that stands for so many seconds took longer."""
+        self.late += 1
+        if self.late == 1:
+            _log.warning(
+                "%s: a call that stands for %.2f ms took longer here: if that goes on, speeds are "
+                "too low: take a smaller bundle, or state a larger model", self.name, 1e3 * seconds,
+            )  # fmt: skip
+
+
+class SimulatedExecutable:
+    """A stage that is computed here and takes as long as there, or longer beside a busy device."""
+
+    def __init__(self, real: Executable, stage: StageFile, engine: SimulatedEngine) -> None:
+        self._real = real
+        self._stage = stage
+        self._engine = engine
+        self._seconds: dict[tuple[int, int, int], float] = {}  # by shape
+
+    def new_cache(self, capacity: int, most: int) -> Cache:
+        """See `Executable`."""
+        return self._real.new_cache(capacity, most)
+
+    def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
+        """See `Executable`."""
+        shape = (len(feeds["attention_bias"]), len(feeds.get("logit_rows", ())), cache.capacity)
+        known = shape in self._seconds
+        if not known:
+            self._seconds[shape] = self._stated_seconds(feeds)
+        clock, seconds = self._engine.machine.clock, self._seconds[shape]
+        with clock.call(self._engine.device, seconds) as left:
+            outputs = self._real.run(feeds, cache)
+            if known and left() == 0:  # for a new shape the real engine plans first
+                self._engine.note_late(seconds)
+        return outputs
+
+    def _stated_seconds(self, feeds: Mapping[str, Array]) -> float:
+        """Of a call there, what it moves between the host and the device included."""
+        stage, machine, device = self._stage, self._engine.machine, self._engine.device
+        model = machine.models[stage.role]
+        widths = {"hidden": model.hidden, "next_hidden": model.hidden, "logits": model.vocab}
+        rows = {"S": len(feeds["attention_bias"]), "R": len(feeds.get("logit_rows", ()))}
+        moved = 0
+        for name, feed in feeds.items():
+            moved += feed.itemsize * rows["S"] * widths[name] if name in widths else feed.nbytes
+        for each in stage.results:
+            width = widths.get(each.name, math.prod(each.shape))
+            moved += np.dtype(each.dtype).itemsize * rows[each.rows] * width
+        start, stop = (model.stretched(end, stage.layers) for end in (stage.start, stage.stop))
+        computing = machine.seconds(device, stage.role, range(start, stop), rows["S"])
+        return computing + machine.transfer_seconds(device, moved)

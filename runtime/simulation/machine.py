@@ -1,0 +1,223 @@
+"""What a machine is stated to be, read from JSON: every number has its source beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain
+from math import isfinite
+from pathlib import Path
+
+from edgespec import records
+from edgespec.bundle import TARGET
+from edgespec.errors import InputError
+from edgespec.runtime.cost import Curve
+from edgespec.runtime.simulation.clock import Clock
+from edgespec.runtime.simulation.stated import StatedModel, bytes_per_weight
+
+HOST = "cpu"
+"""The device that every machine has; its memory is the host's."""
+
+_LAPTOPS = Path(__file__).with_name("laptops")
+_CAPACITY = 1  # of a stated curve's points, which are for any
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number, and who says so; an estimate says what from."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Points:
+    """Milliseconds of a whole model's call by its rows, as decimal strings; linear between."""
+
+    ms: dict[str, float]
+    source: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """What lies between a device and the host; every call crosses it with what it reads and gives.
+
+    Attributes:
+        gb_per_s: 10^9 bytes a second.
+        us: microseconds a call.
+    """
+
+    gb_per_s: Figure
+    us: Figure
+
+
+@dataclass(frozen=True)
+class Device:
+    """What computes.
+
+    A call takes max(weights / bandwidth, rows x weights / compute) + overhead, or what the curve of
+    its role says.
+
+    Attributes:
+        chip: what it is.
+        overhead_us: microseconds of a call besides its products; part of a curve, too.
+        gib: memory that a model may have there; None: it takes the host's.
+        gb_per_s: 10^9 bytes of weights a second.
+        tmac_per_s: 10^12 multiplications by quantized weights a second.
+        link: None: the host's memory is its own.
+        curves: of roles, in place of the two rates.
+    """
+
+    chip: str
+    overhead_us: Figure
+    gib: Figure | None = None
+    gb_per_s: Figure | None = None
+    tmac_per_s: Figure | None = None
+    link: Link | None = None
+    curves: dict[str, Points] | None = None
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Devices that share the bandwidth of a memory.
+
+    Attributes:
+        devices: their names.
+        slowdown: of each while another is busy, from 1 upwards.
+    """
+
+    devices: tuple[str, ...]
+    slowdown: Figure
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine and the models that are stated to run there.
+
+    Attributes:
+        description: one line for people.
+        models: by role.
+        devices: by name; `cpu` is among them.
+        shared: devices that slow each other down.
+    """
+
+    description: str
+    models: dict[str, StatedModel]
+    devices: dict[str, Device]
+    shared: tuple[Shared, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all that is stated: names measurements."""
+        text = json.dumps(records.encode(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def clock(self) -> Clock:
+        """One for all who use this machine in this process."""
+        return Clock([(each.devices, each.slowdown.value) for each in self.shared])
+
+    def memory_bytes(self, device: str) -> int:
+        """Of a device with memory of its own, or the host's."""
+        size = self.devices[device].gib
+        assert size is not None
+        return int(size.value * (1 << 30))
+
+    def seconds(self, device: str, role: str, sublayers: range, rows: int) -> float:
+        """Of a call over some sublayers of a role's stated model, transfers left out."""
+        at, model = self.devices[device], self.models[role]
+        macs, overhead = model.macs(sublayers.start, sublayers.stop), at.overhead_us.value / 1e6
+        points = (at.curves or {}).get(role)
+        if points is not None:
+            whole = _curve(tuple(sorted(points.ms.items()))).seconds(rows, _CAPACITY)
+            return (whole - overhead) * macs / model.macs() + overhead
+        assert at.gb_per_s is not None
+        assert at.tmac_per_s is not None
+        reading = macs * bytes_per_weight() / (at.gb_per_s.value * 1e9)
+        return max(reading, rows * macs / (at.tmac_per_s.value * 1e12)) + overhead
+
+    def transfer_seconds(self, device: str, nbytes: int) -> float:
+        """Of what a call moves between the host and a device."""
+        link = self.devices[device].link
+        return 0.0 if link is None else link.us.value / 1e6 + nbytes / (link.gb_per_s.value * 1e9)
+
+
+def laptops() -> tuple[str, ...]:
+    """Names of the machines that come with the package."""
+    return tuple(sorted(file.stem for file in _LAPTOPS.glob("*.json")))
+
+
+def load(reference: str) -> Machine:
+    """A machine by the name of one that comes with the package, or by its file.
+
+    What is stated alike is one machine, with one clock.
+
+    Raises:
+        InputError: if there is none, or its file says something that cannot be.
+    """
+    file = _LAPTOPS / f"{reference}.json" if reference in laptops() else Path(reference)
+    try:
+        return _parsed(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise InputError(
+            f"there is no machine {reference!r} to simulate: give a JSON file, or one of "
+            f"{', '.join(laptops())}"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{file}: {error}: see docs/simulator.md") from error
+
+
+@cache
+def _parsed(text: str) -> Machine:
+    machine = records.decode(Machine, json.loads(text), "machine")
+    for fault in chain(_faults(machine), _faulty_numbers(machine)):
+        raise ValueError(fault)
+    return machine
+
+
+def _faults(machine: Machine) -> Iterator[str]:
+    """What does not fit together."""
+    if TARGET not in machine.models:
+        yield f"machine.models: no {TARGET!r}"
+    host = machine.devices.get(HOST)
+    if host is None or host.gib is None:
+        yield f"machine.devices.{HOST}: missing, or without gib"
+    for name, device in machine.devices.items():
+        missing = machine.models.keys() - (device.curves or {}).keys()
+        if missing and (device.gb_per_s is None or device.tmac_per_s is None):
+            yield (
+                f"machine.devices.{name}: give gb_per_s and tmac_per_s, or a curve of "
+                f"{', '.join(sorted(missing))}"
+            )
+    for group in machine.shared:
+        for name in group.devices:
+            if name not in machine.devices:
+                yield f"machine.shared: {name!r} is no device"
+        if not group.slowdown.value >= 1:
+            yield f"machine.shared: slowdown is {group.slowdown.value}: give 1 or more"
+
+
+def _faulty_numbers(machine: Machine) -> Iterator[str]:
+    for role, model in machine.models.items():
+        for field, value in records.encode(model).items():
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+                yield f"machine.models.{role}.{field} is {value}: give 1 or more"
+    for name, device in machine.devices.items():
+        link = device.link
+        figures = [device.overhead_us, device.gib, device.gb_per_s, device.tmac_per_s]
+        figures += [link.gb_per_s, link.us] if link else []
+        numbers = [figure.value for figure in figures if figure is not None]
+        for points in (device.curves or {}).values():
+            _curve(tuple(sorted(points.ms.items())))
+            numbers += [ms - device.overhead_us.value / 1e3 for ms in points.ms.values()]
+        for number in numbers:
+            if not (isfinite(number) and number > 0):
+                yield f"machine.devices.{name}: {number} among its figures: give more than 0"
+
+
+@cache
+def _curve(points: tuple[tuple[str, float], ...]) -> Curve:
+    return Curve({_CAPACITY: {int(rows): ms / 1e3 for rows, ms in points}})

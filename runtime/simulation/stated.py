@@ -1,0 +1,142 @@
+"""The model that a bundle's role stands for: its sizes, and the bundle as if it held that model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from edgespec.bundle import Bundle, FileEntry, Precision, Role, Stage, Tensor
+from edgespec.errors import InputError
+
+_BLOCK = 128
+_BITS = 4 + 32 / _BLOCK  # of a weight: int4, and a float32 scale for each block
+
+
+@dataclass(frozen=True)
+class StatedModel:
+    """A model in int4, as `edgespec export` would make it.
+
+    Attributes:
+        name: as people call it.
+        layers: each is attention and MLP.
+        hidden: width of the residual stream.
+        intermediate: width of the MLP.
+        heads: of the queries.
+        kv_heads: of the keys and values.
+        head_dim: width of a head.
+        vocab: logits of a row.
+        tied: the output projection is the embedding.
+        source: of these numbers.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    source: str
+
+    @property
+    def parameters(self) -> int:
+        """Of the embedding and all matrices."""
+        return self.macs() + (0 if self.tied else self.vocab * self.hidden)
+
+    def macs(self, start: int = 0, stop: int | None = None) -> int:
+        """Multiplications of one row by the weights of these sublayers, as many as weights."""
+        head = 2 * self.layers
+        stop = head + 1 if stop is None else stop
+        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        mlp = 3 * self.hidden * self.intermediate
+        sublayers = (
+            self.vocab * self.hidden if number == head else mlp if number % 2 else attention
+            for number in range(start, stop)
+        )
+        return sum(sublayers)
+
+    def stretched(self, sublayer: int, layers: int) -> int:
+        """The sublayer of this model that stands for one of a model of so many layers."""
+        layer, part = divmod(sublayer, 2)
+        if layer == layers:  # the head, or what would come behind it
+            return 2 * self.layers + part
+        return 2 * round(layer * self.layers / layers) + part
+
+
+def as_stated(bundle: Bundle, models: Mapping[str, StatedModel]) -> Bundle:
+    """A bundle as if its roles were these models, for arithmetic: there are no such files.
+
+    Tokenizer, context length and the number of stages stay; a stage has the same share of layers.
+
+    Raises:
+        InputError: if a role has no model, or one with fewer layers.
+    """
+    roles, files = {}, dict(bundle.manifest.files)
+    for name, role in bundle.manifest.roles.items():
+        if name not in models:
+            raise InputError(
+                f"the machine states no model for the role {name!r}: add it beside "
+                f"{', '.join(models)}"
+            )
+        model = models[name]
+        if model.layers < role.layers:
+            raise InputError(
+                f"the machine states {model.layers} layers for the role {name!r}, which has "
+                f"{role.layers}: state a model of as many or more"
+            )
+        roles[name] = _role(role, model)
+        data = {stage.data for stage in role.stages}
+        size = int(model.parameters * bytes_per_weight() / len(data))
+        files |= {file: FileEntry(size, files[file].sha256) for file in data}
+    return replace(bundle, manifest=replace(bundle.manifest, roles=roles, files=files))
+
+
+def bytes_per_weight() -> float:
+    """Of every stated model."""
+    return _BITS / 8
+
+
+def _role(role: Role, model: StatedModel) -> Role:
+    return replace(
+        role,
+        layers=model.layers,
+        hidden_size=model.hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        vocab_size=model.vocab,
+        parameters=model.parameters,
+        precision=Precision("int4", "int4", "fp16", _BLOCK),
+        stages=tuple(_stage(stage, role, model) for stage in role.stages),
+        # A projection of its own shows in the manifest by its error alone.
+        quantization_error={} if model.tied else {"lm_head.weight": 0.0},
+    )
+
+
+def _stage(stage: Stage, role: Role, model: StatedModel) -> Stage:
+    start, stop = (model.stretched(end, role.layers) for end in (stage.start, stage.stop))
+    cached = range((start + 1) // 2, (min(stop, 2 * model.layers) + 1) // 2)
+    widths = {"logits": model.vocab, "next_hidden": model.hidden}
+    return replace(
+        stage,
+        start=start,
+        stop=stop,
+        inputs=(
+            *(each for each in stage.inputs if not each.name.startswith("past.")),
+            *(_past(layer, part, model) for layer in cached for part in ("key", "value")),
+        ),
+        outputs=tuple(
+            replace(each, shape=(each.shape[0], str(widths[each.name])))
+            if each.name in widths
+            else each
+            for each in stage.outputs
+        ),
+    )
+
+
+def _past(layer: int, part: str, model: StatedModel) -> Tensor:
+    return Tensor(
+        f"past.{layer}.{part}", "float16", (str(model.kv_heads), "C", str(model.head_dim))
+    )
