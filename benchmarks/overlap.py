@@ -1,0 +1,340 @@
+"""Pipelines on laptops that are not here: plain, partly offloaded, serial and overlapped decoding.
+
+    python benchmarks/overlap.py [LAPTOP...] [--png FILE]
+
+Runs the embedded pair in fp32 on simulated machines (docs/simulator.md), which take as long as
+their stated models would. What a draft guesses is stated, too: its first guess is the text's next
+token with the given probability, its second one in half of the other cases. Trees are planned.
+
+The last columns compare overlap with tokens / (s T_verify + (1 - h) T_draft): of the same run the
+tokens of a round, the passes beside drafts (s: how much longer than alone) and the share h of
+rounds whose draft had been begun; of the serial run what a draft takes. Cutting the prompt's round
+and the next off, which load caches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from common import count, exit_code, print_result, print_table
+
+from edgespec import LLM
+from edgespec import bundle as bundles
+from edgespec.bundle import DRAFT, TARGET, Bundle
+from edgespec.errors import InputError, MemoryLimitError
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.fitting import place_to_use
+from edgespec.models.embedded import BUNDLE
+from edgespec.options import LoadOptions
+from edgespec.runtime.calibration import Calibration
+from edgespec.runtime.corun import slowdown
+from edgespec.runtime.drafters import (
+    ModelCalls,
+    ModelDrafter,
+    PlannedDrafter,
+    TreeBudget,
+    WeighedModel,
+)
+from edgespec.runtime.engines import simulated
+from edgespec.runtime.feeds import START
+from edgespec.runtime.generate import Limits, generate
+from edgespec.runtime.model import Runner
+from edgespec.runtime.pipelines import Overlap, Payoff, Serial
+from edgespec.runtime.placement import GPU, parse
+from edgespec.runtime.ranking import Candidates
+from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.selection import Loaded, Placement, load_models
+from edgespec.runtime.simulation import laptops, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from edgespec.runtime.drafters.calls import Calls
+    from edgespec.runtime.feeds import Rows
+
+_PROMPT = "def read_file(path):\n"
+_ACCEPTANCE = (0.6, 0.75, 0.9)
+_SECOND = 0.5  # of the cases in which the first guess is wrong
+_GUESSES = 4
+_TREE = TreeBudget(31, 31, 4)
+_WAYS = ("serial", "overlap", "auto")
+# Where the target and the draft run, of the devices that a machine has.
+_ROLES = (("cpu", "gpu"), ("npu", "cpu"), ("cpu", "cpu"))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Rounds of a text from the second on.
+
+    Attributes:
+        rate: tokens a second.
+        tokens: of a round.
+        draft: seconds of a round.
+        verify: the same of the target's passes.
+        begun: share of the rounds whose draft had been begun in the round before.
+    """
+
+    rate: float
+    tokens: float
+    draft: float
+    verify: float
+    begun: float
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        bundle = _bundle(Path(scratch) / "whole")
+        plain = LLM(bundle.path, draft="none", device="onnxruntime:cpu")
+        text = plain.generate(_PROMPT, max_new_tokens=2 * arguments.new_tokens).tokens
+        truth = [*plain.tokenizer.encode(_PROMPT), *text]
+        for laptop in arguments.laptops:
+            rows += _laptop(bundle, laptop, truth, arguments.new_tokens)
+    header = list(rows[0])
+    print_table(header, [list(row.values()) for row in rows])
+    if arguments.png is not None:
+        _draw(arguments.png, rows)
+    print_result("overlap", {"simulated": True, "new_tokens": arguments.new_tokens, "rows": rows})
+
+
+def _bundle(path: Path, cut_layers: tuple[int, ...] = ()) -> Bundle:
+    """The embedded pair in fp32, whose texts are equal in any company."""
+    checkpoints, options = (
+        BUNDLE.parent / "checkpoints",
+        ExportOptions("fp32", cut_layers=cut_layers),
+    )
+    export_bundle(checkpoints / "python-7m", path, checkpoints / "python-1m", options)
+    return bundles.load(path)
+
+
+def _laptop(
+    bundle: Bundle, laptop: str, truth: Sequence[int], new_tokens: int
+) -> list[dict[str, Any]]:
+    """A row for each acceptance."""
+    devices = load(laptop).devices
+    target, draft = next(pair for pair in _ROLES if set(pair) <= devices.keys())
+    plain = max(_plain(bundle, laptop, new_tokens, device=device) for device in devices)
+    offloaded = _offloaded(bundle, laptop, new_tokens)
+    places = {
+        role: Placement(simulated(device, laptop), 1, (8,))
+        for role, device in ((TARGET, target), (DRAFT, draft))
+    }
+    loaded = load_models(bundle, places, costs=True)
+    factor = slowdown(loaded[TARGET].model, loaded[DRAFT].model) if target != draft else 1.0
+    rows = []
+    for acceptance in _ACCEPTANCE:
+        speeds = {
+            way: _speed(loaded, way, factor, _Text(truth, acceptance), new_tokens)
+            for way in (_WAYS if target != draft else _WAYS[:1])
+        }
+        rows.append(
+            {
+                "laptop": laptop,
+                "verifies": target,
+                "drafts": draft,
+                "acceptance": acceptance,
+                "plain": round(plain, 2),
+                "offload": round(offloaded, 2) or "-",
+                **{way: round(speeds[way].rate, 2) if way in speeds else "-" for way in _WAYS},
+                **_formula(speeds),
+            }
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What is to be guessed, and how well."""
+
+    tokens: Sequence[int]
+    acceptance: float
+
+
+def _plain(bundle: Bundle, laptop: str, new_tokens: int, **place: str) -> float:
+    """Tokens a second of the target alone; 0 where it does not fit."""
+    try:
+        llm = LLM(bundle.path, simulate=laptop, draft="none", **place)
+    except MemoryLimitError:
+        return 0.0
+    return llm.generate(_PROMPT, max_new_tokens=new_tokens // 2).tokens_per_second
+
+
+def _offloaded(bundle: Bundle, laptop: str, new_tokens: int) -> float:
+    """The same with as many layers as fit on a GPU that has memory of its own; 0 without one."""
+    layers, options = bundle.target.layers, LoadOptions(simulate=laptop, draft="none")
+    with tempfile.TemporaryDirectory() as scratch:
+        anywhere = _bundle(Path(scratch) / "anywhere", tuple(range(1, layers)))
+        place = place_to_use(anywhere, options)
+        if place is None:
+            return 0.0
+        stated = load(laptop).models[TARGET].layers  # which the bundle's layers stand for
+        first = parse(place, stated).index(GPU) * layers // stated
+        once = _bundle(Path(scratch) / "once", (first,) if first else ())
+        return _plain(once, laptop, new_tokens, place=place)
+
+
+def _speed(
+    loaded: Mapping[str, Loaded], way: str, factor: float, text: _Text, new_tokens: int
+) -> Speed:
+    runner = Runner(loaded[TARGET].model)
+    calls = GuessedCalls(ModelCalls(loaded[DRAFT].model), text)
+    model = WeighedModel(ModelDrafter(calls, Calibration()), loaded[DRAFT].profile.curve())
+    drafter = PlannedDrafter([[model]], loaded[TARGET].profile.curve())
+    made: Callable[[], Serial] = {
+        "serial": lambda: Serial(runner, drafter),
+        "overlap": lambda: Overlap(runner, drafter),
+        "auto": lambda: Overlap(runner, drafter, Payoff(factor)),
+    }[way]
+    watched, sampler = Watched(made()), Sampler(SamplingOptions(), max(text.tokens) + _GUESSES)
+    prompt = text.tokens[: len(text.tokens) // 4]
+    limits = Limits(new_tokens, len(text.tokens), frozenset())
+    rounds = generate(watched, sampler, prompt, limits=limits, budget=_TREE)
+    for _ in range(2):
+        next(rounds)
+    steps = list(rounds)
+    passes, drafts = watched.passes[-len(steps) :], watched.drafts[-len(steps) :]
+    tokens = sum(len(step.tokens) for step in steps)
+    return Speed(
+        rate=tokens / sum(step.seconds for step in steps),
+        tokens=tokens / len(steps),
+        draft=mean(drafts),
+        verify=mean(passes),
+        begun=mean(step.begun for step in steps),
+    )
+
+
+def _formula(speeds: Mapping[str, Speed]) -> dict[str, Any]:
+    """What the overlapped text should have reached, and its share of that."""
+    if "overlap" not in speeds:
+        return dict.fromkeys(("tokens", "s", "h", "of formula"), "-")
+    serial, overlap = speeds["serial"], speeds["overlap"]
+    expected = overlap.tokens / (overlap.verify + (1 - overlap.begun) * serial.draft)
+    return {
+        "tokens": round(overlap.tokens, 2),
+        "s": round(overlap.verify / serial.verify, 2),
+        "h": round(overlap.begun, 2),
+        "of formula": round(overlap.rate / expected, 3),
+    }
+
+
+class GuessedCalls:
+    """A draft model's calls, with guesses of stated quality in place of its own.
+
+    Args:
+        calls: to the model, for the time they take.
+        text: to guess.
+    """
+
+    root, apart = (), True
+
+    def __init__(self, calls: Calls, text: _Text) -> None:
+        self._calls = calls
+        self._text = text
+        self._start = 0
+        self._branches: list[list[int]] = []  # of the scratch rows
+        self.begin, self.room = calls.begin, calls.room
+
+    def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
+        """See `Calls`."""
+        _, fed = self._calls.feed(text)
+        self._start, self._branches = len(text), []
+        return self._guesses([[]]), fed
+
+    def level(self, rows: Rows) -> Candidates:
+        """See `Calls`."""
+        self._calls.level(rows)
+        above = [[] if row == START else self._branches[row] for row in rows.parents]
+        branches = [[*path, int(token)] for path, token in zip(above, rows.tokens, strict=True)]
+        self._branches += branches
+        return self._guesses(branches)
+
+    def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
+        """See `Calls`."""
+        self._calls.keep(text, drafts)
+        self._start += len(text)
+        self._branches = [self._branches[row][len(text) :] for row in drafts]
+
+    def _guesses(self, branches: list[list[int]]) -> Candidates:
+        text, p = self._text.tokens, self._text.acceptance
+        ids = []
+        for branch in branches:
+            place = self._start + len(branch)
+            dice = random.Random(place)
+            guesses = [max(text) + 1 + number for number in range(_GUESSES)]
+            first, second = dice.random() < p, dice.random() < _SECOND
+            if list(text[self._start : place]) == branch and (first or second):
+                guesses[0 if first else 1] = text[place]
+            ids.append([guess % (max(text) + _GUESSES) for guess in guesses])
+        shares = [p, (1 - p) * _SECOND, *[(1 - p) * (1 - _SECOND) / 2] * 2]
+        logits = np.log(np.array([shares] * len(ids), np.float32))
+        return Candidates(np.array(ids, np.int64), logits, np.zeros(len(ids), np.float32))
+
+
+class Watched:
+    """A pipeline, and seconds of its parts in each round."""
+
+    def __init__(self, pipeline: Serial) -> None:
+        self._pipeline = pipeline
+        self.target, self.drafter = pipeline.target, pipeline.drafter
+        self.drafts: list[float] = []
+        self.passes: list[float] = []
+
+    def draft(self, *arguments: Any) -> Any:
+        """See `Serial`."""
+        return self._timed(self.drafts, self._pipeline.draft, *arguments)
+
+    def verify(self, *arguments: Any) -> Any:
+        """See `Serial`."""
+        return self._timed(self.passes, self._pipeline.verify, *arguments)
+
+    def _timed(self, seconds: list[float], call: Callable[..., Any], *arguments: Any) -> Any:
+        begin = time.perf_counter()
+        result = call(*arguments)
+        seconds.append(time.perf_counter() - begin)
+        return result
+
+
+def _draw(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(row["laptop"] for row in rows))
+    figure = Figure(figsize=(4 * len(names), 4), layout="constrained")
+    for place, name in enumerate(names, 1):
+        axes = figure.add_subplot(1, len(names), place)
+        mine = [row for row in rows if row["laptop"] == name]
+        for way in ("plain", "offload", "serial", "overlap"):
+            points = [(row["acceptance"], row[way]) for row in mine if row[way] != "-"]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker="o", label=way)
+        axes.set(title=f"{name} (simulated)", xlabel="acceptance", ylim=(0, None))
+        axes.set_xticks(_ACCEPTANCE)
+    figure.axes[0].set_ylabel("tokens/s")
+    figure.axes[0].legend()
+    figure.savefig(file)
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Pipelines on simulated laptops.")
+    parser.add_argument("laptops", nargs="*", metavar="LAPTOP", help="default: all that come along")
+    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds")
+    arguments = parser.parse_args()
+    for name in arguments.laptops:
+        if name not in laptops():
+            raise InputError(f"laptop {name!r} is not known: use one of {', '.join(laptops())}")
+    arguments.laptops = arguments.laptops or laptops()
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
