@@ -19,7 +19,7 @@ from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import DeviceError, MemoryLimitError
 from edgespec.options import LoadOptions
 from edgespec.runtime import profiles
-from edgespec.runtime.engines import engine, simulated
+from edgespec.runtime.engines import engine, simulated_name
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.profiles import Profile
@@ -30,7 +30,7 @@ TURNS = 5
 
 
 def compiled(file, role, place="cpu"):
-    return Runner(Model.load(EMBEDDED, role, engine(simulated(place, file)), 1))
+    return Runner(Model.load(EMBEDDED, role, engine(simulated_name(place, file)), 1))
 
 
 def batch(rows):
@@ -78,7 +78,7 @@ def test_waiting_takes_no_processor(tmp_path):
 
 def test_a_call_that_cannot_keep_up_is_counted_and_said_once(tmp_path, caplog):
     impossible = {"target": curve(r1=0.101), "draft": curve(r1=0.101)}
-    late = engine(simulated("cpu", saved(tmp_path, machine(impossible))))
+    late = engine(simulated_name("cpu", saved(tmp_path, machine(impossible))))
     runner = Runner(Model.load(EMBEDDED, TARGET, late, 1))
     calls(runner, 32)
     assert late.late == 0  # the first call of a shape plans for it
@@ -219,12 +219,15 @@ def test_what_is_measured_of_a_machine_is_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
     contents = machine(QUICK)
     file = saved(tmp_path, contents)
-    before, measured = engine(simulated("cpu", file)), Profile.measured(False, {256: {1: 0.004}})
+    before, measured = (
+        engine(simulated_name("cpu", file)),
+        Profile.measured(False, {256: {1: 0.004}}),
+    )
     profiles.remember(EMBEDDED, TARGET, (before,), 1, measured)
-    assert profiles.recall(EMBEDDED, TARGET, (engine(simulated("cpu", file)),), 1) == measured
+    assert profiles.recall(EMBEDDED, TARGET, (engine(simulated_name("cpu", file)),), 1) == measured
     contents["devices"]["cpu"]["curves"]["target"]["ms"]["1"] = 5
     saved(tmp_path, contents)
-    for other in (engine(simulated("cpu", file)), engine(ENGINES[0])):
+    for other in (engine(simulated_name("cpu", file)), engine(ENGINES[0])):
         assert profiles.recall(EMBEDDED, TARGET, (other,), 1) is None
 
 
