@@ -14,7 +14,7 @@ from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, FIXED_DRAFT_TOKENS, LoadOptions, default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
-from edgespec.runtime.engines import CallSizes, Engine, Engines, available_bytes, simulated
+from edgespec.runtime.engines import CallSizes, Engine, Engines, available_bytes, simulated_name
 from edgespec.runtime.memory import HOST, Plan, Wishes, context_choices, plan
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
 from edgespec.runtime.selection import Placement, engines_for, engines_of, known_order
@@ -172,7 +172,7 @@ def _target_device(bundle: Bundle, options: LoadOptions) -> str | tuple[str, ...
 
 def _full_name(device: str, options: LoadOptions) -> str:
     """A device as users write it, to what engines are found by."""
-    return device if options.machine is None else simulated(device, options.machine)
+    return device if options.machine is None else simulated_name(device, options.machine)
 
 
 def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | None:

@@ -37,7 +37,7 @@ __all__ = [
     "available_bytes",
     "engine",
     "joined",
-    "simulated",
+    "simulated_name",
 ]
 
 _ENGINES = {
@@ -52,7 +52,7 @@ _SIMULATED = "simulated:"
 _SIMULATOR = ("edgespec.runtime.engines.simulated", "SimulatedEngine")
 
 
-def simulated(device: str, machine: str) -> str:
+def simulated_name(device: str, machine: str) -> str:
     """The full device string of a machine's device that is to be simulated."""
     return f"{_SIMULATED}{device}@{machine}"
 
