@@ -44,7 +44,7 @@ from edgespec.runtime.drafters import (
     TreeBudget,
     WeighedModel,
 )
-from edgespec.runtime.engines import simulated
+from edgespec.runtime.engines import simulated_name
 from edgespec.runtime.feeds import START
 from edgespec.runtime.generate import Limits, generate
 from edgespec.runtime.model import Runner
@@ -126,7 +126,7 @@ def _laptop(
     plain = max(_plain(bundle, laptop, new_tokens, device=device) for device in devices)
     offloaded = _offloaded(bundle, laptop, new_tokens)
     places = {
-        role: Placement(simulated(device, laptop), 1, (8,))
+        role: Placement(simulated_name(device, laptop), 1, (8,))
         for role, device in ((TARGET, target), (DRAFT, draft))
     }
     loaded = load_models(bundle, places, costs=True)

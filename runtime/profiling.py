@@ -34,7 +34,7 @@ from edgespec.runtime.profiles import Profile
 Report = Callable[[str, int], None]
 """Is called with a role and a capacity when that has been measured."""
 
-_QUICK_ROWS = (1, 8, 32)
+_QUICK_ROWS = (1, 4, 8, 32)
 _FULL_ROWS = (1, 2, 4, 8, 16, 32)
 # Attention is linear in the capacity: beyond the last of these the curve's slope goes on.
 _CAPACITIES = (256, 1024, 4096)
