@@ -1,0 +1,96 @@
+"""What an engine that has nothing to do costs the others: it should neither spin nor slow them.
+
+    python benchmarks/idle_engines.py [BUNDLE]
+
+For each pair of engines on the CPU, both loaded in one process: the processor time that the process
+takes while both are idle, right after a call of each; and passes of the target directly behind a
+call of the draft, against passes behind another pass, in turns. Behind the draft the target's
+weights are cold, which costs some per cent; threads that spin would cost half of the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+from common import add_threads, count, exit_code, print_result, print_table
+
+from edgespec import bundle as bundles
+from edgespec.models.embedded import BUNDLE
+from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.feeds import Rows
+from edgespec.runtime.model import Model, Runner
+
+if TYPE_CHECKING:
+    from edgespec.bundle import Bundle
+
+_IDLE_SECONDS = 0.5
+_PASS_ROWS, _CALL_ROWS = 8, 4
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    bundle = bundles.load(arguments.bundle)
+    rows = [_pair(bundle, *names, arguments) for names in product(CPU_ENGINES, repeat=2)]
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    print_result(
+        "idle_engines",
+        {"bundle": bundle.digest, "threads": arguments.threads, "pairs": rows},
+    )
+
+
+def _pair(
+    bundle: Bundle, target: str, draft: str, arguments: argparse.Namespace
+) -> dict[str, object]:
+    threads = arguments.threads
+    passes = Runner(Model.load(bundle, bundles.TARGET, engine(target), threads))
+    calls = Runner(Model.load(bundle, bundles.DRAFT, engine(draft), threads))
+    chain, level = _chain(_PASS_ROWS), _chain(_CALL_ROWS)
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for turn in range(2 * arguments.turns + 2):
+        behind = turn % 2 == 0
+        (calls if behind else passes).verify(level if behind else chain)
+        begin = time.perf_counter()
+        passes.verify(chain)
+        if turn >= 2:
+            seconds[behind].append(time.perf_counter() - begin)
+    calls.verify(level)
+    return {
+        "target": target,
+        "draft": draft,
+        "idle cores": round(_busy_cores(), 3),
+        "pass ms": round(median(seconds[False]) * 1e3, 3),
+        "behind a draft's call": round(median(seconds[True]) / median(seconds[False]), 3),
+    }
+
+
+def _busy_cores() -> float:
+    """Processor time that this process takes while it waits, by time."""
+    process = psutil.Process()
+    before, begin = process.cpu_times(), time.perf_counter()
+    time.sleep(_IDLE_SECONDS)
+    after, waited = process.cpu_times(), time.perf_counter() - begin
+    return (after.user - before.user + after.system - before.system) / waited
+
+
+def _chain(rows: int) -> Rows:
+    return Rows([0] * rows, range(rows), np.tri(rows, dtype=np.bool_))
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Do idle engines cost anything?")
+    parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, help="with a draft model")
+    parser.add_argument("--turns", type=count, default=100, help="of each kind (default 100)")
+    add_threads(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
