@@ -5,19 +5,26 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 
 import psutil
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
-from edgespec.errors import DeviceError, InputError
+from edgespec.errors import InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, FIXED_DRAFT_TOKENS, LoadOptions, default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
 from edgespec.runtime.engines import CallSizes, Engine, Engines, available_bytes
 from edgespec.runtime.memory import HOST, Plan, Wishes, context_choices, plan
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
-from edgespec.runtime.selection import Placement, engines_for, engines_of, known_order
+from edgespec.runtime.selection import (
+    CPU,
+    Placement,
+    engines_for,
+    engines_of,
+    gpu_engine,
+    known_order,
+    resolved,
+)
 from edgespec.runtime.sizes import stage_sizes
 
 _log = logging.getLogger(__name__)
@@ -49,7 +56,8 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
     devices, layers = _layer_devices(bundle, options), bundle.target.layers
     if devices is not None:
         return describe(devices)
-    if options.device != LoadOptions.device or all(e.memory == HOST for e in _gpu_engines()):
+    gpu = None if options.device != LoadOptions.device else gpu_engine()
+    if gpu is None or gpu.memory == HOST:
         return None
     for first in (0, *borders(bundle.target)):
         place = describe(on_gpu(layers - first, layers, options.device))
@@ -70,7 +78,7 @@ def _fitted(bundle: Bundle, options: LoadOptions) -> Plan:
         width=DEFAULT_TREE_WIDTH,
     )
     used = (engine for choices in engines.values() for choice in choices for engine in choice)
-    return plan(bundle, wishes, _limits(options, (*used, *_gpu_engines())))
+    return plan(bundle, wishes, _limits(options, used))
 
 
 def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str, Placement]:
@@ -130,28 +138,25 @@ def _target_device(bundle: Bundle, options: LoadOptions) -> str | tuple[str, ...
         return options.device
     for name in dict.fromkeys(devices):  # before anybody exports again for a device that is not
         engines_of(name)
-    return stage_devices(bundle.target, devices)
+    return stage_devices(bundle.target, tuple(map(resolved, devices)))
 
 
 def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | None:
-    """The device of each of the target's layers, where the user placed them."""
+    """The device of each of the target's layers, where the user placed them and there is a GPU."""
     layers = bundle.target.layers
     if options.place is not None:
         return parse(options.place, layers)
-    if options.gpu_layers is not None:
+    if options.gpu_layers is not None and resolved(GPU) != CPU:
         return on_gpu(options.gpu_layers, layers, options.device)
     return None
-
-
-def _gpu_engines() -> list[Engine]:
-    with suppress(DeviceError):
-        return engines_of(GPU)
-    return []
 
 
 def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
     """Bytes of each memory that may be used: all that is free, but where the user said less."""
     free = {HOST: available_bytes(), **{each.memory: each.available_bytes() for each in engines}}
+    if options.limits.keys() - free.keys():  # of a GPU that is not used
+        gpu = gpu_engine()
+        free |= {} if gpu is None else {gpu.memory: gpu.available_bytes()}
     for device in options.limits:
         if device not in free:
             raise InputError(f"memory of {device!r} is limited: there is only {', '.join(free)}")

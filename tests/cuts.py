@@ -66,6 +66,12 @@ class Scale:
 
 
 def with_gpu(monkeypatch, gpu):
-    monkeypatch.setattr(
-        selection, "engine", lambda name: gpu if name in ("gpu", gpu.name) else engine(name)
-    )
+    """As if this were the machine's only GPU."""
+    monkeypatch.setattr(selection, "best_gpu", lambda: gpu.name)
+    monkeypatch.setattr(selection, "engine", lambda name: gpu if name == gpu.name else engine(name))
+
+
+def without_gpu(monkeypatch):
+    """As if this machine had none."""
+    monkeypatch.setattr(selection, "best_gpu", lambda: None)
+    selection._warn_of_no_gpu.cache_clear()
