@@ -22,6 +22,7 @@ from edgespec.runtime.engines.base import (
     StageSizes,
     joined,
 )
+from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import available_bytes
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "best_gpu",
     "engine",
     "joined",
+    "require_one_distribution",
 ]
 
 _ENGINES = {

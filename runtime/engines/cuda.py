@@ -14,9 +14,9 @@ import onnxruntime as ort
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.engines import cuda_driver
+from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import MIB
 from edgespec.runtime.engines.onnxruntime_gpu import OnnxRuntimeGpu
-from edgespec.runtime.engines.ort_session import require_one_distribution
 
 _INSTALL = 'pip install "edgespec[cuda]"'
 
@@ -69,7 +69,7 @@ def _require_libraries() -> None:
     """
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
-            f"cuda: this build of ONNX Runtime {ort.__version__} has no CUDA: "
+            f"device cuda: this build of ONNX Runtime {ort.__version__} has no CUDA: "
             f"pip uninstall -y onnxruntime && {_INSTALL}"
         )
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
@@ -87,4 +87,6 @@ def _require_libraries() -> None:
             ctypes.CDLL(str(folder / "libonnxruntime_providers_shared.so"), ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(folder / library))
     except OSError as error:
-        raise DeviceError(f"cuda: a library of CUDA is missing ({error}): {_INSTALL}") from error
+        raise DeviceError(
+            f"device cuda: a library of CUDA is missing ({error}): {_INSTALL}"
+        ) from error

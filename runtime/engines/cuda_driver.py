@@ -38,10 +38,12 @@ def load() -> Any:
     try:
         driver = ctypes.CDLL(name)
     except OSError as error:
-        raise DeviceError(f"cuda: no NVIDIA driver is here ({error}): {_NO_DRIVER}") from error
+        raise DeviceError(f"device cuda: no NVIDIA driver ({error}): {_NO_DRIVER}") from error
     status = driver.cuInit(0)
     if status:
-        raise DeviceError(f"cuda: the NVIDIA driver does not start (error {status}): {_NO_DRIVER}")
+        raise DeviceError(
+            f"device cuda: the NVIDIA driver does not start (error {status}): {_NO_DRIVER}"
+        )
     return driver
 
 
@@ -79,4 +81,4 @@ def describe(driver: Any, number: int) -> CudaGpu:
 
 def _require(status: int) -> None:
     if status:
-        raise DeviceError(f"cuda: the NVIDIA driver failed (error {status}): {_NO_DRIVER}")
+        raise DeviceError(f"device cuda: the NVIDIA driver failed (error {status}): {_NO_DRIVER}")

@@ -17,6 +17,7 @@ from edgespec.runtime.engines.base import (
     StageOutputs,
     StageSizes,
 )
+from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import (
     MIB,
     HostCache,
@@ -30,7 +31,6 @@ from edgespec.runtime.engines.ort_session import (
     bind_host_output,
     new_kv_shape,
     open_session,
-    require_one_distribution,
     result_arrays,
     session_options,
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +11,6 @@ import onnxruntime as ort
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.engines.base import Array, StageFile
-
-DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
-"""All of them install the folder `onnxruntime`."""
-
-
-@cache
-def require_one_distribution() -> None:
-    """Refuse an environment in which distributions have overwritten each other's files.
-
-    Raises:
-        DeviceError: if there are several of `DISTRIBUTIONS`.
-    """
-    found = [name for name in DISTRIBUTIONS if _is_installed(name)]
-    if len(found) > 1:
-        raise DeviceError(
-            f"{' and '.join(found)} are installed and overwrite each other's files: "
-            f"pip uninstall -y {' '.join(found)} && pip install {found[-1]}"
-        )
 
 
 def session_options(threads: int) -> Any:
@@ -98,11 +78,3 @@ def bind_host_input(binding: Any, name: str, array: Array) -> None:
 def bind_host_output(binding: Any, name: str, array: Array) -> None:
     """Have every call write this array, which the caller keeps alive."""
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-
-
-def _is_installed(distribution: str) -> bool:
-    try:
-        version(distribution)
-    except PackageNotFoundError:
-        return False
-    return True
