@@ -98,9 +98,7 @@ def test_a_package_that_is_not_installed(no_plugin, monkeypatch, cli):
 def test_a_vulkan_loader_that_is_missing(no_plugin, monkeypatch):
     pytest.importorskip("onnxruntime_ep_webgpu")
     monkeypatch.setattr(no_plugin.ctypes, "CDLL", missing)
-    with pytest.raises(
-        DeviceError, match=r"no Vulkan for a GPU .*it is gone.*: install its driver"
-    ):
+    with pytest.raises(DeviceError, match=r"no Vulkan .*it is gone.*: install its driver"):
         engine("webgpu:0")
 
 
@@ -117,7 +115,7 @@ def test_a_driver_that_is_missing(start):
 
 
 def test_a_gpu_that_the_plugin_cannot_choose():
-    with pytest.raises(DeviceError, match="device webgpu:1: .* use webgpu:0"):
+    with pytest.raises(DeviceError, match=r"device webgpu:1: .* use webgpu:0"):
         engine("webgpu:1")
 
 
@@ -139,7 +137,7 @@ def test_libraries_of_nvidia_that_are_missing(monkeypatch):
     with pytest.raises(DeviceError, match=r'it is gone\): pip install "edgespec\[cuda\]"$'):
         cuda._require_libraries()
     monkeypatch.setattr(cuda.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(DeviceError, match="this build of ONNX Runtime .* has no CUDA"):
+    with pytest.raises(DeviceError, match=r"this build of ONNX Runtime .* has no CUDA"):
         cuda._require_libraries()
 
 
