@@ -55,6 +55,7 @@ class Scale:
     name: str
     memory: str
     library_bytes: int = 7
+    hardware: str = "scale"
     version: str = "1"
 
     def available_bytes(self):
