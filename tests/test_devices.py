@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from importlib import import_module
 
 import pytest
 from commandline import PROMPT, fails
 from cuts import EMBEDDED, Gpu, with_gpu, without_gpu
 
 from edgespec import LLM
+from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError
 from edgespec.fitting import fit
 from edgespec.options import LoadOptions
 from edgespec.runtime import engines, selection
-from edgespec.runtime.engines import GPU_ENGINES, best_gpu, cuda_driver, distributions, engine
+from edgespec.runtime.engines import (
+    GPU_ENGINES,
+    CallSizes,
+    best_gpu,
+    cuda_driver,
+    distributions,
+    engine,
+)
 from edgespec.runtime.memory import MIB
+from edgespec.runtime.sizes import stage_sizes
 
 CPU = "onnxruntime:cpu"
 PLACE = {"device": CPU, "draft": "none", "threads": 1}
@@ -217,6 +227,24 @@ def test_memory_of_a_gpu_as_far_as_the_system_tells(tmp_path, kind, vendor, meta
         (folder / "mem_info_vram_total").write_text(f"{total}\n")
         (folder / "mem_info_vram_used").write_text(f"{2 << 30}\n")
     assert webgpu.own_memory(kind, vendor, metadata, tmp_path) == size
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"), [("onnxruntime_gpu", "OnnxRuntimeGpu"), ("openvino_gpu", "OpenVinoGpu")]
+)
+def test_a_gpu_takes_the_weights_and_more_for_larger_calls(module, kind):
+    """Arithmetic that needs no device."""
+    footprint = getattr(import_module(f"edgespec.runtime.engines.{module}"), kind).footprint
+    [stage] = stage_sizes(EMBEDDED, TARGET)
+    taken = [
+        footprint(None, stage, CallSizes(rows, capacity, rows))
+        for rows, capacity in ((1, 256), (8, 256), (8, 2048), (128, 2048))
+    ]
+    assert {each.weights for each in taken} == {stage.matmul_bytes + stage.embedding_bytes}
+    sizes = [each.logits + each.workspace + each.shared for each in taken]
+    assert sizes == sorted(set(sizes))
+    scores = 4 * stage.heads * 128 * (2048 + 128)
+    assert sizes[-1] > scores
 
 
 # The command
