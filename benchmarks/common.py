@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 MIB = 1 << 20
-_PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "safetensors")
+_PACKAGES = (
+    "numpy", "onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-webgpu", "openvino", "safetensors",
+)  # fmt: skip
 _POLL_SECONDS = 0.01
 # Instructions that decide how fast a quantized matmul is.
 _EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")

@@ -14,10 +14,25 @@ from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, FIXED_DRAFT_TOKENS, LoadOptions, default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
-from edgespec.runtime.engines import CallSizes, Engine, Engines, available_bytes, simulated_name
+from edgespec.runtime.engines import (
+    CallSizes,
+    Engine,
+    Engines,
+    available_bytes,
+    engine,
+    simulated_name,
+)
 from edgespec.runtime.memory import HOST, Plan, Wishes, context_choices, plan
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
-from edgespec.runtime.selection import Placement, engines_for, engines_of, known_order
+from edgespec.runtime.selection import (
+    CPU,
+    Placement,
+    engines_for,
+    engines_of,
+    gpu_engine,
+    known_order,
+    resolved,
+)
 from edgespec.runtime.simulation import as_stated, load
 from edgespec.runtime.sizes import stage_sizes
 
@@ -52,9 +67,8 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
     devices, layers = _layer_devices(bundle, options), bundle.target.layers
     if devices is not None:
         return describe(devices)
-    if options.device != LoadOptions.device or all(
-        engine.memory == HOST for engine in _gpu_engines(options)
-    ):
+    gpu = None if options.device != LoadOptions.device else _gpu(options)
+    if gpu is None or gpu.memory == HOST:
         return None
     for first in (0, *borders(bundle.target)):
         place = describe(on_gpu(layers - first, layers, options.device))
@@ -75,7 +89,7 @@ def _fitted(bundle: Bundle, options: LoadOptions) -> Plan:
         width=DEFAULT_TREE_WIDTH,
     )
     used = (engine for choices in engines.values() for choice in choices for engine in choice)
-    return plan(bundle, wishes, _limits(options, (*used, *_gpu_engines(options))))
+    return plan(bundle, wishes, _limits(options, used))
 
 
 def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str, Placement]:
@@ -172,23 +186,26 @@ def _target_device(bundle: Bundle, options: LoadOptions) -> str | tuple[str, ...
 
 def _full_name(device: str, options: LoadOptions) -> str:
     """A device as users write it, to what engines are found by."""
-    return device if options.machine is None else simulated_name(device, options.machine)
+    return resolved(device) if options.machine is None else simulated_name(device, options.machine)
 
 
-def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | None:
-    """The device of each of the target's layers, where the user placed them."""
-    layers = bundle.target.layers
-    if options.place is not None:
-        return parse(options.place, layers)
-    if options.gpu_layers is not None:
-        return on_gpu(options.gpu_layers, layers, options.device)
+def _gpu(options: LoadOptions) -> Engine | None:
+    """What the device `gpu` stands for; None where there is none."""
+    if options.machine is None:
+        return gpu_engine()
+    with suppress(DeviceError):
+        return engine(simulated_name(GPU, options.machine))
     return None
 
 
-def _gpu_engines(options: LoadOptions) -> list[Engine]:
-    with suppress(DeviceError):
-        return engines_of(_full_name(GPU, options))
-    return []
+def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | None:
+    """The device of each of the target's layers, where the user placed them and there is a GPU."""
+    layers = bundle.target.layers
+    if options.place is not None:
+        return parse(options.place, layers)
+    if options.gpu_layers is not None and _full_name(GPU, options) != CPU:
+        return on_gpu(options.gpu_layers, layers, options.device)
+    return None
 
 
 def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
@@ -196,6 +213,9 @@ def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
     machine = options.machine
     host = available_bytes() if machine is None else load(machine).memory_bytes(HOST)
     free = {HOST: host, **{each.memory: each.available_bytes() for each in engines}}
+    if options.limits.keys() - free.keys():  # of a GPU that is not used
+        gpu = _gpu(options)
+        free |= {} if gpu is None else {gpu.memory: gpu.available_bytes()}
     for device in options.limits:
         if device not in free:
             raise InputError(f"memory of {device!r} is limited: there is only {', '.join(free)}")

@@ -34,7 +34,8 @@ class LoadOptions:
     """How a bundle is loaded.
 
     Attributes:
-        device: where the target runs: cpu (the faster engine, measured), or an engine's full name.
+        device: where the target runs: cpu (the faster engine, measured), gpu (the best that is
+            usable, else the cpu), or an engine's full name, as `edgespec devices` lists them.
         place: where each of the target's layers runs, in place of `device`; see
             `runtime.placement`. Devices can meet where the bundle has a cut.
         gpu_layers: how many of the target's last layers run on the device gpu, the head with them,

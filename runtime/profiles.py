@@ -11,7 +11,6 @@ import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -140,18 +139,7 @@ def _file(bundle: Bundle, role: str, engines: Engines, threads: int) -> Path | N
     folder = cache_folder("curves")
     if folder is None:
         return None
-    hardware = (_processor(), os.cpu_count(), platform.machine(), platform.node())
-    stages = [(engine.name, engine.version) for engine in engines]
-    facts = (*hardware, stages, bundle.digest, role, threads)
+    machine = (os.cpu_count(), platform.machine(), platform.node())
+    stages = [(engine.name, engine.hardware, engine.version) for engine in engines]
+    facts = (*machine, stages, bundle.digest, role, threads)
     return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
-
-
-@cache
-def _processor() -> str:
-    """The CPU's model name as far as the system tells it."""
-    with suppress(OSError, UnicodeDecodeError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            field, _, value = line.partition(":")
-            if field.strip() == "model name":
-                return value.strip()
-    return platform.processor()

@@ -1,4 +1,7 @@
-"""Which engines run a role: those asked for or, for `cpu`, the cheaper one by measurement."""
+"""Which engines run a role: those asked for or, for `cpu`, the cheaper one by measurement.
+
+The device `gpu` is the best GPU engine that is usable here, or `cpu` where none is.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 from edgespec.bundle import Bundle, Role
@@ -14,8 +17,9 @@ from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.cost import Curve
-from edgespec.runtime.engines import CPU_ENGINES, Engine, Engines, engine, joined
+from edgespec.runtime.engines import CPU_ENGINES, Engine, Engines, best_gpu, engine, joined
 from edgespec.runtime.model import Model
+from edgespec.runtime.placement import GPU
 from edgespec.runtime.profiles import Profile
 from edgespec.runtime.profiling import Job, measure_apart
 
@@ -23,13 +27,16 @@ _log = logging.getLogger(__name__)
 
 Names = tuple[str, ...]
 
+CPU = "cpu"
+"""The device that leaves the engine open; so does `placement.GPU`."""
+
 
 @dataclass(frozen=True)
 class Placement:
     """Where a role runs and what it will do there.
 
     Attributes:
-        device: `cpu`, or an engine's full name: for all stages, or one for each.
+        device: `cpu`, `gpu` or an engine's full name: for all stages, or one for each.
         threads: for each engine's operators.
         work: rows of the calls that a decoding round makes of this role.
     """
@@ -140,7 +147,8 @@ def engines_for(role: Role, placement: Placement) -> list[Engines]:
         DeviceError: if a device is not known, or no engine for it is installed.
     """
     at = placement.device
-    names = (at,) * len(role.stages) if isinstance(at, str) else at
+    wanted = (at,) * len(role.stages) if isinstance(at, str) else at
+    names = tuple(map(resolved, wanted))
     behind = {name: engines_of(name) for name in dict.fromkeys(names)}
     choices = (dict(zip(behind, picked, strict=True)) for picked in product(*behind.values()))
     return [tuple(choice[name] for name in names) for choice in choices]
@@ -150,9 +158,35 @@ def engines_of(device: str) -> list[Engine]:
     """The engines behind a device.
 
     Raises:
-        DeviceError: if it is not known, or no engine for it is installed.
+        DeviceError: if it is not known, or no engine for it is usable.
     """
-    return cpu_engines() if device == "cpu" else [engine(device)]
+    name = resolved(device)
+    return cpu_engines() if name == CPU else [engine(name)]
+
+
+def resolved(device: str) -> str:
+    """The device itself; for `gpu` the engine it stands for, or `cpu` where there is none.
+
+    A GPU that the user named is an error where it is missing; `gpu` is a wish: that it could not
+    be fulfilled is logged once.
+    """
+    if device != GPU:
+        return device
+    found = best_gpu()
+    if found is None:
+        _warn_of_no_gpu()
+    return found or CPU
+
+
+def gpu_engine() -> Engine | None:
+    """The engine that `gpu` stands for; None where there is none."""
+    found = best_gpu()
+    return None if found is None else engine(found)
+
+
+@cache
+def _warn_of_no_gpu() -> None:
+    _log.warning("no GPU can be used here, so gpu is the cpu: `edgespec devices` says why")
 
 
 def cpu_engines() -> list[Engine]:

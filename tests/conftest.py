@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,12 +18,31 @@ from edgespec.cli import main
 settings.register_profile("edgespec", derandomize=True, deadline=None)
 settings.load_profile("edgespec")
 
+SOFTWARE_GPUS = [
+    Path(folder, "vk_swiftshader_icd.json")
+    for folder in ("/usr/lib/chromium", "/usr/lib/chromium-browser", "/opt/google/chrome")
+]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_its_own(tmp_path_factory):
     """Neither read nor fill the user's cache, in this process and those it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def gpu_in_software():
+    """Have WebGPU use SwiftShader where a browser has brought it along, as in CI.
+
+    Before any test asks for GPUs, because a process finds them once.
+    """
+    found = [driver for driver in SOFTWARE_GPUS if driver.exists()]
+    with pytest.MonkeyPatch.context() as patch:
+        if found and "VK_DRIVER_FILES" not in os.environ:
+            patch.setenv("VK_DRIVER_FILES", str(found[0]))
+            patch.setenv("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER", "1")
         yield
 
 

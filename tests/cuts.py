@@ -42,6 +42,7 @@ class Scale:
     name: str
     memory: str
     library_bytes: int = 7
+    hardware: str = "scale"
     version: str = "1"
 
     def available_bytes(self):
@@ -53,6 +54,12 @@ class Scale:
 
 
 def with_gpu(monkeypatch, gpu):
-    monkeypatch.setattr(
-        selection, "engine", lambda name: gpu if name in ("gpu", gpu.name) else engine(name)
-    )
+    """As if this were the machine's only GPU."""
+    monkeypatch.setattr(selection, "best_gpu", lambda: gpu.name)
+    monkeypatch.setattr(selection, "engine", lambda name: gpu if name == gpu.name else engine(name))
+
+
+def without_gpu(monkeypatch):
+    """As if this machine had none."""
+    monkeypatch.setattr(selection, "best_gpu", lambda: None)
+    selection._warn_of_no_gpu.cache_clear()

@@ -160,7 +160,7 @@ def test_an_engine_that_fails_is_left_out(cli, measured):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--device", "toaster"], "device 'toaster' is not known: use cpu, onnxruntime:cpu"),
+        (["--device", "toaster"], "device 'toaster' is not known: use cpu, gpu, onnxruntime:cpu"),
         (["--threads", "0"], "threads is 0"),
         (["--threads", "two"], "invalid int value: 'two'"),
         (["--png", "curves.jpg"], "curves.jpg: give --png a file name that ends in .png"),

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from caches import CAPACITY, STAGE, followed, operations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, logits_of
 
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket, row_bucket
-from edgespec.runtime.engines import StageFile
 from edgespec.runtime.engines.host import HostCache
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.tree import ROOT, TokenTree
 
-STAGE = StageFile(
-    graph=Path("unused.onnx"), data=Path("unused.data"), key="unused", role="target",
-    layers=2, start=0, stop=5, first_layer=0,
-    cache_shape=(2, 2, 3, 4), kv_dtype="float32", block_size=0, results=(),
-)  # fmt: skip
 VOCABULARY = 331
 
 
@@ -84,53 +78,18 @@ def test_rows_come_in_the_smallest_bucket_that_holds_them(rows):
 # The cache
 
 
-@st.composite
-def operations(draw):
-    """Writes, moves and growth, all within the capacity of the moment."""
-    capacity, steps = 6, []
-    for _ in range(draw(st.integers(1, 12))):
-        kind = draw(st.sampled_from(["write", "move", "grow"]))
-        if kind == "grow":
-            capacity += draw(st.integers(1, 9))
-            steps.append(("grow", capacity, 0))
-        elif kind == "write":
-            rows = draw(st.lists(st.integers(0, 7), max_size=6))
-            if draw(st.booleans()):
-                first = draw(st.integers(0, 8 - len(rows)))
-                rows = range(first, first + len(rows))
-            steps.append(("write", rows, draw(st.integers(0, capacity - len(rows)))))
-        else:
-            start = draw(st.integers(0, capacity - 1))
-            rows = sorted(draw(st.sets(st.integers(start, capacity - 1))))
-            steps.append(("move", rows, start))
-    return steps
-
-
 @given(operations(), st.sampled_from(["float32", "float16"]), st.sampled_from([0, 20, 200]))
 def test_the_cache_is_an_array_of_rows(steps, dtype, most):
     """Whatever room was set aside: none, some of what is needed, or all."""
-    cache, rng = HostCache(replace(STAGE, kv_dtype=dtype), 6, most), np.random.default_rng(0)
-    expected = [np.zeros((2, 2, 3, 4), dtype) for _ in range(6)]
-    for kind, rows, start in steps:
-        if kind == "grow":
-            cache.grow(rows)
-            expected += [np.zeros((2, 2, 3, 4), dtype)] * (rows - len(expected))
-        elif kind == "write":
-            new_kv = rng.standard_normal((2, 2, 3, 8, 4)).astype(dtype)
-            cache.write(new_kv, rows, start)
-            expected[start : start + len(rows)] = [new_kv[:, :, :, row] for row in rows]
-        else:
-            cache.move(rows, start)
-            expected[start : start + len(rows)] = [expected[row] for row in rows]
-        assert cache.capacity == len(expected)
+    stage = replace(STAGE, kv_dtype=dtype)
+    cache = HostCache(stage, CAPACITY, most)
+    for expected in followed(cache, stage, steps, lambda new_kv: new_kv):
         # Engines read the views; what was never written is zero, also after growth.
-        array = np.stack(expected, axis=3)
-        for layer in range(2):
-            for index, part in enumerate(("key", "value")):
-                view = cache.views[f"past.{layer}.{part}"]
-                assert view.flags.c_contiguous
-                assert view.dtype == dtype
-                np.testing.assert_array_equal(view, array[layer, index])
+        assert cache.views.keys() == expected.keys()
+        for name, view in cache.views.items():
+            assert view.flags.c_contiguous
+            assert view.dtype == dtype
+            np.testing.assert_array_equal(view, expected[name])
 
 
 def test_only_growth_makes_new_views():

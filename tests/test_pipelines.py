@@ -339,7 +339,7 @@ def test_engines_on_one_processor_do_not_overlap(pairs, monkeypatch):
 def test_two_devices_are_measured_once(pairs, monkeypatch):
     llm = pairs.llm("llama", ENGINES[0], "model")
     loaded, measured = dict(llm._loaded), []
-    elsewhere = type("Elsewhere", (), {"name": "fake:gpu", "version": "1"})()
+    elsewhere = type("Elsewhere", (), {"name": "fake:gpu", "hardware": "none", "version": "1"})()
     loaded["draft"] = type(loaded["draft"])(loaded["draft"].model, (elsewhere,), None)
     monkeypatch.setattr(pipelining, "slowdown", lambda *_: measured.append(1) or 1.25)
     for _ in range(2):

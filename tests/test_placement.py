@@ -213,8 +213,7 @@ def test_options_that_are_refused(options, message):
 @pytest.mark.parametrize("command", [["plan"], ["run", PROMPT]])
 def test_places_that_cannot_be(cli, command):
     bad = cli(*command, "--place", "0-3=cpu,4-7=cpu:9")
-    fails(bad, "device 'cpu:9' is not known: use cpu, onnxruntime:cpu")
-    fails(cli(*command, "--gpu-layers", 4), "device 'gpu' is not known: use cpu, onnxruntime:cpu")
+    fails(bad, "device 'cpu:9' is not known: use cpu, gpu, onnxruntime:cpu")
     border = cli(*command, "--place", f"0-3={ORT},4-={OV}")
     fails(border, "cannot meet before layer 4", "`edgespec export --cut-layers 4`")
     fails(cli(*command, "--place", "0-3=cpu"), "layer 4 is not placed")
@@ -232,5 +231,5 @@ def test_a_run_in_two_places(cli, pairs):
 
 
 def test_an_unknown_device_is_said_before_a_missing_border():
-    with pytest.raises(DeviceError, match="device 'gpu' is not known"):
-        fit(EMBEDDED, LoadOptions(gpu_layers=3))
+    with pytest.raises(DeviceError, match="device 'gpu:9' is not known"):
+        fit(EMBEDDED, LoadOptions(place="0-3=cpu,4-=gpu:9"))

@@ -17,7 +17,7 @@ from edgespec import bundle as bundles
 from edgespec import records
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime import profiles, profiling
-from edgespec.runtime.engines import engine
+from edgespec.runtime.engines import engine, host
 from edgespec.runtime.profiles import Profile
 from edgespec.runtime.profiling import Job, measure, measure_apart, shapes
 
@@ -244,7 +244,7 @@ def test_profiles_are_kept_by_all_that_times_depend_on(embedded, monkeypatch):
         at(replace(embedded, manifest=replace(embedded.manifest, provenance={"other": "one"}))),
     ):
         assert profiles.recall(*other) is None
-    monkeypatch.setattr(profiles, "_processor", lambda: "another CPU")
+    monkeypatch.setattr(host, "processor", lambda: "another CPU")
     assert profiles.recall(*at(embedded)) is None
 
 

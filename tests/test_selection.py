@@ -161,9 +161,11 @@ def test_an_engine_that_refuses_in_the_end_is_passed_over_with_a_warning(
         load_models(small, {"target": Placement(ENGINES[1], 1, (1,))})
 
 
-@pytest.mark.parametrize("device", ["gpu", "", "cpu:0", "onnxruntime", "onnxruntime:gpu"])
+@pytest.mark.parametrize(
+    "device", ["", "cpu:0", "onnxruntime", "onnxruntime:gpu", "gpu:0", "cuda:one", "webgpu:-1"]
+)
 def test_devices_that_are_not_known(measured, small, device):
-    with pytest.raises(DeviceError, match=f"device '{device}' is not known: use cpu, onnxruntime"):
+    with pytest.raises(DeviceError, match=f"device '{device}' is not known: use cpu, gpu, onnx"):
         load_models(small, {"target": CPU, "draft": Placement(device, 1, (1,))})
     assert measured.asked == []
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "export": "make a bundle from a checkpoint",
     "inspect": "show what a bundle holds",
     "profile": "measure what calls of a bundle's models cost on this machine",
+    "devices": "show what this machine can run models on",
     "plan": "show what memory a bundle takes, without loading it",
 }
 """Each is a module of this package with `configure(parser)` and `execute(arguments) -> int`."""

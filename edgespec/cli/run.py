@@ -131,7 +131,11 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_device_options(group: argparse._ArgumentGroup) -> None:
-    _add(group, "device", "where the target runs; cpu picks the faster engine", kind=str)
+    _add(
+        group, "device",
+        "where the target runs, as `edgespec devices` lists it; cpu picks the faster engine",
+        kind=str,
+    )  # fmt: skip
     group.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)
     _add(group, "gpu_layers", GPU_LAYERS_HELP)
     _add(group, "draft_device", "where the draft model runs", kind=str)

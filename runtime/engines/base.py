@@ -205,6 +205,10 @@ class Engine(Protocol):
         """`engine:device`, as users write it."""
 
     @property
+    def hardware(self) -> str:
+        """What the device is, as its maker calls it: measurements hold for one only."""
+
+    @property
     def version(self) -> str:
         """The library's version: measurements hold for one version only."""
 
@@ -217,7 +221,7 @@ class Engine(Protocol):
 
     @property
     def memory(self) -> str:
-        """Whose memory it takes: cpu, or a device with memory of its own."""
+        """Whose memory it takes: cpu, or for a device with its own gpu, gpu:1 and so on."""
 
     @property
     def library_bytes(self) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import math
+import platform
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -34,11 +36,23 @@ class HostEngine:
     memory = "cpu"
 
     def __init__(self) -> None:
+        self.hardware = processor()
         _return_freed_memory()
 
     def available_bytes(self) -> int:
         """See `Engine`."""
         return available_bytes()
+
+
+@cache
+def processor() -> str:
+    """The CPU's model name as far as the system tells it."""
+    with suppress(OSError, UnicodeDecodeError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            field, _, value = line.partition(":")
+            if field.strip() == "model name":
+                return value.strip()
+    return platform.processor()
 
 
 def available_bytes() -> int:

@@ -8,7 +8,6 @@ from typing import Any, cast
 import numpy as np
 import onnxruntime as ort
 
-from edgespec.errors import DeviceError
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
@@ -18,6 +17,7 @@ from edgespec.runtime.engines.base import (
     StageOutputs,
     StageSizes,
 )
+from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import (
     MIB,
     HostCache,
@@ -25,6 +25,14 @@ from edgespec.runtime.engines.host import (
     activation_bytes,
     layer_cache_bytes,
     score_bytes,
+)
+from edgespec.runtime.engines.ort_session import (
+    bind_host_input,
+    bind_host_output,
+    new_kv_shape,
+    open_session,
+    result_arrays,
+    session_options,
 )
 
 # Measured with benchmarks/memory.py (ONNX Runtime 1.31, x86-64).
@@ -39,26 +47,17 @@ class OnnxRuntimeCpu(HostEngine):
     version: str = ort.__version__
     library_bytes = 8 * MIB
 
+    def __init__(self) -> None:
+        require_one_distribution()
+        super().__init__()
+
     def compile(self, stage: StageFile, threads: int) -> OnnxRuntimeExecutable:
         """See `Engine`."""
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        # A pattern is planned for every shape and holds room for all of its tensors at once.
-        options.enable_mem_pattern = False
+        options = session_options(threads)
         # Threads spin inside a call, where the next operator is microseconds away, and sleep
         # between calls, where another session or engine wants the cores.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        try:
-            session = ort.InferenceSession(
-                str(stage.graph), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # its exceptions share no base class but this
-            raise DeviceError(
-                f"{stage.graph}: ONNX Runtime {ort.__version__} refused it "
-                f"({str(error).splitlines()[0]}): try another --device, or export it again"
-            ) from error
+        session = open_session(stage.graph, options, ["CPUExecutionProvider"])
         return OnnxRuntimeExecutable(session, stage)
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
@@ -130,18 +129,11 @@ class _Binding:
     ) -> None:
         self.handle = session.io_binding()
         self._alive = (feeds, views)  # the handle holds addresses only
-        layers, pair, heads, width = stage.cache_shape
-        sizes = {"S": len(feeds["hidden" if "hidden" in feeds else "input_ids"])}
-        if "logit_rows" in feeds:
-            sizes["R"] = len(feeds["logit_rows"])
-        new_kv = np.empty((layers, pair, heads, sizes["S"], width), stage.kv_dtype)
-        results: dict[str, Array] = {
-            each.name: np.empty((sizes[each.rows], *each.shape), each.dtype)
-            for each in stage.results
-        }
+        new_kv = np.empty(new_kv_shape(stage, feeds), stage.kv_dtype)
+        results = result_arrays(stage, feeds)
         self.outputs = StageOutputs(results, new_kv)
         for name, array in {**feeds, **views}.items():
-            self.handle.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        outputs = {**results, "new_kv": new_kv} if layers else results
+            bind_host_input(self.handle, name, array)
+        outputs = {**results, "new_kv": new_kv} if len(new_kv) else results
         for name, array in outputs.items():
-            self.handle.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            bind_host_output(self.handle, name, array)

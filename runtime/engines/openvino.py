@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU."""
+"""OpenVINO on the CPU, and what its engine on GPUs shares with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _CONVERT_FROM = 16 * MIB
 # Measured with benchmarks/memory.py (OpenVINO 2026.4, x86-64).
 _GRAPH_BYTES = MIB
 _LAYER_BYTES = 11 * MIB // 4
-_CONVERTER_BYTES = 60 * MIB  # of the process that converts, beside the weights
+CONVERTER_BYTES = 60 * MIB
+"""Of the process that converts, beside the weights."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,15 +62,7 @@ class OpenVinoCpu(HostEngine):
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": str(threads),
         }
-        core = ov.Core()
-        try:
-            compiled = core.compile_model(str(_readable(stage)), "CPU", config)
-        except RuntimeError as error:
-            raise DeviceError(
-                f"{stage.graph}: OpenVINO {ov.__version__} refused it "
-                f"({str(error).strip().splitlines()[-1]}): try another --device"
-            ) from error
-        return OpenVinoExecutable(compiled, stage)
+        return compile_for("CPU", stage, config)
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """See `Engine`.
@@ -80,7 +73,7 @@ class OpenVinoCpu(HostEngine):
         data = stage.matmul_bytes + (0 if stage.tied else stage.embedding_bytes)
         weights, repacked, loading = 0, stage.matmul_bytes, 0
         if stage.block_size and stage.file_bytes >= _CONVERT_FROM:
-            loading = _CONVERTER_BYTES
+            loading = CONVERTER_BYTES
         elif stage.block_size:
             weights = stage.matmul_bytes
         elif stage.precision == "fp16":
@@ -136,6 +129,22 @@ class OpenVinoExecutable:
     def _bind(self, name: str, array: Array) -> None:
         self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
         self._bound[name] = array
+
+
+def compile_for(device: str, stage: StageFile, config: dict[str, str]) -> OpenVinoExecutable:
+    """A stage for one of OpenVINO's plug-ins.
+
+    Raises:
+        DeviceError: if it refuses the stage.
+    """
+    try:
+        compiled = ov.Core().compile_model(str(_readable(stage)), device, config)
+    except RuntimeError as error:
+        raise DeviceError(
+            f"{stage.graph}: OpenVINO {ov.__version__} refused it "
+            f"({str(error).strip().splitlines()[-1]}): try another --device"
+        ) from error
+    return OpenVinoExecutable(compiled, stage)
 
 
 def _readable(stage: StageFile) -> Path:

@@ -57,6 +57,7 @@ class SimulatedEngine:
         self._real = OnnxRuntimeCpu()
         self.name = f"simulated:{place}"
         self.memory = HOST if self.machine.devices[self.device].gib is None else self.device
+        self.hardware = self.machine.devices[self.device].chip
         self.version = f"{self.machine.digest} on {self._real.version}"
         self.library_bytes = self._real.library_bytes
         self.late = 0

@@ -1,0 +1,61 @@
+"""Which devices this machine has, and why others cannot be used."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import count
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines import CPU_ENGINES, GPU_ENGINES, engine
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device as users name it.
+
+    Attributes:
+        name: `engine:device`.
+        hardware: what it is, as its maker calls it; None: it cannot be used.
+        version: of the engine's library.
+        memory: whose memory it takes: cpu, or gpu for its own.
+        free_bytes: of that memory, as far as can be known.
+        reason: why it cannot be used, and the command that may change that.
+    """
+
+    name: str
+    hardware: str | None = None
+    version: str | None = None
+    memory: str | None = None
+    free_bytes: int | None = None
+    reason: str | None = None
+
+
+def find_devices() -> list[Device]:
+    """All devices that there is an engine for, those of the CPU first."""
+    found = []
+    for name in (*CPU_ENGINES, *GPU_ENGINES):
+        found.append(_examined(name))
+        kind, _, number = name.partition(":")
+        if number.isdigit() and found[-1].reason is None:
+            found += _further(kind, int(number) + 1)
+    return found
+
+
+def _further(kind: str, first: int) -> list[Device]:
+    """The devices of a kind from this number on."""
+    found: list[Device] = []
+    for number in count(first):
+        device = _examined(f"{kind}:{number}")
+        if device.reason is not None:
+            break
+        found.append(device)
+    return found
+
+
+def _examined(name: str) -> Device:
+    try:
+        found = engine(name)
+        return Device(name, found.hardware, found.version, found.memory, found.available_bytes())
+    except DeviceError as error:
+        return Device(name, reason=re.sub(r"^device [\w:]+: ", "", str(error)))

@@ -1,0 +1,80 @@
+"""What the engines of ONNX Runtime share: sessions, and buffers for what calls return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.base import Array, StageFile
+
+
+def session_options(threads: int) -> Any:
+    """What all sessions have in common."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # A pattern is planned for every shape and holds room for all of its tensors at once.
+    options.enable_mem_pattern = False
+    return options
+
+
+def open_session(graph: Path | bytes, options: Any, providers: Any = None) -> Any:
+    """A session over an ONNX file, or one in memory.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses it.
+    """
+    try:
+        source = graph if isinstance(graph, bytes) else str(graph)
+        # Its own fallback would print to stdout and go on with another device.
+        return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
+    except Exception as error:  # its exceptions share no base class but this
+        raise DeviceError(
+            f"{name_of(graph)}: ONNX Runtime {ort.__version__} refused it ({first_line(error)}): "
+            "try another --device, or export it again"
+        ) from error
+
+
+def name_of(graph: Path | bytes) -> str:
+    """What messages call a graph."""
+    return "the cache's graph" if isinstance(graph, bytes) else str(graph)
+
+
+def first_line(error: Exception) -> str:
+    """The gist of an exception of ONNX Runtime's."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def result_arrays(stage: StageFile, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """An array on the host for each of the stage's results but `new_kv`."""
+    sizes = {"S": row_count(feeds), "R": len(feeds.get("logit_rows", ()))}
+    return {
+        each.name: np.empty((sizes[each.rows], *each.shape), each.dtype) for each in stage.results
+    }
+
+
+def new_kv_shape(stage: StageFile, feeds: Mapping[str, Array]) -> tuple[int, ...]:
+    """[layers, 2, KV, S, hd]."""
+    layers, pair, heads, width = stage.cache_shape
+    return (layers, pair, heads, row_count(feeds), width)
+
+
+def row_count(feeds: Mapping[str, Array]) -> int:
+    """S."""
+    return len(feeds["hidden" if "hidden" in feeds else "input_ids"])
+
+
+def bind_host_input(binding: Any, name: str, array: Array) -> None:
+    """Have every call read this array, which the caller keeps alive."""
+    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def bind_host_output(binding: Any, name: str, array: Array) -> None:
+    """Have every call write this array, which the caller keeps alive."""
+    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
