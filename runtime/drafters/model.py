@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgespec.errors import DeviceError
+from edgespec.runtime.buckets import SCRATCH_ROWS
 from edgespec.runtime.calibration import Calibration, Scale
 from edgespec.runtime.drafters.base import TreeBudget
 from edgespec.runtime.drafters.calls import Calls
@@ -27,8 +28,7 @@ _RANKS = 4
 _DEPTHS = 4
 _FIRST_YIELD = 0.75  # of a level to the one above it, before any was seen
 _YIELD_WEIGHT = 0.1  # of the latest level in the moving average
-# Nodes that the text comes by less often are not run ahead of it, and in all no more than these.
-_LEAST_AHEAD, _MOST_SCRATCH = 0.02, 128
+_LEAST_AHEAD = 0.02  # nodes that the text comes by less often are not run ahead of it
 
 
 @dataclass(eq=False, slots=True)
@@ -128,7 +128,8 @@ class ModelDrafter:
         A node's value is the probability of just that, whether the verification under way accepts
         the node, ends at its parent, or a later one comes by.
         """
-        if self._alone or not self._calls.apart or self._scratch >= _MOST_SCRATCH:
+        full = self._scratch + self._budget.width > SCRATCH_ROWS
+        if self._alone or full or not self._calls.apart:
             return False
         best: list[_Node] = []
         for level in self._levels[: self._calls.room(len(self._text)) - 1]:
