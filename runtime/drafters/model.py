@@ -215,7 +215,8 @@ class ModelDrafter:
             if not parents or net * self._yield < self._budget.least_gain:
                 break
             fresh = [node for node in parents if not node.ran]
-            if fresh:
+            # Beside nodes that were run before, the others must be worth a call of their own.
+            if fresh and self._net(fresh) * self._yield >= self._budget.least_gain:
                 self.levels.append(len(fresh))
                 self._run(fresh)
             if net > 0:
@@ -239,7 +240,7 @@ class ModelDrafter:
         self._levels[depth] += children
 
     def _best(self, level: int, depth: int) -> tuple[list[_Node], float]:
-        """The nodes of a level to expand, and what they are worth beyond the rows they cost."""
+        """The nodes of a level to expand, and what they are worth."""
         budget, reachable = self._budget, self._levels[:depth]
         bar, values = budget.least_value, [node.value for each in reachable for node in each]
         if len(values) >= budget.max_nodes:  # children can only enter with more than this
@@ -247,7 +248,12 @@ class ModelDrafter:
         best = [node for node in reachable[level] if node.value > bar]
         best.sort(key=_value, reverse=True)
         del best[budget.width :]
-        return best, sum([node.value - budget.least_value for node in best])
+        return best, self._net(best)
+
+    def _net(self, nodes: list[_Node]) -> float:
+        """What nodes are worth beyond the rows they cost."""
+        least = self._budget.least_value
+        return sum([node.value - least for node in nodes])
 
     def _run(self, nodes: list[_Node]) -> None:
         """Run nodes of one level, and add their children."""
