@@ -35,7 +35,7 @@ def fit(bundle: Bundle, options: LoadOptions) -> Plan:
         InputError: if an option does not suit the bundle.
     """
     bundle = as_planned(bundle, options)
-    found = _fitted(bundle, options)
+    found = fitted(bundle, options)
     draft, context = _drafts(options.draft, bundle)[0], _context_length(options.context, bundle)
     _explain(found, draft, context)
     return found
@@ -53,17 +53,18 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
     if devices is not None:
         return describe(devices)
     if options.device != LoadOptions.device or all(
-        engine.memory == HOST for engine in _gpu_engines(options)
+        engine.memory == HOST for engine in gpu_engines(options)
     ):
         return None
     for first in (0, *borders(bundle.target)):
         place = describe(on_gpu(layers - first, layers, options.device))
-        if _fitted(bundle, replace(options, place=place)).fits:
+        if fitted(bundle, replace(options, place=place)).fits:
             return place
     return None
 
 
-def _fitted(bundle: Bundle, options: LoadOptions) -> Plan:
+def fitted(bundle: Bundle, options: LoadOptions) -> Plan:
+    """As `fit`, of a bundle `as_planned`, and without a word about what gave way."""
     context, drafts = _context_length(options.context, bundle), _drafts(options.draft, bundle)
     wished = _placements(bundle, options, drafts[0])
     engines = {role: _candidates(bundle, role, at, context) for role, at in wished.items()}
@@ -75,7 +76,7 @@ def _fitted(bundle: Bundle, options: LoadOptions) -> Plan:
         width=DEFAULT_TREE_WIDTH,
     )
     used = (engine for choices in engines.values() for choice in choices for engine in choice)
-    return plan(bundle, wishes, _limits(options, (*used, *_gpu_engines(options))))
+    return plan(bundle, wishes, _limits(options, (*used, *gpu_engines(options))))
 
 
 def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str, Placement]:
@@ -185,7 +186,8 @@ def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | No
     return None
 
 
-def _gpu_engines(options: LoadOptions) -> list[Engine]:
+def gpu_engines(options: LoadOptions) -> list[Engine]:
+    """The engines behind the device `gpu`; none where there is no such device."""
     with suppress(DeviceError):
         return engines_of(_full_name(GPU, options))
     return []
