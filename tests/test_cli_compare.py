@@ -8,11 +8,12 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from commandline import fails
 from cuts import EMBEDDED
 from machines import curve, machine, saved
 
 from edgespec import bundle as bundles
-from edgespec import comparing, pipelining
+from edgespec import pipelining
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.runtime import profiles, selection
 from edgespec.runtime.cost import Curve
@@ -169,12 +170,39 @@ def test_without_a_draft_model_there_are_fewer_ways(compared, monkeypatch):
     assert called(compared()) == [("plain", "cpu", None), ("offload", "0-=gpu", None)]
 
 
-def test_nothing_is_compared_unasked_or_where_nothing_fits(cli, laptop, monkeypatch):
-    monkeypatch.setattr(comparing, "compare", None)
-    words = ["plan", "--simulate", laptop, "--json"]
-    assert json.loads(cli(*words).out)["ways"] is None
-    result = cli(*words, "--compare", "--memory", "1MiB")
-    assert (result.code, json.loads(result.out)["ways"]) == (3, None)
+def test_what_does_not_fit_as_asked_may_fit_another_way(cli, compared):
+    words = ["plan", *compared.words, "--memory", "cpu=50MiB,gpu=100MiB"]
+    fails(cli(*words), "MiB on cpu and 50 may be used", code=3)
+    result = cli(*words, "--compare")
+    assert result.code == 3
+    assert result.err == cli(*words).err
+    assert result.out.endswith("offload is best at 0.75: run it with --place 0-=gpu --draft none\n")
+    assert "weights" not in result.out
+    found = json.loads(cli(*words, "--compare", "--json").out)
+    assert [way["fits"] for way in found["ways"]] == [False, True, False, False, False]
+    assert (found["fits"], found["context"]) == (False, 256)
+
+
+def test_nothing_is_compared_unasked_and_nothing_measured_where_nothing_fits(cli, laptop):
+    words = ["plan", "--simulate", laptop]
+    assert json.loads(cli(*words, "--json").out)["ways"] is None
+    words += ["--compare", "--memory", "cpu=1MiB,gpu=1MiB"]
+    fails(cli(*words), "and 1 may be used", code=3)
+    ways = json.loads(cli(*words, "--json").out)["ways"]
+    assert called(ways) == [
+        ("plain", "cpu", None), ("serial", "cpu", "cpu"),
+        ("serial", "cpu", "gpu"), ("overlap", "cpu", "gpu"),
+    ]  # fmt: skip
+    assert not any(way["fits"] or way["best"] for way in ways)
+
+
+def test_a_placement_of_the_users_holds_beside_a_draft_model(compared):
+    ways = compared("--gpu-layers", 8)
+    assert called(ways) == [
+        ("plain", "cpu", None), ("offload", "0-=gpu", None), ("serial", "0-=gpu", "cpu"),
+        ("overlap", "0-=gpu", "cpu"), ("serial", "0-=gpu", "gpu"),
+    ]  # fmt: skip
+    assert ways[3]["options"] == "--place 0-=gpu --pipeline overlap"
 
 
 def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):

@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print the plan, and ways to run the bundle if they were asked for and it fits.
+    """Print the plan, and ways to run the bundle, which may fit where the plan does not.
 
     Raises:
         MemoryLimitError: after printing, if nothing fits.
@@ -87,18 +87,19 @@ def execute(arguments: argparse.Namespace) -> int:
     place = place_to_use(bundle, options)
     subject = described(bundle, options)
     found = None
-    if arguments.compare and plan.fits:
+    if arguments.compare:
         from edgespec.comparing import compare
 
         found = compare(bundle, replace(options, context=plan.context), cache(_say_measuring))
     if arguments.json:
         compared = {"ways": found and ways.facts(found)}
         print(json.dumps({"simulated": options.machine, **_facts(plan, place), **compared}))
-    elif plan.fits:
-        _show(plan, subject)
-        if found is not None:
+    else:
+        if plan.fits:
+            _show(plan, subject)
+        if found is not None and any(way.refusal is None for way in found):
             ways.show(found)
-        elif place is not None:
+        elif plan.fits and place is not None:
             print(f'run it with --place "{place}"')
     plan.require_fit(subject)
     return 0

@@ -73,7 +73,8 @@ def show(ways: Sequence[Way]) -> None:
 def _table(ways: Sequence[Way], acceptances: Sequence[float]) -> Table:
     devices = sorted({device for way in ways for device in _memory(way)})
     table = Table(
-        title="expected tokens/s, by the share of drafted tokens that are right",
+        title="expected tokens/s by the share of drafted tokens that are right, "
+        f"with a context of {ways[0].plan.context:,}",
         title_justify="left", box=box.SIMPLE, pad_edge=False,
     )  # fmt: skip
     for name in ("way", "target on", "draft on"):
