@@ -50,7 +50,7 @@ def fit(bundle: Bundle, options: LoadOptions) -> Plan:
         InputError: if an option does not suit the bundle.
     """
     bundle = as_planned(bundle, options)
-    found = _fitted(bundle, options)
+    found = fitted(bundle, options)
     draft, context = _drafts(options.draft, bundle)[0], _context_length(options.context, bundle)
     _explain(found, draft, context)
     return found
@@ -67,17 +67,18 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
     devices, layers = _layer_devices(bundle, options), bundle.target.layers
     if devices is not None:
         return describe(devices)
-    gpu = None if options.device != LoadOptions.device else _gpu(options)
+    gpu = None if options.device != LoadOptions.device else gpu_of(options)
     if gpu is None or gpu.memory == HOST:
         return None
     for first in (0, *borders(bundle.target)):
         place = describe(on_gpu(layers - first, layers, options.device))
-        if _fitted(bundle, replace(options, place=place)).fits:
+        if fitted(bundle, replace(options, place=place)).fits:
             return place
     return None
 
 
-def _fitted(bundle: Bundle, options: LoadOptions) -> Plan:
+def fitted(bundle: Bundle, options: LoadOptions) -> Plan:
+    """As `fit`, of a bundle `as_planned`, and without a word about what gave way."""
     context, drafts = _context_length(options.context, bundle), _drafts(options.draft, bundle)
     wished = _placements(bundle, options, drafts[0])
     engines = {role: _candidates(bundle, role, at, context) for role, at in wished.items()}
@@ -189,7 +190,7 @@ def _full_name(device: str, options: LoadOptions) -> str:
     return resolved(device) if options.machine is None else simulated_name(device, options.machine)
 
 
-def _gpu(options: LoadOptions) -> Engine | None:
+def gpu_of(options: LoadOptions) -> Engine | None:
     """What the device `gpu` stands for; None where there is none."""
     if options.machine is None:
         return gpu_engine()
@@ -204,7 +205,7 @@ def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | No
     if options.place is not None:
         return parse(options.place, layers)
     if options.gpu_layers is not None and _full_name(GPU, options) != CPU:
-        return on_gpu(options.gpu_layers, layers, options.device)
+        return ongpu_of(options.gpu_layers, layers, options.device)
     return None
 
 
@@ -214,7 +215,7 @@ def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
     host = available_bytes() if machine is None else load(machine).memory_bytes(HOST)
     free = {HOST: host, **{each.memory: each.available_bytes() for each in engines}}
     if options.limits.keys() - free.keys():  # of a GPU that is not used
-        gpu = _gpu(options)
+        gpu = gpu_of(options)
         free |= {} if gpu is None else {gpu.memory: gpu.available_bytes()}
     for device in options.limits:
         if device not in free:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
@@ -12,7 +12,7 @@ from edgespec.runtime import profiles
 from edgespec.runtime.corun import slowdown
 from edgespec.runtime.drafters import Drafter
 from edgespec.runtime.engines import Engines
-from edgespec.runtime.model import Runner
+from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.pipelines import Overlap, Payoff, Serial
 from edgespec.runtime.profiles import Pairing
 from edgespec.runtime.selection import Loaded
@@ -45,17 +45,37 @@ def pipelines(asked: str, bundle: Bundle, loaded: Mapping[str, Loaded], threads:
     if asked == "serial" or DRAFT not in loaded:
         return Serial
     target, draft = loaded[TARGET], loaded[DRAFT]
-    if _processors(target.engines) & _processors(draft.engines):
+    if not apart(*((each.name for each in role.engines) for role in (target, draft))):
         return Serial
     engines = (*target.engines, *draft.engines)
-    pairing = profiles.recall_pairing(bundle, engines, threads)
-    if pairing is None:
-        pairing = Pairing(slowdown(target.model, draft.model))
-        profiles.remember_pairing(bundle, engines, threads, pairing)
-    _log.info("the target's passes take %.2f times as long beside drafts", pairing.slowdown)
+    pairing = paired(bundle, engines, threads, lambda: (target.model, draft.model))
     return partial(Overlap, payoff=Payoff(pairing.slowdown))
 
 
-def _processors(engines: Engines) -> set[str]:
+def apart(target: Iterable[str], draft: Iterable[str]) -> bool:
+    """Whether engines of these names compute on different processors, and so may work at once."""
+    return not _processors(target) & _processors(draft)
+
+
+def paired(
+    bundle: Bundle, engines: Engines, threads: int, models: Callable[[], tuple[Model, Model]]
+) -> Pairing:
+    """What running a target and its draft model at once costs: recalled, or measured now.
+
+    Args:
+        bundle: whose they are.
+        engines: the target's, and then the draft's.
+        threads: for each engine's operators.
+        models: gives both; asked only where they have to be measured.
+    """
+    pairing = profiles.recall_pairing(bundle, engines, threads)
+    if pairing is None:
+        pairing = Pairing(slowdown(*models()))
+        profiles.remember_pairing(bundle, engines, threads, pairing)
+    _log.info("the target's passes take %.2f times as long beside drafts", pairing.slowdown)
+    return pairing
+
+
+def _processors(engines: Iterable[str]) -> set[str]:
     """What computes: all engines on the CPU share it."""
-    return {"cpu" if each.name.endswith(":cpu") else each.name for each in engines}
+    return {"cpu" if name.endswith(":cpu") else name for name in engines}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import copysign, exp, isfinite, log
 
 from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
+
+Seconds = Callable[[int], float]
+"""Seconds of one pass over so many rows."""
 
 # Index of the bucket by rows; the first entry stands for no rows, which no call has.
 _BUCKET = (0, *(ROW_BUCKETS.index(row_bucket(n)) for n in range(1, ROW_BUCKETS[-1] + 1)))

@@ -8,10 +8,11 @@ up to buckets, so only trees that fill a bucket are weighed: the rows are paid f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.cost import Seconds
 from edgespec.runtime.proposal import Forecast
 
 _TOLERANCE = 1.02  # a source in use may fall this far behind the alternative
@@ -23,9 +24,6 @@ _LONGEST_WAIT = 256
 
 TRIALS = 3
 """Rounds that a source has to show what it is worth."""
-
-Seconds = Callable[[int], float]
-"""Seconds of one pass over so many rows."""
 
 
 @dataclass(frozen=True)

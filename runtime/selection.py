@@ -124,6 +124,19 @@ def choose(
     }
 
 
+def all_known(bundle: Bundle, placements: Mapping[str, Placement]) -> bool:
+    """Whether all that `choose` asks for costs has been measured before.
+
+    Raises:
+        DeviceError: if a device is not known, or no engine takes a role.
+    """
+    return all(
+        profiles.recall(bundle, role, engines, at.threads) is not None
+        for role, at in placements.items()
+        for engines in engines_for(bundle.manifest.roles[role], at)
+    )
+
+
 def known_order(bundle: Bundle, role: str, placement: Placement) -> tuple[Engines, ...]:
     """The engines of a role, the cheapest first; none while they have not all been measured.
 

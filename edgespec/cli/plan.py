@@ -1,9 +1,12 @@
-"""`edgespec plan`: what memory a bundle takes and what of it fits, before loading."""
+"""`edgespec plan`: what memory a bundle takes and what of it fits, and which way to run it."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec import bundle as bundles
+from edgespec.cli import ways
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import (
     DRAFTS,
@@ -22,11 +26,12 @@ from edgespec.options import (
 )
 
 if TYPE_CHECKING:
-    from edgespec.runtime.memory import Demand, Plan
+    from edgespec.runtime.memory import Plan
 
 _DEFAULTS = LoadOptions()
 _OPTIONS = (
-    "device", "draft_device", "draft", "context", "memory", "place", "gpu_layers", "simulate",
+    "device", "draft_device", "draft", "threads", "context", "memory", "place", "gpu_layers",
+    "simulate",
 )  # fmt: skip
 
 
@@ -56,11 +61,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--draft", choices=DRAFTS, default=_DEFAULTS.draft,
         help="draft source (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="of each engine (default: physical cores)"
+    )
+    parser.add_argument(
+        "--compare", action="store_true",
+        help="also compare ways to decode by tokens per second, on measured costs: plain, partly "
+        "on the GPU, with the draft model before the target's passes or beside them",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the plan as JSON, in MiB")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print the plan.
+    """Print the plan, and ways to run the bundle, which may fit where the plan does not.
 
     Raises:
         MemoryLimitError: after printing, if nothing fits.
@@ -73,14 +86,28 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = fit(bundle, options)
     place = place_to_use(bundle, options)
     subject = described(bundle, options)
+    found = None
+    if arguments.compare:
+        from edgespec.comparing import compare
+
+        found = compare(bundle, replace(options, context=plan.context), cache(_say_measuring))
     if arguments.json:
-        print(json.dumps({"simulated": options.machine, **_facts(plan, place)}))
-    elif plan.fits:
-        _show(plan, subject)
-        if place is not None:
+        compared = {"ways": found and ways.facts(found)}
+        print(json.dumps({"simulated": options.machine, **_facts(plan, place), **compared}))
+    else:
+        if plan.fits:
+            _show(plan, subject)
+        if found is not None and any(way.refusal is None for way in found):
+            ways.show(found)
+        elif plan.fits and place is not None:
             print(f'run it with --place "{place}"')
     plan.require_fit(subject)
     return 0
+
+
+def _say_measuring() -> None:
+    line = "edgespec: measuring what calls cost on this machine, once: this takes a while"
+    print(line, file=sys.stderr, flush=True)
 
 
 def _facts(plan: Plan, place: str | None) -> dict[str, Any]:
@@ -92,7 +119,7 @@ def _facts(plan: Plan, place: str | None) -> dict[str, Any]:
         "prefill_chunk": plan.prefill_chunk,
         "engines": _engines(plan),
         "place": place,
-        "devices": [_device(demand) for demand in plan.devices],
+        "devices": [ways.device_facts(demand) for demand in plan.devices],
     }
 
 
@@ -102,24 +129,11 @@ def _engines(plan: Plan) -> dict[str, str]:
     return {role: joined(names) for role, names in plan.engines.items()}
 
 
-def _device(demand: Demand) -> dict[str, Any]:
-    from edgespec.runtime.memory import MIB
-
-    terms = {f"{term}_mb": round(size / MIB, 1) for term, size in demand.terms.items()}
-    return {
-        "device": demand.device,
-        **terms,
-        "total_mb": round(sum(terms.values()), 1),
-        "limit_mb": round(demand.limit / MIB, 1),
-        "mapped_mb": round(demand.mapped / MIB, 1),
-    }
-
-
 def _show(plan: Plan, subject: str) -> None:
     """One column a device, so that eighty characters hold it."""
     table = Table()
     table.add_column("MiB")
-    columns = [_device(demand) for demand in plan.devices]
+    columns = [ways.device_facts(demand) for demand in plan.devices]
     for column in columns:
         table.add_column(column["device"], justify="right")
     labels = {

@@ -1,0 +1,226 @@
+"""`edgespec plan --compare`: which ways there are, whether they fit, and what they promise."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+from commandline import fails
+from cuts import EMBEDDED
+from machines import curve, machine, saved
+
+from edgespec import bundle as bundles
+from edgespec import pipelining
+from edgespec.bundle import DRAFT, TARGET
+from edgespec.runtime import profiles, selection
+from edgespec.runtime.cost import Curve
+from edgespec.runtime.engines import engine, simulated_name
+from edgespec.runtime.outlook import Pair
+from edgespec.runtime.profiles import Pairing, Profile
+
+CPU = {TARGET: curve(r1=20, r4=22, r8=24, r32=48), DRAFT: curve(r1=6)}
+GPU = {TARGET: curve(r1=18, r32=19), DRAFT: curve(r1=2)}
+SLOWDOWN = 1.05
+SHARES = ("0.6", "0.75", "0.9")
+PLACES = {TARGET: "cpu", DRAFT: "gpu"}
+PAIR = ["cpu", "gpu"]
+
+
+def seconds(stated):
+    """Of calls by their rows, as a machine's curve has them."""
+    return {int(rows): ms / 1e3 for rows, ms in stated["ms"].items()}
+
+
+@pytest.fixture
+def laptop(tmp_path, monkeypatch):
+    """A machine with a CPU and a GPU, of which nothing has been measured."""
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+    return saved(tmp_path, machine(CPU, {"gpu": GPU}, shared=1.5))
+
+
+def remember(bundle, file):
+    """As if everything had been measured there, exactly as it is stated."""
+    cpu, gpu = (engine(simulated_name(place, file)) for place in PAIR)
+    for device, curves in ((cpu, CPU), (gpu, GPU)):
+        for role in bundle.manifest.roles:
+            profile = Profile.measured(False, {256: seconds(curves[role])})
+            profiles.remember(bundle, role, (device,), 1, profile)
+    for both in ((cpu, gpu), (gpu, cpu)):
+        profiles.remember_pairing(bundle, both, 1, Pairing(SLOWDOWN))
+
+
+@pytest.fixture
+def compared(cli, laptop):
+    """The ways of the embedded pair on that machine, with nothing to measure."""
+
+    remember(EMBEDDED, laptop)
+
+    def run(*words):
+        result = cli("plan", "--compare", "--json", *run.words, *words)
+        assert (result.code, result.err) == (0, "")
+        return json.loads(result.out)["ways"]
+
+    run.file, run.words = laptop, ["--simulate", laptop, "--threads", 1]
+    return run
+
+
+def called(ways):
+    return [(way["way"], way["target"], way["draft"]) for way in ways]
+
+
+def expected(function):
+    return {share: pytest.approx(function(float(share)), abs=1e-3) for share in SHARES}
+
+
+def test_each_way_promises_what_its_calls_cost(compared):
+    plain, offload, serial, other, overlap = ways = compared()
+    assert called(ways) == [
+        ("plain", "cpu", None), ("offload", "0-=gpu", None), ("serial", "cpu", "cpu"),
+        ("serial", "cpu", "gpu"), ("overlap", "cpu", "gpu"),
+    ]  # fmt: skip
+    assert plain["tokens_per_second"] == dict.fromkeys(SHARES, 50)
+    assert offload["tokens_per_second"] == dict.fromkeys(SHARES, pytest.approx(1e3 / 18, abs=1e-3))
+    passes = Curve({256: seconds(CPU[TARGET])})
+    near, far = (Pair(lambda n: passes.seconds(n, 256), draft, 31) for draft in (0.006, 0.002))
+    assert serial["tokens_per_second"] == expected(near.serial)
+    assert other["tokens_per_second"] == expected(far.serial)
+    assert overlap["tokens_per_second"] == expected(lambda share: far.overlap(share, SLOWDOWN))
+    assert [way["slowdown"] for way in ways] == [None, None, None, None, SLOWDOWN]
+    assert [way["best"] for way in ways] == [False, False, False, False, True]
+    assert [way["engines"] for way in (plain, other)] == [
+        {TARGET: simulated_name("cpu", compared.file)},
+        {role: simulated_name(place, compared.file) for role, place in PLACES.items()},
+    ]
+
+
+def test_the_options_of_a_way_take_the_memory_that_it_shows(cli, compared):
+    for way in compared("--context", 512):
+        words = shlex.split(re.sub(r"--pipeline \w+", "", way["options"]))
+        plan = json.loads(cli("plan", "--json", *compared.words, "--context", 512, *words).out)
+        totals = {each["device"]: each["total_mb"] for each in plan["devices"]}
+        assert {each["device"]: each["total_mb"] for each in way["devices"]} == totals
+        assert [*totals] == (["cpu"] if "gpu" not in f"{way['target']} {way['draft']}" else PAIR)
+
+
+def test_devices_that_are_named_are_compared_and_no_others(compared):
+    named = compared("--device", "gpu", "--draft-device", "gpu")
+    assert called(named) == [("plain", "gpu", None), ("serial", "gpu", "gpu")]
+    assert [way["options"] for way in named] == [
+        "--device gpu --draft none", "--device gpu --draft-device gpu --pipeline serial",
+    ]  # fmt: skip
+    switched = compared("--device", "gpu")
+    assert called(switched)[1:] == [
+        ("serial", "gpu", "cpu"), ("overlap", "gpu", "cpu"), ("serial", "gpu", "gpu"),
+    ]  # fmt: skip
+
+
+def test_a_way_that_does_not_fit_says_so_and_is_not_measured(cli, compared, monkeypatch):
+    monkeypatch.setattr(selection, "measure_apart", None)
+    ways = compared("--memory", "cpu=1GiB,gpu=2MiB")
+    assert called(ways) == [
+        ("plain", "cpu", None), ("serial", "cpu", "cpu"),
+        ("serial", "cpu", "gpu"), ("overlap", "cpu", "gpu"),
+    ]  # fmt: skip
+    for way in ways[2:]:
+        assert (way["fits"], way["tokens_per_second"], way["engines"]) == (False, {}, {})
+        need = next(each for each in way["devices"] if each["device"] == "gpu")
+        assert need["total_mb"] > need["limit_mb"] == 2
+        said = r"needs (\d+) MiB on gpu where 2 may be used, with a context of 2,048"
+        number = re.fullmatch(said, way["refusal"])[1]
+        assert int(number) == pytest.approx(need["total_mb"], abs=0.6)
+    assert [way["best"] for way in ways] == [False, True, False, False]
+    shown = cli("plan", "--compare", *compared.words, "--memory", "cpu=1GiB,gpu=2MiB").out
+    assert f"overlap with the draft on gpu: {ways[3]['refusal']}\n" in shown
+    assert "serial with the draft on cpu is best at 0.75: run it with --pipeline serial\n" in shown
+
+
+def test_a_way_that_no_engine_takes_says_so(compared):
+    on_gpu = (engine(simulated_name("gpu", compared.file)),)
+    refused = Profile(False, {}, "gpu: not with these operators")
+    profiles.remember(EMBEDDED, DRAFT, on_gpu, 1, refused)
+    ways = compared()
+    assert [way["refusal"] is None for way in ways] == [True, True, True, False, False]
+    assert ways[3]["fits"]
+    assert "gpu: not with these operators" in ways[3]["refusal"]
+
+
+def test_ways_as_a_table(cli, compared):
+    result = cli("plan", "--compare", *compared.words)
+    lines = [line.split() for line in result.out.splitlines()]
+    assert f"(simulated on {compared.file}: " in result.out
+    assert max(map(len, result.out.splitlines()[2:])) <= 100
+    for way in compared():
+        memory = {each["device"]: f"{each['total_mb']:,.0f}" for each in way["devices"]}
+        assert [
+            way["way"], way["target"], way["draft"] or "-", memory["cpu"], memory.get("gpu", "-"),
+            *(f"{rate:.1f}" for rate in way["tokens_per_second"].values()),
+        ] in lines  # fmt: skip
+    best = "overlap with the draft on gpu is best at 0.75: run it with"
+    assert result.out.endswith(f"{best} --draft-device gpu --pipeline overlap\n")
+
+
+def test_without_a_draft_model_there_are_fewer_ways(compared, monkeypatch):
+    manifest = EMBEDDED.manifest
+    alone = replace(EMBEDDED, manifest=replace(manifest, roles={TARGET: EMBEDDED.target}))
+    monkeypatch.setattr(bundles, "load", lambda path: alone)
+    remember(alone, compared.file)
+    assert called(compared()) == [("plain", "cpu", None), ("offload", "0-=gpu", None)]
+
+
+def test_what_does_not_fit_as_asked_may_fit_another_way(cli, compared):
+    words = ["plan", *compared.words, "--memory", "cpu=50MiB,gpu=100MiB"]
+    fails(cli(*words), "MiB on cpu and 50 may be used", code=3)
+    result = cli(*words, "--compare")
+    assert result.code == 3
+    assert result.err == cli(*words).err
+    assert result.out.endswith("offload is best at 0.75: run it with --place 0-=gpu --draft none\n")
+    assert "weights" not in result.out
+    found = json.loads(cli(*words, "--compare", "--json").out)
+    assert [way["fits"] for way in found["ways"]] == [False, True, False, False, False]
+    assert (found["fits"], found["context"]) == (False, 256)
+
+
+def test_nothing_is_compared_unasked_and_nothing_measured_where_nothing_fits(cli, laptop):
+    words = ["plan", "--simulate", laptop]
+    assert json.loads(cli(*words, "--json").out)["ways"] is None
+    words += ["--compare", "--memory", "cpu=1MiB,gpu=1MiB"]
+    fails(cli(*words), "and 1 may be used", code=3)
+    ways = json.loads(cli(*words, "--json").out)["ways"]
+    assert called(ways) == [
+        ("plain", "cpu", None), ("serial", "cpu", "cpu"),
+        ("serial", "cpu", "gpu"), ("overlap", "cpu", "gpu"),
+    ]  # fmt: skip
+    assert not any(way["fits"] or way["best"] for way in ways)
+
+
+def test_a_placement_of_the_users_holds_beside_a_draft_model(compared):
+    ways = compared("--gpu-layers", 8)
+    assert called(ways) == [
+        ("plain", "cpu", None), ("offload", "0-=gpu", None), ("serial", "0-=gpu", "cpu"),
+        ("overlap", "0-=gpu", "cpu"), ("serial", "0-=gpu", "gpu"),
+    ]  # fmt: skip
+    assert ways[3]["options"] == "--place 0-=gpu --pipeline overlap"
+
+
+def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):
+    """Of a target in two stages; the draft model has room on the GPU, but not beside one."""
+    words = ["plan", pairs.pair("cut").path, "--compare", "--simulate", laptop, "--json"]
+    words += ["--memory", "cpu=1GiB,gpu=31MiB", "--context", 256]
+    first = cli(*words)
+    assert first.err.count("this takes a while\n") == 1
+    plain, offload, _, serial, overlap = ways = json.loads(first.out)["ways"]
+    assert (offload["way"], offload["target"]) == ("offload", "0-3=cpu,4-=gpu")
+    assert [way["refusal"] for way in ways] == [None] * 5
+    at_60, at_75, at_90 = overlap["tokens_per_second"].values()
+    assert at_60 < at_75 < at_90
+    for way, ms in ((plain, 20), (offload, 19)):
+        assert 0.5e3 / ms < way["tokens_per_second"]["0.75"] <= 1e3 / ms
+    assert overlap["slowdown"] > 1.1
+    assert serial["tokens_per_second"]["0.75"] > plain["tokens_per_second"]["0.75"]
+    monkeypatch.setattr(selection, "measure_apart", None)
+    monkeypatch.setattr(pipelining, "slowdown", None)
+    again = cli(*words)
+    assert (again.code, again.out, again.err) == (0, first.out, "")
