@@ -322,14 +322,15 @@ def _draw(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     for place, name in enumerate(names, 1):
         axes = figure.add_subplot(1, len(names), place)
         mine = [row for row in rows if row["laptop"] == name]
-        for way in ("plain", "offload", "serial", "overlap"):
+        for color, way in enumerate(("plain", "offload", "serial", "overlap")):
             points = [(row["acceptance"], row[way]) for row in mine if row[way] != "-"]
             if points:
-                axes.plot(*zip(*points, strict=True), marker="o", label=way)
+                style = {"marker": "o", "label": way, "color": f"C{color}"}
+                axes.plot(*zip(*points, strict=True), **style)
         axes.set(title=f"{name} (simulated)", xlabel="acceptance", ylim=(0, None))
         axes.set_xticks(_ACCEPTANCE)
+        axes.legend()
     figure.axes[0].set_ylabel("tokens/s")
-    figure.axes[0].legend()
     figure.savefig(file)
 
 

@@ -205,7 +205,7 @@ def _layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | No
     if options.place is not None:
         return parse(options.place, layers)
     if options.gpu_layers is not None and _full_name(GPU, options) != CPU:
-        return ongpu_of(options.gpu_layers, layers, options.device)
+        return on_gpu(options.gpu_layers, layers, options.device)
     return None
 
 
