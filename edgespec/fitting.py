@@ -50,7 +50,7 @@ def fit(bundle: Bundle, options: LoadOptions) -> Plan:
         InputError: if an option does not suit the bundle.
     """
     bundle = as_planned(bundle, options)
-    found = _fitted(bundle, options)
+    found = fitted(bundle, options)
     draft, context = _drafts(options.draft, bundle)[0], _context_length(options.context, bundle)
     _explain(found, draft, context)
     return found
@@ -72,12 +72,13 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
         return None
     for first in (0, *borders(bundle.target)):
         place = describe(on_gpu(layers - first, layers, options.device))
-        if _fitted(bundle, replace(options, place=place)).fits:
+        if fitted(bundle, replace(options, place=place)).fits:
             return place
     return None
 
 
-def _fitted(bundle: Bundle, options: LoadOptions) -> Plan:
+def fitted(bundle: Bundle, options: LoadOptions) -> Plan:
+    """As `fit`, of a bundle `as_planned`, and without a word about what gave way."""
     context, drafts = _context_length(options.context, bundle), _drafts(options.draft, bundle)
     wished = _placements(bundle, options, drafts[0])
     engines = {role: _candidates(bundle, role, at, context) for role, at in wished.items()}
