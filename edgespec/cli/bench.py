@@ -85,7 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.cli.cards import markdown, print_card
     from edgespec.fitting import default_threads
 
-    threads = arguments.threads or default_threads()
+    threads = default_threads() if arguments.threads is None else arguments.threads
     options = LoadOptions(
         device=arguments.device,
         draft_device=arguments.draft_device,

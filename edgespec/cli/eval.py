@@ -117,14 +117,14 @@ def _lines(found: Evaluation) -> list[str]:
     lines = [
         f"{found.scored} of {found.tokens} tokens, windows of {found.window}, "
         f"stride {found.stride}, on {found.engine}",
-        f"perplexity {found.nats.perplexity:.4f} ± {found.nats.perplexity_error:.4f}",
+        f"perplexity {found.nats.perplexity:.6g} ± {found.nats.perplexity_error:.2g}",
     ]
     if found.against is not None:
         kl, nats = found.against.kl, found.against.nats
         more = found.nats.perplexity / nats.perplexity - 1
         lines += [
-            f"reference {nats.perplexity:.4f}, so {more:+.2%}",
-            f"mean KL {kl.value:.6f} ± {kl.error:.6f} nats",
+            f"reference {nats.perplexity:.6g}, so {more:+.2%}",
+            f"mean KL {kl.value:.4g} ± {kl.error:.2g} nats",
             f"same likeliest token {found.against.agreement:.2%}",
         ]
     return lines
