@@ -7,9 +7,9 @@ their stated models would. What a draft guesses is stated, too: its first guess 
 token with the given probability, its second one in half of the other cases. Trees are planned.
 
 The last columns compare overlap with tokens / (s T_verify + (1 - h) T_draft): of the same run the
-tokens of a round, the passes beside drafts (s: how much longer than alone) and the share h of
-rounds whose draft had been begun; of the serial run what a draft takes. Cutting the prompt's round
-and the next off, which load caches.
+tokens of a round and the passes beside drafts (s: how much longer than alone); of the serial run
+what a draft takes; h is the share of a serial draft's calls that a round of the overlapped run
+found made. Both runs without the prompt's round and the next, which feeds it to the draft.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class Speed:
         tokens: of a round.
         draft: seconds of a round.
         verify: the same of the target's passes.
-        begun: share of the rounds whose draft had been begun in the round before.
+        calls: of the draft, before a verification.
     """
 
     rate: float
     tokens: float
     draft: float
     verify: float
-    begun: float
+    calls: float
 
 
 def main() -> None:
@@ -188,14 +188,18 @@ def _speed(
 ) -> Speed:
     runner = Runner(loaded[TARGET].model)
     calls = GuessedCalls(ModelCalls(loaded[DRAFT].model), text)
-    model = WeighedModel(ModelDrafter(calls, Calibration()), loaded[DRAFT].profile.curve())
-    drafter = PlannedDrafter([[model]], loaded[TARGET].profile.curve())
+    model = ModelDrafter(calls, Calibration())
+    source = WeighedModel(model, loaded[DRAFT].profile.curve())
+    drafter = PlannedDrafter([[source]], loaded[TARGET].profile.curve())
     made: Callable[[], Serial] = {
         "serial": lambda: Serial(runner, drafter),
         "overlap": lambda: Overlap(runner, drafter),
         "auto": lambda: Overlap(runner, drafter, Payoff(factor)),
     }[way]
-    watched, sampler = Watched(made()), Sampler(SamplingOptions(), max(text.tokens) + _GUESSES)
+    watched, sampler = (
+        Watched(made(), model),
+        Sampler(SamplingOptions(), max(text.tokens) + _GUESSES),
+    )
     prompt = text.tokens[: len(text.tokens) // 4]
     limits = Limits(new_tokens, len(text.tokens), frozenset())
     rounds = generate(watched, sampler, prompt, limits=limits, budget=_TREE)
@@ -209,7 +213,7 @@ def _speed(
         tokens=tokens / len(steps),
         draft=mean(drafts),
         verify=mean(passes),
-        begun=mean(step.begun for step in steps),
+        calls=mean(watched.calls[-len(steps) :]),
     )
 
 
@@ -218,11 +222,12 @@ def _formula(speeds: Mapping[str, Speed]) -> dict[str, Any]:
     if "overlap" not in speeds:
         return dict.fromkeys(("tokens", "s", "h", "of formula"), "-")
     serial, overlap = speeds["serial"], speeds["overlap"]
-    expected = overlap.tokens / (overlap.verify + (1 - overlap.begun) * serial.draft)
+    ahead = max(0.0, 1 - overlap.calls / serial.calls)
+    expected = overlap.tokens / (overlap.verify + (1 - ahead) * serial.draft)
     return {
         "tokens": round(overlap.tokens, 2),
         "s": round(overlap.verify / serial.verify, 2),
-        "h": round(overlap.begun, 2),
+        "h": round(ahead, 2),
         "of formula": round(overlap.rate / expected, 3),
     }
 
@@ -281,17 +286,22 @@ class GuessedCalls:
 
 
 class Watched:
-    """A pipeline, and seconds of its parts in each round."""
+    """A pipeline, seconds of its parts in each round, and the calls of a model's draft."""
 
-    def __init__(self, pipeline: Serial) -> None:
+    def __init__(self, pipeline: Serial, model: ModelDrafter) -> None:
         self._pipeline = pipeline
+        self._model = model
+        self.calls: list[int] = []
         self.target, self.drafter = pipeline.target, pipeline.drafter
         self.drafts: list[float] = []
         self.passes: list[float] = []
 
     def draft(self, *arguments: Any) -> Any:
         """See `Serial`."""
-        return self._timed(self.drafts, self._pipeline.draft, *arguments)
+        self._model.fed, self._model.levels = [], []  # the planner may leave it out
+        proposal = self._timed(self.drafts, self._pipeline.draft, *arguments)
+        self.calls.append(len(self._model.fed) + len(self._model.levels))
+        return proposal
 
     def verify(self, *arguments: Any) -> Any:
         """See `Serial`."""

@@ -7,6 +7,9 @@ from bisect import bisect_left
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Rows of one call; the largest is the prefill chunk."""
 
+SCRATCH_ROWS = 128
+"""Rows of a draft model's cache that drafts may take behind the text."""
+
 _FIRST_CAPACITY = 256
 
 

@@ -10,6 +10,8 @@ from edgespec.bundle import TARGET, Stage, Tensor
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime import selection
 from edgespec.runtime.engines import Footprint, engine
+from edgespec.runtime.engines.host import MIB
+from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
 
 EMBEDDED = bundle.load(BUNDLE)
 LAYERS, HEAD = 8, 16  # of its target; the head's sublayer
@@ -33,6 +35,17 @@ def cut(*starts):
     target = replace(EMBEDDED.target, stages=tuple(stages))
     roles = {**EMBEDDED.manifest.roles, TARGET: target}
     return replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, roles=roles))
+
+
+class Gpu(OnnxRuntimeCpu):
+    """A device with memory of its own, as far as planning sees it."""
+
+    name = "fake:gpu"
+    memory = "gpu"
+    library_bytes = 3 * MIB
+
+    def available_bytes(self):
+        return 64 * MIB
 
 
 @dataclass(frozen=True)

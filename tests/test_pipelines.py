@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from candidates import Trusting
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS
+from parity import made
 
 from edgespec import LLM, pipelining
 from edgespec.errors import DeviceError, InputError
+from edgespec.export import ExportOptions, export_bundle
 from edgespec.pipelining import pipelines
 from edgespec.runtime import corun, profiles
 from edgespec.runtime.drafters import ModelCalls, ModelDrafter, NoDrafter, TreeBudget
@@ -75,6 +77,41 @@ def test_text_is_plain_decodings_own(pairs, overlapping, name, draft, fields):
     assert result.accepted + result.rounds + 1 == result.new_tokens
     assert result.begun <= result.rounds
     assert not working_threads()
+
+
+@modes
+def test_a_target_on_two_engines(pairs, fields):
+    place = {"place": f"0={ENGINES[0]},1={ENGINES[1]}", "threads": 1}
+    path, options = pairs.pair("cut").path, {"max_new_tokens": NEW_TOKENS, **fields}
+    alone = LLM(path, draft="none", **place).generate(LONG_PROMPT, **options)
+    for draft in ("model", "auto"):
+        llm = LLM(path, draft=draft, draft_device=ENGINES[0], pipeline="overlap", **place)
+        assert llm.generate(LONG_PROMPT, **options).tokens == alone.tokens
+
+
+@modes
+def test_drafts_on_the_targets_own_layers_wait_for_it(fields, tmp_path, monkeypatch):
+    """They run on what the verification runs on, and take turns with a draft model."""
+    for name, layers in (("target", 4), ("draft", 1)):
+        made(tmp_path / name, "llama", num_hidden_layers=layers)
+    options = ExportOptions("fp32", skip_sets=((2, 3),))
+    export_bundle(tmp_path / "target", tmp_path / "bundle", tmp_path / "draft", options)
+    place = {"device": ENGINES[0], "draft_device": ENGINES[0], "threads": 1}
+    alone = LLM(tmp_path / "bundle", draft="none", **place)
+    llm = LLM(tmp_path / "bundle", pipeline="overlap", **place)
+    main, elsewhere = threading.get_ident(), set()
+    draft = Runner.draft
+
+    def watched(self, rows, path=None):
+        if self.model is llm._target:
+            elsewhere.add(threading.get_ident() == main and not working_threads())
+        return draft(self, rows, path)
+
+    monkeypatch.setattr(Runner, "draft", watched)
+    result = llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS, **fields)
+    expected = alone.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS, **fields)
+    assert result.tokens == expected.tokens
+    assert elsewhere == {True}
 
 
 def test_the_draft_and_the_target_do_work_at_once(overlapping, monkeypatch):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgespec.errors import DeviceError
+from edgespec.runtime.buckets import SCRATCH_ROWS
 from edgespec.runtime.calibration import Calibration, Scale
 from edgespec.runtime.drafters.base import TreeBudget
 from edgespec.runtime.drafters.calls import Calls
@@ -27,8 +28,7 @@ _RANKS = 4
 _DEPTHS = 4
 _FIRST_YIELD = 0.75  # of a level to the one above it, before any was seen
 _YIELD_WEIGHT = 0.1  # of the latest level in the moving average
-# Nodes that the text comes by less often are not run ahead of it, and in all no more than these.
-_LEAST_AHEAD, _MOST_SCRATCH = 0.02, 128
+_LEAST_AHEAD = 0.02  # nodes that the text comes by less often are not run ahead of it
 
 
 @dataclass(eq=False, slots=True)
@@ -128,7 +128,8 @@ class ModelDrafter:
         A node's value is the probability of just that, whether the verification under way accepts
         the node, ends at its parent, or a later one comes by.
         """
-        if self._alone or not self._calls.apart or self._scratch >= _MOST_SCRATCH:
+        full = self._scratch + self._budget.width > SCRATCH_ROWS
+        if self._alone or full or not self._calls.apart:
             return False
         best: list[_Node] = []
         for level in self._levels[: self._calls.room(len(self._text)) - 1]:
@@ -214,7 +215,8 @@ class ModelDrafter:
             if not parents or net * self._yield < self._budget.least_gain:
                 break
             fresh = [node for node in parents if not node.ran]
-            if fresh:
+            # Beside nodes that were run before, the others must be worth a call of their own.
+            if fresh and self._net(fresh) * self._yield >= self._budget.least_gain:
                 self.levels.append(len(fresh))
                 self._run(fresh)
             if net > 0:
@@ -238,7 +240,7 @@ class ModelDrafter:
         self._levels[depth] += children
 
     def _best(self, level: int, depth: int) -> tuple[list[_Node], float]:
-        """The nodes of a level to expand, and what they are worth beyond the rows they cost."""
+        """The nodes of a level to expand, and what they are worth."""
         budget, reachable = self._budget, self._levels[:depth]
         bar, values = budget.least_value, [node.value for each in reachable for node in each]
         if len(values) >= budget.max_nodes:  # children can only enter with more than this
@@ -246,7 +248,12 @@ class ModelDrafter:
         best = [node for node in reachable[level] if node.value > bar]
         best.sort(key=_value, reverse=True)
         del best[budget.width :]
-        return best, sum([node.value - budget.least_value for node in best])
+        return best, self._net(best)
+
+    def _net(self, nodes: list[_Node]) -> float:
+        """What nodes are worth beyond the rows they cost."""
+        least = self._budget.least_value
+        return sum([node.value - least for node in nodes])
 
     def _run(self, nodes: list[_Node]) -> None:
         """Run nodes of one level, and add their children."""
