@@ -31,6 +31,8 @@ Report = Callable[[str], None]
 
 Span = tuple[float, float]
 
+_MODEL_DRAFTS = ("auto", "model")  # the others draft with no model that could overlap
+
 _log = logging.getLogger(__name__)
 
 
@@ -115,7 +117,11 @@ class Bench:
     def __init__(self, bundle: Bundle, options: LoadOptions, drafts: Sequence[str]) -> None:
         self._bundle = bundle
         self.settings = {
-            PLAIN if draft == "none" else draft: replace(options, draft=draft)
+            PLAIN if draft == "none" else draft: replace(
+                options,
+                draft=draft,
+                pipeline=options.pipeline if draft in _MODEL_DRAFTS else "serial",
+            )
             for draft in ("none", *drafts)
         }
         plans = {}

@@ -139,6 +139,14 @@ def test_settings_take_turns_text_by_text(told):
     assert told.options["auto"].draft == "auto"
 
 
+def test_only_a_draft_model_overlaps(told):
+    drafts = ("auto", "model", "lookup")
+    told.texts = {name: [made(1.0), made(1.0)] for name in ("plain", *drafts)}
+    measured(drafts, 1, 1, told, pipeline="overlap")
+    found = {name: options.pipeline for name, options in told.options.items()}
+    assert found == {"plain": "serial", "auto": "overlap", "model": "overlap", "lookup": "serial"}
+
+
 def test_what_memory_does_not_hold_together_takes_turns_by_repeats(told, monkeypatch, caplog):
     monkeypatch.setattr(bench, "available_bytes", lambda: 300 << 20)
     told.texts = {name: [made(1.0) for _ in range(6)] for name in ("plain", "auto")}

@@ -168,6 +168,8 @@ def _facts(bundle: Bundle, arguments: argparse.Namespace, prompts: int) -> dict[
         "seed": arguments.seed,
         "chat": arguments.chat,
         "pipeline": arguments.pipeline,
+        "device": arguments.device,
+        "draft_device": arguments.draft_device,
         "hardware": hardware(),
         "versions": versions(),
         "git_revision": git_revision(),

@@ -86,7 +86,7 @@ def save_bench_png(path: Path, lines: Sequence[Line], title: str) -> None:
     ]
     bars = speeds.bar(names, middles, yerr=spread, capsize=4)
     speeds.bar_label(bars, [f"{line.speedup_vs_plain:.2f}x" for line in lines], padding=3)
-    speeds.set(ylabel="tokens/s", ylim=(0, None))
+    speeds.set(ylabel="tokens/s", ylim=(0, 1.1 * max(most for _, most in ranges)))
     for line in lines:
         if line.acceptance_by_depth:
             shares = line.acceptance_by_depth
@@ -94,4 +94,5 @@ def save_bench_png(path: Path, lines: Sequence[Line], title: str) -> None:
     depths.set(xlabel="draft tokens", ylabel="rounds that accepted as many or more", ylim=(0, 1))
     if depths.lines:
         depths.legend()
+        depths.xaxis.get_major_locator().set_params(integer=True)
     figure.savefig(path)
