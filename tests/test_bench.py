@@ -371,6 +371,7 @@ def test_a_picture_needs_matplotlib(cli, told, monkeypatch, tmp_path):
 
 def test_the_revision_is_that_of_our_checkout_alone(monkeypatch, tmp_path):
     package = tmp_path / "site-packages" / "edgespec"
+    package.mkdir(parents=True)
     (tmp_path / ".git").mkdir()  # whoever has a wheel in a folder of his repository
     monkeypatch.setattr(environment, "edgespec", SimpleNamespace(__file__=package / "__init__.py"))
     assert environment.git_revision() is None
