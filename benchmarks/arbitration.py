@@ -24,7 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from common import add_threads, count, exit_code, print_result, print_table
-from prompts import EDIT, PROSE, load_prompts, random_tokens
+from prompts import EDIT, PROSE, random_tokens
 from texts import (
     Request,
     Results,
@@ -34,11 +34,12 @@ from texts import (
     further,
     make_texts,
     settings_of,
-    tally,
 )
 
 from edgespec import bundle as bundles
+from edgespec.equality import tally
 from edgespec.options import DEFAULT_TREE_WIDTH
+from edgespec.prompts import read_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -147,7 +148,7 @@ def _prompts(arguments: argparse.Namespace) -> dict[str, Sequence[str | tuple[in
     vocab_size = bundles.load(arguments.bundle).target.vocab_size
     limit = arguments.limit
     kinds: dict[str, Sequence[str | tuple[int, ...]]] = {
-        "Python": load_prompts(arguments.prompts, limit),
+        "Python": read_prompts(arguments.prompts, limit),
         "prose": PROSE[:limit],
         _RANDOM: random_tokens(vocab_size, limit),
         "repeating": EDIT[:limit],
@@ -239,7 +240,9 @@ def _name(setting: Setting) -> str:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Auto against the best fixed setting.")
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
-    parser.add_argument("--prompts", type=Path, help="JSON lines of Python prompts")
+    parser.add_argument(
+        "--prompts", type=Path, nargs="+", default=(), help="JSON lines of Python prompts"
+    )
     parser.add_argument(
         "--limit", type=count, default=8, help="prompts of each kind, an even number (default 8)"
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -16,44 +14,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-import edgespec
+from edgespec.cli.tables import markdown_table
+from edgespec.environment import MIB, hardware, versions
 from edgespec.errors import EdgespecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-MIB = 1 << 20
-_PACKAGES = (
-    "numpy", "onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-webgpu", "openvino", "safetensors",
-)  # fmt: skip
 _POLL_SECONDS = 0.01
-# Instructions that decide how fast a quantized matmul is.
-_EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
-
-
-def hardware() -> dict[str, object]:
-    """The machine: CPU and its extensions, CPUs, memory in GiB, load of the last minute."""
-    flags = (_cpu_field("flags") or _cpu_field("Features")).split()
-    return {
-        "cpu": _cpu_field("model name") or platform.processor() or platform.machine(),
-        "extensions": [name for name in _EXTENSIONS if name in flags],
-        "logical_cpus": os.cpu_count(),
-        "usable_cpus": len(os.sched_getaffinity(0)),
-        "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
-        "load_average": round(os.getloadavg()[0], 2),
-        "system": platform.platform(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Python and those of the packages that decide speed which are installed."""
-    found = {"python": platform.python_version(), "edgespec": edgespec.__version__}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def print_result(benchmark: str, values: Mapping[str, object]) -> None:
@@ -64,13 +32,7 @@ def print_result(benchmark: str, values: Mapping[str, object]) -> None:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a Markdown table, numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
-    right = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(header))]
-    rule = ["-" * (width - 1) + (":" if r else "-") for width, r in zip(widths, right, strict=True)]
-    for row in (cells[0], rule, *cells[1:]):
-        padded = zip(row, widths, right, strict=True)
-        print("| " + " | ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in padded) + " |")
+    print(markdown_table(header, rows))
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -156,13 +118,3 @@ def _own_memory(pid: int) -> int:
         return 0
     counted = ("RssAnon:", "RssShmem:")
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(counted))
-
-
-def _cpu_field(name: str) -> str:
-    """The first value of a field of /proc/cpuinfo; empty where there is none."""
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else ():
-        field, _, value = line.partition(":")
-        if field.strip() == name:
-            return value.strip()
-    return ""

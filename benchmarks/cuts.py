@@ -20,11 +20,11 @@ from statistics import median
 
 import numpy as np
 from common import add_threads, count, counts, exit_code, print_result, print_table
-from prompts import PYTHON
 
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import load_checkpoint
+from edgespec.prompts import PYTHON
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model, Runner

@@ -15,7 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import MIB, Watched, print_result, watch
+from common import Watched, print_result, watch
+
+from edgespec.environment import MIB
 
 
 def main() -> int:

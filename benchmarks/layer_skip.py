@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from common import add_threads, count, exit_code, print_result, print_table
-from prompts import PYTHON
-from texts import Judge, Loading, Request, facts_of, tally
+from texts import Loading, Request, facts_of, judge_of
 
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET, Bundle, SkipSet
 from edgespec.drafting import Drafting
+from edgespec.equality import tally
 from edgespec.options import DEFAULT_TREE_WIDTH, PLANNED_DRAFT_TOKENS
+from edgespec.prompts import PYTHON
 from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.drafters import (
     Drafter,
@@ -251,7 +252,7 @@ def _speeds(
 ) -> list[dict[str, object]]:
     plain, device = next(iter(texts)), arguments.device
     path = str(plain.part.bundle.path)
-    judge = Judge(Loading(path, "none", device, arguments.threads), device)
+    judge = judge_of(Loading(path, "none", device, arguments.threads), device)
     lines = []
     for temperature in _TEMPERATURES:
         expected = {r: text for r, text in texts[plain].items() if r.temperature == temperature}
@@ -260,9 +261,9 @@ def _speeds(
             made = {request: texts[way][request] for request in expected}
             score = way.skip and way.skip.score
             verdicts = [
-                "yes"
-                if text.tokens == expected[request].tokens
-                else judge.verdict(request, expected[request].tokens, text.tokens)
+                judge.verdict(
+                    request.prompt, expected[request].tokens, text.tokens, temperature, request.seed
+                )
                 for request, text in made.items()
             ]
             tokens = sum(len(text.tokens) - 1 for text in made.values())

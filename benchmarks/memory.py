@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common import MIB, counts, exit_code, print_result, print_table, watch
-from prompts import PYTHON
+from common import counts, exit_code, print_result, print_table, watch
 
 from edgespec import bundle as bundles
+from edgespec.environment import MIB
+from edgespec.prompts import PYTHON
 from edgespec.runtime.text import Tokenizer
 
 _EDGESPEC = [sys.executable, "-m", "edgespec"]

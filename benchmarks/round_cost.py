@@ -26,12 +26,12 @@ from unittest.mock import patch
 
 import numpy as np
 from common import add_threads, count, exit_code, print_result, print_table
-from prompts import PYTHON
 from random_pair import RandomPair
 
 from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
+from edgespec.prompts import PYTHON
 from edgespec.runtime import profiles
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters import (

@@ -17,7 +17,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from common import add_threads, count, exit_code, print_result, print_table
-from prompts import load_prompts
 from texts import (
     Request,
     Results,
@@ -27,10 +26,11 @@ from texts import (
     further,
     make_texts,
     settings_of,
-    tally,
 )
 
+from edgespec.equality import tally
 from edgespec.options import DEFAULT_TREE_WIDTH, DRAFTS
+from edgespec.prompts import read_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ class Measured:
 
 def main() -> None:
     arguments = _parse_arguments()
-    prompts = load_prompts(arguments.prompts, arguments.limit)
+    prompts = read_prompts(arguments.prompts, arguments.limit)
     size = arguments.num_draft_tokens, arguments.tree_width
     drafts = [(draft, *size) for draft in arguments.draft]
     settings = settings_of(arguments.bundle, arguments.threads, drafts)
@@ -134,7 +134,9 @@ def _tokens_per_second(texts: dict[Request, GenerationResult]) -> float:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Draft sources against plain decoding.")
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
-    parser.add_argument("--prompts", type=Path, help="JSON lines with prompt or turns")
+    parser.add_argument(
+        "--prompts", type=Path, nargs="+", default=(), help="JSON lines with prompt or turns"
+    )
     parser.add_argument("--limit", type=count, help="use the first so many prompts")
     parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.8])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,25 +16,18 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from edgespec import LLM
 from edgespec import bundle as bundles
+from edgespec.equality import Judge
 from edgespec.options import DEFAULT_TREE_WIDTH
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.feeds import Floats, Rows
-from edgespec.runtime.model import Model, Runner
-from edgespec.runtime.noise import gumbel
+from edgespec.runtime.model import Model
 from edgespec.runtime.text import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from edgespec.stream import GenerationResult
-
-_NEAR_TIE = 0.05  # standard deviations of the logits
-_COMPANIES = (1, 3, 8, 16)  # rows of a pass
-_VERDICTS = ("no", "near-tie", "yes")  # the worst first
 
 
 @dataclass(frozen=True)
@@ -104,12 +97,7 @@ def make_texts(settings: Sequence[Setting], requests: Sequence[Request]) -> Resu
 
 
 def compare(results: Results) -> dict[Setting, dict[Request, str]]:
-    """How each text relates to plain decoding's on the same engine.
-
-    `yes`: it is the same. `near-tie`: it is the same up to a place where the target scores both
-    tokens alike, closer than the rounding of a quantized model tells apart (`Judge`). `no`: a
-    fault.
-    """
+    """How each text relates to plain decoding's on the same engine, see `equality.VERDICTS`."""
     plain = {
         result.engine: texts
         for setting, texts in results.items()
@@ -125,16 +113,12 @@ def compare(results: Results) -> dict[Setting, dict[Request, str]]:
                 verdict = "yes"
             else:
                 if result.engine not in judges:
-                    judges[result.engine] = Judge(setting.loading, result.engine)
-                verdict = judges[result.engine].verdict(request, expected, result.tokens)
+                    judges[result.engine] = judge_of(setting.loading, result.engine)
+                verdict = judges[result.engine].verdict(
+                    request.prompt, expected, result.tokens, request.temperature, request.seed
+                )
             verdicts[setting][request] = verdict
     return verdicts
-
-
-def tally(verdicts: Iterable[str]) -> str:
-    """How many there are of each, the worst first."""
-    found = Counter(verdicts)
-    return ", ".join(f"{found[verdict]} {verdict}" for verdict in _VERDICTS if found[verdict])
 
 
 def further(results: Iterable[GenerationResult]) -> tuple[int, float]:
@@ -172,51 +156,11 @@ def _loaded(loading: Loading) -> LLM:
     return LLM(loading.bundle, draft=loading.draft, device=loading.device, threads=loading.threads)
 
 
-class Judge:
-    """Scores the tokens at which two texts part, by the target on the engine that made them.
-
-    A row's logits depend a little on the rows beside it: where activations are rounded to 8 bits,
-    a last digit of the summation order flips a step of the rounding now and then, and the logits
-    move by 2 % of their spread. So a near-tie is one if the target itself scores the two tokens
-    alike in some company.
-    """
-
-    def __init__(self, loading: Loading, device: str) -> None:
-        bundle = bundles.load(Path(loading.bundle))
-        self._tokenizer = Tokenizer.from_folder(bundle.path)
-        self._model = Model.load(bundle, bundles.TARGET, engine(device), loading.threads)
-
-    def verdict(self, request: Request, expected: Sequence[int], found: Sequence[int]) -> str:
-        """`near-tie` or `no`, for texts that are not equal."""
-        pairs = list(zip(expected, found, strict=False))
-        same = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
-        if same is None:  # one ends where the other goes on
-            return "no"
-        prompt = request.prompt
-        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        place = len(tokens) + same
-        for company in _COMPANIES:
-            logits = self._logits(tokens, expected[:same], company)[: self._tokenizer.vocab_size]
-            scores = logits.astype(np.float64)
-            if request.temperature:
-                noise = gumbel(request.seed, place, np.arange(scores.size))
-                scores += request.temperature * noise
-            behind = scores.max() - scores[list(pairs[same])].min()
-            if behind <= _NEAR_TIE * logits.std():
-                return "near-tie"
-        return "no"
-
-    def _logits(self, prompt: Sequence[int], made: Sequence[int], company: int) -> Floats:
-        """The row behind what was made so far, `company` rows to a pass; 1 is plain decoding."""
-        runner = Runner(self._model)
-        logits = runner.prefill(prompt)["logits"][0]
-        for start in range(0, len(made), company):
-            part = made[start : start + company]
-            n = len(part)
-            rows = Rows(part, range(n), np.tri(n, dtype=np.bool_))
-            logits = runner.verify(rows)["logits"][n - 1]
-            runner.commit(range(n))
-        return logits
+def judge_of(loading: Loading, device: str) -> Judge:
+    """Judges texts of a bundle that were made on this engine."""
+    bundle = bundles.load(Path(loading.bundle))
+    model = Model.load(bundle, bundles.TARGET, engine(device), loading.threads)
+    return Judge(model, Tokenizer.from_folder(bundle.path))
 
 
 def _show_progress(done: int, of: int) -> None:

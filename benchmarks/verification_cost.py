@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from common import add_threads, count, counts, exit_code, print_result, print_table
-from prompts import PYTHON
 
 from edgespec import bundle as bundles
+from edgespec.prompts import PYTHON
 from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import Rows

@@ -26,7 +26,7 @@ from edgespec.pipelining import pipelines
 from edgespec.runtime.drafters import Experience, TreeBudget
 from edgespec.runtime.generate import Limits
 from edgespec.runtime.memory import cache_rows
-from edgespec.runtime.model import TextSizes
+from edgespec.runtime.model import Model, TextSizes
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.selection import load_models
 from edgespec.runtime.successors import Successors
@@ -81,6 +81,11 @@ class LLM:
         self._pipelines = pipelines(
             self.options.pipeline, self.bundle, self._loaded, places[bundles.TARGET].threads
         )
+
+    @property
+    def target(self) -> Model:
+        """The compiled target, which other texts may use between those of `stream`."""
+        return self._target
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
         """Make a text.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import psutil
-
+from edgespec.environment import peak_rss_mb
 from edgespec.errors import InputError
 from edgespec.runtime.drafters import Drafter, TreeBudget
 from edgespec.runtime.generate import Limits, Round, generate
@@ -197,7 +195,7 @@ class TextStream:
             predicted_tokens_per_second=predicted,
             measured_tokens_per_second=measured,
             engine=job.target.device,
-            peak_rss_mb=_peak_rss_mb(),
+            peak_rss_mb=peak_rss_mb(),
             engine_ms=round(clock.engine_seconds * 1e3, 2),
             simulated=job.simulated,
         )
@@ -293,12 +291,3 @@ def _rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:
 
 def _mean(values: Sequence[int]) -> float:
     return round(sum(values) / len(values), 3) if values else 0.0
-
-
-def _peak_rss_mb() -> float:
-    if sys.platform == "win32":
-        return round(psutil.Process().memory_info().peak_wset / (1 << 20), 1)
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, on macOS bytes
-    return round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10), 1)

@@ -42,6 +42,8 @@ class Round:
         seconds: that it took.
         forecast: what it was expected to bring, where its drafter plans.
         begun: the draft had been begun in the round before.
+        draft_seconds: of `seconds`, what the draft took.
+        verify_seconds: what the pass took, with what was drafted on beside it.
     """
 
     tokens: tuple[int, ...]
@@ -51,6 +53,8 @@ class Round:
     seconds: float
     forecast: Forecast | None = None
     begun: bool = False
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
 
 
 def generate(
@@ -84,7 +88,9 @@ def generate(
         depth = min(budget.max_depth, end - len(text) - 1)
         proposal = pipeline.draft(text, replace(budget, max_depth=depth))
         tree = proposal.tree()
+        drafted = time.perf_counter()
         logits = pipeline.verify(_tree_rows(text[-1], tree))["logits"]
+        verified = time.perf_counter()
         verdict = _verdict(tree, logits, text, sampler, limits.stop_ids)
         target.commit([0, *(node + 1 for node in verdict.nodes)])
         drafter.observe(verdict, tree, logits)
@@ -92,6 +98,7 @@ def generate(
         yield Round(
             verdict.tokens, len(tree), len(verdict.nodes), proposal.source,
             time.perf_counter() - begin, proposal.forecast, proposal.begun,
+            drafted - begin, verified - drafted,
         )  # fmt: skip
 
 

@@ -125,6 +125,8 @@ def test_version_and_module(tmp_path):
         ("main(['export', '--help'])", "onnxruntime openvino"),
         ("main(['inspect'])", "onnxruntime openvino onnx"),
         ("main(['profile', '--help'])", "onnxruntime openvino onnx matplotlib"),
+        ("main(['bench', '--help'])", "onnxruntime openvino onnx matplotlib"),
+        ("main(['eval', '--help'])", "onnxruntime openvino onnx"),
     ],
 )
 def test_nothing_is_imported_before_it_is_needed(tmp_path, code, unwanted):

@@ -21,6 +21,8 @@ COMMANDS = {
     "export": "make a bundle from a checkpoint",
     "inspect": "show what a bundle holds",
     "profile": "measure what calls of a bundle's models cost on this machine",
+    "bench": "compare draft sources with plain decoding on this machine",
+    "eval": "measure a bundle's perplexity, and how far it is from another bundle",
     "devices": "show what this machine can run models on",
     "plan": "show what memory a bundle takes, without loading it",
 }

@@ -1,12 +1,16 @@
-"""Cost curves as pictures: characters in a terminal, or a PNG file."""
+"""Cost curves as pictures: characters in a terminal, or a PNG file; a bench as a PNG file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgespec.errors import InputError
+
+if TYPE_CHECKING:
+    from edgespec.bench import Line
 
 Curves = Mapping[str, Mapping[int, float]]
 """Milliseconds by rows of each curve, by its label."""
@@ -63,4 +67,32 @@ def save_png(path: Path, panels: Mapping[str, Curves], rows: Sequence[int]) -> N
         axes.set_xticks(rows, [str(n) for n in rows])
         axes.minorticks_off()
         axes.legend()
+    figure.savefig(path)
+
+
+def save_bench_png(path: Path, lines: Sequence[Line], title: str) -> None:
+    """Draw each setting's speed with its range, and how deep its drafts were accepted."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure.suptitle(title)
+    speeds, depths = figure.subplots(1, 2)
+    names = [line.name for line in lines]
+    ranges = [line.tokens_per_second_range for line in lines]
+    middles = [line.tokens_per_second for line in lines]
+    spread = [
+        [middle - least for middle, (least, _) in zip(middles, ranges, strict=True)],
+        [most - middle for middle, (_, most) in zip(middles, ranges, strict=True)],
+    ]
+    bars = speeds.bar(names, middles, yerr=spread, capsize=4)
+    speeds.bar_label(bars, [f"{line.speedup_vs_plain:.2f}x" for line in lines], padding=3)
+    speeds.set(ylabel="tokens/s", ylim=(0, 1.1 * max(most for _, most in ranges)))
+    for line in lines:
+        if line.acceptance_by_depth:
+            shares = line.acceptance_by_depth
+            depths.plot(range(1, len(shares) + 1), shares, marker="o", label=line.name)
+    depths.set(xlabel="draft tokens", ylabel="rounds that accepted as many or more", ylim=(0, 1))
+    if depths.lines:
+        depths.legend()
+        depths.xaxis.get_major_locator().set_params(integer=True)
     figure.savefig(path)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET, Bundle
 from edgespec.cli.plots import Curves, check_png, save_png, text_plot
+from edgespec.cli.progress import Show, progress_bar
 from edgespec.errors import DeviceError
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import PLACE_HELP, LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.runtime.engines import Engines
-    from edgespec.runtime.profiling import Report
 
     Choice = Mapping[str, Engines]  # engines of the stages of each role that is measured
 
@@ -120,11 +119,12 @@ def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) ->
     roles, threads = bundle.manifest.roles, options.threads or default_threads()
     points = sum(len(shapes(roles[name], full=True)[1]) for choice in choices for name in choice)
     found = []
-    with _progress(points) as watch:
+    with progress_bar(points) as show:
         for choice in choices:
             job = Job(bundle, choice, threads, full=True)
-            report = watch(joined(each.name for each in choice[TARGET]))
-            found.append((choice, measure_apart(job, report)))
+            where = joined(each.name for each in choice[TARGET])
+            show(where, 0)
+            found.append((choice, measure_apart(job, partial(_report, show, where))))
     measured = []
     for name in choices[0]:
         if all(profiles[name].refusal is not None for _, profiles in found):
@@ -145,23 +145,8 @@ def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) ->
     return measured
 
 
-@contextmanager
-def _progress(points: int) -> Iterator[Callable[[str], Report]]:
-    """A bar on stderr if that is a terminal, nothing if not; makes the report of each engine."""
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    shown = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-    with shown as progress:
-        bar = progress.add_task("", total=points)
-
-        def watch(engine: str) -> Report:
-            def report(role: str, capacity: int) -> None:
-                progress.update(bar, description=f"{engine} {role} {capacity}", advance=1)
-
-            progress.update(bar, description=engine)
-            return report
-
-        yield watch
+def _report(show: Show, where: str, role: str, capacity: int) -> None:
+    show(f"{where} {role} {capacity}", 1)
 
 
 def _show(bundle: Bundle, measured: list[Measured]) -> None:

@@ -9,12 +9,19 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgespec.cli import INTERRUPTED
+from edgespec.cli.arguments import (
+    DEVICE_HELP,
+    GENERATION_DEFAULTS,
+    LOAD_DEFAULTS,
+    add_option,
+    add_pipeline,
+)
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
 from edgespec.errors import InputError
 from edgespec.options import (
@@ -22,13 +29,11 @@ from edgespec.options import (
     FIXED_DRAFT_TOKENS,
     GPU_LAYERS_HELP,
     MEMORY_HELP,
-    PIPELINES,
     PLACE_HELP,
     PLANNED_DRAFT_TOKENS,
     PLANNED_DRAFTS,
     SIMULATE_HELP,
     GenerationOptions,
-    LoadOptions,
     checked,
 )
 
@@ -36,8 +41,6 @@ if TYPE_CHECKING:
     from edgespec.llm import LLM
     from edgespec.stream import GenerationResult, TextStream
 
-_LOAD = {field.name: field.default for field in fields(LoadOptions)}
-_GENERATION = {field.name: field.default for field in fields(GenerationOptions)}
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 
 
@@ -62,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
         0, or `INTERRUPTED` if the user cut the text short.
     """
     bundle, prompt = bundle_and_prompt(arguments)
-    options = {name: getattr(arguments, name) for name in _GENERATION}
+    options = {name: getattr(arguments, name) for name in GENERATION_DEFAULTS}
     checked(GenerationOptions, options)  # before a large model is loaded in vain
     memory = arguments.draft_memory
     if memory is not None and not Path(memory).absolute().parent.is_dir():
@@ -70,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from edgespec.llm import LLM
 
-    llm = LLM(bundle, **{name: getattr(arguments, name) for name in _LOAD})
+    llm = LLM(bundle, **{name: getattr(arguments, name) for name in LOAD_DEFAULTS})
     stream = llm.stream(_chat_tokens(llm, prompt) if arguments.chat else prompt, **options)
     with _cancelled_by_sigint(stream):
         if not arguments.json:
@@ -94,13 +97,17 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _add_text_options(group: argparse._ArgumentGroup) -> None:
-    _add(group, "max_new_tokens", "tokens to make at most", "-n")
-    _add(group, "temperature", "0 is greedy", kind=float)
-    _add(group, "top_k", "keep the K likeliest tokens; 0 is off")
-    _add(group, "top_p", "keep the likeliest tokens of joint probability P; 1 is off", kind=float)
-    _add(group, "min_p", "keep tokens of P times the best one's probability; 0 is off", kind=float)
-    _add(group, "repetition_penalty", "above 1: avoid tokens seen before", kind=float)
-    _add(group, "seed", "of the sampling (default: drawn and reported)")
+    add_option(group, "max_new_tokens", "tokens to make at most", "-n")
+    add_option(group, "temperature", "0 is greedy", kind=float)
+    add_option(group, "top_k", "keep the K likeliest tokens; 0 is off")
+    add_option(
+        group, "top_p", "keep the likeliest tokens of joint probability P; 1 is off", kind=float
+    )
+    add_option(
+        group, "min_p", "keep tokens of P times the best one's probability; 0 is off", kind=float
+    )
+    add_option(group, "repetition_penalty", "above 1: avoid tokens seen before", kind=float)
+    add_option(group, "seed", "of the sampling (default: drawn and reported)")
     group.add_argument(
         "--stop", action="append", type=_unescape, default=[], metavar="TEXT",
         help=r"end before this text, which may hold \n, \t and \\; may be repeated",
@@ -109,52 +116,34 @@ def _add_text_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_draft_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--draft", choices=DRAFTS, default=_LOAD["draft"],
+        "--draft", choices=DRAFTS, default=LOAD_DEFAULTS["draft"],
         help="draft source; auto: in every round what promises most (default: %(default)s)",
     )  # fmt: skip
-    group.add_argument(
-        "--pipeline", choices=PIPELINES, default=_LOAD["pipeline"],
-        help="draft while the target verifies (overlap), or before it (serial); auto: where two "
-        "devices take part, what pays (default: %(default)s)",
-    )  # fmt: skip
+    add_pipeline(group)
     group.add_argument(
         "--draft-memory", metavar="FILE",
         help="start from what recycling learned before, if FILE exists, and save it there",
     )  # fmt: skip
-    _add(
+    add_option(
         group, "num_assistant_tokens",
         f"tokens of a draft at most (default: {FIXED_DRAFT_TOKENS}; where it is planned, with "
         f"{' or '.join(PLANNED_DRAFTS)}: {PLANNED_DRAFT_TOKENS})",
         "--num-draft-tokens",
     )  # fmt: skip
-    _add(group, "tree_width", "branches of a draft tree per level; 1 drafts chains")
+    add_option(group, "tree_width", "branches of a draft tree per level; 1 drafts chains")
 
 
 def _add_device_options(group: argparse._ArgumentGroup) -> None:
-    _add(
-        group, "device",
-        "where the target runs, as `edgespec devices` lists it; cpu picks the faster engine",
-        kind=str,
-    )  # fmt: skip
+    add_option(group, "device", DEVICE_HELP, kind=str)
     group.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)
-    _add(group, "gpu_layers", GPU_LAYERS_HELP)
-    _add(group, "draft_device", "where the draft model runs", kind=str)
-    _add(group, "threads", "of each engine (default: physical cores)")
-    _add(group, "context", "tokens of prompt and output (default: what the model was made for)")
+    add_option(group, "gpu_layers", GPU_LAYERS_HELP)
+    add_option(group, "draft_device", "where the draft model runs", kind=str)
+    add_option(group, "threads", "of each engine (default: physical cores)")
+    add_option(
+        group, "context", "tokens of prompt and output (default: what the model was made for)"
+    )
     group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
     group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
-
-
-def _add(
-    group: argparse._ArgumentGroup, name: str, text: str, *flags: str, kind: type[Any] = int
-) -> None:
-    """An option named like its field, with the field's default."""
-    default = _LOAD[name] if name in _LOAD else _GENERATION[name]
-    shown = "" if default is None else f" (default: {default})"
-    group.add_argument(
-        *flags, f"--{name.replace('_', '-')}", dest=name, type=kind, default=default,
-        metavar={int: "N", float: "X", str: "DEVICE"}[kind], help=text + shown,
-    )  # fmt: skip
 
 
 def _unescape(text: str) -> str:

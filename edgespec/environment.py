@@ -1,0 +1,88 @@
+"""What a measurement says beside its numbers: the machine, the versions, the memory it took."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+import edgespec
+
+MIB = 1 << 20
+
+_PACKAGES = (
+    "numpy", "onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-webgpu", "openvino", "safetensors",
+)  # fmt: skip
+# Instructions that decide how fast a quantized matmul is.
+_EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
+
+
+def hardware() -> dict[str, object]:
+    """The machine: CPU and its extensions, CPUs, memory in GiB, load of the last minute."""
+    flags = (_field("/proc/cpuinfo", "flags") or _field("/proc/cpuinfo", "Features")).split()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    name = _field("/proc/cpuinfo", "model name")
+    return {
+        "cpu": name or platform.processor() or platform.machine(),
+        "extensions": [name for name in _EXTENSIONS if name in flags],
+        "logical_cpus": os.cpu_count(),
+        "usable_cpus": usable,
+        "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
+        "load_average": round(psutil.getloadavg()[0], 2),
+        "system": platform.platform(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python and those of the packages that decide speed which are installed."""
+    found = {"python": platform.python_version(), "edgespec": edgespec.__version__}
+    for package in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def git_revision() -> str | None:
+    """The commit of the checkout that runs, `-dirty` behind it where files differ; None in a wheel.
+
+    Whatever repository a wheel happens to be installed below is not ours.
+    """
+    checkout = Path(edgespec.__file__).resolve().parent.parent
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
+    with suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(
+            [*command, "--exclude=*"], capture_output=True, text=True, check=True, timeout=10
+        )
+        return found.stdout.strip() or None
+    return None
+
+
+def peak_rss_mb() -> float:
+    """This process's largest resident memory so far, MiB, file-backed pages included."""
+    if sys.platform == "win32":
+        return round(psutil.Process().memory_info().peak_wset / MIB, 1)
+    # Linux's rusage also knows what the process that started this one held then.
+    if own := _field("/proc/self/status", "VmHWM"):
+        return round(int(own.split()[0]) / 1024, 1)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, on macOS bytes
+    return round(peak / (MIB if sys.platform == "darwin" else 1024), 1)
+
+
+def _field(file: str, name: str) -> str:
+    """The first value of a field of one of Linux's files; empty where there is none."""
+    path = Path(file)
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        field, _, value = line.partition(":")
+        if field.strip() == name:
+            return value.strip()
+    return ""

@@ -1,0 +1,196 @@
+"""`edgespec eval`: perplexity against transformers' own, and the distance of two bundles."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from commandline import FAST, fails
+from pairs import ENGINES, LONG_PROMPT, logits_of
+
+from edgespec import bundle as bundles
+from edgespec.fitting import fit
+from edgespec.options import LoadOptions
+from edgespec.perplexity import (
+    Mean,
+    Reading,
+    Window,
+    divergence,
+    log_probabilities,
+    windows,
+)
+
+DEVICE = FAST[0], FAST[2]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("eval") / "text.py"
+    path.write_text(LONG_PROMPT * 2, encoding="utf-8")
+    return path
+
+
+def by_transformers(model, tokens, room, stride):
+    """Nats of each token that is scored, window by window as its documentation does it."""
+    nats, done = [], 0
+    for start in range(0, len(tokens), stride):
+        part = tokens[start : start + room]
+        stop = start + len(part)
+        labels = torch.tensor([part])
+        labels[:, : done - start] = -100
+        with torch.no_grad():
+            loss = model(torch.tensor([part]), labels=labels).loss
+        scored = int((labels[:, 1:] != -100).sum())
+        nats += [float(loss)] * scored
+        done = stop
+        if stop == len(tokens):
+            break
+    return nats
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("context", "stride"), [(None, None), (256, 100), (200, 200)])
+def test_perplexity_is_that_of_transformers(pairs, engine, context, stride):
+    pair = pairs.pair("llama")
+    llm = pairs.llm("llama", engine, "none", **({"context": context} if context else {}))
+    content = LONG_PROMPT * 2
+    tokens = llm.tokenizer.encode(content)
+    assert 256 < len(tokens) < 512  # several passes of 128 and several windows
+    found = Reading(llm, content, stride).evaluate()
+    room = min(context or 512, len(tokens))
+    expected = by_transformers(pair.target, tokens, room, stride or room // 2)
+    assert found.scored == len(expected)
+    assert (found.tokens, found.window) == (len(tokens), room)
+    assert found.nats.value == pytest.approx(np.mean(expected), rel=1e-5)
+    assert found.nats.perplexity == pytest.approx(math.exp(np.mean(expected)), rel=1e-4)
+    assert found.against is None
+
+
+def test_a_beginning_of_text_token_is_before_every_window(pairs, monkeypatch):
+    llm = pairs.llm("llama", ENGINES[0], "none", context=100)
+    tokens = llm.tokenizer.encode(LONG_PROMPT)
+    monkeypatch.setattr(llm.tokenizer, "_prepended", [0])
+    expected, done = [], 0
+    for start in range(0, len(tokens), 50):
+        part = [0, *tokens[start : start + 99]]
+        logits = logits_of(pairs.pair("llama").target, part)
+        nats = [-log_probabilities(row)[t] for row, t in zip(logits, part[1:], strict=False)]
+        expected += nats[done - start :]
+        done = start + len(part) - 1
+        if done == len(tokens):
+            break
+    found = Reading(llm, LONG_PROMPT, 50).evaluate()
+    assert (found.scored, len(expected)) == (len(tokens), len(tokens))
+    assert found.nats.value == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((10, 10, 5, True), [(0, 0, 10)]),
+        ((10, 10, 5, False), [(0, 1, 10)]),
+        ((10, 4, 2, True), [(0, 0, 4), (2, 4, 6), (4, 6, 8), (6, 8, 10)]),
+        ((9, 4, 4, True), [(0, 0, 4), (4, 4, 8), (8, 8, 9)]),
+        ((9, 4, 4, False), [(0, 1, 4), (4, 5, 8)]),  # nothing comes before the ninth token
+    ],
+)
+def test_windows(arguments, expected):
+    assert windows(*arguments) == [Window(*each) for each in expected]
+
+
+def test_divergence_of_known_distributions():
+    one, other = (log_probabilities(np.log(np.array(p, np.float32))) for p in ([3, 1], [1, 1]))
+    assert divergence(one, other) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+    assert divergence(one, one) == 0
+    assert np.exp(log_probabilities(np.array([9e4, 9e4], np.float32))).tolist() == [0.5, 0.5]
+
+
+def test_a_mean_has_an_error():
+    found = Mean.of([1.0, 3.0])
+    assert (found.value, found.error) == (2.0, pytest.approx(1.0))
+    assert found.perplexity_error == pytest.approx(math.exp(2.0))
+    assert Mean.of([2.0]).error == 0
+
+
+def test_a_bundle_is_at_no_distance_from_itself(cli, pairs, text):
+    path = pairs.pair("llama").path
+    result = cli("eval", path, "--text", text, "--against", path, "--json", *DEVICE)
+    assert (result.code, result.err) == (0, "")
+    facts = json.loads(result.out)
+    against = facts["against"]
+    assert against["mean_kl"] == against["mean_kl_error"] == 0
+    assert against["argmax_agreement"] == 1
+    assert against["perplexity"] == facts["perplexity"]
+    assert against["bundle_hash"] == facts["bundle_hash"]
+    assert {
+        "precision", "scored", "tokens", "window", "stride", "engine", "perplexity_error",
+        "nats_per_token", "peak_rss_mb", "hardware", "versions", "git_revision",
+    } <= facts.keys()  # fmt: skip
+
+
+def test_another_model_is_at_the_distance_that_transformers_gives(cli, pairs, text):
+    pair = pairs.pair("llama")
+    other = pairs.pair("qwen3")  # of the same tokenizer
+    result = cli("eval", pair.path, "--text", text, "--against", other.path, "--json", *DEVICE)
+    against = json.loads(result.out)["against"]
+    tokens = pairs.llm("llama", ENGINES[0], "none").tokenizer.encode(LONG_PROMPT * 2)
+    found, reference = (
+        [log_probabilities(row) for row in logits_of(model, tokens)[:-1]]
+        for model in (pair.target, other.target)
+    )
+    both = list(zip(reference, found, strict=True))
+    # One window: the text is shorter than the context.
+    expected = np.mean([np.sum(np.exp(p) * (p - q)) for p, q in both])
+    assert expected > 0.1
+    assert against["mean_kl"] == pytest.approx(expected, rel=1e-4)
+    agreed = np.mean([p.argmax() == q.argmax() for p, q in both])
+    assert against["argmax_agreement"] == pytest.approx(agreed)
+
+
+def test_results_are_lines_for_people(cli, pairs, text):
+    path = pairs.pair("llama").path
+    result = cli("eval", path, "--text", text, "--against", path, *DEVICE)
+    first, second, third, fourth, fifth = result.out.splitlines()
+    assert first.endswith("on onnxruntime:cpu")
+    assert second.startswith("perplexity ")
+    assert third.endswith("so +0.00%")
+    assert fourth == "mean KL 0 ± 0 nats"
+    assert fifth == "same likeliest token 100.00%"
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--text", "nowhere.txt"], ["nowhere.txt: No such file"]),
+        (["--text", "empty"], ["nothing to predict"]),
+        (["--text", "binary"], ["binary: byte 0 is not UTF-8"]),
+        (["--text", "good", "--stride", "0"], ["stride is 0: give 1 to"]),
+        (["--text", "good", "--stride", "999"], ["stride is 999: give 1 to"]),
+        (["--text", "good", "--context", "1"], ["context is 1"]),
+        ([], ["--text"]),
+    ],
+)
+def test_what_cannot_be_evaluated(cli, pairs, tmp_path, monkeypatch, words, parts):
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("empty", b""), ("binary", b"\xff"), ("good", b"def f(x):\n")):
+        (tmp_path / name).write_bytes(content)
+    fails(cli("eval", pairs.pair("llama").path, *words, *DEVICE), *parts)
+
+
+def test_bundles_of_other_tokens_are_not_compared(cli, pairs, text):
+    path = pairs.pair("llama").path
+    found = cli("eval", "--text", text, "--against", path, *DEVICE)
+    fails(found, "has a vocabulary of 331", "4096", "compare bundles of one model")
+
+
+def test_both_bundles_must_fit_memory(cli, pairs, text):
+    path = pairs.pair("llama").path
+    options = LoadOptions(device=ENGINES[0], threads=1, draft="none", context=512)
+    need = fit(bundles.load(path), options).devices[0].total
+    words = ["eval", path, "--text", text, "--memory", f"{need * 1.2 / 1024:.0f}KiB", *DEVICE]
+    assert cli(*words, "--context=512").code == 0
+    found = cli(*words, "--context=512", "--against", path)
+    fails(found, "needs", "MiB on cpu", code=3)
