@@ -264,6 +264,8 @@ class Runner:
                 outputs = model.executables[stage].run(inputs, self._caches[stage])
                 self._new_kv[stage] = outputs.new_kv
                 hidden = outputs.results.get("next_hidden")
+        except DeviceError:
+            raise
         except Exception as error:  # engines' own, which share no base class but this
             raise _failure(model.device, error) from error
         model.seconds += time.perf_counter() - begin
@@ -274,6 +276,8 @@ class Runner:
             self._make_room(start + len(rows))
             for stage in stages:
                 self._caches[stage].write(self._new_kv[stage], rows, start)
+        except DeviceError:
+            raise
         except Exception as error:
             raise _failure(self.model.device, error) from error
 
