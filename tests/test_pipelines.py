@@ -265,6 +265,23 @@ def test_a_draft_device_that_is_lost_costs_no_token(
     assert overlapping().generate(LONG_PROMPT, max_new_tokens=20).accepted
 
 
+@pytest.mark.parametrize("draft", ["model", "auto"])
+def test_a_draft_device_that_is_lost_between_calls_costs_no_token(
+    pairs, overlapping, monkeypatch, caplog, draft
+):
+    """Where rows of its cache are moved."""
+    llm = overlapping(draft)
+
+    def lost(*_):
+        raise DeviceError("device lost")
+
+    monkeypatch.setattr(Runner, "keep", lost)
+    result = llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
+    assert result.tokens == plain(pairs, {})
+    [warning] = caplog.records
+    assert warning.message.startswith("device lost: the text goes on without drafts")
+
+
 def test_a_draft_device_that_fails_beside_the_target_drafts_alone(
     pairs, overlapping, monkeypatch, caplog
 ):

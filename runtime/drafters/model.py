@@ -164,10 +164,14 @@ class ModelDrafter:
             node, followed = accepted, followed + 1
         arrived = followed == len(verdict.tokens) and node.ran and self._calls.apart
         # A last token that was not run is pending, and fed by the next draft.
-        self._calls.keep(node.sees, self._go_on_from(node) if arrived else ())
+        drafts = self._go_on_from(node) if arrived else []
         if not arrived:
             self._levels = []
         self._reached = len(self._text) + len(verdict.tokens)
+        try:
+            self._calls.keep(node.sees, drafts)
+        except DeviceError as error:
+            self._give_up(error)
 
     def _start_over(self) -> None:
         """Forget what was run: the next draft feeds the whole text."""
