@@ -18,7 +18,6 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 from common import add_threads, count, counts, exit_code, print_result, print_table
 
 from edgespec import bundle as bundles
@@ -97,7 +96,7 @@ def _measure(
         runners[stages].prefill(tokens[: arguments.context])
     costs = []
     for n in arguments.rows:
-        rows = Rows(tokens[-n:], range(n), np.tri(n, dtype=np.bool_))
+        rows = Rows.chain(tokens[-n:])
         samples: dict[int, list[float]] = {stages: [] for stages in runners}
         for turn in range(_WARM_UP + arguments.rounds):
             for stages, runner in runners.items():

@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-import numpy as np
 import psutil
 from common import add_threads, count, exit_code, print_result, print_table
 
@@ -52,7 +51,7 @@ def _pair(
     threads = arguments.threads
     passes = Runner(Model.load(bundle, bundles.TARGET, engine(target), threads))
     calls = Runner(Model.load(bundle, bundles.DRAFT, engine(draft), threads))
-    chain, level = _chain(_PASS_ROWS), _chain(_CALL_ROWS)
+    chain, level = Rows.chain([0] * _PASS_ROWS), Rows.chain([0] * _CALL_ROWS)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for turn in range(2 * arguments.turns + 2):
         behind = turn % 2 == 0
@@ -78,10 +77,6 @@ def _busy_cores() -> float:
     time.sleep(_IDLE_SECONDS)
     after, waited = process.cpu_times(), time.perf_counter() - begin
     return (after.user - before.user + after.system - before.system) / waited
-
-
-def _chain(rows: int) -> Rows:
-    return Rows([0] * rows, range(rows), np.tri(rows, dtype=np.bool_))
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-import numpy as np
 from common import add_threads, count, exit_code, print_result, print_table
 from texts import Loading, Request, facts_of, judge_of
 
@@ -40,7 +39,7 @@ from edgespec.runtime.drafters import (
     SkipCalls,
     TreeBudget,
 )
-from edgespec.runtime.feeds import START, Rows
+from edgespec.runtime.feeds import Rows
 from edgespec.runtime.generate import Limits, generate
 from edgespec.runtime.model import Runner
 from edgespec.runtime.paths import Path as Stages
@@ -150,7 +149,7 @@ def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object
     for turn in range(_WARM_UP + arguments.rounds):
         for way, kind in product(ways, ("behind", "afresh")):
             n = way.chain(sampled=False)
-            rows = _chain(tokens[200 : 201 + n])
+            rows = Rows.chain(tokens[200 : 201 + n])
             begin = time.perf_counter()
             runner.draft(_chain_row(rows, 0), way.path)
             call = time.perf_counter() - begin
@@ -179,11 +178,6 @@ def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object
             }
         )  # fmt: skip
     return table
-
-
-def _chain(tokens: Sequence[int]) -> Rows:
-    n = len(tokens)
-    return Rows(tokens, range(n), np.tri(n, dtype=np.bool_), [START, *range(n - 1)])
 
 
 def _chain_row(rows: Rows, depth: int) -> Rows:

@@ -17,7 +17,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-import numpy as np
 from common import add_threads, count, counts, exit_code, print_result, print_table
 
 from edgespec import bundle as bundles
@@ -94,7 +93,7 @@ def _measure(
 ) -> Times:
     """Median milliseconds of a verification by engine and rows."""
     samples: dict[tuple[str, int], list[float]] = defaultdict(list)
-    batches = [Rows(tokens[-n:], range(n), np.tri(n, dtype=np.bool_)) for n in arguments.rows]
+    batches = [Rows.chain(tokens[-n:]) for n in arguments.rows]
     for turn in range(_WARM_UP + arguments.rounds):
         for rows in batches:
             for name, runner in runners.items():

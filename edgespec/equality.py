@@ -81,7 +81,7 @@ class Judge:
         for start in range(0, len(made), company):
             part = made[start : start + company]
             n = len(part)
-            rows = Rows(part, range(n), np.tri(n, dtype=np.bool_))
+            rows = Rows.chain(part)
             logits = runner.verify(rows)["logits"][n - 1]
             runner.commit(range(n))
         return logits

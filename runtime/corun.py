@@ -6,18 +6,16 @@ Devices that share memory or power slow each other down, and engines on the same
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 
-import numpy as np
-
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.profiling import timed
 
 _PASS_ROWS, _CALL_ROWS = 8, 4  # of a usual verification, and of a level of a usual draft
-_TURNS, _PASSES = 4, 2
+_TURNS = 4
 
 
 def slowdown(target: Model, draft: Model) -> float:
@@ -27,28 +25,15 @@ def slowdown(target: Model, draft: Model) -> float:
         A factor, 1 or more.
     """
     passes, calls = Runner(target), Runner(draft)
-    rows, level = _chain(_PASS_ROWS), _chain(_CALL_ROWS)
+    rows, level = Rows.chain([0] * _PASS_ROWS), Rows.chain([0] * _CALL_ROWS)
     passes.verify(rows)  # the first call of a shape plans for it
     calls.verify(level)
     alone, beside = list[float](), list[float]()
     for _ in range(_TURNS):
-        alone += _timed(passes, rows)
+        alone += timed(passes, rows)
         with _busy(calls, level):
-            beside += _timed(passes, rows)
+            beside += timed(passes, rows)
     return max(1.0, median(beside) / median(alone))
-
-
-def _chain(rows: int) -> Rows:
-    return Rows([0] * rows, range(rows), np.tri(rows, dtype=np.bool_))
-
-
-def _timed(runner: Runner, rows: Rows) -> list[float]:
-    seconds = []
-    for _ in range(_PASSES):
-        begin = time.perf_counter()
-        runner.verify(rows)
-        seconds.append(time.perf_counter() - begin)
-    return seconds
 
 
 @contextmanager

@@ -37,6 +37,12 @@ class Rows:
     mask: Mask
     parents: Sequence[int] = ()
 
+    @classmethod
+    def chain(cls, tokens: Sequence[int] | npt.NDArray[np.int64]) -> Rows:
+        """Consecutive tokens, at least one: each sees those before it and itself."""
+        n = len(tokens)
+        return cls(tokens, range(n), np.tri(n, dtype=np.bool_), [START, *range(n - 1)])
+
     @property
     def scratch(self) -> int:
         """Scratch rows that the mask is about."""

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from edgespec import bundle as bundles
 from edgespec import records
 from edgespec.bundle import Bundle, Role
@@ -79,7 +77,7 @@ def measure(
         A capacity, and the least seconds by rows there: `dict` makes a `Curve`'s points of it.
     """
     runner = Runner(model)
-    batches = [Rows([0] * n, range(n), np.tri(n, dtype=np.bool_)) for n in rows]
+    batches = [Rows.chain([0] * n) for n in rows]
     for capacity in capacities:
         runner.skip(capacity - max(rows) - runner.length)
         for batch in batches:  # the first call of a shape plans for it
@@ -90,8 +88,18 @@ def measure(
             if turn >= _LEAST_TURNS and time.perf_counter() - begin > _SECONDS:
                 break
             for batch in batches:
-                samples[len(batch.tokens)] += _timed(runner, batch)
+                samples[len(batch.tokens)] += timed(runner, batch)
         yield capacity, {n: min(seconds) for n, seconds in samples.items()}
+
+
+def timed(runner: Runner, rows: Rows) -> list[float]:
+    """Seconds of some verifications in a row, the one that changes the shape left out."""
+    seconds = []
+    for _ in range(_CALLS):
+        begin = time.perf_counter()
+        runner.verify(rows)
+        seconds.append(time.perf_counter() - begin)
+    return seconds[1:]
 
 
 @dataclass(frozen=True)
@@ -152,15 +160,6 @@ def answer(job: Mapping[str, Any]) -> None:
             _tell(role, capacity=capacity)
         _tell(role, profile=records.encode(Profile.measured(job["full"], seconds)))
         del model  # before the next one comes
-
-
-def _timed(runner: Runner, batch: Rows) -> list[float]:
-    seconds = []
-    for _ in range(_CALLS):
-        begin = time.perf_counter()
-        runner.verify(batch)
-        seconds.append(time.perf_counter() - begin)
-    return seconds[1:]
 
 
 def _tell(role: str, **facts: Any) -> None:
