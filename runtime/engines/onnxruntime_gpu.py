@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -41,7 +42,7 @@ _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32", "tensor(float16
 _GRAPH_BYTES = 8 * MIB
 
 
-class OnnxRuntimeGpu:
+class OnnxRuntimeGpu(ABC):
     """A GPU behind an execution provider; subclasses say which.
 
     Attributes:
@@ -115,9 +116,9 @@ class OnnxRuntimeGpu:
             )
         return session
 
+    @abstractmethod
     def select(self, options: Any) -> Any:
         """Have a session run here: what it is given as `providers`, after its options."""
-        raise NotImplementedError
 
     def run(self, session: Any, binding: Any) -> None:
         """Run what is bound.
