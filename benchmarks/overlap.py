@@ -187,7 +187,7 @@ def _speed(
     loaded: Mapping[str, Loaded], way: str, factor: float, text: _Text, new_tokens: int
 ) -> Speed:
     runner = Runner(loaded[TARGET].model)
-    calls = GuessedCalls(ModelCalls(loaded[DRAFT].model), text)
+    calls = GuessedCalls(ModelCalls(Runner(loaded[DRAFT].model)), text)
     model = ModelDrafter(calls, Calibration())
     source = WeighedModel(model, loaded[DRAFT].profile.curve())
     drafter = PlannedDrafter([[source]], loaded[TARGET].profile.curve())

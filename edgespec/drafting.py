@@ -53,11 +53,11 @@ class Drafting:
             else []
         )
 
-    def drafter(self, runner: Runner, learned: Experience, sampled: bool) -> Drafter:
+    def drafter(self, runners: Mapping[str, Runner], learned: Experience, sampled: bool) -> Drafter:
         """For one text.
 
         Args:
-            runner: the text in the target.
+            runners: the text in each role's model.
             learned: from earlier texts.
             sampled: whether the text is; else it is greedy.
         """
@@ -70,15 +70,15 @@ class Drafting:
         if self._draft == "recycling":
             return self._recycling(learned, sampled)
         if self._draft == "model":
-            return self._model(learned, sampled)
+            return self._model(runners, learned, sampled)
         models: list[WeighedSource[Drafter]] = [
-            self._weighed_skip(skip, runner, learned, sampled) for skip in self._skips
+            self._weighed_skip(skip, runners[TARGET], learned, sampled) for skip in self._skips
         ]
         passes = self._loaded[TARGET].curve
         if self._draft == "layer-skip":
             return PlannedDrafter([models], passes, "layer-skip")
         if DRAFT in self._loaded:
-            model = self._model(learned, sampled)
+            model = self._model(runners, learned, sampled)
             models.insert(0, WeighedModel(model, self._loaded[DRAFT].curve))
         lookup = WeighedRetrieval(self._lookup(learned, sampled), free=True)
         recycling = WeighedRetrieval(self._recycling(learned, sampled))
@@ -90,9 +90,10 @@ class Drafting:
     def _recycling(self, learned: Experience, sampled: bool) -> RecyclingDrafter:
         return RecyclingDrafter(learned.successors, learned.calibration("recycling", sampled))
 
-    def _model(self, learned: Experience, sampled: bool) -> ModelDrafter:
-        calls = ModelCalls(self._loaded[DRAFT].model)
-        return ModelDrafter(calls, learned.calibration("model", sampled))
+    def _model(
+        self, runners: Mapping[str, Runner], learned: Experience, sampled: bool
+    ) -> ModelDrafter:
+        return ModelDrafter(ModelCalls(runners[DRAFT]), learned.calibration("model", sampled))
 
     def _weighed_skip(
         self, skip: _Skip, runner: Runner, learned: Experience, sampled: bool

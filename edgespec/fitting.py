@@ -88,6 +88,7 @@ def fitted(bundle: Bundle, options: LoadOptions) -> Plan:
         engines=engines,
         tree=default_tree(options.draft),
         width=DEFAULT_TREE_WIDTH,
+        texts=options.sessions,
     )
     used = (engine for choices in engines.values() for choice in choices for engine in choice)
     return plan(bundle, wishes, _limits(options, used))

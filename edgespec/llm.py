@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgespec import bundle as bundles
+from edgespec import snapshots
 from edgespec.drafting import Drafting
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.fitting import described, fit, placements
@@ -29,8 +31,11 @@ from edgespec.runtime.memory import cache_rows
 from edgespec.runtime.model import Model, TextSizes
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.selection import load_models
+from edgespec.runtime.slots import Slot, Slots
 from edgespec.runtime.successors import Successors
 from edgespec.runtime.text import Tokenizer
+from edgespec.runtime.turns import Turns
+from edgespec.session import Session
 from edgespec.stream import GenerationResult, Job, TextStream
 
 _log = logging.getLogger(__name__)
@@ -41,7 +46,9 @@ _FIXED_LEAST_GAIN = 0.3
 
 
 class LLM:
-    """A loaded bundle.
+    """A loaded bundle, for any number of threads: their texts take turns, round by round.
+
+    A context manager, which closes it.
 
     Args:
         bundle: a bundle's folder; None: the embedded pair, a small model of Python code.
@@ -51,6 +58,8 @@ class LLM:
         bundle: what was loaded.
         tokenizer: its tokenizer.
         plan: what memory it takes, made before anything was loaded.
+        turns: texts of several threads take one for each round; who does anything else with
+            `target` or a session's caches takes one, too.
         draft: the draft source in use, one of `DRAFTS`.
         context_length: tokens of prompt and output together.
 
@@ -76,16 +85,86 @@ class LLM:
         for role, loaded in self._loaded.items():
             rows = cache_rows(role, self.context_length)
             loaded.model.sizes = TextSizes(self.plan.prefill_chunk, rows)
-        self._target = self._loaded[bundles.TARGET].model
         self._drafting = Drafting(self.draft, self.bundle, self._loaded)
         self._pipelines = pipelines(
             self.options.pipeline, self.bundle, self._loaded, places[bundles.TARGET].threads
         )
+        models = {role: loaded.model for role, loaded in self._loaded.items()}
+        self._slots = Slots(
+            models, sum(demand.kv for demand in self.plan.devices), self.options.prefix_reuse
+        )
+        self._streams = weakref.WeakSet[TextStream]()
+        self._closed = False
+        self.turns = Turns()
 
     @property
     def target(self) -> Model:
-        """The compiled target, which other texts may use between those of `stream`."""
-        return self._target
+        """The compiled target, which others may use between the rounds of texts (`turns`)."""
+        self._require_open()
+        return self._loaded[bundles.TARGET].model
+
+    def close(self) -> None:
+        """End all texts after their present round, and give models and caches back."""
+        self._closed = True
+        for stream in list(self._streams):
+            stream.cancel()
+        with self.turns:
+            self._slots.clear()
+            self._loaded.clear()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def session(self) -> Session:
+        """Texts whose caches are kept from one to the next."""
+        self._require_open()
+        with self.turns:
+            return Session(self, self._slots.add())
+
+    def load_session(self, path: str | Path) -> Session:
+        """What `Session.save` has written.
+
+        Raises:
+            InputError: if the file cannot be read, is damaged, or of another bundle or version.
+        """
+        self._require_open()
+        with self.turns:
+            slot = self._slots.add()
+            try:
+                snapshots.restore(Path(path), self.bundle.digest, self._slots, slot)
+            except InputError:
+                self._slots.remove(slot)
+                raise
+        return Session(self, slot)
+
+    def drop(self, slot: Slot) -> None:
+        """Give the caches of a session back."""
+        with self.turns:
+            self._slots.remove(slot)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
+        """Answer a conversation.
+
+        Args:
+            messages: dicts with `role` and `content`, as the model's chat template expects them.
+            options: fields of `GenerationOptions`.
+
+        Raises:
+            InputError: if the model has no chat template, or it refuses the messages; else as
+                `generate`.
+        """
+        return self.generate(self.chat_tokens(messages), **options)
+
+    def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """A conversation as a prompt, by the model's chat template.
+
+        Raises:
+            InputError: if the model has none, or it refuses the messages.
+        """
+        return self.tokenizer.encode(self.tokenizer.chat(messages), add_special=False)
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
         """Make a text.
@@ -99,13 +178,19 @@ class LLM:
             ContextLengthError: if the prompt does not fit the context.
             TypeError: on an unknown option.
         """
-        stream = self.stream(prompt, **options)
-        for _ in stream:
-            pass
-        return stream.result
+        return self.stream(prompt, **options).finish()
 
-    def stream(self, prompt: str | Sequence[int], **options: Any) -> TextStream:
-        """As `generate`, piece by piece: iterate over it, then read its `result`."""
+    def stream(
+        self, prompt: str | Sequence[int], slot: Slot | None = None, /, **options: Any
+    ) -> TextStream:
+        """As `generate`, piece by piece: iterate over it, then read its `result`.
+
+        Args:
+            prompt: see `generate`.
+            slot: of a session; use `Session.stream`.
+            options: see `generate`.
+        """
+        self._require_open()
         made = checked(GenerationOptions, options)
         tokens = self._prompt_tokens(prompt)
         nodes = made.num_assistant_tokens
@@ -115,26 +200,30 @@ class LLM:
             nodes = self.plan.max_tree
             _log.warning("draft trees of %d nodes at most, to fit memory", nodes)
         learned, sampled = self._experience, made.temperature > 0
-        return TextStream(
+        stream = TextStream(
             Job(
                 tokenizer=self.tokenizer,
                 prompt=tokens,
-                target=self._target,
                 drafter=partial(self._drafting.drafter, learned=learned, sampled=sampled),
                 pipeline=self._pipelines,
                 sampler=Sampler(made, self.tokenizer.vocab_size),
                 limits=Limits(
                     made.max_new_tokens,
                     self.context_length,
-                    frozenset(self._target.role.eos_ids),
+                    frozenset(self.bundle.target.eos_ids),
                 ),
                 budget=TreeBudget(nodes, nodes, made.tree_width, _FIXED_LEAST_GAIN),
                 stop=made.stop,
+                logprobs=made.logprobs,
                 draft_memory=self._draft_memory(),
-                models=tuple(loaded.model for loaded in self._loaded.values()),
+                slots=self._slots,
+                slot=slot,
+                turns=self.turns,
                 simulated=self.options.machine,
             )
         )
+        self._streams.add(stream)
+        return stream
 
     def save_draft_memory(self, path: str | Path) -> None:
         """Keep what recycling learned of this bundle's target, for `LoadOptions.draft_memory`.
@@ -147,6 +236,10 @@ class LLM:
     def forget(self) -> None:
         """Draft the next text as if it were the first: without what earlier ones taught."""
         self._experience = Experience(self._successors())
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise InputError("the model was closed: load it again")
 
     def _successors(self) -> Successors:
         vocab_size, file = self.bundle.target.vocab_size, self.options.draft_memory
@@ -168,7 +261,7 @@ class LLM:
             tokens = [operator.index(token) for token in prompt]
         if not tokens:
             raise InputError("the prompt is empty: give at least one character")
-        vocabulary = self._target.role.vocab_size
+        vocabulary = self.bundle.target.vocab_size
         wrong = [token for token in tokens if not 0 <= token < vocabulary]
         if wrong:
             raise InputError(f"token id {wrong[0]} is not in the vocabulary of {vocabulary}")

@@ -50,6 +50,10 @@ class LoadOptions:
         threads: for each engine; None: the physical cores that this process may use.
         context: tokens of prompt and output together; None: what the model was trained for, or
             what memory has room for.
+        sessions: texts of full length that caches have memory for; shorter ones share it, and the
+            least recently used are forgotten.
+        prefix_reuse: texts outside sessions go on from what earlier ones have left in the caches,
+            too. In int4 and int8 a near-tie may then fall otherwise than in a text begun anew.
         memory: what the process may use, anonymous and shared memory together: bytes, or a text
             such as 2GiB; of several devices a dict, or a text such as cpu=8GiB,gpu=3GiB; None:
             what is free. Kept as bytes.
@@ -72,6 +76,8 @@ class LoadOptions:
     place: str | None = None
     gpu_layers: int | None = None
     simulate: str | Path | None = None
+    sessions: int = 1
+    prefix_reuse: bool = False
 
     def __post_init__(self) -> None:
         if self.draft not in DRAFTS:
@@ -96,6 +102,7 @@ class LoadOptions:
                 _require_count(f"memory of {device}", size, 1)
         else:
             _require_count("memory", self.memory, 1, optional=True)
+        _require_count("sessions", self.sessions, 1)
         for name, least in (("threads", 1), ("context", 2), ("gpu_layers", 0)):
             _require_count(name, getattr(self, name), least, optional=True)
 
@@ -121,6 +128,8 @@ class GenerationOptions(SamplingOptions):
         num_assistant_tokens: nodes of a draft tree at most; 0 is plain decoding; None:
             `FIXED_DRAFT_TOKENS`, or `PLANNED_DRAFT_TOKENS` with one of `PLANNED_DRAFTS`.
         tree_width: branches of a draft tree per level; 1 drafts chains.
+        logprobs: how many of the likeliest tokens to report with each token, besides the token's
+            own log-probability; 0: that alone; None: nothing.
 
     Raises:
         InputError: if a value is out of range.
@@ -130,6 +139,7 @@ class GenerationOptions(SamplingOptions):
     stop: tuple[str, ...] = ()
     num_assistant_tokens: int | None = None
     tree_width: int = DEFAULT_TREE_WIDTH
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,6 +147,7 @@ class GenerationOptions(SamplingOptions):
         for name, least in (("max_new_tokens", 1), ("tree_width", 1)):
             _require_count(name, getattr(self, name), least)
         _require_count("num_assistant_tokens", nodes, 0, optional=True)
+        _require_count("logprobs", self.logprobs, 0, optional=True)
         if nodes is not None and nodes > most:
             raise InputError(f"num_assistant_tokens is {nodes}: give {most} or less")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
+from typing import Any
 
+from edgespec.bundle import TARGET
 from edgespec.environment import peak_rss_mb
 from edgespec.errors import InputError
 from edgespec.runtime.drafters import Drafter, TreeBudget
 from edgespec.runtime.generate import Limits, Round, generate
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.logprobs import TokenLogprobs
+from edgespec.runtime.model import Model, Runner, common_beginning
 from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.sampling import Sampler
+from edgespec.runtime.slots import Slot, Slots
 from edgespec.runtime.text import StopMatcher, StreamDecoder, Tokenizer
+from edgespec.runtime.turns import Turns
 
 _WARM_UP = 10  # rounds before the planner is held to its word
 
@@ -49,6 +63,8 @@ class GenerationResult:
         engine: where the target ran.
         peak_rss_mb: the process's largest resident memory so far, MiB, file-backed pages included.
         engine_ms: of the time after the first token, how much passed inside the engines.
+        reused: tokens of the prompt that an earlier text had left in the caches.
+        logprobs: of each token, where they were asked for.
         simulated: the machine that all times are simulated for; None: they are this machine's.
     """
 
@@ -74,6 +90,8 @@ class GenerationResult:
     engine: str
     peak_rss_mb: float
     engine_ms: float
+    reused: int
+    logprobs: tuple[TokenLogprobs, ...]
     simulated: str | None
 
 
@@ -84,29 +102,33 @@ class Job:
     Attributes:
         tokenizer: of both models.
         prompt: token ids.
-        target: the model whose text is wanted.
-        drafter: makes who guesses, for the text in the target.
+        drafter: makes who guesses, for the text in each role's model.
         pipeline: makes of both what a round is.
         sampler: chooses.
         limits: where the text ends at the latest.
         budget: of the draft trees.
         stop: strings that end the text.
+        logprobs: see `generate`.
         draft_memory: see `GenerationResult`.
-        models: all that take part, for the time they take.
+        slots: where its caches come from.
+        slot: of them, the one of the text's session; None: it has none.
+        turns: other texts of the same models wait while a round of this one is made.
         simulated: see `GenerationResult`.
     """
 
     tokenizer: Tokenizer
     prompt: list[int]
-    target: Model
-    drafter: Callable[[Runner], Drafter]
+    drafter: Callable[[Mapping[str, Runner]], Drafter]
     pipeline: Callable[[Runner, Drafter], Serial]
     sampler: Sampler
     limits: Limits
     budget: TreeBudget
     stop: tuple[str, ...]
+    logprobs: int | None
     draft_memory: str | None
-    models: tuple[Model, ...]
+    slots: Slots
+    slot: Slot | None
+    turns: Turns
     simulated: str | None
 
 
@@ -121,7 +143,7 @@ class TextStream:
         self._job = job
         self._cancelled = threading.Event()
         self._result: GenerationResult | None = None
-        self._clock = _Clock(job.models)
+        self._clock = _Clock()
         self._pieces = self._run()
 
     @property
@@ -140,6 +162,12 @@ class TextStream:
             raise InputError("the stream has no result yet: read it to its end")
         return self._result
 
+    def finish(self) -> GenerationResult:
+        """Read it to its end."""
+        for _ in self._pieces:
+            pass
+        return self.result
+
     def cancel(self) -> None:
         """End the text after the present round."""
         self._cancelled.set()
@@ -148,61 +176,79 @@ class TextStream:
         """Pieces of text, none of them empty, which together are `result.text`."""
         return self._pieces
 
-    def _run(self) -> Iterator[str]:
-        job = self._job
+    def close(self) -> None:
+        """End the text where it is, and let others have its caches; a finished one stays as it is.
+
+        Unlike `cancel`, only for the thread that reads the stream.
+        """
+        self.cancel()
+        self._pieces.close()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """The same pieces for `async for`, made on threads so that the event loop goes on.
+
+        Whoever leaves the loop early cancels the text.
+        """
+        try:
+            while piece := await asyncio.to_thread(next, self._pieces, ""):
+                yield piece
+        finally:
+            self.cancel()
+
+    def _run(self) -> Generator[str]:
+        job, limits = self._job, self._job.limits
         text = _Text(job.tokenizer, job.prompt, job.stop)
-        clock = self._clock
-        clock.start()
-        runner = Runner(job.target)
-        drafter = job.drafter(runner)
+        self._clock.start()
+        with job.turns:
+            length = min(len(job.prompt) + limits.max_new_tokens, limits.context_length)
+            slot = job.slots.enter(job.slot, job.prompt, length)
+        sound = False
+        try:
+            yield from self._pieces_of(text, slot.runners)
+            sound = True
+        except GeneratorExit:  # closed between two rounds
+            sound = True
+            raise
+        finally:
+            slot.leave(sound)
+
+    def _pieces_of(self, text: _Text, runners: Mapping[str, Runner]) -> Generator[str]:
+        job, clock, target = self._job, self._clock, runners[TARGET]
+        models = [runner.model for runner in runners.values()]
+        drafter = job.drafter(runners)
+        reused = common_beginning(target.tokens, job.prompt[:-1])
         rounds = generate(
-            job.pipeline(runner, drafter), job.sampler, job.prompt,
-            limits=job.limits, budget=job.budget,
+            job.pipeline(target, drafter), job.sampler, job.prompt,
+            limits=job.limits, budget=job.budget, logprobs=job.logprobs,
         )  # fmt: skip
-        for step in rounds:
-            clock.tick(step)
+        logprobs: list[TokenLogprobs] = []
+        while not (text.stopped or self._cancelled.is_set()):
+            with job.turns:
+                step = clock.round(rounds, models)
+            if step is None:
+                break
+            logprobs += step.logprobs
             if piece := text.push(step.tokens):
                 yield piece
-            if text.stopped or self._cancelled.is_set():
-                break
         if piece := text.flush():
             yield piece
-        self._result = self._finish(text, drafter.name)
-
-    def _finish(self, text: _Text, draft: str) -> GenerationResult:
-        job, clock, rounds = self._job, self._clock, self._clock.rounds
-        predicted, measured = _rates(rounds[_WARM_UP:])
-        further = len(text.tokens) - 1
-        seconds = clock.end - clock.first
-        return GenerationResult(
-            text="".join(text.pieces),
-            tokens=text.tokens,
+        self._result = GenerationResult(
             prompt_tokens=len(job.prompt),
-            new_tokens=len(text.tokens),
             finish_reason=self._finish_reason(text),
             seed=job.sampler.seed,
-            ttft_ms=round((clock.first - clock.begin) * 1e3, 2),
-            tpot_ms=round(seconds * 1e3 / further, 3) if further else 0.0,
-            tokens_per_second=round(further / seconds, 1) if further else 0.0,
-            rounds=len(rounds),
-            drafted=sum(step.drafted for step in rounds),
-            accepted=sum(step.accepted for step in rounds),
-            mean_accepted_length=_mean([len(step.tokens) for step in rounds]),
-            begun=sum(step.begun for step in rounds),
-            draft=draft,
-            sources=dict(Counter(step.source for step in rounds).most_common()),
+            draft=drafter.name,
             draft_memory=job.draft_memory,
-            predicted_tokens_per_second=predicted,
-            measured_tokens_per_second=measured,
-            engine=job.target.device,
+            engine=target.model.device,
             peak_rss_mb=peak_rss_mb(),
-            engine_ms=round(clock.engine_seconds * 1e3, 2),
+            reused=reused,
+            logprobs=tuple(logprobs[: len(text.tokens)]),
             simulated=job.simulated,
+            **_facts(text, clock),
         )
 
     def _finish_reason(self, text: _Text) -> str:
         limits, made = self._job.limits, len(text.tokens)
-        if text.stopped or text.tokens[-1] in limits.stop_ids:
+        if text.stopped or (made and text.tokens[-1] in limits.stop_ids):
             return "stop"
         if made >= limits.max_new_tokens:
             return "length"
@@ -249,34 +295,62 @@ class _Text:
 
 
 class _Clock:
-    """When tokens came, and how much of the time the engines took."""
+    """When tokens came, and how much of the time the engines took.
 
-    def __init__(self, models: Sequence[Model]) -> None:
-        self._models = models
-        self._engines_before = 0.0
+    Attributes:
+        begin: of the text, by `time.perf_counter`.
+        first: when the first token came.
+        end: when the last one came.
+        rounds: so far, the prompt's left out.
+        engine_seconds: that passed inside the engines in these rounds.
+    """
+
+    def __init__(self) -> None:
         self.begin = self.first = self.end = 0.0
         self.rounds: list[Round] = []
+        self.engine_seconds = 0.0
 
     def start(self) -> None:
         """The text begins."""
         self.begin = self.first = self.end = time.perf_counter()
 
-    def tick(self, step: Round) -> None:
-        """A round is over; the first one is the prompt's."""
+    def round(self, rounds: Iterator[Round], models: Iterable[Model]) -> Round | None:
+        """The next round, by these models; None: the text is over."""
+        before = sum(model.seconds for model in models)
+        step = next(rounds, None)
+        if step is None:
+            return None
         self.end = time.perf_counter()
         if self.first == self.begin:
             self.first = self.end
-            self._engines_before = self._engines()
         else:
             self.rounds.append(step)
+            self.engine_seconds += sum(model.seconds for model in models) - before
+        return step
 
-    @property
-    def engine_seconds(self) -> float:
-        """Time inside engines since the first token."""
-        return self._engines() - self._engines_before
 
-    def _engines(self) -> float:
-        return sum(model.seconds for model in self._models)
+def _facts(text: _Text, clock: _Clock) -> dict[str, Any]:
+    """What a result says of its text and its rounds."""
+    rounds, seconds = clock.rounds, clock.end - clock.first
+    further = max(len(text.tokens) - 1, 0)
+    predicted, measured = _rates(rounds[_WARM_UP:])
+    return {
+        "text": "".join(text.pieces),
+        "tokens": text.tokens,
+        "new_tokens": len(text.tokens),
+        "ttft_ms": round((clock.first - clock.begin) * 1e3, 2),
+        "tpot_ms": round(seconds * 1e3 / further, 3) if further else 0.0,
+        "tokens_per_second": round(further / seconds, 1) if further else 0.0,
+        "rounds": len(rounds),
+        "drafted": sum(step.drafted for step in rounds),
+        "accepted": sum(step.accepted for step in rounds),
+        "mean_accepted_length": _mean([len(step.tokens) for step in rounds]),
+        "begun": sum(step.begun for step in rounds),
+        "sources": dict(Counter(step.source for step in rounds).most_common()),
+        "predicted_tokens_per_second": predicted,
+        "measured_tokens_per_second": measured,
+        "engine_ms": round(clock.engine_seconds * 1e3, 2),
+    }
 
 
 def _rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:

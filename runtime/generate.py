@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from edgespec.runtime.drafters import TreeBudget
 from edgespec.runtime.feeds import START, Floats, Rows
+from edgespec.runtime.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.proposal import Forecast
 from edgespec.runtime.sampling import Sampler
@@ -44,6 +45,7 @@ class Round:
         begun: the draft had been begun in the round before.
         draft_seconds: of `seconds`, what the draft took.
         verify_seconds: what the pass took, with what was drafted on beside it.
+        logprobs: of each token, where they were asked for.
     """
 
     tokens: tuple[int, ...]
@@ -55,21 +57,30 @@ class Round:
     begun: bool = False
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 def generate(
-    pipeline: Serial, sampler: Sampler, prompt: Sequence[int], *, limits: Limits, budget: TreeBudget
+    pipeline: Serial,
+    sampler: Sampler,
+    prompt: Sequence[int],
+    *,
+    limits: Limits,
+    budget: TreeBudget,
+    logprobs: int | None = None,
 ) -> Iterator[Round]:
     """Decode, a round at a time; the caller may stop at any time.
 
     The tokens depend on the target, the sampler and the limits alone, never on the drafter.
 
     Args:
-        pipeline: the drafter, and the target without text yet.
+        pipeline: the drafter, and the target with what it holds of an earlier text: of rows that
+            the prompt begins with too, nothing is computed again.
         sampler: chooses.
         prompt: at least one token and fewer than the context holds.
         limits: when to stop.
         budget: the largest tree; smaller near the end of the text.
+        logprobs: log-probabilities to give with each token, besides its own; None: none at all.
 
     Yields:
         The first token alone (from the prompt's own pass), then one round per verification.
@@ -77,10 +88,14 @@ def generate(
     target, drafter = pipeline.target, pipeline.drafter
     begin = time.perf_counter()
     text = list(prompt)
-    first = sampler.choose(target.prefill(text)["logits"][0], len(text), text)
+    target.resume(prompt)
+    results = target.prefill(text[target.length :])
+    choices = _Choices(sampler, logprobs)
+    first = choices.make(results["logits"][0], len(text), text)
     drafter.begin(prompt, sampler)
     text.append(first)
-    yield Round((first,), 0, 0, "prompt", time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+    yield Round((first,), 0, 0, "prompt", seconds, logprobs=choices.taken())
     end = min(len(prompt) + limits.max_new_tokens, limits.context_length)
     while len(text) < end and text[-1] not in limits.stop_ids:
         begin = time.perf_counter()
@@ -91,14 +106,14 @@ def generate(
         drafted = time.perf_counter()
         logits = pipeline.verify(_tree_rows(text[-1], tree))["logits"]
         verified = time.perf_counter()
-        verdict = _verdict(tree, logits, text, sampler, limits.stop_ids)
+        verdict = _verdict(tree, logits, text, choices, limits.stop_ids)
         target.commit([0, *(node + 1 for node in verdict.nodes)])
         drafter.observe(verdict, tree, logits)
         text += verdict.tokens
         yield Round(
             verdict.tokens, len(tree), len(verdict.nodes), proposal.source,
             time.perf_counter() - begin, proposal.forecast, proposal.begun,
-            drafted - begin, verified - drafted,
+            drafted - begin, verified - drafted, choices.taken(),
         )  # fmt: skip
 
 
@@ -112,11 +127,34 @@ def _tree_rows(pending: int, tree: TokenTree) -> Rows:
     )
 
 
+class _Choices:
+    """The target's choices, and how likely they were where that is asked for."""
+
+    def __init__(self, sampler: Sampler, logprobs: int | None) -> None:
+        self._sampler = sampler
+        self._logprobs = logprobs
+        self._taken: list[TokenLogprobs] = []
+        self.read_context = sampler.reads_context
+
+    def make(self, logits: Floats, position: int, context: Sequence[int]) -> int:
+        """See `Sampler.choose`."""
+        token = self._sampler.choose(logits, position, context)
+        if self._logprobs is not None:
+            vocab_size = self._sampler.vocab_size
+            self._taken.append(token_logprobs(logits, token, vocab_size, self._logprobs))
+        return token
+
+    def taken(self) -> tuple[TokenLogprobs, ...]:
+        """Of the choices since this was last asked."""
+        taken, self._taken = tuple(self._taken), []
+        return taken
+
+
 def _verdict(
-    tree: TokenTree, logits: Floats, text: list[int], sampler: Sampler, stop_ids: frozenset[int]
+    tree: TokenTree, logits: Floats, text: list[int], choices: _Choices, stop_ids: frozenset[int]
 ) -> Verdict:
     def choose(row: int, branch: list[int]) -> int:
-        context = [*text, *branch] if sampler.reads_context else ()
-        return sampler.choose(logits[row], len(text) + len(branch), context)
+        context = [*text, *branch] if choices.read_context else ()
+        return choices.make(logits[row], len(text) + len(branch), context)
 
     return walk(tree, choose, stop_ids)

@@ -48,6 +48,7 @@ class Wishes:
         engines: of each role, what may run it.
         tree: nodes of a draft tree.
         width: rows of a draft model's calls.
+        texts: caches to have at once.
     """
 
     contexts: Sequence[int]
@@ -55,6 +56,7 @@ class Wishes:
     engines: Mapping[str, Sequence[Engines]]
     tree: int
     width: int
+    texts: int = 1
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ class _Account:
         self._stages = {name: stage_sizes(bundle, name) for name in wishes.engines}
         self._python_bytes = _INTERPRETER_BYTES + _tokenizer_bytes(bundle)
         self._width = wishes.width
+        self._texts = wishes.texts
         self._limits = limits
 
     def fits(self, choice: _Choice) -> bool:
@@ -257,7 +260,8 @@ class _Account:
                 prints[engine.memory].append(taken)
                 known = shared[engine.memory].get((name, engine.name), 0)
                 shared[engine.memory][name, engine.name] = max(known, taken.shared)
-                kv[engine.memory] += rows * 2 * stage.layers * stage.kv_width * stage.kv_bytes
+                row_bytes = 2 * stage.layers * stage.kv_width * stage.kv_bytes
+                kv[engine.memory] += self._texts * rows * row_bytes
                 libraries[HOST, engine.name] = engine.library_bytes
             inputs += _input_bytes(self._roles[name], calls)
         return tuple(

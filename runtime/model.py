@@ -25,6 +25,8 @@ from edgespec.runtime.paths import NOWHERE, Drafted, Path
 
 Results = Mapping[str, Array]
 
+_UNKNOWN = -1  # token of a row that was never computed
+
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
 
 
@@ -98,22 +100,70 @@ class Model:
 class Runner:
     """One text in a model: its KV cache, how much of it is text, and scratch rows behind that.
 
+    A text that has ended leaves its rows here: another that begins alike goes on from them.
+
     Attributes:
         model: the compiled model.
-        length: committed rows; the tokens they stand for are part of the text for good.
-        scratch: rows behind `length` that hold a draft's levels.
+        tokens: what the committed rows stand for.
+        scratch: rows behind those that hold a draft's levels.
     """
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.length = 0
-        self.scratch = 0
-        rows = model.sizes.cache_rows
-        self._caches = [each.new_cache(capacity_bucket(1), rows) for each in model.executables]
         self._all = range(len(model.executables))
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew, with caches of its own: those of before may be damaged."""
+        rows = self.model.sizes.cache_rows
+        self._caches = [each.new_cache(capacity_bucket(1), rows) for each in self.model.executables]
+        self.tokens: list[int] = []
+        self.scratch = 0
+        self._verified = Rows([], [], _CAUSAL[:0, :0])  # of the last `verify`
+        self._drafts: list[int] = []  # tokens of the scratch rows of whole passes
         self._new_kv: list[object] = [None] * len(self._all)
         self._drafted = Drafted()
         self._reused: list[int] = []  # of each row of the last `verify`, where its leading rows are
+
+    @property
+    def length(self) -> int:
+        """Committed rows."""
+        return len(self.tokens)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of its caches, for each row."""
+        return sum(cache.row_bytes for cache in self._caches)
+
+    @property
+    def bytes(self) -> int:
+        """Of its caches as they are, idle rows included."""
+        return self.row_bytes * self._caches[0].capacity
+
+    def resume(self, text: Sequence[int]) -> None:
+        """Keep the rows that a text begins with, and forget all others.
+
+        The row of its last token is never kept: what follows it is still wanted.
+        """
+        kept = common_beginning(self.tokens, text[:-1])
+        if not kept and self._caches[0].capacity > capacity_bucket(1):
+            self.restart()  # idle rows cost time in every pass
+        del self.tokens[kept:]
+        self.forget_scratch()
+
+    def snapshot(self, rows: int) -> list[Array]:
+        """The first committed rows of each stage's cache, [layers, 2, KV, rows, hd] each."""
+        return [cache.read(rows) for cache in self._caches]
+
+    def restore(self, tokens: Sequence[int], caches: Sequence[Array]) -> None:
+        """Hold what a runner of the same model held when it was asked for a `snapshot`."""
+        self.resume(())
+        if not tokens:
+            return
+        self._make_room(len(tokens))
+        for cache, rows in zip(self._caches, caches, strict=True):
+            cache.load(rows)
+        self.tokens += tokens
 
     def prefill(self, tokens: Sequence[int]) -> Results:
         """Commit these tokens, chunk by chunk; scratch rows are forgotten.
@@ -127,7 +177,7 @@ class Runner:
             causal = _CAUSAL[: len(part), : len(part)]
             results = self._run(Rows(part, range(len(part)), causal), self._all, last_only=True)
             self._store(self._all, range(len(part)), self.length)
-            self.length += len(part)
+            self.tokens += part
         return results
 
     def chunks(self, rows: int) -> list[int]:
@@ -137,7 +187,7 @@ class Runner:
 
     def skip(self, rows: int) -> None:
         """Commit rows that were never computed, to time calls at any length; they hold zeros."""
-        self.length += rows
+        self.tokens += [_UNKNOWN] * rows
         self._make_room(self.length)
 
     def verify(self, rows: Rows) -> Results:
@@ -148,7 +198,7 @@ class Runner:
         Returns:
             The graph's results, [n or more, …] each, valid until the next call.
         """
-        exact = self._drafted.exact
+        exact, self._verified = self._drafted.exact, rows
         if not exact:
             return self._run(rows, self._all)
         self._reused = self._run_leading(rows)
@@ -163,7 +213,7 @@ class Runner:
             for cache in self._caches[:exact]:
                 cache.move(places, self.length)
         self._store(self._all[exact:], rows, self.length)
-        self.length += len(rows)
+        self.tokens += [int(self._verified.tokens[row]) for row in rows]
         self.forget_scratch()
 
     def draft(self, rows: Rows, path: Path | None = None) -> Results:
@@ -180,6 +230,7 @@ class Runner:
             results = self._run(rows, self._all)
             self._store(self._all, range(len(rows.tokens)), self.length + self.scratch)
             self.scratch += len(rows.tokens)
+            self._drafts += rows.tokens
         else:
             self._drafted.exact = path.exact
             before, rest = self.scratch, path.stages[path.exact :]
@@ -197,13 +248,14 @@ class Runner:
         """
         for cache in self._caches:
             cache.move([self.length + row for row in (*text, *drafts)], self.length)
-        self.length += len(text)
+        tokens = self._drafts
+        self.tokens += [tokens[row] for row in text]
         self.forget_scratch()
-        self.scratch = len(drafts)
+        self.scratch, self._drafts = len(drafts), [tokens[row] for row in drafts]
 
     def forget_scratch(self) -> None:
         """Drop what drafts have left behind the text."""
-        self.scratch = 0
+        self.scratch, self._drafts = 0, []
         self._drafted = Drafted()
 
     def _run_leading(self, rows: Rows) -> list[int]:
@@ -285,6 +337,12 @@ class Runner:
         if rows > self._caches[0].capacity:
             for cache in self._caches:
                 cache.grow(capacity_bucket(rows))
+
+
+def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens in which two texts begin alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _failure(device: str, error: Exception) -> DeviceError:

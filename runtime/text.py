@@ -59,6 +59,11 @@ class Tokenizer:
             None if chat_template is None else ChatTemplate(chat_template, special_tokens)
         )
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model says how conversations are written: `chat` works."""
+        return self._chat_template is not None
+
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
         """The tokenizer of a model or bundle folder.

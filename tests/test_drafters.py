@@ -20,6 +20,7 @@ from edgespec.runtime.drafters import (
     RecyclingDrafter,
     TreeBudget,
 )
+from edgespec.runtime.model import Runner
 from edgespec.runtime.ranking import rank
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.successors import Successors
@@ -50,7 +51,7 @@ def made(kind, *arguments):
 
 
 def by_model(model):
-    return made(ModelDrafter, ModelCalls(model))
+    return made(ModelDrafter, ModelCalls(Runner(model)))
 
 
 # A draft model

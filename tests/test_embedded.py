@@ -32,7 +32,7 @@ def llms(request):
 
 def lead(llm, text, temperature=0.0, seed=0):
     """By how much the token after `text` won, in standard deviations of the logits."""
-    row = Runner(llm._target).prefill(text)["logits"][0].astype(np.float64)
+    row = Runner(llm.target).prefill(text)["logits"][0].astype(np.float64)
     noise = gumbel(seed, len(text), np.arange(row.size))
     second, first = np.sort(row + temperature * noise)[-2:]
     return (first - second) / row.std()

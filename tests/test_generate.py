@@ -230,7 +230,7 @@ def test_trees_of_any_shape_yield_the_text_and_end_with_it(pairs, reference, eng
     limits = Limits(100 + seed % 2 * 900, len(prompt) + 100 + (1 - seed % 2) * 900, frozenset())
     rounds = list(
         generate(
-            Serial(Runner(llm._target), oracle), Sampler(SamplingOptions(), 331), prompt,
+            Serial(Runner(llm.target), oracle), Sampler(SamplingOptions(), 331), prompt,
             limits=limits, budget=TreeBudget(16, 12, 4),
         )
     )  # fmt: skip

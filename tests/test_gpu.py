@@ -160,6 +160,20 @@ def test_rows_are_written_in_place(onnx_gpu):
     assert cache.values is not before
 
 
+def test_rows_go_to_the_host_and_back(onnx_gpu):
+    from edgespec.runtime.engines.device_cache import CacheGraphs, DeviceCache
+
+    graphs, rng = CacheGraphs(onnx_gpu, STAGE), np.random.default_rng(0)
+    rows = rng.standard_normal((2, 2, 3, 5, 4)).astype(np.float32)
+    one, other = (DeviceCache(graphs, CAPACITY) for _ in range(2))
+    one.load(rows)
+    np.testing.assert_array_equal(one.read(5), rows)
+    other.load(one.read(3))
+    np.testing.assert_array_equal(other.read(3), rows[:, :, :, :3])
+    assert not other.read(CAPACITY)[:, :, :, 3:].any()
+    assert one.row_bytes == rows[:, :, :, 0].nbytes
+
+
 def test_a_stage_without_attention_has_an_empty_cache(onnx_gpu):
     from edgespec.runtime.engines.device_cache import CacheGraphs, DeviceCache
 
@@ -168,7 +182,8 @@ def test_a_stage_without_attention_has_an_empty_cache(onnx_gpu):
     cache.write(None, [0], 0)
     cache.move([1], 0)
     cache.grow(9)
-    assert (cache.values, cache.capacity) == ({}, 9)
+    cache.load(cache.read(2))
+    assert (cache.values, cache.capacity, cache.row_bytes) == ({}, 9, 0)
 
 
 def test_keys_and_values_of_a_call_stay_on_the_device(pairs, onnx_gpu):

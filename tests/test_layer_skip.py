@@ -222,7 +222,7 @@ def test_near_the_end_of_the_context_nothing_is_drafted_that_would_grow_the_cach
     llm = LLM(sharp.path, draft="layer-skip", device=CPU_ENGINES[0], threads=1, context=context)
     expected = plain.generate(PROMPT[:180], max_new_tokens=1000)
     capacities = set()
-    new_cache = llm._target.executables[0].new_cache
+    new_cache = llm.target.executables[0].new_cache
 
     def watch(capacity, most):
         cache = new_cache(capacity, most)
@@ -230,7 +230,7 @@ def test_near_the_end_of_the_context_nothing_is_drafted_that_would_grow_the_cach
         cache.grow = lambda rows: (capacities.add(rows), grow(rows))
         return cache
 
-    llm._target.executables[0].new_cache = watch
+    llm.target.executables[0].new_cache = watch
     result = llm.generate(PROMPT[:180], max_new_tokens=1000)
     assert result.tokens == expected.tokens
     assert result.finish_reason == "context"

@@ -24,7 +24,7 @@ VOCABULARY = 331
 
 @pytest.fixture(scope="module", params=ENGINES)
 def model(request, pairs):
-    return pairs.llm("qwen3", request.param, "none")._target
+    return pairs.llm("qwen3", request.param, "none").target
 
 
 def text_of(length, seed=0):

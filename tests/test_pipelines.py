@@ -103,7 +103,7 @@ def test_drafts_on_the_targets_own_layers_wait_for_it(fields, tmp_path, monkeypa
     draft = Runner.draft
 
     def watched(self, rows, path=None):
-        if self.model is llm._target:
+        if self.model is llm.target:
             elsewhere.add(threading.get_ident() == main and not working_threads())
         return draft(self, rows, path)
 
@@ -166,7 +166,7 @@ def test_random_delays_change_nothing_in_thousands_of_rounds(pairs, overlapping,
 def drafter(request, pairs):
     """With every edge taken at its word."""
     model = pairs.llm("llama", request.param, "model")._loaded["draft"].model
-    return lambda: ModelDrafter(ModelCalls(model), Trusting())
+    return lambda: ModelDrafter(ModelCalls(Runner(model)), Trusting())
 
 
 @pytest.mark.parametrize("options", [SamplingOptions(), SamplingOptions(3.0, seed=1)], ids=str)
@@ -223,7 +223,7 @@ def test_work_ahead_ends_with_what_is_likely(drafter):
 
 def test_work_ahead_stays_inside_the_drafts_context(pairs):
     llm = pairs.llm("stranger", ENGINES[0], "model")
-    working = ModelDrafter(ModelCalls(llm._loaded["draft"].model), Trusting())
+    working = ModelDrafter(ModelCalls(Runner(llm._loaded["draft"].model)), Trusting())
     text = [1 + n % 300 for n in range(97)]  # the draft knows 100 positions
     working.begin(text, Sampler(SamplingOptions(), VOCABULARY))
     working.draft(text, TreeBudget(8, 8, 4))
@@ -399,7 +399,7 @@ def test_two_devices_are_measured_once(pairs, monkeypatch):
     loaded["draft"] = type(loaded["draft"])(loaded["draft"].model, (elsewhere,), None)
     monkeypatch.setattr(pipelining, "slowdown", lambda *_: measured.append(1) or 1.25)
     for _ in range(2):
-        made = pipelines("auto", llm.bundle, loaded, 1)(Runner(llm._target), NoDrafter())
+        made = pipelines("auto", llm.bundle, loaded, 1)(Runner(llm.target), NoDrafter())
         assert isinstance(made, Overlap)
     assert len(measured) == 1
     engines = (*loaded["target"].engines, elsewhere)
@@ -415,7 +415,7 @@ def test_models_that_share_a_device_slow_each_other_down(pairs, monkeypatch):
         time.sleep(0.01 * beside if drafting else 0.01)
 
     on_every_call(monkeypatch, llm, "target", busy)
-    models = llm._target, llm._loaded["draft"].model
+    models = llm.target, llm._loaded["draft"].model
     assert 1.5 < corun.slowdown(*models) < 2.5
     beside = 1
     assert 1.0 <= corun.slowdown(*models) < 1.4

@@ -149,7 +149,7 @@ def test_every_draft_gives_the_same_text_wherever_stages_run(pairs, greedy, name
         assert llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS).tokens == greedy, draft
         assert llm.generate(LONG_PROMPT, **sampling).tokens == sampled, draft
     if name in ("one engine", "the other"):  # cuts alone change nothing
-        whole = pairs.llm("llama", llms["none"]._target.device, "none")
+        whole = pairs.llm("llama", llms["none"].target.device, "none")
         assert whole.generate(LONG_PROMPT, **sampling).tokens == sampled
 
 
@@ -158,7 +158,7 @@ def test_the_result_names_the_engines_and_cpu_is_one_of_them(pairs):
     result = LLM(path, place=f"0={OV},1={ORT}", draft="none").generate(PROMPT, max_new_tokens=2)
     assert result.engine == f"{OV}+{ORT}"
     placed = LLM(path, place=f"0=cpu,1={OV}", draft="none", threads=1)
-    assert placed._target.device in (OV, f"{ORT}+{OV}")
+    assert placed.target.device in (OV, f"{ORT}+{OV}")
 
 
 # The choice of an engine

@@ -21,6 +21,7 @@ from edgespec.runtime.drafters import (
     WeighedRetrieval,
     planned,
 )
+from edgespec.runtime.model import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.successors import Successors
 from edgespec.runtime.verify import Verdict
@@ -99,7 +100,7 @@ def timed(pairs, clock):
     def make(seconds):
         model = pairs.llm("twin", ENGINES[0], "model")._loaded["draft"].model
         return WeighedModel(
-            ModelDrafter(ModelCalls(model), Calibration()), Curve({256: {1: seconds}})
+            ModelDrafter(ModelCalls(Runner(model)), Calibration()), Curve({256: {1: seconds}})
         )
 
     return make

@@ -109,7 +109,7 @@ def test_shapes_go_as_far_as_the_context(embedded, full, context, capacities):
 
 def test_a_text_is_as_long_as_the_cache_allows(pairs, monkeypatch):
     monkeypatch.setattr(profiling, "_SECONDS", 0.0)
-    model = pairs.llm("llama", ENGINES[0], "none")._target
+    model = pairs.llm("llama", ENGINES[0], "none").target
     seen = set()
     [executable] = model.executables
     run = executable.run

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import fields
 from typing import Any
 
-from edgespec.options import PIPELINES, GenerationOptions, LoadOptions
+from edgespec.options import (
+    DRAFTS,
+    FIXED_DRAFT_TOKENS,
+    GPU_LAYERS_HELP,
+    MEMORY_HELP,
+    PIPELINES,
+    PLACE_HELP,
+    PLANNED_DRAFT_TOKENS,
+    PLANNED_DRAFTS,
+    SIMULATE_HELP,
+    GenerationOptions,
+    LoadOptions,
+)
 
 LOAD_DEFAULTS = {field.name: field.default for field in fields(LoadOptions)}
 GENERATION_DEFAULTS = {field.name: field.default for field in fields(GenerationOptions)}
 
+_ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
+
 DEVICE_HELP = "where the target runs, as `edgespec devices` lists it; cpu picks the faster engine"
+
+
+def given(arguments: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
+    """What was said of the fields that `defaults` names, as far as the command knows them."""
+    return {name: getattr(arguments, name) for name in defaults if hasattr(arguments, name)}
 
 
 def add_option(
@@ -39,3 +59,60 @@ def add_pipeline(group: argparse._ActionsContainer) -> None:
         help="draft while the target verifies (overlap), or before it (serial); auto: where two "
         "devices take part, what pays (default: %(default)s)",
     )  # fmt: skip
+
+
+def add_text_options(group: argparse._ArgumentGroup) -> None:
+    """Declare how tokens are chosen, and how many."""
+    add_option(group, "max_new_tokens", "tokens to make at most", "-n")
+    add_option(group, "temperature", "0 is greedy", kind=float)
+    add_option(group, "top_k", "keep the K likeliest tokens; 0 is off")
+    add_option(
+        group, "top_p", "keep the likeliest tokens of joint probability P; 1 is off", kind=float
+    )
+    add_option(
+        group, "min_p", "keep tokens of P times the best one's probability; 0 is off", kind=float
+    )
+    add_option(group, "repetition_penalty", "above 1: avoid tokens seen before", kind=float)
+    add_option(group, "seed", "of the sampling (default: drawn and reported)")
+    group.add_argument(
+        "--stop", action="append", type=_unescape, default=[], metavar="TEXT",
+        help=r"end before this text, which may hold \n, \t and \\; may be repeated",
+    )  # fmt: skip
+
+
+def add_draft_options(group: argparse._ArgumentGroup) -> None:
+    """Declare how drafts are made."""
+    group.add_argument(
+        "--draft", choices=DRAFTS, default=LOAD_DEFAULTS["draft"],
+        help="draft source; auto: in every round what promises most (default: %(default)s)",
+    )  # fmt: skip
+    add_pipeline(group)
+    group.add_argument(
+        "--draft-memory", metavar="FILE",
+        help="start from what recycling learned before, if FILE exists, and save it there",
+    )  # fmt: skip
+    add_option(
+        group, "num_assistant_tokens",
+        f"tokens of a draft at most (default: {FIXED_DRAFT_TOKENS}; where it is planned, with "
+        f"{' or '.join(PLANNED_DRAFTS)}: {PLANNED_DRAFT_TOKENS})",
+        "--num-draft-tokens",
+    )  # fmt: skip
+    add_option(group, "tree_width", "branches of a draft tree per level; 1 drafts chains")
+
+
+def add_device_options(group: argparse._ArgumentGroup) -> None:
+    """Declare where models run, and in what memory."""
+    add_option(group, "device", DEVICE_HELP, kind=str)
+    group.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)
+    add_option(group, "gpu_layers", GPU_LAYERS_HELP)
+    add_option(group, "draft_device", "where the draft model runs", kind=str)
+    add_option(group, "threads", "of each engine (default: physical cores)")
+    add_option(
+        group, "context", "tokens of prompt and output (default: what the model was made for)"
+    )
+    group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
+    group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\[nt\\]", lambda match: _ESCAPES[match[0]], text)

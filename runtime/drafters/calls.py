@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from edgespec.runtime.feeds import START, Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Runner
 from edgespec.runtime.paths import Path
 from edgespec.runtime.ranking import Candidates
 from edgespec.runtime.sampling import Sampler
@@ -29,8 +29,11 @@ class Calls(Protocol):
     def apart(self) -> bool:
         """Whether drafts can go on while the target verifies, and their rows last beyond it."""
 
-    def begin(self, sampler: Sampler) -> None:
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """A new text starts; `sampler` is the target's."""
+
+    def restart(self) -> None:
+        """Forget what was run of the text: it may be damaged."""
 
     def room(self, length: int) -> int:
         """Tokens that may be drafted behind a text of this many."""
@@ -49,24 +52,26 @@ class ModelCalls:
     """A smaller model of the same vocabulary, with a cache of its own.
 
     Args:
-        model: the draft.
+        runner: the text in the draft model; what it holds of an earlier one is used again.
     """
 
     root = ()
     apart = True
 
-    _runner: Runner  # of the text, from `begin` on
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        """See `Calls`. What is new of the prompt is fed at the first draft."""
+        self._runner.resume(prompt)
 
-    def begin(self, sampler: Sampler) -> None:
-        """See `Calls`. The prompt itself is fed at the first draft."""
-        self._runner = Runner(self._model)
+    def restart(self) -> None:
+        """See `Calls`."""
+        self._runner.restart()
 
     def room(self, length: int) -> int:
         """See `Calls`: up to the end of the draft model's context."""
-        return self._model.role.context_length - length
+        return self._runner.model.role.context_length - length
 
     def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
         """See `Calls`: the tokens that are new to the model."""
@@ -101,11 +106,14 @@ class SkipCalls:
         self._runner = runner
         self._path = path
 
-    def begin(self, sampler: Sampler) -> None:
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Calls`."""
         plain = sampler.options.temperature == 0 and not sampler.reads_context
         self._count = _FEW_CANDIDATES if plain else _MOST_CANDIDATES
         self._vocab_size = sampler.vocab_size
+
+    def restart(self) -> None:
+        """See `Calls`: the next draft begins with the pending token anyway."""
 
     def room(self, length: int) -> int:
         """See `Calls`: half of what the cache has left, since rows that are not proposed take some.

@@ -102,7 +102,8 @@ class ModelDrafter:
         """See `Drafter`."""
         self._sampler = sampler
         self._alone = self._lost = False
-        self._start_over()
+        self._levels, self._scratch = [], 0
+        self._calls.begin(prompt, sampler)
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`. Empty where the text has outgrown the draft's context, or it failed."""
@@ -176,7 +177,7 @@ class ModelDrafter:
     def _start_over(self) -> None:
         """Forget what was run: the next draft feeds the whole text."""
         self._levels, self._scratch = [], 0
-        self._calls.begin(self._sampler)
+        self._calls.restart()
 
     def _give_up(self, error: DeviceError) -> None:
         """Draft no more in this text, which goes on without."""

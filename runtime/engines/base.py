@@ -97,6 +97,16 @@ class Cache(Protocol):
     def move(self, rows: Sequence[int], start: int) -> None:
         """Copy cache rows, ascending and none below `start`, to consecutive rows from there on."""
 
+    @property
+    def row_bytes(self) -> int:
+        """Of one row, in all layers."""
+
+    def read(self, rows: int) -> Array:
+        """A copy of the first rows on the host, [layers, 2, KV, rows, hd]."""
+
+    def load(self, rows: Array) -> None:
+        """Make what another cache's `read` gave the first rows; there is room for them."""
+
 
 class Executable(Protocol):
     """A compiled stage: stateless, so that any number of texts share it."""

@@ -6,13 +6,14 @@ rows it is given and touches no other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from edgespec.runtime.engines.base import StageFile
+from edgespec.runtime.engines.base import Array, StageFile
 from edgespec.runtime.engines.ort_session import bind_host_input
 from edgespec.runtime.engines.small_graphs import Tensors, small_graph
 
@@ -100,6 +101,29 @@ class DeviceCache:
             stay += 1
         if self.values and stay < len(rows):
             self._copy(False, len(rows) - stay).run(rows[stay:], start + stay)
+
+    @property
+    def row_bytes(self) -> int:
+        """See `Cache`."""
+        stage = self._graphs.stage
+        return math.prod(stage.cache_shape) * np.dtype(stage.kv_dtype).itemsize
+
+    def read(self, rows: int) -> Array:
+        """See `Cache`."""
+        layers, pair, heads, width = self._graphs.stage.cache_shape
+        tensors = [self.values[name].numpy()[:, :rows] for name in self._graphs.names]
+        shape = (layers, pair, heads, rows, width)
+        return np.array(tensors, self._graphs.stage.kv_dtype).reshape(shape)
+
+    def load(self, rows: Array) -> None:
+        """See `Cache`."""
+        if not rows.size:
+            return
+        whole = np.zeros(self._shape(self.capacity), rows.dtype)
+        tensors = rows.reshape(-1, *rows.shape[2:])
+        for name, tensor in zip(self._graphs.names, tensors, strict=True):
+            whole[:, : rows.shape[3]] = tensor
+            self.values[name].update_inplace(whole)
 
     def _copy(self, outside: bool, rows: int) -> _Copy:
         bucket = 1 << (rows - 1).bit_length()  # few shapes, few bindings

@@ -152,6 +152,19 @@ class HostCache:
                 target = self._rows[:, :, :, start + offset : start + offset + run_length]
                 target[...] = self._rows[:, :, :, run_start : run_start + run_length]
 
+    @property
+    def row_bytes(self) -> int:
+        """See `Cache`."""
+        return self._rows.nbytes // self.capacity
+
+    def read(self, rows: int) -> Array:
+        """See `Cache`."""
+        return self._rows[:, :, :, :rows].copy()
+
+    def load(self, rows: Array) -> None:
+        """See `Cache`."""
+        self._rows[:, :, :, : rows.shape[3]] = rows
+
     def _lay_out(self, shape: tuple[int, ...]) -> Array:
         return self._room[: math.prod(shape)].reshape(shape)
 

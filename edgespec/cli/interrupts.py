@@ -1,0 +1,29 @@
+"""Ctrl-C while a text is made."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgespec.stream import TextStream
+
+
+@contextmanager
+def cancelled_by_sigint(stream: TextStream) -> Iterator[None]:
+    """Ctrl-C ends the text after the round under way; a second one does not wait for it."""
+    previous = signal.getsignal(signal.SIGINT)
+
+    def cancel(_number: int, _frame: FrameType | None) -> None:
+        stream.cancel()
+        signal.signal(signal.SIGINT, previous)
+
+    if previous is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,154 @@
+"""Caches that outlive their texts: a prompt that begins as one of those did goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgespec.bundle import TARGET
+from edgespec.errors import InputError
+from edgespec.runtime.buckets import capacity_bucket
+from edgespec.runtime.engines import Array
+from edgespec.runtime.model import Model, Runner, common_beginning
+
+Caches = Mapping[str, Sequence[Array]]
+"""Of each role, a snapshot of each stage's cache."""
+
+_WORTH_COPYING = 16  # tokens: the rows of fewer are computed in a call or two
+
+
+class Slot:
+    """The caches of one text, in every model.
+
+    Attributes:
+        owned: by a session; else any text may take it.
+        kept: its caches outlive the text.
+        runners: the text in each role's model; none where their memory was wanted by others.
+        busy: a text is being made in it.
+    """
+
+    def __init__(self, owned: bool, kept: bool) -> None:
+        self.owned = owned
+        self.kept = kept
+        self.runners: dict[str, Runner] = {}
+        self.busy = False
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """What it holds of its last text."""
+        return self.runners[TARGET].tokens if self.runners else ()
+
+    @property
+    def bytes(self) -> int:
+        """Of its caches."""
+        return sum(runner.bytes for runner in self.runners.values())
+
+    def leave(self, sound: bool) -> None:
+        """A text is over; `sound`: nothing failed, so that its caches can be trusted."""
+        if not (sound and self.kept):
+            self.runners = {}
+        self.busy = False
+
+
+class Slots:
+    """All slots of loaded models, within a budget of memory: the least recently used give way.
+
+    Args:
+        models: by role, the target among them.
+        budget: bytes that the caches of all slots may take together. Texts under way keep theirs
+            whatever it says.
+        shared: whether texts without a session, too, go on from what others have left.
+    """
+
+    def __init__(self, models: Mapping[str, Model], budget: int, shared: bool) -> None:
+        self._models = models
+        self._budget = budget
+        self._shared = shared
+        self._slots: list[Slot] = []  # the least recently used first
+
+    def add(self) -> Slot:
+        """A slot of its own for a session."""
+        self._slots.append(Slot(owned=True, kept=True))
+        return self._slots[-1]
+
+    def remove(self, slot: Slot) -> None:
+        """Give the memory of a slot back, for good."""
+        if slot in self._slots:
+            self._slots.remove(slot)
+        slot.runners = {}
+
+    def enter(self, slot: Slot | None, prompt: Sequence[int], length: int) -> Slot:
+        """Make a slot ready for a text, with what is known of how the text begins.
+
+        Args:
+            slot: a session's; None: where texts share, the one that holds the most of the prompt,
+                if that is at least half of what it holds; else an empty one.
+            prompt: token ids.
+            length: that prompt and output may reach.
+
+        Raises:
+            InputError: if the session's last text is not over.
+        """
+        if slot is not None and slot.busy:
+            raise InputError(
+                "the session is making a text: read that to its end, or open another session"
+            )
+        slot = slot or self._alike(prompt) or Slot(owned=False, kept=self._shared)
+        slot.busy = True
+        self._slots = [*(each for each in self._slots if each is not slot), slot]
+        self.make_ready(slot, length)
+        if slot.kept:
+            self._copy_beginning(slot, prompt)
+        return slot
+
+    def clear(self) -> None:
+        """Give all memory back, for good."""
+        for slot in self._slots:
+            slot.runners = {}
+        self._slots, self._models = [], {}
+
+    def make_ready(self, slot: Slot, length: int) -> Mapping[str, Runner]:
+        """The runners of a slot, after others made room for a text of this length.
+
+        Raises:
+            InputError: if all slots were cleared.
+        """
+        if not self._models:
+            raise InputError("the model was closed: load it again")
+        if not slot.runners:
+            slot.runners = {role: Runner(model) for role, model in self._models.items()}
+        self._make_room(slot, length)
+        return slot.runners
+
+    def _alike(self, prompt: Sequence[int]) -> Slot | None:
+        """The idle slot without an owner that holds most of a prompt, and little besides."""
+        found, most = None, -1
+        for slot in self._slots:
+            shared = common_beginning(slot.tokens, prompt)
+            if not (slot.owned or slot.busy) and 2 * shared >= len(slot.tokens) and shared > most:
+                found, most = slot, shared
+        return found
+
+    def _make_room(self, slot: Slot, length: int) -> None:
+        """Forget idle slots until what a text of this length takes is left of the budget."""
+        rows = capacity_bucket(length)
+        need = sum(max(each.bytes, rows * each.row_bytes) for each in slot.runners.values())
+        others = [each for each in self._slots if each is not slot and each.runners]
+        taken = need + sum(each.bytes for each in others)
+        for each in others:
+            if taken <= self._budget:
+                break
+            if not each.busy:
+                taken -= each.bytes
+                each.runners = {}
+
+    def _copy_beginning(self, slot: Slot, prompt: Sequence[int]) -> None:
+        """Take over what another slot knows of the prompt, if that is more."""
+        known = common_beginning(slot.tokens, prompt)
+        other = max(self._slots, key=lambda each: common_beginning(each.tokens, prompt))
+        shared = common_beginning(other.tokens, prompt)
+        if shared < known + _WORTH_COPYING:
+            return
+        for role, runner in slot.runners.items():
+            source = other.runners[role]
+            rows = min(shared, source.length)
+            runner.restore(source.tokens[:rows], source.snapshot(rows))

@@ -1,0 +1,120 @@
+"""Turns: one at a time, in the order of asking."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+
+from edgespec.runtime.turns import Turns
+
+
+def in_line(turns, count):
+    """Threads that wait for a turn one behind the other, and the order they were served in."""
+    served, threads = [], []
+
+    def work(number):
+        with turns:
+            served.append(number)
+
+    for number in range(count):
+        threads.append(threading.Thread(target=work, args=(number,)))
+        threads[-1].start()
+        while len(turns._waiting) <= number:
+            time.sleep(0.001)
+    return served, threads
+
+
+def test_who_asked_first_is_served_first():
+    turns = Turns()
+    with turns:
+        served, threads = in_line(turns, 6)
+        assert served == []
+    for thread in threads:
+        thread.join(10)
+    assert served == list(range(6))
+
+
+def test_whoever_has_had_a_turn_goes_to_the_end_of_the_line():
+    turns, order = Turns(), []
+
+    def work(name):
+        for _ in range(50):
+            with turns:
+                order.append(name)
+                time.sleep(0.0002)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(order) == 100
+    first = order.index("a"), order.index("b")
+    both = order[max(first) : -1 - min(order[::-1].index("a"), order[::-1].index("b"))]
+    # While both want it, neither gets it twice in a row, but for what comes between two wishes.
+    assert sum(one != other for one, other in pairwise(both)) > len(both) / 2
+
+
+def test_one_at_a_time():
+    turns, inside, worst = Turns(), [], []
+
+    def work():
+        for _ in range(200):
+            with turns:
+                inside.append(1)
+                worst.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert set(worst) == {1}
+    assert len(worst) == 1600
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
+    """As by Ctrl-C, while the turn is another's or just as it has been given."""
+    turns, outer = Turns(), threading.Event()
+
+    class Interrupted:
+        def __init__(self):
+            self._lock = real()
+
+        def acquire(self):
+            if not self._lock.acquire(blocking=False):
+                if handed_over:
+                    outer.set()
+                    self._lock.acquire()
+                raise KeyboardInterrupt
+            return True
+
+        def release(self):
+            self._lock.release()
+
+    real = threading.Lock
+
+    def hold():
+        with turns:
+            held.set()
+            outer.wait(10)
+
+    held = threading.Event()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    monkeypatch.setattr("edgespec.runtime.turns.threading.Lock", Interrupted)
+    with pytest.raises(KeyboardInterrupt), turns:
+        pass
+    monkeypatch.undo()
+    outer.set()
+    holder.join(10)
+    other = threading.Thread(target=turns.__enter__)
+    other.start()
+    other.join(10)
+    assert not other.is_alive()
