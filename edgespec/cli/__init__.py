@@ -18,6 +18,7 @@ from edgespec.errors import EdgespecError, InputError
 
 COMMANDS = {
     "run": "complete a prompt with a bundle",
+    "chat": "talk to a model in the terminal",
     "export": "make a bundle from a checkpoint",
     "inspect": "show what a bundle holds",
     "profile": "measure what calls of a bundle's models cost on this machine",

@@ -1,0 +1,135 @@
+"""`edgespec chat`: a conversation from the first line to /exit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from commandline import FAST, fails
+
+from edgespec import LLM
+from edgespec.cli import main
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+SHORT = [*FAST, "-n", "6", "--draft", "lookup"]
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    """The same random weights with and without a chat template."""
+    folder = tmp_path_factory.mktemp("chat")
+    make_checkpoint(folder / "checkpoint", "llama")
+    write_tokenizer(folder / "checkpoint", 331)
+    for name in ("plain", "chat"):
+        arguments = ["export", folder / "checkpoint", "-o", folder / name, "--precision", "fp32"]
+        assert main([str(each) for each in arguments]) == 0
+        (folder / "checkpoint" / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answers(bundles):
+    """The conversation that these messages of a user's lead to."""
+    llm = LLM(bundles / "chat", device="onnxruntime:cpu", draft="none", threads=1)
+
+    def talk(*said, system=None):
+        messages = [{"role": "system", "content": system}] if system else []
+        for text in said:
+            messages.append({"role": "user", "content": text})
+            answer = llm.chat(messages, max_new_tokens=6).text
+            messages.append({"role": "assistant", "content": answer})
+        return messages
+
+    return talk
+
+
+def spoken(messages):
+    return "".join(f"{each['content']}\n" for each in messages if each["role"] == "assistant")
+
+
+def said(*lines):
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def test_a_conversation(cli, bundles, answers):
+    result = cli("chat", bundles / "chat", *SHORT, stdin=said("hello", "and then?"))
+    assert (result.code, result.err) == (0, "")
+    assert result.out == spoken(answers("hello", "and then?"))
+
+
+def test_a_system_message_comes_first(cli, bundles, answers):
+    result = cli("chat", bundles / "chat", *SHORT, "--system", "be brief", stdin=said("hello"))
+    assert result.out == spoken(answers("hello", system="be brief"))
+
+
+def test_several_lines_are_one_message(cli, bundles, answers):
+    expected = spoken(answers("def f():\n    return 1", "one line"))
+    for block in (('"""', "def f():", "    return 1", '"""'), ('"""def f():', '    return 1"""')):
+        result = cli("chat", bundles / "chat", *SHORT, stdin=said(*block, '"""one line"""'))
+        assert result.out == expected
+
+
+def test_reset_keeps_the_system_message_alone(cli, bundles, answers):
+    arguments = ["chat", bundles / "chat", *SHORT, "--system", "be brief"]
+    result = cli(*arguments, stdin=said("hello", "/reset", "hello"))
+    assert result.out == 2 * spoken(answers("hello", system="be brief"))
+
+
+def test_a_saved_conversation_goes_on(cli, bundles, answers, tmp_path):
+    file = tmp_path / "talk.json"
+    result = cli("chat", bundles / "chat", *SHORT, stdin=said("hello", f"/save {file}"))
+    assert "2 messages" in result.err
+    assert json.loads(file.read_text("utf-8")) == answers("hello")
+    result = cli("chat", bundles / "chat", *SHORT, "--history", file, stdin=said("and then?"))
+    assert result.out == spoken(answers("hello", "and then?")[2:])
+
+
+def test_stats_tell_what_was_reused(cli, bundles):
+    lines = said("/stats", "hello", "/stats", "and then?", "/stats")
+    result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
+    nothing, first, second = result.err.splitlines()
+    assert "nothing was answered" in nothing
+    assert "6 tokens (length)" in first
+    assert " 0 of " in first
+    assert " 0 of " not in second
+
+
+def test_faults_do_not_end_the_conversation(cli, bundles, answers, tmp_path):
+    lines = said("/sing", "/save", f"/save {tmp_path}", "", "/help", "hello", "/exit", "not read")
+    result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
+    assert result.code == 0
+    assert result.out == spoken(answers("hello"))
+    assert "no command /sing" in result.err
+    assert "/save FILE" in result.err
+    assert f"{tmp_path} cannot be written" in result.err
+    assert "Ctrl-C stops an answer" in result.err
+
+
+def test_a_model_without_a_template_continues_plain_text(cli, bundles):
+    llm = LLM(bundles / "plain", device="onnxruntime:cpu", draft="none", threads=1)
+    first = llm.generate("def f(", max_new_tokens=6).text
+    second = llm.generate(f"def f({first}x", max_new_tokens=6).text
+    result = cli("chat", bundles / "plain", *SHORT, stdin=said("def f(", "x"))
+    assert result.out == f"{first}\n{second}\n"
+    assert "no chat template" in result.err
+
+
+def test_the_context_ends(cli, bundles):
+    arguments = ["chat", bundles / "chat", *FAST, "--draft", "none", "--context", "24"]
+    result = cli(*arguments, stdin=said("hello", "hello"))
+    assert result.code == 0
+    assert "/reset begins anew" in result.err
+    assert "the prompt has" in result.err
+
+
+@pytest.mark.parametrize("content", ["no json", "{}", '[{"role": "user"}]', '[["user", "x"]]', "1"])
+def test_a_history_that_is_none_is_refused(cli, bundles, tmp_path, content):
+    file = tmp_path / "talk.json"
+    file.write_text(content)
+    fails(cli("chat", bundles / "chat", "--history", file), str(file), "/save")
+
+
+def test_bad_input_is_refused(cli, bundles):
+    fails(cli("chat", bundles / "chat", "-n", "0"), "max_new_tokens is 0")
+    fails(cli("chat", bundles / "chat", *SHORT, stdin=b"\xff\n"), "not UTF-8")
