@@ -50,7 +50,7 @@ from edgespec.runtime.text import StreamDecoder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from edgespec.stream import GenerationResult
+    from edgespec.result import GenerationResult
 
 _TREE = {"num_assistant_tokens": 8, "tree_width": 4}
 _MODES: dict[str, dict[str, Any]] = {

@@ -35,7 +35,7 @@ from edgespec.prompts import read_prompts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edgespec.stream import GenerationResult
+    from edgespec.result import GenerationResult
 
 _BAR = 1.4  # of the draft model against the fastest plain decoding
 

@@ -27,7 +27,7 @@ from edgespec.runtime.text import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from edgespec.stream import GenerationResult
+    from edgespec.result import GenerationResult
 
 
 @dataclass(frozen=True)

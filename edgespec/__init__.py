@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgespec.llm import LLM as LLM
-    from edgespec.stream import GenerationResult as GenerationResult
+    from edgespec.result import GenerationResult as GenerationResult
 
 __version__ = "0.1.0"
 
@@ -22,7 +22,7 @@ if (_CHECKOUT / "pyproject.toml").exists():
 
 _LAZY = {
     "LLM": "edgespec.llm",
-    "GenerationResult": "edgespec.stream",
+    "GenerationResult": "edgespec.result",
 }
 
 __all__ = ["LLM", "GenerationResult", "__version__"]

@@ -25,6 +25,7 @@ from edgespec.options import (
     default_tree,
 )
 from edgespec.pipelining import pipelines
+from edgespec.result import GenerationResult
 from edgespec.runtime.drafters import Experience, TreeBudget
 from edgespec.runtime.generate import Limits
 from edgespec.runtime.memory import cache_rows
@@ -36,7 +37,7 @@ from edgespec.runtime.successors import Successors
 from edgespec.runtime.text import Tokenizer
 from edgespec.runtime.turns import Turns
 from edgespec.session import Session
-from edgespec.stream import GenerationResult, Job, TextStream
+from edgespec.stream import Job, TextStream
 
 _log = logging.getLogger(__name__)
 

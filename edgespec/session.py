@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec import snapshots
 from edgespec.errors import InputError
-from edgespec.stream import GenerationResult, TextStream
+from edgespec.result import GenerationResult
+from edgespec.stream import TextStream
 
 if TYPE_CHECKING:
     from edgespec.llm import LLM

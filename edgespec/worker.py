@@ -24,7 +24,7 @@ from edgespec.options import LoadOptions
 if TYPE_CHECKING:
     from edgespec.equality import Judge
     from edgespec.llm import LLM
-    from edgespec.stream import GenerationResult
+    from edgespec.result import GenerationResult
 
 _GRACE = 5.0  # seconds to end in, once nobody asks any more
 

@@ -19,7 +19,7 @@ from edgespec.cli import plots
 from edgespec.errors import ContextLengthError, DeviceError, InputError, MemoryLimitError
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import LoadOptions
-from edgespec.stream import GenerationResult
+from edgespec.result import GenerationResult
 from edgespec.worker import Made, Worker
 
 KEYS = {
@@ -38,7 +38,8 @@ def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, **facts):
         rounds=len(accepted), drafted=0, accepted=sum(accepted), mean_accepted_length=0.0, begun=0,
         draft="", sources={"lookup": len(accepted)}, draft_memory=None,
         predicted_tokens_per_second=None, measured_tokens_per_second=None,
-        engine="onnxruntime:cpu", peak_rss_mb=100.0, engine_ms=0.0, simulated=None,
+        engine="onnxruntime:cpu", peak_rss_mb=100.0, engine_ms=0.0, reused=0,
+        logprobs=(), simulated=None,
     )  # fmt: skip
     return Made(replace(result, **facts), tuple(accepted), 0.010, 0.030)
 

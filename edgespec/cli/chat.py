@@ -23,7 +23,7 @@ from edgespec.options import GenerationOptions, checked
 
 if TYPE_CHECKING:
     from edgespec.llm import LLM
-    from edgespec.stream import GenerationResult
+    from edgespec.result import GenerationResult
 
 _BLOCK = '"""'
 _HELP = f"""\

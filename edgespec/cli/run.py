@@ -25,7 +25,8 @@ from edgespec.errors import InputError
 from edgespec.options import PLANNED_DRAFTS, GenerationOptions, checked
 
 if TYPE_CHECKING:
-    from edgespec.stream import GenerationResult, TextStream
+    from edgespec.result import GenerationResult
+    from edgespec.stream import TextStream
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
