@@ -6,9 +6,9 @@ import logging
 import operator
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgespec import bundle as bundles
 from edgespec import snapshots
@@ -38,6 +38,9 @@ from edgespec.runtime.text import Tokenizer
 from edgespec.runtime.turns import Turns
 from edgespec.session import Session
 from edgespec.stream import Job, TextStream
+
+if TYPE_CHECKING:
+    from edgespec.runtime.guide import Guides
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +200,9 @@ class LLM:
         nodes = made.num_assistant_tokens
         if nodes is None:
             nodes = default_tree(self.draft)
-        if nodes > self.plan.max_tree and self.draft != "none":
+        if self.draft == "none":
+            nodes = 0
+        if nodes > self.plan.max_tree:
             nodes = self.plan.max_tree
             _log.warning("draft trees of %d nodes at most, to fit memory", nodes)
         learned, sampled = self._experience, made.temperature > 0
@@ -216,6 +221,7 @@ class LLM:
                 budget=TreeBudget(nodes, nodes, made.tree_width, _FIXED_LEAST_GAIN),
                 stop=made.stop,
                 logprobs=made.logprobs,
+                guide=None if made.structure is None else self._guides.guide(*made.structure),
                 draft_memory=self._draft_memory(),
                 slots=self._slots,
                 slot=slot,
@@ -237,6 +243,13 @@ class LLM:
     def forget(self) -> None:
         """Draft the next text as if it were the first: without what earlier ones taught."""
         self._experience = Experience(self._successors())
+
+    @cached_property
+    def _guides(self) -> Guides:
+        from edgespec.runtime.guide import Guides  # only who wants grammars loads their library
+
+        target = self.bundle.target
+        return Guides(self.bundle.path, self.tokenizer.vocab_size, target.eos_ids)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from edgespec.runtime.sampling import SamplingOptions
 
 DRAFTS = ("auto", "none", "model", "layer-skip", "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
+GRAMMARS = ("json_schema", "regex", "grammar")  # what a text can be made to follow
 PLANNED_DRAFTS = ("auto", "layer-skip")  # whose trees are sized by what they cost
 RECYCLING_DRAFTS = ("auto", "recycling")  # which have a draft memory
 FIXED_DRAFT_TOKENS = 7
@@ -130,9 +132,13 @@ class GenerationOptions(SamplingOptions):
         tree_width: branches of a draft tree per level; 1 drafts chains.
         logprobs: how many of the likeliest tokens to report with each token, besides the token's
             own log-probability; 0: that alone; None: nothing.
+        json_schema: the text is JSON that is valid by this schema (a dict, or JSON).
+        regex: the text is what this regular expression matches.
+        grammar: the text is what this grammar generates, in Lark's notation. At most one of the
+            three; a text that `max_new_tokens` ends early is a beginning of such a text.
 
     Raises:
-        InputError: if a value is out of range.
+        InputError: if a value is out of range, or two contradict each other.
     """
 
     max_new_tokens: int = 256
@@ -140,6 +146,9 @@ class GenerationOptions(SamplingOptions):
     num_assistant_tokens: int | None = None
     tree_width: int = DEFAULT_TREE_WIDTH
     logprobs: int | None = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,12 +157,26 @@ class GenerationOptions(SamplingOptions):
             _require_count(name, getattr(self, name), least)
         _require_count("num_assistant_tokens", nodes, 0, optional=True)
         _require_count("logprobs", self.logprobs, 0, optional=True)
+        if self.structure is not None and isinstance(self.json_schema, dict):
+            object.__setattr__(self, "json_schema", json.dumps(self.json_schema))
         if nodes is not None and nodes > most:
             raise InputError(f"num_assistant_tokens is {nodes}: give {most} or less")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if not all(isinstance(text, str) and text for text in stop):
             raise InputError(f"stop is {self.stop!r}: give strings of at least one character")
         object.__setattr__(self, "stop", stop)
+
+    @property
+    def structure(self) -> tuple[str, str] | None:
+        """Which of `GRAMMARS` the text follows, and its source; None: none."""
+        given = [(kind, source) for kind in GRAMMARS if (source := getattr(self, kind)) is not None]
+        for kind, source in given:
+            if not isinstance(source, str) and (kind, type(source)) != ("json_schema", dict):
+                raise InputError(f"{kind} is {source!r:.80}: give a text")
+        if len(given) > 1:
+            names = " and ".join(kind for kind, _ in given)
+            raise InputError(f"{names} are given: a text can follow one of them")
+        return given[0] if given else None
 
 
 def default_tree(draft: str) -> int:

@@ -13,12 +13,13 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgespec.bundle import TARGET
 from edgespec.environment import peak_rss_mb
 from edgespec.errors import InputError
 from edgespec.result import Clock, GenerationResult
-from edgespec.runtime.drafters import Drafter, TreeBudget
+from edgespec.runtime.drafters import Drafter, GuidedDrafter, TreeBudget
 from edgespec.runtime.generate import Limits, Round, generate
 from edgespec.runtime.logprobs import TokenLogprobs
 from edgespec.runtime.model import Runner, common_beginning
@@ -27,6 +28,9 @@ from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.slots import Slot, Slots
 from edgespec.runtime.text import StopMatcher, StreamDecoder, Tokenizer
 from edgespec.runtime.turns import Turns
+
+if TYPE_CHECKING:
+    from edgespec.runtime.guide import Guide
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Job:
         budget: of the draft trees.
         stop: strings that end the text.
         logprobs: see `generate`.
+        guide: of a grammar, if the text follows one.
         draft_memory: see `GenerationResult`.
         slots: where its caches come from.
         slot: of them, the one of the text's session; None: it has none.
@@ -59,6 +64,7 @@ class Job:
     budget: TreeBudget
     stop: tuple[str, ...]
     logprobs: int | None
+    guide: Guide | None
     draft_memory: str | None
     slots: Slots
     slot: Slot | None
@@ -152,9 +158,12 @@ class TextStream:
         reused = common_beginning(target.tokens, job.prompt[:-1])
         with job.turns:
             drafter = job.drafter(runners)
+            if job.guide is not None:
+                drafter = GuidedDrafter(drafter, job.guide)
             rounds = generate(
                 job.pipeline(target, drafter), job.sampler, job.prompt,
                 limits=job.limits, budget=job.budget, logprobs=job.logprobs,
+                guide=job.guide,
             )  # fmt: skip
         logprobs: list[TokenLogprobs] = []
         while not (text.stopped or self._cancelled.is_set()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from edgespec.runtime.drafters import TreeBudget
 from edgespec.runtime.feeds import START, Floats, Rows
@@ -14,6 +15,9 @@ from edgespec.runtime.proposal import Forecast
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree
 from edgespec.runtime.verify import Verdict, walk
+
+if TYPE_CHECKING:
+    from edgespec.runtime.guide import Guide
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def generate(
     limits: Limits,
     budget: TreeBudget,
     logprobs: int | None = None,
+    guide: Guide | None = None,
 ) -> Iterator[Round]:
     """Decode, a round at a time; the caller may stop at any time.
 
@@ -81,6 +86,7 @@ def generate(
         limits: when to stop.
         budget: the largest tree; smaller near the end of the text.
         logprobs: log-probabilities to give with each token, besides its own; None: none at all.
+        guide: of a grammar that the text must follow, at its beginning.
 
     Yields:
         The first token alone (from the prompt's own pass), then one round per verification.
@@ -90,7 +96,7 @@ def generate(
     text = list(prompt)
     target.resume(prompt)
     results = target.prefill(text[target.length :])
-    choices = _Choices(sampler, logprobs)
+    choices = _Choices(sampler, logprobs, guide)
     first = choices.make(results["logits"][0], len(text), text)
     drafter.begin(prompt, sampler)
     text.append(first)
@@ -128,17 +134,21 @@ def _tree_rows(pending: int, tree: TokenTree) -> Rows:
 
 
 class _Choices:
-    """The target's choices, and how likely they were where that is asked for."""
+    """The target's choices, in the order of the text: each is its next token."""
 
-    def __init__(self, sampler: Sampler, logprobs: int | None) -> None:
+    def __init__(self, sampler: Sampler, logprobs: int | None, guide: Guide | None) -> None:
         self._sampler = sampler
+        self._guide = guide
         self._logprobs = logprobs
         self._taken: list[TokenLogprobs] = []
         self.read_context = sampler.reads_context
 
     def make(self, logits: Floats, position: int, context: Sequence[int]) -> int:
         """See `Sampler.choose`."""
-        token = self._sampler.choose(logits, position, context)
+        allowed = None if self._guide is None else self._guide.allowed()
+        token = self._sampler.choose(logits, position, context, allowed)
+        if self._guide is not None:
+            self._guide.advance(token)
         if self._logprobs is not None:
             vocab_size = self._sampler.vocab_size
             self._taken.append(token_logprobs(logits, token, vocab_size, self._logprobs))

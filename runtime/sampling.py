@@ -109,7 +109,13 @@ class Sampler:
         self.noise = Noise(self.seed, vocab_size)
         self._all_ids = np.arange(vocab_size)
 
-    def choose(self, logits: Logits, position: int, context: Sequence[int]) -> int:
+    def choose(
+        self,
+        logits: Logits,
+        position: int,
+        context: Sequence[int],
+        allowed: npt.NDArray[np.bool_] | None = None,
+    ) -> int:
         """The token at `position`.
 
         Args:
@@ -117,11 +123,14 @@ class Sampler:
             position: Absolute index in the text of the token to be chosen.
             context: The tokens before it, those of its branch included. Read only for the
                 repetition penalty.
+            allowed: [V or fewer] the tokens that may be chosen, at least one; None: all.
 
         Raises:
             DeviceError: If the logits hold a NaN or an infinity, or all of them are masked.
         """
         adjusted, options = self._penalized(logits, context), self.options
+        if allowed is not None:
+            adjusted = np.where(allowed, adjusted, np.float32(-np.inf))
         top = int(adjusted.argmax())
         peak = _require_finite(adjusted[top])
         if options.temperature == 0:

@@ -386,7 +386,7 @@ def test_cancelling_ends_the_text_after_the_round(pairs, reference, draft):
     at_once = llm.stream(LONG_PROMPT)
     at_once.cancel()
     list(at_once)
-    assert at_once.result.tokens == reference("llama")[:1]
+    assert at_once.result.tokens == []
     assert at_once.result.finish_reason == "cancelled"
 
 

@@ -184,7 +184,7 @@ def test_export_needs_no_torch():
 def test_public_names():
     assert sorted(edgespec.__all__) == ["GenerationResult", "LLM", "__version__"]
     assert edgespec.LLM.__module__ == "edgespec.llm"
-    assert edgespec.GenerationResult.__module__ == "edgespec.stream"
+    assert edgespec.GenerationResult.__module__ == "edgespec.result"
     assert dir(edgespec) == sorted(edgespec.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Llm'"):
         edgespec.Llm  # noqa: B018

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from edgespec.options import (
@@ -78,6 +79,14 @@ def add_text_options(group: argparse._ArgumentGroup) -> None:
         "--stop", action="append", type=_unescape, default=[], metavar="TEXT",
         help=r"end before this text, which may hold \n, \t and \\; may be repeated",
     )  # fmt: skip
+    form = group.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json-schema", type=_content, metavar="FILE", help="write JSON that is valid by it"
+    )
+    form.add_argument("--regex", metavar="REGEX", help="write what it matches")
+    form.add_argument(
+        "--grammar", type=_content, metavar="FILE", help="write what this grammar of Lark generates"
+    )
 
 
 def add_draft_options(group: argparse._ArgumentGroup) -> None:
@@ -112,6 +121,13 @@ def add_device_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
     group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
+
+
+def _content(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{name} is not UTF-8: convert it first") from error
 
 
 def _unescape(text: str) -> str:

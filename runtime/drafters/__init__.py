@@ -5,6 +5,7 @@ from __future__ import annotations
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
 from edgespec.runtime.drafters.calls import ModelCalls, SkipCalls
 from edgespec.runtime.drafters.experience import Experience
+from edgespec.runtime.drafters.guided import GuidedDrafter
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.none import NoDrafter
@@ -15,6 +16,7 @@ from edgespec.runtime.drafters.weighed import WeighedModel, WeighedRetrieval, We
 __all__ = [
     "Drafter",
     "Experience",
+    "GuidedDrafter",
     "LookupDrafter",
     "ModelCalls",
     "ModelDrafter",

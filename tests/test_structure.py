@@ -1,0 +1,183 @@
+"""Text that follows a grammar: it does, and drafting does not change it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jsonschema
+import numpy as np
+import pytest
+from pairs import ENGINES, LONG_PROMPT
+
+from edgespec import LLM
+from edgespec.errors import InputError
+from edgespec.runtime.guide import Guides
+from edgespec.runtime.sampling import Sampler, SamplingOptions
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "count": {"type": "integer", "minimum": 0, "maximum": 999},
+        "kinds": {"type": "array", "items": {"enum": ["small", "large"]}, "maxItems": 3},
+    },
+    "required": ["name", "count", "kinds"],
+    "additionalProperties": False,
+}
+DATE = r"[12][0-9]{3}-[01][0-9]-[0-3][0-9]"
+CALLS = """start: call (";" call){0,2} "."
+call: NAME "(" (NAME ("," NAME)~0..2)? ")"
+NAME: /[a-z]{1,5}/"""
+_CALL = r"[a-z]{1,5}\((?:[a-z]{1,5}(?:,[a-z]{1,5}){0,2})?\)"
+CALLS_AS_REGEX = rf"{_CALL}(?:;{_CALL}){{0,2}}\."
+STRUCTURES = [{"json_schema": SCHEMA}, {"regex": DATE}, {"grammar": CALLS}]
+DRAFTS = ("model", "lookup", "recycling", "auto")
+
+
+@pytest.fixture(scope="module")
+def load(pairs, tmp_path_factory):
+    """Bundles of a random pair whose text can end."""
+    from pairs import with_eos
+
+    path = with_eos(pairs.pair("llama").path, tmp_path_factory.mktemp("ending") / "bundle", 0)
+    return lambda draft, engine=ENGINES[0]: LLM(
+        path, draft=draft, device=engine, draft_device=engine, threads=1
+    )
+
+
+def follows(text, structure):
+    if "regex" in structure:
+        return re.fullmatch(DATE, text) is not None
+    if "grammar" in structure:
+        return re.fullmatch(CALLS_AS_REGEX, text) is not None
+    jsonschema.validate(json.loads(text), SCHEMA)
+    return True
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=lambda fields: next(iter(fields)))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 1.0},
+        {"temperature": 3.0, "top_k": 5},
+        {"temperature": 2.0, "top_p": 0.8, "repetition_penalty": 1.2},
+        {"temperature": 4.0, "min_p": 0.02},
+    ],
+    ids=str,
+)
+def test_it_follows_and_is_the_same_for_every_draft(load, structure, fields):
+    options = {"max_new_tokens": 120, **structure, **fields}
+    plain, ended, forced = load("none"), 0, 0
+    drafting = [load(draft) for draft in DRAFTS]
+    for seed in range(3):
+        expected = plain.generate(LONG_PROMPT, seed=seed, **options)
+        assert expected.drafted == 0
+        if expected.finish_reason == "stop":
+            assert follows(expected.text, structure)
+            ended += 1
+        for llm in drafting:
+            result = llm.generate(LONG_PROMPT, seed=seed, **options)
+            assert result.tokens == expected.tokens
+            forced += sum(n for name, n in result.sources.items() if "grammar" in name)
+    assert ended
+    assert forced or "json_schema" not in structure
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_greedy_text_takes_the_best_of_what_is_allowed(load, engine):
+    options = {"max_new_tokens": 30, "regex": DATE}
+    expected = load("none", engine).generate(LONG_PROMPT, **options)
+    assert follows(expected.text, options)
+    for draft in DRAFTS:
+        assert load(draft, engine).generate(LONG_PROMPT, **options).tokens == expected.tokens
+
+
+def test_what_is_allowed_is_what_the_grammar_goes_on_with(load):
+    """Against every token tried by hand."""
+    llm = load("none")
+    size, eos = llm.tokenizer.vocab_size, llm.bundle.target.eos_ids
+    texts = [llm.tokenizer.decode([token]) for token in range(size)]
+    guide = Guides(llm.bundle.path, size, eos).guide("regex", DATE)
+
+    def begins(text):
+        filled = text + "2000-00-00"[len(text) :]
+        return len(text) <= 10 and re.fullmatch(DATE, filled) is not None
+
+    made, rng = "", np.random.default_rng(0)
+    while True:
+        allowed = guide.allowed()
+        expected = [bool(text) and begins(made + text) for text in texts]
+        for token in eos:
+            expected[token] = len(made) == 10
+        assert allowed.tolist() == expected
+        token = int(rng.choice(np.flatnonzero(allowed)))
+        guide.advance(token)
+        if token in eos:
+            break
+        made += texts[token]
+    assert follows(made, {"regex": DATE})
+
+
+def test_only_what_is_allowed_is_chosen():
+    rng = np.random.default_rng(0)
+    for fields in ({}, {"temperature": 1.0}, {"temperature": 2.0, "top_k": 3, "top_p": 0.7}):
+        for size in (50, 20_000):  # the second is above what has its noise made as a whole
+            sampler = Sampler(SamplingOptions(seed=1, **fields), size)
+            logits = rng.standard_normal(size).astype(np.float32) * 5
+            allowed = np.zeros(size, np.bool_)
+            allowed[rng.choice(size, 7, replace=False)] = True
+            few = np.full(size, -np.inf, np.float32)
+            few[allowed] = logits[allowed]
+            for position in range(40):
+                chosen = sampler.choose(logits, position, (), allowed)
+                assert allowed[chosen]
+                assert chosen == sampler.choose(few, position, ())
+
+
+def test_a_text_cut_short_is_a_beginning(load):
+    result = load("auto").generate(LONG_PROMPT, json_schema=SCHEMA, max_new_tokens=4)
+    assert result.finish_reason == "length"
+    assert result.text.startswith('{"name":"'[: len(result.text)])
+
+
+def test_grammars_that_cannot_be_used_are_refused(load):
+    llm = load("none")
+    for fields, part in (
+        ({"regex": "("}, "regex cannot be used"),
+        ({"grammar": "x:"}, "grammar cannot be used"),
+        ({"json_schema": "[1"}, "no JSON object"),
+        ({"json_schema": "[1]"}, "no JSON object"),
+        ({"json_schema": {"type": "nonsense"}}, "json_schema cannot be used"),
+        ({"json_schema": 3}, "json_schema is 3"),
+        ({"regex": "a", "grammar": 'start: "a"'}, "regex and grammar are given"),
+    ):
+        with pytest.raises(InputError, match=re.escape(part)):
+            llm.stream("x", **fields)
+
+
+def test_a_model_whose_text_never_ends_is_refused(pairs):
+    with pytest.raises(InputError, match="no token that ends a text"):
+        pairs.llm("llama", ENGINES[0], "none").generate("x", regex="a")
+
+
+def test_on_the_command_line(cli, load, tmp_path):
+    llm = load("none")
+    path, schema, grammar = llm.bundle.path, tmp_path / "schema.json", tmp_path / "calls.lark"
+    schema.write_text(json.dumps(SCHEMA))
+    grammar.write_text(CALLS)
+    options = ["--device=onnxruntime:cpu", "--threads=1", "--draft=none", "-n", "60"]
+    for flag, value, fields in (
+        ("--regex", DATE, {"regex": DATE}),
+        ("--grammar", grammar, {"grammar": CALLS}),
+        ("--json-schema", schema, {"json_schema": SCHEMA}),
+    ):
+        expected = llm.generate("x", max_new_tokens=60, **fields).text
+        assert cli("run", path, "x", *options, flag, value).out == f"{expected}\n"
+    missing = cli("run", path, "x", "--json-schema", tmp_path / "missing")
+    assert missing.code == 2
+    assert "missing: No such file" in missing.err
+    (tmp_path / "bad").write_bytes(b"\xff")
+    bad = cli("run", path, "x", "--grammar", tmp_path / "bad")
+    assert bad.code == 2
+    assert "bad is not UTF-8" in bad.err
