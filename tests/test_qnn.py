@@ -196,3 +196,14 @@ def test_an_npu_that_is_not_here(emulated, cli):
         fails(cli("run", "x", "--device", "qnn:npu"), "qnn:npu: no NPU of Qualcomm's was found")
     else:
         pytest.skip("there is one")
+
+
+def test_nothing_but_json_is_printed(exported, start):
+    """Whatever the emulator would like to say."""
+    process = start(
+        "run", exported, "def", "-n", "2", "--json", "--draft", "none", "--device", EMULATED
+    )
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err.decode()
+    assert json.loads(out)["engine"] == EMULATED
+    assert "slow" in err.decode()

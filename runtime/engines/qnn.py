@@ -36,6 +36,7 @@ from edgespec.runtime.engines.ort_session import (
     record_assignment,
     session_options,
 )
+from edgespec.runtime.engines.silence import silenced
 from edgespec.runtime.socs import EMULATED, Soc
 
 _PACKAGE = "onnxruntime-qnn"
@@ -84,7 +85,8 @@ class Qnn(ABC):
 
     def compile(self, stage: StageFile, threads: int) -> Executable:
         """See `Engine`. What the bundle has compiled for this NPU is not compiled again."""
-        return FixedExecutable(stage, self.shapes, partial(self._executable, stage))
+        with silenced(1):  # the emulator greets there, which would spoil JSON
+            return FixedExecutable(stage, self.shapes, partial(self._executable, stage))
 
     def assignment(self, stage: StageFile) -> Assignment:
         """Which of a stage's nodes run where, in the first of the shapes; compiles it.
@@ -92,7 +94,9 @@ class Qnn(ABC):
         Raises:
             DeviceError: if the compiler refuses the stage.
         """
-        return assigned(self._compiled(stage, self.shapes.all[0]), _REGISTRATION)
+        with silenced(1):
+            session = self._compiled(stage, self.shapes.all[0])
+        return assigned(session, _REGISTRATION)
 
     def precompile(self, stage: StageFile, shape: Shape, output: Path) -> None:
         """Compile a stage for a shape into a file (and others beside it), for later loads.
@@ -105,7 +109,9 @@ class Qnn(ABC):
             "ep.context_file_path": str(output),
             "ep.context_embed_mode": "0",
         }
-        self._require_whole(stage, self._compiled(stage, shape, context))
+        with silenced(1):
+            session = self._compiled(stage, shape, context)
+        self._require_whole(stage, session)
 
     @abstractmethod
     def _find(self) -> list[Any]:
