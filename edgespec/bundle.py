@@ -20,6 +20,8 @@ from edgespec.cachedir import cache_folder
 from edgespec.errors import BundleError
 from edgespec.manifest import (
     FORMAT,
+    NPU,
+    Compiled,
     FileEntry,
     Manifest,
     Precision,
@@ -29,14 +31,17 @@ from edgespec.manifest import (
     SkipSet,
     Stage,
     Tensor,
+    Variant,
 )
 
 __all__ = [
     "DRAFT",
     "FORMAT",
     "MANIFEST",
+    "NPU",
     "TARGET",
     "Bundle",
+    "Compiled",
     "FileEntry",
     "Manifest",
     "Precision",
@@ -46,6 +51,7 @@ __all__ = [
     "SkipSet",
     "Stage",
     "Tensor",
+    "Variant",
     "describe_files",
     "load",
     "save_manifest",
@@ -172,12 +178,27 @@ def _read_manifest(path: Path) -> Manifest:
         raise BundleError(f"{file}: {error}: export the checkpoint again") from error
     if TARGET not in manifest.roles:
         raise BundleError(f"{file}: no role {TARGET!r} among {sorted(manifest.roles)}")
+    for variant in manifest.variants:
+        role = manifest.roles.get(variant.role)
+        if role is None or _cuts(role.stages) != _cuts(variant.stages):
+            raise BundleError(
+                f"{file}: the variant {variant.name!r} of {variant.role!r} is not cut as it is: "
+                "export the checkpoint again"
+            )
     return manifest
+
+
+def _cuts(stages: tuple[Stage, ...]) -> list[tuple[int, int]]:
+    return [(stage.start, stage.stop) for stage in stages]
 
 
 def _references(manifest: Manifest) -> list[str]:
     stages = [s for role in manifest.roles.values() for s in role.stages]
-    return [f for s in stages for f in (s.graph, s.data)] + list(manifest.tokenizer)
+    stages += [s for variant in manifest.variants for s in variant.stages]
+    files = [f for s in stages for f in (s.graph, s.data)]
+    compiled = [each for variant in manifest.variants for each in variant.compiled]
+    files += [f for each in compiled for f in (each.graph, *each.data)]
+    return files + list(manifest.tokenizer)
 
 
 def _check_inside(folder: Path, name: str) -> None:

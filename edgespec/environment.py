@@ -17,7 +17,8 @@ import edgespec
 MIB = 1 << 20
 
 _PACKAGES = (
-    "numpy", "onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-webgpu", "openvino", "safetensors",
+    "numpy", "onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-webgpu", "onnxruntime-qnn",
+    "openvino", "safetensors",
 )  # fmt: skip
 # Instructions that decide how fast a quantized matmul is.
 _EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")

@@ -64,7 +64,8 @@ class Judge:
         if same is None:  # one ends where the other goes on
             return "no"
         tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        for company in _COMPANIES:
+        most = self._target.shapes.rows[-1]
+        for company in sorted({min(company, most) for company in _COMPANIES}):
             logits = self._logits(tokens, expected[:same], company)[: self._tokenizer.vocab_size]
             scores = logits.astype(np.float64)
             if temperature:

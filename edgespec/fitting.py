@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ import psutil
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, FIXED_DRAFT_TOKENS, LoadOptions, default_tree
-from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
+from edgespec.runtime.buckets import ROW_BUCKETS, SCRATCH_ROWS, Shapes, capacity_bucket
 from edgespec.runtime.engines import (
     CallSizes,
     Engine,
@@ -103,6 +103,39 @@ def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str,
         if planned.engines[role] != tuple(engine.name for engine in first):
             found[role] = replace(placement, device=planned.engines[role])
     return found
+
+
+def within_shapes(planned: Plan, options: LoadOptions, shapes: Mapping[str, Shapes]) -> Plan:
+    """A plan that keeps to the fixed shapes of what was loaded.
+
+    Args:
+        planned: before anything was loaded.
+        options: the user's.
+        shapes: of each role.
+
+    Raises:
+        InputError: if the user asked for a longer context than they allow.
+    """
+    rows = min(each.rows[-1] for each in shapes.values())
+    longest = [
+        each.capacities[-1] - (SCRATCH_ROWS if role == DRAFT else 0)
+        for role, each in shapes.items()
+        if each.capacities
+    ]
+    context = min([planned.context, *longest])
+    if context < planned.context:
+        if options.context is not None:
+            raise InputError(
+                f"context is {options.context}: the fixed shapes of the device end at {context} "
+                "tokens: give it a larger capacity, as qnn:npu#8/32x4096"
+            )
+        _log.warning("a context of %d tokens, for the fixed shapes of the device", context)
+    return replace(
+        planned,
+        context=context,
+        max_tree=min(planned.max_tree, shapes[TARGET].rows[-1] - 1),
+        prefill_chunk=min(planned.prefill_chunk, rows),
+    )
 
 
 def target_engines(bundle: Bundle, options: LoadOptions) -> list[Engines]:

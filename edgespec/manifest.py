@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgespec import sublayers
+from edgespec.records import LEFT_OUT
 
 FORMAT = 2
 """Of the manifest; another number means records that are not these."""
+
+NPU = "npu"
+"""The name of the variant for NPUs: ONNX's own operators alone, plain numbers for weights."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,50 @@ class Role:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """A stage of a variant as one device runs it, so that it starts without being compiled.
+
+    Attributes:
+        device: as `export --compile-for` has it, such as qnn:x-elite.
+        compiler: name and version of what compiled it.
+        stage: its number.
+        rows: S of its calls.
+        capacity: C of its cache.
+        graph: file to load.
+        data: files that it refers to.
+        source: SHA-256 of the stage's graph and data that it was compiled from.
+    """
+
+    device: str
+    compiler: str
+    stage: int
+    rows: int
+    capacity: int
+    graph: str
+    data: tuple[str, ...]
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A role for devices that its own stages do not suit: other operators, another precision.
+
+    Attributes:
+        role: whose.
+        name: what it is for, such as npu.
+        precision: of its numbers.
+        stages: cut where the role's own are.
+        compiled: stages that some devices need not compile any more.
+    """
+
+    role: str
+    name: str
+    precision: Precision
+    stages: tuple[Stage, ...]
+    compiled: tuple[Compiled, ...] = ()
+
+
+@dataclass(frozen=True)
 class FileEntry:
     """Size in bytes and SHA-256 (hex) of one file of the bundle."""
 
@@ -178,6 +226,7 @@ class Manifest:
 
     Attributes:
         skip_sets: of the target, the best first; its stages are cut where one begins or ends.
+        variants: of roles, where there are any.
     """
 
     format: int
@@ -186,3 +235,5 @@ class Manifest:
     provenance: dict[str, str]
     files: dict[str, FileEntry]
     skip_sets: tuple[SkipSet, ...]
+    # Not written where there are none: such manifests are what they were before there were any.
+    variants: tuple[Variant, ...] = field(default=(), metadata=LEFT_OUT)

@@ -78,4 +78,5 @@ def paired(
 
 def _processors(engines: Iterable[str]) -> set[str]:
     """What computes: all engines on the CPU share it."""
-    return {"cpu" if name.endswith(":cpu") else name for name in engines}
+    bare = (name.partition("#")[0] for name in engines)
+    return {"cpu" if name.endswith((":cpu", ":emulated")) else name for name in bare}

@@ -9,6 +9,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
+LEFT_OUT = {"left out": True}
+"""Metadata of a field that is not written where it has its default."""
+
 
 class RecordError(ValueError):
     """A JSON value that does not fit the dataclass; the message names its place."""
@@ -17,7 +20,9 @@ class RecordError(ValueError):
 def encode(record: object) -> Any:
     """A dataclass (nested, with tuples and dicts) as plain JSON values."""
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {f.name: encode(getattr(record, f.name)) for f in dataclasses.fields(record)}
+        fields = [(f, getattr(record, f.name)) for f in dataclasses.fields(record)]
+        kept = [(f, v) for f, v in fields if f.metadata != LEFT_OUT or v != f.default]
+        return {f.name: encode(value) for f, value in kept}
     if isinstance(record, Mapping):
         return {str(key): encode(value) for key, value in record.items()}
     if isinstance(record, (tuple, list)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from edgespec.export.exporter import (
     BLOCK_SIZES,
     KV_PRECISIONS,
+    NPU_PRECISIONS,
     PRECISIONS,
     ExportOptions,
     ExportReport,
@@ -15,6 +16,7 @@ from edgespec.export.source import resolve_checkpoint
 __all__ = [
     "BLOCK_SIZES",
     "KV_PRECISIONS",
+    "NPU_PRECISIONS",
     "PRECISIONS",
     "ExportOptions",
     "ExportReport",

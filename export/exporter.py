@@ -15,11 +15,12 @@ from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.skips import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.vocabulary import check_vocabularies, token_ids
-from edgespec.models import Decoder, load_checkpoint
+from edgespec.models import Checkpoint, Decoder, load_checkpoint
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32")
 BLOCK_SIZES = (128, 64, 32)
 KV_PRECISIONS = ("fp32", "fp16")
+NPU_PRECISIONS = ("fp16",)
 _log = logging.getLogger(__name__)
 
 
@@ -32,6 +33,8 @@ class ExportOptions:
         draft_precision: of the draft's; None: the target's.
         lm_head_precision: of both output projections; None: that of the weights.
         kv_precision: of the caches, one of `KV_PRECISIONS`.
+        npu_precision: of a variant of the target for NPUs beside it, one of `NPU_PRECISIONS`; None:
+            there is none.
         block_size: weights per scale; None: the largest that divides every K of a model.
         cut_layers: layers of the target before which a stage ends, so that the two sides can run
             on different devices.
@@ -46,6 +49,7 @@ class ExportOptions:
     draft_precision: str | None = None
     lm_head_precision: str | None = None
     kv_precision: str = "fp32"
+    npu_precision: str | None = None
     block_size: int | None = None
     cut_layers: tuple[int, ...] = ()
     skip_sets: tuple[tuple[int, ...], ...] = ()
@@ -57,6 +61,7 @@ class ExportOptions:
             "draft_precision": (None, *PRECISIONS),
             "lm_head_precision": (None, *PRECISIONS),
             "kv_precision": KV_PRECISIONS,
+            "npu_precision": (None, *NPU_PRECISIONS),
             "block_size": (None, *BLOCK_SIZES),
         }
         for name, allowed in choices.items():
@@ -127,6 +132,10 @@ def export_bundle(
                             skips = skip_search(trials.trial, skips)
                     cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
                 roles[name] = writer.write(sorted(cuts))
+        variants: tuple[bundle.Variant, ...] = ()
+        if options.npu_precision is not None:
+            source, role = checkpoints[bundle.TARGET], roles[bundle.TARGET]
+            variants = (_npu_variant(folder, source, role, options.npu_precision, progress),)
         files = bundle.describe_files(folder)
         provenance = {
             "edgespec": edgespec.__version__,
@@ -134,7 +143,9 @@ def export_bundle(
         }
         bundle.save_manifest(
             folder,
-            bundle.Manifest(bundle.FORMAT, roles, tuple(tokenizer), provenance, files, skips),
+            bundle.Manifest(
+                bundle.FORMAT, roles, tuple(tokenizer), provenance, files, skips, variants
+            ),
         )
     return ExportReport(
         sum(checkpoint.tensors.nbytes for checkpoint in checkpoints.values()),
@@ -170,6 +181,22 @@ class _Trials:
         return bundle.Bundle(
             self._folder, bundle.Manifest(bundle.FORMAT, roles, self._tokenizer, {}, {}, ())
         )
+
+
+def _npu_variant(
+    folder: Path, checkpoint: Checkpoint, role: bundle.Role, precision: str, progress: Progress
+) -> bundle.Variant:
+    """The target for NPUs, cut as its role is; its own stages, where they are the same.
+
+    The cache stays float32: rounding it in the graph takes numbers that half precision, in which
+    NPUs compute, does not hold.
+    """
+    wanted, stages = bundle.Precision(precision, precision, "fp32", 0), role.stages
+    if role.precision != wanted:
+        name = f"{bundle.TARGET}-{bundle.NPU}"
+        with RoleWriter(folder, name, checkpoint, wanted, 0, progress) as writer:
+            stages = writer.write([stage.start for stage in role.stages[1:]]).stages
+    return bundle.Variant(bundle.TARGET, bundle.NPU, wanted, stages)
 
 
 def _layer_cuts(before: tuple[int, ...], layers: int) -> set[int]:

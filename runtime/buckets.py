@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from edgespec.errors import InputError
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Rows of one call; the largest is the prefill chunk."""
@@ -11,6 +17,93 @@ SCRATCH_ROWS = 128
 """Rows of a draft model's cache that drafts may take behind the text."""
 
 _FIRST_CAPACITY = 256
+_LISTS = re.compile(r"(\d+(?:/\d+)*)x(\d+(?:/\d+)*)")
+
+
+class Shape(NamedTuple):
+    """Of a call: S rows, which all may be asked for logits, before a cache of capacity C."""
+
+    rows: int
+    capacity: int
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What the shapes of calls are rounded up to.
+
+    Attributes:
+        rows: S, ascending.
+        capacities: C, ascending, where shapes are fixed before a stage is compiled; none: they are
+            not, and capacities are those of `capacity_bucket`.
+    """
+
+    rows: tuple[int, ...] = ROW_BUCKETS
+    capacities: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Shapes:
+        """Fixed shapes as users write them: 8/32x1024 for S of 8 and 32, and C of 1024.
+
+        Raises:
+            InputError: on anything else.
+        """
+        found = _LISTS.fullmatch(text)
+        if found is None:
+            raise InputError(f"shapes {text!r}: give rows and capacities, as 8/32x1024")
+        rows, capacities = (sorted({int(n) for n in part.split("/")}) for part in found.groups())
+        if rows[0] < 1 or rows[-1] > ROW_BUCKETS[-1] or capacities[0] < rows[-1]:
+            raise InputError(
+                f"shapes {text!r}: give 1 to {ROW_BUCKETS[-1]} rows, and capacities that hold them"
+            )
+        return cls(tuple(rows), tuple(capacities))
+
+    def __str__(self) -> str:
+        return "x".join("/".join(map(str, part)) for part in (self.rows, self.capacities))
+
+    @property
+    def all(self) -> tuple[Shape, ...]:
+        """Each shape; none where they are not fixed."""
+        return tuple(Shape(*each) for each in product(self.rows, self.capacities))
+
+    def row_bucket(self, rows: int) -> int:
+        """The bucket that holds `rows` rows, 1 to the largest bucket."""
+        return self.rows[bisect_left(self.rows, rows)]
+
+    def capacity_bucket(self, rows: int) -> int:
+        """Cache rows to make room for, so that it has `rows` of them.
+
+        Raises:
+            InputError: if shapes are fixed, and none has so many.
+        """
+        if not self.capacities:
+            return capacity_bucket(rows)
+        if rows > self.capacities[-1]:
+            raise InputError(
+                f"a text of {rows} rows is longer than the fixed shapes {self} allow: "
+                f"give a capacity of {capacity_bucket(rows)} or more"
+            )
+        return self.capacities[bisect_left(self.capacities, rows)]
+
+    def common(self, other: Shapes) -> Shapes:
+        """The shapes that two devices both have.
+
+        Raises:
+            InputError: if there are none.
+        """
+        rows = tuple(sorted(set(self.rows) & set(other.rows)))
+        capacities = self.capacities or other.capacities
+        if self.capacities and other.capacities:
+            capacities = tuple(sorted(set(self.capacities) & set(other.capacities)))
+        if not rows or (not capacities and (self.capacities or other.capacities)):
+            raise InputError(f"shapes {self} and {other} have none in common: give both the same")
+        return Shapes(rows, capacities)
+
+
+ANY_SHAPES = Shapes()
+"""Of engines that compile a stage once for all shapes."""
+
+NPU_SHAPES = Shapes((8, 32), (1024,))
+"""Of NPUs, unless users give others: each shape is compiled with weights of its own."""
 
 
 def row_bucket(rows: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines import CPU_ENGINES, GPU_ENGINES, engine
+from edgespec.runtime.engines import CPU_ENGINES, GPU_ENGINES, NPU_ENGINES, engine
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Device:
 def find_devices() -> list[Device]:
     """All devices that there is an engine for, those of the CPU first."""
     found = []
-    for name in (*CPU_ENGINES, *GPU_ENGINES):
+    for name in (*CPU_ENGINES, *GPU_ENGINES, *NPU_ENGINES):
         found.append(_examined(name))
         kind, _, number = name.partition(":")
         if number.isdigit() and found[-1].reason is None:

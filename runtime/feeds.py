@@ -97,8 +97,7 @@ class Feeds:
         np.copyto(bias[:n, capacity : capacity + n], 0, where=rows.mask[:, scratch:])
         for row in range(n, len(bias)):
             bias[row, capacity + row] = 0
-        if last_only:
-            self._logit_rows[0] = n - 1
+        self._logit_rows[0] = n - 1 if last_only else 0
 
 
 class Rope:

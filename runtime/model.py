@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
 from edgespec.bundle import Bundle, Role
-from edgespec.errors import DeviceError
-from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket, row_bucket
-from edgespec.runtime.engines import (
-    Array,
-    Engine,
-    Executable,
-    Result,
-    StageFile,
-    joined,
-)
+from edgespec.errors import DeviceError, EdgespecError
+from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
+from edgespec.runtime.engines import Array, Engine, Executable, joined
 from edgespec.runtime.feeds import START, Feeds, Floats, Mask, Rope, Rows
 from edgespec.runtime.paths import NOWHERE, Drafted, Path
+from edgespec.runtime.stage_files import stage_file
 
 Results = Mapping[str, Array]
 
 _UNKNOWN = -1  # token of a row that was never computed
+
+# What half precision holds, and far below any score: for devices that compute in it.
+_HALF_BIAS_OFF = -3e4
 
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
 
@@ -52,11 +49,19 @@ class Model:
         device: where it runs, as `engine:device`; several are joined by `+`.
         seconds: time spent inside the engines so far.
         sizes: of the texts to come.
+        shapes: that calls are rounded up to.
     """
 
-    def __init__(self, role: Role, executables: Sequence[Executable], device: str) -> None:
+    def __init__(
+        self,
+        role: Role,
+        executables: Sequence[Executable],
+        device: str,
+        shapes: Shapes = ANY_SHAPES,
+    ) -> None:
         self.role = role
         self.device = device
+        self.shapes = shapes
         self.seconds = 0.0
         self.executables = tuple(executables)
         self.sizes = TextSizes()
@@ -76,16 +81,20 @@ class Model:
             threads: for each engine's operators.
 
         Raises:
-            DeviceError: if an engine refuses a stage.
+            DeviceError: if an engine refuses a stage, or there is none for it.
+            InputError: if engines have no shapes in common.
         """
         role = bundle.manifest.roles[name]
         if not isinstance(engines, Sequence):
             engines = [engines] * len(role.stages)
         executables = [
-            engine.compile(_stage_file(bundle, name, number), threads)
+            engine.compile(stage_file(bundle, name, number, engine), threads)
             for number, engine in enumerate(engines)
         ]
-        return cls(role, executables, joined(engine.name for engine in engines))
+        shapes = reduce(Shapes.common, (engine.shapes for engine in engines))
+        if any(engine.variant for engine in engines):
+            role = replace(role, bias_off=max(role.bias_off, _HALF_BIAS_OFF))
+        return cls(role, executables, joined(engine.name for engine in engines), shapes)
 
     def feeds(self, rows: int, capacity: int, logit_rows: int) -> Feeds:
         """The input buffers of one shape, made once."""
@@ -115,8 +124,9 @@ class Runner:
 
     def restart(self) -> None:
         """Begin anew, with caches of its own: those of before may be damaged."""
-        rows = self.model.sizes.cache_rows
-        self._caches = [each.new_cache(capacity_bucket(1), rows) for each in self.model.executables]
+        model, rows = self.model, self.model.sizes.cache_rows
+        first = model.shapes.capacity_bucket(1)
+        self._caches = [each.new_cache(first, rows) for each in model.executables]
         self.tokens: list[int] = []
         self.scratch = 0
         self._verified = Rows([], [], _CAUSAL[:0, :0])  # of the last `verify`
@@ -131,14 +141,14 @@ class Runner:
         return len(self.tokens)
 
     @property
-    def row_bytes(self) -> int:
-        """Of its caches, for each row."""
-        return sum(cache.row_bytes for cache in self._caches)
-
-    @property
     def bytes(self) -> int:
         """Of its caches as they are, idle rows included."""
-        return self.row_bytes * self._caches[0].capacity
+        return self.bytes_for(0)
+
+    def bytes_for(self, length: int) -> int:
+        """Of its caches, once a text has so many tokens."""
+        rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(length))
+        return rows * sum(cache.row_bytes for cache in self._caches)
 
     def resume(self, text: Sequence[int]) -> None:
         """Keep the rows that a text begins with, and forget all others.
@@ -146,7 +156,7 @@ class Runner:
         The row of its last token is never kept: what follows it is still wanted.
         """
         kept = common_beginning(self.tokens, text[:-1])
-        if not kept and self._caches[0].capacity > capacity_bucket(1):
+        if not kept and self._caches[0].capacity > self.model.shapes.capacity_bucket(1):
             self.restart()  # idle rows cost time in every pass
         del self.tokens[kept:]
         self.forget_scratch()
@@ -178,11 +188,11 @@ class Runner:
             results = self._run(Rows(part, range(len(part)), causal), self._all, last_only=True)
             self._store(self._all, range(len(part)), self.length)
             self.tokens += part
-        return results
+        return {name: rows[:1] for name, rows in results.items()}
 
     def chunks(self, rows: int) -> list[int]:
         """Rows of each call that `prefill` makes for so many tokens."""
-        most = self.model.sizes.prefill_chunk
+        most = min(self.model.sizes.prefill_chunk, self.model.shapes.rows[-1])
         return [most] * (rows // most) + [rows % most] * (rows % most > 0)
 
     def skip(self, rows: int) -> None:
@@ -304,8 +314,10 @@ class Runner:
         hidden: Floats | None = None,
     ) -> Results:
         model = self.model
-        bucket = row_bucket(len(rows.tokens))
-        feeds = model.feeds(bucket, self._caches[0].capacity, 1 if last_only else bucket)
+        bucket = model.shapes.row_bucket(len(rows.tokens))
+        # Fixed shapes are few: logits of all rows, though one alone is wanted.
+        logit_rows = 1 if last_only and not model.shapes.capacities else bucket
+        feeds = model.feeds(bucket, self._caches[0].capacity, logit_rows)
         feeds.fill(rows, self.length, last_only)
         begin = time.perf_counter()
         try:
@@ -328,7 +340,7 @@ class Runner:
             self._make_room(start + len(rows))
             for stage in stages:
                 self._caches[stage].write(self._new_kv[stage], rows, start)
-        except DeviceError:
+        except EdgespecError:
             raise
         except Exception as error:
             raise _failure(self.model.device, error) from error
@@ -336,7 +348,7 @@ class Runner:
     def _make_room(self, rows: int) -> None:
         if rows > self._caches[0].capacity:
             for cache in self._caches:
-                cache.grow(capacity_bucket(rows))
+                cache.grow(self.model.shapes.capacity_bucket(rows))
 
 
 def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
@@ -348,26 +360,3 @@ def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
 def _failure(device: str, error: Exception) -> DeviceError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return DeviceError(f"{device} failed ({reason}): use another device")
-
-
-def _stage_file(bundle: Bundle, name: str, number: int) -> StageFile:
-    role = bundle.manifest.roles[name]
-    stage = role.stages[number]
-    return StageFile(
-        graph=bundle.path / stage.graph,
-        data=bundle.path / stage.data,
-        # Without the files' hashes a digest does not tell one model from another.
-        key=f"{bundle.digest}-{PurePosixPath(stage.graph).stem}" if bundle.manifest.files else None,
-        role=name,
-        layers=role.layers,
-        start=stage.start,
-        stop=stage.stop,
-        first_layer=stage.cached.start,
-        cache_shape=(len(stage.cached), 2, role.kv_heads, role.head_dim),
-        kv_dtype={"fp16": "float16", "fp32": "float32"}[role.precision.kv],
-        block_size=role.precision.block_size,
-        results=tuple(
-            Result(output.name, output.dtype, output.shape[0], tuple(map(int, output.shape[1:])))
-            for output in stage.results
-        ),
-    )

@@ -155,11 +155,19 @@ def answer(job: Mapping[str, Any]) -> None:
             _tell(role, profile=records.encode(Profile(job["full"], {}, str(error))))
             continue
         seconds = {}
-        for capacity, by_rows in measure(model, *shapes(model.role, job["full"])):
+        for capacity, by_rows in measure(model, *_within(model, *shapes(model.role, job["full"]))):
             seconds[capacity] = by_rows
             _tell(role, capacity=capacity)
         _tell(role, profile=records.encode(Profile.measured(job["full"], seconds)))
         del model  # before the next one comes
+
+
+def _within(
+    model: Model, rows: Sequence[int], capacities: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Of these, what fixed shapes allow."""
+    fixed = model.shapes
+    return [n for n in rows if n <= fixed.rows[-1]], fixed.capacities or capacities
 
 
 def _tell(role: str, **facts: Any) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.engines import Array
 from edgespec.runtime.model import Model, Runner, common_beginning
 
@@ -130,8 +129,7 @@ class Slots:
 
     def _make_room(self, slot: Slot, length: int) -> None:
         """Forget idle slots until what a text of this length takes is left of the budget."""
-        rows = capacity_bucket(length)
-        need = sum(max(each.bytes, rows * each.row_bytes) for each in slot.runners.values())
+        need = sum(each.bytes_for(length) for each in slot.runners.values())
         others = [each for each in self._slots if each is not slot and each.runners]
         taken = need + sum(each.bytes for each in others)
         for each in others:

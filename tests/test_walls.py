@@ -103,7 +103,7 @@ WALLS = {
     "edgespec.bundle": (
         "edgespec.manifest", "edgespec.records", "edgespec.errors", "edgespec.cachedir",
     ),
-    "edgespec.manifest": ("edgespec.sublayers",),
+    "edgespec.manifest": ("edgespec.records", "edgespec.sublayers"),
     "edgespec.sublayers": ("edgespec.errors",),
     "edgespec.records": (),
     "edgespec.cachedir": (),

@@ -18,15 +18,21 @@ from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
     KV_PRECISIONS,
+    NPU_PRECISIONS,
     PRECISIONS,
     ExportOptions,
     export_bundle,
     resolve_checkpoint,
 )
+from edgespec.precompiling import precompile
+from edgespec.runtime.buckets import NPU_SHAPES, Shapes
+from edgespec.runtime.engines import compiler
+from edgespec.runtime.socs import SOCS
 from edgespec.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOptions
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 _AUTO, _NONE = "auto", "none"
+_DEVICES = ", ".join(soc.device for soc in SOCS.values())
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +50,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser, "lm_head_precision", PRECISIONS, "of the output projection (default: the weights')"
     )
     _add(parser, "kv_precision", KV_PRECISIONS, "of the KV cache")
+    _add(
+        parser, "npu_precision", NPU_PRECISIONS, "of a variant of the target for NPUs, beside it "
+        "(default: none, or fp16 with --compile-for)",
+    )  # fmt: skip
     parser.add_argument(
         "--block-size", choices=(_AUTO, *map(str, sorted(BLOCK_SIZES))), default=_AUTO,
         help="weights per scale; auto: the largest that divides every row (default: %(default)s)",
@@ -68,6 +78,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"that the search may take, more or less (default: {DEFAULT_BUDGET:g})",
     )  # fmt: skip
     parser.add_argument(
+        "--compile-for", action="append", default=[], metavar="DEVICE",
+        help=f"compile the target for this NPU, too, which need not be here: {_DEVICES}; may be "
+        "given several times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--compile-shapes", type=Shapes.parse, default=NPU_SHAPES, metavar="ROWSxCAPACITIES",
+        help="rows and cache rows of its calls; each pair is compiled for itself "
+        "(default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
         "--overwrite", action="store_true", help="replace the bundle that is there already"
     )
 
@@ -77,19 +97,28 @@ def execute(arguments: argparse.Namespace) -> int:
     skips = _skip_sets(arguments)
     given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
     size = arguments.block_size
+    if arguments.compile_for and arguments.npu_precision is None:
+        given["npu_precision"] = NPU_PRECISIONS[0]
     options = ExportOptions(
         **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
     )
+    for device in arguments.compile_for:
+        compiler(device)  # before anything is exported in vain
     target = resolve_checkpoint(arguments.checkpoint)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
+    grown = 0
     with _progress_bars() as show:
         search = None if skips is None else _search(arguments, show)
         report = export_bundle(target, arguments.output, draft, options, show, search)
+        for device in arguments.compile_for:
+            grown += precompile(arguments.output, device, arguments.compile_shapes, show)
     share = report.bundle_bytes / report.source_bytes
     print(
         f"{arguments.output}: {decimal(report.bundle_bytes)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
+    if arguments.compile_for:
+        print(f"compiled for {', '.join(arguments.compile_for)}: {decimal(grown)} more")
     if search is not None and search.summary:
         print(search.summary)
     return 0

@@ -13,7 +13,9 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec import records
-from edgespec.bundle import Bundle, Role
+from edgespec.bundle import Bundle, Role, Variant
+from edgespec.cli.assignment import assignment_table, assignments
+from edgespec.errors import DeviceError
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.placement import borders
 
@@ -27,6 +29,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a bundle's folder (default: the embedded pair)",
     )  # fmt: skip
     parser.add_argument("--verify", action="store_true", help="hash every file")
+    parser.add_argument(
+        "--device", metavar="DEVICE",
+        help="compile the target for this NPU, such as qnn:emulated, and list what would be left "
+        "to the CPU: that is an error unless the name ends in #partly",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the manifest and more as JSON")
 
 
@@ -35,6 +42,8 @@ def execute(arguments: argparse.Namespace) -> int:
     bundle = bundles.load(arguments.bundle)
     if arguments.verify:
         bundle.verify()
+    told = [] if arguments.device is None else assignments(bundle, arguments.device)
+    refused = any(each.elsewhere for each in told) and not arguments.device.endswith("#partly")
     if arguments.json:
         facts = {
             "path": str(bundle.path),
@@ -42,11 +51,14 @@ def execute(arguments: argparse.Namespace) -> int:
             "verified": arguments.verify,
             "cuts": _cuts(bundle.target),
             "borders": borders(bundle.target),
+            **({"assignment": records.encode(told)} if told else {}),
         }
         print(json.dumps(facts | records.encode(bundle.manifest)))
-        return 0
+        return DeviceError.exit_code if refused else 0
     console = Console()
     console.print(_roles(bundle))
+    if bundle.manifest.variants:
+        console.print(_variants(bundle.manifest.variants))
     if bundle.manifest.skip_sets:
         console.print(_skip_sets(bundle))
     console.print(_files(bundle))
@@ -54,7 +66,9 @@ def execute(arguments: argparse.Namespace) -> int:
     console.print(f"format {bundle.manifest.format}, made from: {made}", markup=False)
     if arguments.verify:
         console.print(f"all {len(bundle.manifest.files)} files match their hashes")
-    return 0
+    if told:
+        console.print(assignment_table(arguments.device, told))
+    return DeviceError.exit_code if refused else 0
 
 
 def _roles(bundle: Bundle) -> Table:
@@ -138,6 +152,19 @@ def _skip_sets(bundle: Bundle) -> Table:
                 "\n".join(f"{kind.tokens_per_second:.1f}" for kind in kinds),
             ]
         table.add_row(each.name, f"{run} of {len(stages)}", *promised)
+    return table
+
+
+def _variants(variants: tuple[Variant, ...]) -> Table:
+    """What there is for devices that a role's own stages do not suit."""
+    table = Table("variant", "weights", "KV cache", title="variants", title_justify="left")
+    table.add_column("compiled for", overflow="fold")
+    for each in variants:
+        compiled = dict.fromkeys(
+            f"{made.device} {made.rows}x{made.capacity}" for made in each.compiled
+        )
+        name, precision = f"{each.role} for {each.name}", each.precision
+        table.add_row(name, precision.weights, precision.kv, "\n".join(compiled) or "none")
     return table
 
 

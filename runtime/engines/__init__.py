@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.buckets import NPU_SHAPES, Shapes
 from edgespec.runtime.engines.base import (
     Array,
+    Assigning,
+    Assignment,
     Cache,
     CallSizes,
+    CompiledFile,
+    Compiler,
     Engine,
     Engines,
     Executable,
@@ -25,13 +31,19 @@ from edgespec.runtime.engines.base import (
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import available_bytes
+from edgespec.runtime.socs import soc_of
 
 __all__ = [
     "CPU_ENGINES",
     "GPU_ENGINES",
+    "NPU_ENGINES",
     "Array",
+    "Assigning",
+    "Assignment",
     "Cache",
     "CallSizes",
+    "CompiledFile",
+    "Compiler",
     "Engine",
     "Engines",
     "Executable",
@@ -42,6 +54,7 @@ __all__ = [
     "StageSizes",
     "available_bytes",
     "best_gpu",
+    "compiler",
     "engine",
     "joined",
     "require_one_distribution",
@@ -52,6 +65,9 @@ _ENGINES = {
     "onnxruntime:cpu": ("edgespec.runtime.engines.onnxruntime", "OnnxRuntimeCpu"),
     "openvino:cpu": ("edgespec.runtime.engines.openvino", "OpenVinoCpu"),
     "openvino:gpu": ("edgespec.runtime.engines.openvino_gpu", "OpenVinoGpu"),
+    "openvino:npu": ("edgespec.runtime.engines.openvino_npu", "OpenVinoNpu"),
+    "qnn:npu": ("edgespec.runtime.engines.qnn", "QnnNpu"),
+    "qnn:emulated": ("edgespec.runtime.engines.qnn", "QnnEmulated"),
 }
 _NUMBERED = {
     "cuda": ("edgespec.runtime.engines.cuda", "Cuda"),
@@ -67,6 +83,13 @@ GPU_ENGINES = ("cuda:0", "webgpu:0", "openvino:gpu")
 CUDA's kernels are made by the GPU's own vendor. WebGPU runs on any vendor's, with the cache there,
 too. OpenVINO's cache stays on the host.
 """
+
+NPU_ENGINES = ("qnn:npu", "openvino:npu", "qnn:emulated")
+"""The engines of NPUs; the last one runs what an NPU's compiler makes on the CPU, slowly."""
+
+# Behind `#` their names may have shapes; of some, that the CPU may run what they cannot.
+_FIXABLE = (*CPU_ENGINES, *NPU_ENGINES)
+_HELPED, _PARTLY = ("qnn:npu", "qnn:emulated"), "partly"
 
 _SIMULATED = "simulated:"
 _SIMULATOR = ("edgespec.runtime.engines.simulated", "SimulatedEngine")
@@ -85,12 +108,28 @@ def engine(device: str) -> Engine:
             missing.
         InputError: if its machine is simulated and cannot be read.
     """
-    (module, name), arguments = _found(device)
+    made: Engine = _made(device, *_found(device))
+    return made
+
+
+def compiler(device: str) -> Compiler:
+    """What compiles stages ahead of time, for a device that need not be here.
+
+    Raises:
+        DeviceError: if its library is missing.
+        InputError: if nothing is known of the device.
+    """
+    soc = soc_of(device)
+    made: Compiler = _made(device, _ENGINES["qnn:emulated"], [NPU_SHAPES, False, soc])
+    return made
+
+
+def _made(device: str, where: tuple[str, str], arguments: list[Any]) -> Any:
+    module, name = where
     try:
-        made: Engine = getattr(import_module(module), name)(*arguments)
+        return getattr(import_module(module), name)(*arguments)
     except ImportError as error:
         raise DeviceError(f"device {device}: {error}: install it, or use another device") from error
-    return made
 
 
 def _found(device: str) -> tuple[tuple[str, str], list[Any]]:
@@ -101,13 +140,28 @@ def _found(device: str) -> tuple[tuple[str, str], list[Any]]:
     """
     if device.startswith(_SIMULATED):
         return _SIMULATOR, [device.removeprefix(_SIMULATED)]
+    device, *options = device.split("#")
     kind, _, number = device.partition(":")
+    if options and device not in _FIXABLE:
+        known = ", ".join(_FIXABLE)
+        raise DeviceError(f"device {device}: its shapes cannot be fixed: use one of {known}")
     if kind in _NUMBERED and re.fullmatch(r"\d*", number):
         return _NUMBERED[kind], [int(number or 0)]
     if device not in _ENGINES:
         known = ", ".join((*_ENGINES, *(f"{each}:0" for each in _NUMBERED)))
         raise DeviceError(f"device {device!r} is not known: use cpu, gpu, {known}")
-    return _ENGINES[device], []
+    return _ENGINES[device], _options(device, options)
+
+
+def _options(device: str, options: Sequence[str]) -> list[Any]:
+    """What stands behind a device's name: fixed shapes, and whether the CPU may help."""
+    partly = device in _HELPED and list(options[-1:]) == [_PARTLY]
+    fixed = options[:-1] if partly else options
+    if len(fixed) > 1:
+        raise InputError(f"device {device}: {len(fixed)} lists of shapes: give one, as 8/32x1024")
+    if not partly:
+        return [Shapes.parse(each) for each in fixed]
+    return [Shapes.parse(fixed[0]) if fixed else NPU_SHAPES, True]
 
 
 @cache

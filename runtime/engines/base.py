@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
+
+from edgespec.runtime.buckets import Shape, Shapes
 
 Array = npt.NDArray[Any]
 
@@ -34,6 +36,23 @@ class Result:
 
 
 @dataclass(frozen=True)
+class CompiledFile:
+    """A stage as a device runs it, so that nothing has to be compiled.
+
+    Attributes:
+        device: that it was compiled for, as `export --compile-for` has it.
+        shape: of its calls.
+        compiler: name and version of what compiled it.
+        graph: the file to load.
+    """
+
+    device: str
+    shape: Shape
+    compiler: str
+    graph: Path
+
+
+@dataclass(frozen=True)
 class StageFile:
     """One stage on disk and what its cache looks like.
 
@@ -51,6 +70,7 @@ class StageFile:
         kv_dtype: float32 or float16.
         block_size: quantized weights that share a scale; 0 where there are none.
         results: each output but `new_kv`.
+        compiled: the stage for some devices and shapes.
     """
 
     graph: Path
@@ -65,6 +85,7 @@ class StageFile:
     kv_dtype: str
     block_size: int
     results: tuple[Result, ...]
+    compiled: tuple[CompiledFile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,6 +228,24 @@ class Footprint:
     loading: int
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """Where the nodes of a compiled stage run.
+
+    Attributes:
+        here: kinds of the nodes on the device, each as often as there are.
+        elsewhere: nodes that are left to the CPU, as `name (kind)`.
+    """
+
+    here: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+
+    def elsewhere_in_short(self) -> str:
+        """The first of them, and how many more there are."""
+        more = f" and {len(self.elsewhere) - 3} more" if len(self.elsewhere) > 3 else ""
+        return ", ".join(self.elsewhere[:3]) + more
+
+
 class Engine(Protocol):
     """Compiles stages for one device."""
 
@@ -221,6 +260,14 @@ class Engine(Protocol):
     @property
     def version(self) -> str:
         """The library's version: measurements hold for one version only."""
+
+    @property
+    def shapes(self) -> Shapes:
+        """What the shapes of its calls are rounded up to."""
+
+    @property
+    def variant(self) -> str | None:
+        """The variant of a role that it takes, as a bundle names them; None: the role itself."""
 
     def compile(self, stage: StageFile, threads: int) -> Executable:
         """Load and prepare a stage.
@@ -244,8 +291,42 @@ class Engine(Protocol):
         """What a stage takes, known before it is loaded; never less for larger sizes."""
 
 
+@runtime_checkable
+class Assigning(Protocol):
+    """An engine that tells where a stage's nodes would run."""
+
+    def assignment(self, stage: StageFile) -> Assignment:
+        """Which of them run where, in the first of the shapes; compiles the stage.
+
+        Raises:
+            DeviceError: if the engine refuses it.
+        """
+
+
+class Compiler(Engine, Protocol):
+    """Compiles stages into files, for later loads on machines of one kind.
+
+    Attributes:
+        compiler: its name and version.
+    """
+
+    compiler: str
+
+    def precompile(self, stage: StageFile, shape: Shape, output: Path) -> None:
+        """Compile a stage for a shape into a file, and perhaps others beside it.
+
+        Raises:
+            DeviceError: if it cannot be compiled as a whole.
+        """
+
+
 Engines = tuple[Engine, ...]
 """What runs a role: an engine for each of its stages."""
+
+
+def row_count(feeds: Mapping[str, Array]) -> int:
+    """S, of the inputs of a call."""
+    return len(feeds["hidden" if "hidden" in feeds else "input_ids"])
 
 
 def joined(names: Iterable[str]) -> str:

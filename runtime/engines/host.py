@@ -15,6 +15,7 @@ from typing import cast
 import numpy as np
 import psutil
 
+from edgespec.runtime.buckets import ANY_SHAPES, Shapes
 from edgespec.runtime.engines.base import Array, CallSizes, StageFile, StageSizes
 
 MIB = 1 << 20
@@ -31,12 +32,21 @@ _CGROUPS = (
 
 
 class HostEngine:
-    """Where the engines on the CPU take their memory from."""
+    """What the engines on the CPU have in common: memory, and shapes that may be fixed.
 
+    Args:
+        shapes: of calls; fixed ones are part of the name.
+    """
+
+    name: str
     memory = "cpu"
+    variant: str | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Shapes = ANY_SHAPES) -> None:
         self.hardware = processor()
+        self.shapes = shapes
+        if shapes.capacities:
+            self.name = f"{self.name}#{shapes}"
         _return_freed_memory()
 
     def available_bytes(self) -> int:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import onnxruntime as ort
 
+from edgespec.runtime.buckets import ANY_SHAPES, Shape, Shapes
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
     CallSizes,
+    Executable,
     Footprint,
     StageFile,
     StageOutputs,
     StageSizes,
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
+from edgespec.runtime.engines.fixed import FixedExecutable
+from edgespec.runtime.engines.fixed_graph import open_fixed
 from edgespec.runtime.engines.host import (
     MIB,
     HostCache,
@@ -47,18 +52,15 @@ class OnnxRuntimeCpu(HostEngine):
     version: str = ort.__version__
     library_bytes = 8 * MIB
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Shapes = ANY_SHAPES) -> None:
         require_one_distribution()
-        super().__init__()
+        super().__init__(shapes)
 
-    def compile(self, stage: StageFile, threads: int) -> OnnxRuntimeExecutable:
+    def compile(self, stage: StageFile, threads: int) -> Executable:
         """See `Engine`."""
-        options = session_options(threads)
-        # Threads spin inside a call, where the next operator is microseconds away, and sleep
-        # between calls, where another session or engine wants the cores.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        session = open_session(stage.graph, options, ["CPUExecutionProvider"])
-        return OnnxRuntimeExecutable(session, stage)
+        if self.shapes.capacities:
+            return FixedExecutable(stage, self.shapes, partial(_compile, stage, threads))
+        return _compile(stage, threads)
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """See `Engine`.
@@ -115,6 +117,19 @@ class OnnxRuntimeExecutable:
             self._bindings[id(feeds)] = binding
         self._session.run_with_iobinding(binding.handle)
         return binding.outputs
+
+
+def _compile(stage: StageFile, threads: int, shape: Shape | None = None) -> OnnxRuntimeExecutable:
+    options = session_options(threads)
+    # Threads spin inside a call, where the next operator is microseconds away, and sleep
+    # between calls, where another session or engine wants the cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    providers = ["CPUExecutionProvider"]
+    if shape is None:
+        session = open_session(stage.graph, options, providers)
+    else:
+        session = open_fixed(stage, shape, options, providers)
+    return OnnxRuntimeExecutable(session, stage)
 
 
 class _Binding:

@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
+from edgespec.runtime.buckets import ANY_SHAPES
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
@@ -23,18 +24,17 @@ from edgespec.runtime.engines.base import (
 from edgespec.runtime.engines.device_cache import CacheGraphs, DeviceCache
 from edgespec.runtime.engines.host import MIB, activation_bytes, score_bytes
 from edgespec.runtime.engines.ort_session import (
+    assigned,
     bind_host_input,
     bind_host_output,
     first_line,
     name_of,
     new_kv_shape,
     open_session,
+    record_assignment,
     result_arrays,
     session_options,
 )
-
-# What ONNX Runtime may leave to the CPU: these read a tensor's shape, which is known there.
-_SHAPE_ONLY = frozenset({"Shape", "Size"})
 
 _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32", "tensor(float16)": "float16"}
 
@@ -59,6 +59,8 @@ class OnnxRuntimeGpu(ABC):
     provider: str
     kind: str
     number: int
+    shapes = ANY_SHAPES
+    variant: str | None = None
 
     def compile(self, stage: StageFile, threads: int) -> DeviceExecutable:
         """See `Engine`.
@@ -99,20 +101,13 @@ class OnnxRuntimeGpu(ABC):
         # The GPU computes: threads of the host would only take cores from those who need them.
         options = session_options(threads=1)
         options.log_severity_level = 4  # what fails is raised
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        record_assignment(options)
         session = open_session(graph, options, self.select(options))
-        elsewhere = [
-            f"{node.name or 'unnamed'} ({node.op_type})"
-            for part in session.get_provider_graph_assignment_info()
-            if part.ep_name != self.provider
-            for node in part.get_nodes()
-            if node.op_type not in _SHAPE_ONLY
-        ]
-        if elsewhere:
-            more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
+        found = assigned(session, self.provider)
+        if found.elsewhere:
             raise DeviceError(
-                f"{name_of(graph)}: {self.name} would leave {', '.join(elsewhere[:3])}{more} to "
-                "the CPU: use another device"
+                f"{name_of(graph)}: {self.name} would leave {found.elsewhere_in_short()} to the "
+                "CPU: use another device"
             )
         return session
 

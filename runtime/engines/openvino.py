@@ -13,15 +13,18 @@ import openvino as ov
 
 from edgespec.cachedir import cache_folder
 from edgespec.errors import DeviceError
+from edgespec.runtime.buckets import ANY_SHAPES, Shape, Shapes
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
     CallSizes,
+    Executable,
     Footprint,
     StageFile,
     StageOutputs,
     StageSizes,
 )
+from edgespec.runtime.engines.fixed import LENGTHS, FixedExecutable, input_shape
 from edgespec.runtime.engines.host import (
     MIB,
     HostCache,
@@ -51,7 +54,7 @@ class OpenVinoCpu(HostEngine):
     version: str = ov.__version__
     library_bytes = 22 * MIB
 
-    def compile(self, stage: StageFile, threads: int) -> OpenVinoExecutable:
+    def compile(self, stage: StageFile, threads: int) -> Executable:
         """See `Engine`."""
         config = {
             # bfloat16 is the default where the CPU has it, and is not what was exported.
@@ -62,7 +65,7 @@ class OpenVinoCpu(HostEngine):
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": str(threads),
         }
-        return compile_for("CPU", stage, config)
+        return compile_for("CPU", stage, config, self.shapes)
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """See `Engine`.
@@ -131,20 +134,52 @@ class OpenVinoExecutable:
         self._bound[name] = array
 
 
-def compile_for(device: str, stage: StageFile, config: dict[str, str]) -> OpenVinoExecutable:
+def compile_for(
+    device: str, stage: StageFile, config: dict[str, str], shapes: Shapes = ANY_SHAPES
+) -> Executable:
     """A stage for one of OpenVINO's plug-ins.
 
     Raises:
         DeviceError: if it refuses the stage.
     """
+    graph = _readable(stage)
+
+    def compiled(shape: Shape | None = None) -> OpenVinoExecutable:
+        return _compiled(device, stage, graph, config, shape)
+
+    return FixedExecutable(stage, shapes, compiled) if shapes.capacities else compiled()
+
+
+def _compiled(
+    device: str, stage: StageFile, graph: Path, config: dict[str, str], shape: Shape | None
+) -> OpenVinoExecutable:
+    core = ov.Core()
     try:
-        compiled = ov.Core().compile_model(str(_readable(stage)), device, config)
+        model = str(graph) if shape is None else _fixed(core.read_model(str(graph)), shape)
+        compiled = core.compile_model(model, device, config)
     except RuntimeError as error:
         raise DeviceError(
             f"{stage.graph}: OpenVINO {ov.__version__} refused it "
             f"({str(error).strip().splitlines()[-1]}): try another --device"
         ) from error
     return OpenVinoExecutable(compiled, stage)
+
+
+def _fixed(model: Any, shape: Shape) -> Any:
+    """A model that was read, with a shape that does not change any more."""
+    shapes = {}
+    for port in model.inputs:
+        name = port.any_name
+        if name == LENGTHS:
+            constant = ov.opset13.constant([shape.capacity, shape.rows], ov.Type.i64)
+            parameter = port.get_node()
+            port.replace(constant.output(0))
+            model.remove_parameter(parameter)
+            continue
+        width = [-1 if each.is_dynamic else each.get_length() for each in port.partial_shape]
+        shapes[name] = ov.PartialShape(input_shape(name, width, shape))
+    model.reshape(shapes)
+    return model
 
 
 def _readable(stage: StageFile) -> Path:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import openvino as ov
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.base import CallSizes, Footprint, StageFile, StageSizes
+from edgespec.runtime.buckets import ANY_SHAPES
+from edgespec.runtime.engines.base import CallSizes, Executable, Footprint, StageFile, StageSizes
 from edgespec.runtime.engines.host import (
     MIB,
     activation_bytes,
@@ -13,7 +14,7 @@ from edgespec.runtime.engines.host import (
     layer_cache_bytes,
     score_bytes,
 )
-from edgespec.runtime.engines.openvino import CONVERTER_BYTES, OpenVinoExecutable, compile_for
+from edgespec.runtime.engines.openvino import CONVERTER_BYTES, compile_for
 
 _DRIVER = (
     "install its driver (Debian, Ubuntu: apt-get install intel-opencl-icd), or use --device cpu"
@@ -33,6 +34,8 @@ class OpenVinoGpu:
     name = "openvino:gpu"
     version: str = ov.__version__
     library_bytes = 22 * MIB  # as on the CPU; not measured
+    shapes = ANY_SHAPES
+    variant: str | None = None
 
     def __init__(self) -> None:
         core = ov.Core()
@@ -51,7 +54,7 @@ class OpenVinoGpu:
         """See `Engine`. Of memory of its own all there is, since nothing tells what is free."""
         return available_bytes() if self._integrated else self._bytes
 
-    def compile(self, stage: StageFile, threads: int) -> OpenVinoExecutable:
+    def compile(self, stage: StageFile, threads: int) -> Executable:
         """See `Engine`."""
         # float16 is the default, and is not what was exported.
         config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}

@@ -10,7 +10,10 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.base import Array, StageFile
+from edgespec.runtime.engines.base import Array, Assignment, StageFile, row_count
+
+# What may be left to the CPU: these read a tensor's shape, which is known there.
+_SHAPE_ONLY = frozenset({"Shape", "Size"})
 
 
 def session_options(threads: int) -> Any:
@@ -24,8 +27,16 @@ def session_options(threads: int) -> Any:
     return options
 
 
-def open_session(graph: Path | bytes, options: Any, providers: Any = None) -> Any:
+def open_session(
+    graph: Path | bytes, options: Any, providers: Any = None, name: str | None = None
+) -> Any:
     """A session over an ONNX file, or one in memory.
+
+    Args:
+        graph: the file.
+        options: of the session.
+        providers: in the order in which they are asked to run nodes.
+        name: what messages call it; None: see `name_of`.
 
     Raises:
         DeviceError: if ONNX Runtime refuses it.
@@ -36,9 +47,31 @@ def open_session(graph: Path | bytes, options: Any, providers: Any = None) -> An
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as error:  # its exceptions share no base class but this
         raise DeviceError(
-            f"{name_of(graph)}: ONNX Runtime {ort.__version__} refused it ({first_line(error)}): "
-            "try another --device, or export it again"
+            f"{name or name_of(graph)}: ONNX Runtime {ort.__version__} refused it "
+            f"({first_line(error)}): try another --device, or export it again"
         ) from error
+
+
+def record_assignment(options: Any) -> None:
+    """Have a session with these options tell where its nodes run."""
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+
+
+def assigned(session: Any, provider: str) -> Assignment:
+    """Which nodes run with this execution provider; see `record_assignment`."""
+    parts = [
+        (part.ep_name, node)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    ]
+    return Assignment(
+        here=tuple(node.op_type for name, node in parts if name == provider),
+        elsewhere=tuple(
+            f"{node.name or 'unnamed'} ({node.op_type})"
+            for name, node in parts
+            if name != provider and node.op_type not in _SHAPE_ONLY
+        ),
+    )
 
 
 def name_of(graph: Path | bytes) -> str:
@@ -63,11 +96,6 @@ def new_kv_shape(stage: StageFile, feeds: Mapping[str, Array]) -> tuple[int, ...
     """[layers, 2, KV, S, hd]."""
     layers, pair, heads, width = stage.cache_shape
     return (layers, pair, heads, row_count(feeds), width)
-
-
-def row_count(feeds: Mapping[str, Array]) -> int:
-    """S."""
-    return len(feeds["hidden" if "hidden" in feeds else "input_ids"])
 
 
 def bind_host_input(binding: Any, name: str, array: Array) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgespec.errors import DeviceError
+from edgespec.runtime.buckets import ANY_SHAPES
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
@@ -45,6 +46,9 @@ class SimulatedEngine:
         DeviceError: if the machine has no such device.
         InputError: if the machine cannot be read.
     """
+
+    shapes = ANY_SHAPES
+    variant: str | None = None
 
     def __init__(self, place: str) -> None:
         self.device, _, reference = place.partition("@")

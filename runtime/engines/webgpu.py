@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +18,7 @@ from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import MIB, available_bytes
 from edgespec.runtime.engines.onnxruntime_gpu import OnnxRuntimeGpu
 from edgespec.runtime.engines.ort_session import session_options
+from edgespec.runtime.engines.silence import silenced
 from edgespec.runtime.engines.small_graphs import small_graph
 
 _PACKAGE = "onnxruntime-ep-webgpu"
@@ -157,24 +156,6 @@ def _device() -> Any:
     return max(found, key=lambda each: each.device.metadata.get("Discrete") == "1")
 
 
-@contextmanager
-def _silenced() -> Iterator[None]:
-    """Keep off stderr what the Vulkan loader writes there by itself."""
-    try:
-        stderr = os.dup(2)
-    except OSError:  # there is none
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nowhere)
-
-
 @cache
 def _require_adapter() -> None:
     """Try a session: without an adapter the library would end the process at the first tensor."""
@@ -184,7 +165,7 @@ def _require_adapter() -> None:
     options.log_severity_level = 4
     options.add_provider_for_devices([_device()], {})
     try:
-        with _silenced():
+        with silenced(2):  # what the Vulkan loader writes there by itself
             ort.InferenceSession(graph, options, enable_fallback=0)
     except Exception as error:  # its exceptions share no base class but this
         reason = str(error).strip().rpartition("false. ")[2]

@@ -1,0 +1,69 @@
+"""Stages whose shapes are fixed before they are compiled: what an NPU needs, and a CPU can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from edgespec.runtime.buckets import Shape, Shapes
+from edgespec.runtime.engines.base import (
+    Array,
+    Cache,
+    Executable,
+    StageFile,
+    StageOutputs,
+    row_count,
+)
+from edgespec.runtime.engines.host import HostCache
+
+LENGTHS = "lengths"
+"""The input that says how many rows are old and new, which fixed shapes make a constant."""
+
+
+class FixedExecutable:
+    """A stage compiled once for each of a few shapes, with its cache on the host.
+
+    Args:
+        stage: what is compiled.
+        shapes: fixed ones.
+        compile_shape: compiles the stage for one of them.
+
+    Raises:
+        DeviceError: if it cannot be compiled.
+    """
+
+    def __init__(
+        self, stage: StageFile, shapes: Shapes, compile_shape: Callable[[Shape], Executable]
+    ) -> None:
+        self._stage = stage
+        self._compiled = {shape: compile_shape(shape) for shape in shapes.all}
+        self._feeds: dict[Shape, tuple[Mapping[str, Array], dict[str, Array]]] = {}
+
+    def new_cache(self, capacity: int, most: int) -> HostCache:
+        """See `Executable`."""
+        return HostCache(self._stage, capacity, most)
+
+    def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
+        """See `Executable`."""
+        shape = Shape(row_count(feeds), cache.capacity)
+        known = self._feeds.get(shape)
+        if (
+            known is None or known[0] is not feeds
+        ):  # the same mapping again, so that it is bound once
+            rest = {name: array for name, array in feeds.items() if name != LENGTHS}
+            known = self._feeds[shape] = (feeds, rest)
+        return self._compiled[shape].run(known[1], cache)
+
+
+def input_shape(name: str, width: list[int], shape: Shape) -> list[int]:
+    """The dimensions of a stage's input.
+
+    Args:
+        name: of the input.
+        width: its dimensions, -1 for those that depend on `shape`.
+        shape: S and C.
+    """
+    rows, capacity = shape
+    if name == "attention_bias":
+        return [rows, capacity + rows]
+    size = capacity if name.startswith("past.") else rows
+    return [size if n < 0 else n for n in width]

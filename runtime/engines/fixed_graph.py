@@ -1,0 +1,53 @@
+"""ONNX files of fixed shape, made in memory from those of any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from edgespec.runtime.buckets import Shape
+from edgespec.runtime.engines.base import StageFile
+from edgespec.runtime.engines.fixed import LENGTHS
+from edgespec.runtime.engines.ort_session import open_session
+
+# Where the data lies that a graph in memory refers to.
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+def open_fixed(stage: StageFile, shape: Shape, options: Any, providers: Any = None) -> Any:
+    """A session of ONNX Runtime over a stage of fixed shape.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses it.
+    """
+    options.add_session_config_entry(_DATA_FOLDER, str(stage.graph.parent.absolute()))
+    name = f"{stage.graph} for {shape.rows} rows and a capacity of {shape.capacity}"
+    return open_session(fixed_graph(stage.graph, shape), options, providers, name)
+
+
+def fixed_graph(graph: Path, shape: Shape) -> bytes:
+    """A stage with numbers in place of symbolic dimensions; its weights stay where they are.
+
+    Args:
+        graph: the stage.
+        shape: S and C; R is S.
+    """
+    model = onnx.load(str(graph), load_external_data=False)
+    rows, capacity = shape
+    sizes = {"S": rows, "R": rows, "C": capacity, "C+S": capacity + rows}
+    inputs = model.graph.input
+    for tensor in (*inputs, *model.graph.output):
+        for dimension in tensor.type.tensor_type.shape.dim:
+            if dimension.dim_param:
+                dimension.dim_value = sizes[dimension.dim_param]
+    for number, tensor in enumerate(inputs):
+        if tensor.name == LENGTHS:
+            del inputs[number]
+            constant = numpy_helper.from_array(np.array([capacity, rows], np.int64), LENGTHS)
+            model.graph.initializer.append(constant)
+            break
+    return bytes(model.SerializeToString())

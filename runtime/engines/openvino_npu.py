@@ -1,0 +1,55 @@
+"""OpenVINO on Intel's NPUs."""
+
+from __future__ import annotations
+
+import openvino as ov
+
+from edgespec.bundle import NPU
+from edgespec.errors import DeviceError
+from edgespec.runtime.buckets import NPU_SHAPES, Shapes
+from edgespec.runtime.engines.base import CallSizes, Executable, Footprint, StageFile, StageSizes
+from edgespec.runtime.engines.host import MIB, available_bytes
+from edgespec.runtime.engines.npu import npu_footprint
+from edgespec.runtime.engines.openvino import compile_for
+
+_DRIVER = "install its driver (Linux: github.com/intel/linux-npu-driver), or use --device cpu"
+
+
+class OpenVinoNpu:
+    """The NPU plug-in, which compiles for fixed shapes; the cache stays on the host.
+
+    Args:
+        shapes: of calls.
+
+    Raises:
+        DeviceError: if there is no such NPU, or its driver is missing.
+    """
+
+    name = "openvino:npu"
+    version: str = ov.__version__
+    library_bytes = 22 * MIB  # as on the CPU; not measured
+    memory = "cpu"
+    variant: str | None = NPU
+
+    def __init__(self, shapes: Shapes = NPU_SHAPES) -> None:
+        try:
+            self.hardware = str(ov.Core().get_property("NPU", "FULL_DEVICE_NAME"))
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise DeviceError(
+                f"device {self.name}: no Intel NPU can be used ({reason}): {_DRIVER}"
+            ) from error
+        self.shapes = shapes
+        self.name += "" if shapes == NPU_SHAPES else f"#{shapes}"
+
+    def available_bytes(self) -> int:
+        """See `Engine`."""
+        return available_bytes()
+
+    def compile(self, stage: StageFile, threads: int) -> Executable:
+        """See `Engine`."""
+        return compile_for("NPU", stage, {"PERFORMANCE_HINT": "LATENCY"}, self.shapes)
+
+    def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
+        """See `Engine`."""
+        return npu_footprint(stage, self.shapes)

@@ -1,0 +1,88 @@
+"""A role's stages as engines get them: the bundle's own, or those of a variant that suits them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import PurePosixPath
+
+from edgespec.bundle import Bundle, Compiled, Precision, Stage
+from edgespec.errors import DeviceError
+from edgespec.runtime.buckets import Shape
+from edgespec.runtime.engines import CompiledFile, Engine, Result, StageFile
+
+_log = logging.getLogger(__name__)
+
+
+def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageFile:
+    """A stage for an engine.
+
+    Args:
+        bundle: where it is.
+        name: of the role.
+        number: of the stage.
+        engine: that will compile it.
+
+    Raises:
+        DeviceError: if the bundle has none that suits the engine.
+    """
+    role = bundle.manifest.roles[name]
+    stage, precision, compiled = _suited(bundle, name, number, engine)
+    return StageFile(
+        graph=bundle.path / stage.graph,
+        data=bundle.path / stage.data,
+        # Without the files' hashes a digest does not tell one model from another.
+        key=f"{bundle.digest}-{PurePosixPath(stage.graph).stem}" if bundle.manifest.files else None,
+        role=name,
+        layers=role.layers,
+        start=stage.start,
+        stop=stage.stop,
+        first_layer=stage.cached.start,
+        cache_shape=(len(stage.cached), 2, role.kv_heads, role.head_dim),
+        kv_dtype={"fp16": "float16", "fp32": "float32"}[precision.kv],
+        block_size=precision.block_size,
+        results=tuple(
+            Result(output.name, output.dtype, output.shape[0], tuple(map(int, output.shape[1:])))
+            for output in stage.results
+        ),
+        compiled=tuple(
+            CompiledFile(
+                each.device,
+                Shape(each.rows, each.capacity),
+                each.compiler,
+                bundle.path / each.graph,
+            )
+            for each in compiled
+            if each.stage == number and _is_of(each, bundle, stage)
+        ),
+    )
+
+
+def _suited(
+    bundle: Bundle, name: str, number: int, engine: Engine
+) -> tuple[Stage, Precision, tuple[Compiled, ...]]:
+    """A stage that the engine takes, how its numbers are stored, and what is compiled of it."""
+    role = bundle.manifest.roles[name]
+    if engine.variant is None:
+        return role.stages[number], role.precision, ()
+    for variant in bundle.manifest.variants:
+        if (variant.role, variant.name) == (name, engine.variant):
+            return variant.stages[number], variant.precision, variant.compiled
+    if role.precision.block_size:  # only quantized weights need other operators than ONNX's own
+        raise DeviceError(
+            f"{engine.name} cannot run the {name} of {bundle.path}: it has "
+            f"{role.precision.weights} weights and no variant for the {engine.variant}: export it "
+            "again with --npu-precision fp16"
+        )
+    return role.stages[number], role.precision, ()
+
+
+def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:
+    """Whether it was compiled from the stage as it is; one that was not is of no use."""
+    files = bundle.manifest.files
+    if compiled.source == tuple(files[each].sha256 for each in (stage.graph, stage.data)):
+        return True
+    _log.warning(
+        "%s: %s was compiled from another %s: compiling anew",
+        bundle.path, compiled.graph, stage.graph,
+    )  # fmt: skip
+    return False

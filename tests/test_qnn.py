@@ -1,0 +1,209 @@
+"""A small stage by Qualcomm's compiler for their NPU, and what it makes, emulated."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from commandline import fails
+from onnx import TensorProto, helper
+from pairs import SHORT_PROMPT
+from parity import distance, load, made, tree_rows
+
+from edgespec import LLM
+from edgespec import bundle as bundles
+from edgespec.bundle import TARGET
+from edgespec.errors import DeviceError
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.precompiling import precompile
+from edgespec.runtime.buckets import Shapes
+from edgespec.runtime.engines import engine
+from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.stage_files import stage_file
+
+CPU = "onnxruntime:cpu"
+SHAPES = "8x64"
+EMULATED = f"qnn:emulated#{SHAPES}"
+
+
+@pytest.fixture(scope="module")
+def emulated():
+    try:
+        return engine(EMULATED)
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def exported(emulated, tmp_path_factory):
+    """Two layers of random weights, in fp32 and for NPUs."""
+    folder = tmp_path_factory.mktemp("qnn")
+    made(folder / "checkpoint", "llama")
+    options = ExportOptions("fp32", npu_precision="fp16")
+    export_bundle(folder / "checkpoint", folder / "bundle", folder / "checkpoint", options)
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def compiled(exported, tmp_path_factory):
+    """The same, compiled ahead of time."""
+    path = shutil.copytree(exported, tmp_path_factory.mktemp("compiled") / "bundle")
+    precompile(path, "qnn:x-elite", Shapes.parse(SHAPES))
+    return path
+
+
+@pytest.fixture(scope="module")
+def logits(exported):
+    """As the emulated NPU computes them from what it compiles itself."""
+    return _logits(load(bundles.load(exported), EMULATED))
+
+
+def _logits(runner):
+    runner.prefill(range(1, 20))
+    found = [runner.verify(tree_rows())["logits"][:7].copy()]
+    runner.commit([0, 2, 6])
+    return np.vstack([*found, runner.prefill([7, 8])["logits"]])
+
+
+def test_it_computes_what_the_cpu_does(exported, logits):
+    wanted = _logits(load(bundles.load(exported), CPU))
+    assert distance(logits, wanted) < 1e-2
+    assert logits.argmax(-1).tolist() == wanted.argmax(-1).tolist()
+
+
+def test_nothing_is_left_to_the_cpu(cli, exported):
+    facts = cli("inspect", exported, "--device", EMULATED, "--json")
+    assert facts.code == 0
+    [stage] = json.loads(facts.out)["assignment"]
+    assert stage["stage"] == "target-npu.onnx"
+    assert stage["elsewhere"] == []
+    assert sum(stage["here"].values()) > 30
+    shown = cli("inspect", exported, "--device", EMULATED).out
+    assert "left to the CPU" in shown
+
+
+def test_the_text_is_that_of_plain_decoding(exported, caplog):
+    options = {"device": EMULATED, "draft_device": CPU, "threads": 1}
+    with caplog.at_level(logging.WARNING, "edgespec"):
+        plain = LLM(exported, draft="none", **options)
+    assert "slow" in plain._loaded[TARGET].engines[0].hardware
+    wanted = plain.generate(SHORT_PROMPT, max_new_tokens=12)
+    found = LLM(exported, draft="lookup", **options).generate(SHORT_PROMPT, max_new_tokens=12)
+    assert found.tokens == wanted.tokens
+    assert found.engine == EMULATED
+
+
+# What cannot run there
+
+
+@pytest.fixture
+def with_determinant(tmp_path, exported):
+    """A stage with a node that no NPU computes."""
+    matrix = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["S", 8])
+    square = helper.make_tensor_value_info("next_hidden", TensorProto.FLOAT, ["S", 8])
+    nodes = [
+        helper.make_node("Det", ["hidden"], ["number"], name="the_determinant"),
+        helper.make_node("Mul", ["hidden", "number"], ["next_hidden"], name="the_product"),
+    ]
+    graph = helper.make_graph(nodes, "graph", [matrix], [square])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    path = tmp_path / "stage.onnx"
+    path.write_bytes(model.SerializeToString())
+    stage = stage_file(bundles.load(exported), TARGET, 0, engine(EMULATED))
+    return replace(stage, graph=path, cache_shape=(0, 2, 1, 24))
+
+
+def test_nodes_that_would_run_on_the_cpu_are_refused_and_named(emulated, with_determinant):
+    with pytest.raises(DeviceError, match=r"would leave the_determinant \(Det\).* to the CPU"):
+        emulated.compile(with_determinant, 1)
+    assert any("Det" in node for node in emulated.assignment(with_determinant).elsewhere)
+
+
+def test_they_may_run_there_where_that_is_allowed(with_determinant):
+    device = engine(f"{EMULATED}#partly")
+    assert device.name == f"{EMULATED}#partly"
+    device.compile(with_determinant, 1)
+
+
+# What is compiled ahead of time
+
+
+def test_it_is_loaded_as_it_is_and_gives_the_same(compiled, logits, monkeypatch):
+    from edgespec.runtime.engines import qnn
+
+    monkeypatch.setattr(qnn, "open_fixed", None)
+    assert np.array_equal(_logits(load(bundles.load(compiled), EMULATED)), logits)
+
+
+def test_a_bundle_with_it_is_as_good_as_before_elsewhere(compiled, exported):
+    assert np.array_equal(
+        _logits(load(bundles.load(compiled), CPU)), _logits(load(bundles.load(exported), CPU))
+    )
+
+
+def test_it_is_replaced_and_not_gathered(compiled, tmp_path):
+    path = shutil.copytree(compiled, tmp_path / "bundle")
+    names = {file.name for file in path.iterdir()}
+    precompile(path, "qnn:x-elite", Shapes.parse(SHAPES))
+    assert len({file.name for file in path.iterdir()}) == len(names)
+    [variant] = bundles.load(path).manifest.variants
+    assert [each.device for each in variant.compiled] == ["qnn:x-elite"]
+    bundles.load(path).verify()
+
+
+@pytest.mark.parametrize("fault", ["stale", "wrong"])
+def test_what_is_of_no_use_is_compiled_anew_with_a_notice(compiled, logits, fault, caplog):
+    opened = bundles.load(compiled)
+    [variant] = opened.manifest.variants
+    [old] = variant.compiled
+    graph = {"stale": old.graph, "wrong": "tokenizer.json"}[fault]
+    compiler = {"stale": "onnxruntime-qnn 1.0", "wrong": old.compiler}[fault]
+    new = replace(variant, compiled=(replace(old, graph=graph, compiler=compiler),))
+    opened = replace(opened, manifest=replace(opened.manifest, variants=(new,)))
+    with caplog.at_level(logging.WARNING, "edgespec"):
+        model = Model.load(opened, TARGET, engine(EMULATED), 1)
+    assert np.array_equal(_logits(Runner(model)), logits)
+    [notice] = [each.getMessage() for each in caplog.records if "of no use" in each.getMessage()]
+    assert notice.endswith("compiling anew")
+    assert {"stale": "compiled by onnxruntime-qnn 1.0", "wrong": "refused it"}[fault] in notice
+
+
+def test_export_compiles_for_a_soc_by_name(cli, exported, tmp_path):
+    words = ["--compile-for", "qnn:x-elite", "--compile-shapes", SHAPES]
+    source = exported.parent / "checkpoint"
+    found = cli("export", source, "-o", tmp_path / "bundle", *words)
+    assert found.code == 0
+    assert "compiled for qnn:x-elite: " in found.out
+    opened = bundles.load(tmp_path / "bundle")
+    [variant] = opened.manifest.variants
+    [each] = variant.compiled
+    assert (each.device, each.stage, each.rows, each.capacity) == ("qnn:x-elite", 0, 8, 64)
+    assert (variant.precision.weights, opened.target.precision.weights) == ("fp16", "int4")
+    assert "qnn:x-elite 8x64" in cli("inspect", tmp_path / "bundle").out
+
+
+# What is missing
+
+
+def test_an_npu_that_is_not_here(emulated, cli):
+    try:
+        engine("qnn:npu")
+    except DeviceError:
+        fails(cli("run", "x", "--device", "qnn:npu"), "qnn:npu: no NPU of Qualcomm's was found")
+    else:
+        pytest.skip("there is one")
+
+
+def test_nothing_but_json_is_printed(exported, start):
+    """Whatever the emulator would like to say."""
+    process = start(
+        "run", exported, "def", "-n", "2", "--json", "--draft", "none", "--device", EMULATED
+    )
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err.decode()
+    assert json.loads(out)["engine"] == EMULATED
+    assert "slow" in err.decode()
