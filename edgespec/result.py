@@ -42,6 +42,7 @@ class GenerationResult:
             None if nothing was planned.
         measured_tokens_per_second: of the same rounds, what came.
         engine: where the target ran.
+        draft_engine: where the draft model was ready to; None: there was none.
         peak_rss_mb: the process's largest resident memory so far, MiB, file-backed pages included.
         engine_ms: of the time after the first token, how much passed inside the engines.
         reused: tokens of the prompt that an earlier text had left in the caches.
@@ -69,6 +70,7 @@ class GenerationResult:
     predicted_tokens_per_second: float | None
     measured_tokens_per_second: float | None
     engine: str
+    draft_engine: str | None
     peak_rss_mb: float
     engine_ms: float
     reused: int

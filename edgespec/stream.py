@@ -15,7 +15,7 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.bundle import TARGET
+from edgespec.bundle import DRAFT, TARGET
 from edgespec.environment import peak_rss_mb
 from edgespec.errors import InputError
 from edgespec.result import Clock, GenerationResult
@@ -185,6 +185,7 @@ class TextStream:
             draft=drafter.name,
             draft_memory=job.draft_memory,
             engine=target.model.device,
+            draft_engine=runners[DRAFT].model.device if DRAFT in runners else None,
             peak_rss_mb=peak_rss_mb(),
             reused=reused,
             logprobs=tuple(logprobs[: len(text.tokens)]),

@@ -297,3 +297,9 @@ def test_an_output_that_knows_only_ascii_gets_question_marks(start, bundle):
     assert b" tokens/s" in err
     assert b"?" in out
     assert out.isascii()
+
+
+def test_a_draft_model_elsewhere_is_named(cli):
+    options = ["--device=onnxruntime:cpu", "--draft-device=openvino:cpu", "--threads=1"]
+    err = cli("run", PROMPT, "-n", "4", "--draft=model", *options).err
+    assert err.endswith(", engine: onnxruntime:cpu, draft model: openvino:cpu\n")

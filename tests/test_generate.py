@@ -94,6 +94,7 @@ def test_greedy_text_is_transformers_own_for_every_draft(pairs, reference, name,
             assert result.finish_reason == "length"
             assert result.draft == draft
             assert result.engine == engine
+            assert result.draft_engine == (engine if draft in ("model", "auto") else None)
             assert adds_up(result)
             assert nodes or not result.drafted
             accepted += result.accepted

@@ -117,6 +117,8 @@ def _facts(result: GenerationResult, sampled: bool) -> str:
         f"draft: {result.draft}{_shares(result)}",
         f"engine: {result.engine}",
     ]
+    if result.draft_engine not in (None, result.engine):
+        facts.append(f"draft model: {result.draft_engine}")
     if result.simulated is not None:
         facts.insert(0, f"simulated on {result.simulated}")
     return ", ".join(facts + [f"seed: {result.seed}"] * sampled)
