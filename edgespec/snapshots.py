@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from safetensors.numpy import save_file
 
 from edgespec.errors import InputError
 from edgespec.runtime.engines import Array
+from edgespec.runtime.files import replaced
 from edgespec.runtime.slots import Slot, Slots
 
 VERSION = "1"
@@ -38,18 +37,10 @@ def save(path: Path, digest: str, slot: Slot) -> None:
             tensors[f"{role}.{stage}"] = rows
     metadata = {"kind": _KIND, "version": VERSION, "bundle": digest}
     try:
-        # Whatever happens before the file is moved into place, the folder is removed.
-        with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=path.parent) as folder:
-            partial = Path(folder) / "session"
+        with replaced(path) as partial:
             save_file(tensors, partial, metadata)
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-            partial.replace(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"{path} cannot be written ({error}): name a file in a folder that exists and can be "
-            "written to"
-        ) from error
+    except SafetensorError as error:
+        raise InputError(f"{path} cannot be written ({error}): name another file") from error
 
 
 def restore(path: Path, digest: str, slots: Slots, slot: Slot) -> None:

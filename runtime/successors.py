@@ -8,9 +8,7 @@ Recycling, 2024, there keyed by one token. Two tokens say more, one is what is l
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import InputError
+from edgespec.runtime.files import replaced
 
 WIDTH = 8
 """Successors kept of each key."""
@@ -120,20 +119,8 @@ class Successors:
         entries[:, 2:] = self._rows[order]
         content = b"%s %d %s\n" % (_KIND, VERSION, fingerprint.encode()) + entries.tobytes()
         content += hashlib.sha256(content).digest()
-        try:
-            # Whatever happens before the file is moved into place, the folder is removed.
-            with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=path.parent) as folder:
-                partial = Path(folder) / "memory"
-                with partial.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                partial.replace(path)
-        except OSError as error:
-            raise InputError(
-                f"{path} cannot be written ({error.strerror}): name a file in a folder that exists "
-                "and can be written to"
-            ) from error
+        with replaced(path) as partial:
+            partial.write_bytes(content)
 
     @classmethod
     def load(

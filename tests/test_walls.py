@@ -123,7 +123,7 @@ def test_a_part_imports_only_what_lies_below_it(wall):
 
 ARITHMETIC = (
     "tree", "verify", "noise", "truncation", "sampling", "ranking", "automaton", "successors",
-    "proposal", "calibration", "buckets", "cost", "planner", "outlook",
+    "proposal", "calibration", "buckets", "files", "cost", "planner", "outlook",
 )  # fmt: skip
 
 
