@@ -7,17 +7,33 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
+from checkpoints import make_checkpoint, write_tokenizer
 from openai import OpenAI
 
 from edgespec import LLM
+from edgespec.export import ExportOptions, export_bundle
 from edgespec.server.desk import Desk
 from edgespec.server.endpoint import Served
 from edgespec.server.running import Server, listen
 
 MODEL = "tiny"
+PROMPT = "def fibonacci(n):\n"
+PLACE = {"device": "onnxruntime:cpu", "threads": 1}
+
+_TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 _PATIENCE = 60  # seconds
+
+
+def make_bundle(folder: Path) -> Path:
+    """Random weights in fp32, with a chat template; texts end where their lengths do."""
+    make_checkpoint(folder / "checkpoint", "llama", eos_token_id=None)
+    write_tokenizer(folder / "checkpoint", 331)
+    (folder / "checkpoint" / "chat_template.jinja").write_text(_TEMPLATE)
+    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
+    return folder / "bundle"
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,11 @@ class Running:
     server: Server
     desk: Desk
     thread: threading.Thread
+
+    @property
+    def port(self) -> int:
+        """At which it listens."""
+        return int(self.url.rpartition(":")[2])
 
     def client(self, **options) -> OpenAI:
         """OpenAI's own, which does not try again by itself."""

@@ -9,40 +9,24 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from checkpoints import make_checkpoint, write_tokenizer
-from servers import MODEL, serving
+from servers import MODEL, PLACE, PROMPT, serving
 
 from edgespec import LLM
-from edgespec.cli import main
 
-TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-PROMPT = "def fibonacci(n):\n"
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}
 SAMPLED = {"model": MODEL, "temperature": 1.3, "seed": 7, "max_tokens": 24}
-PLACE = {"device": "onnxruntime:cpu", "threads": 1}
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-    make_checkpoint(folder / "checkpoint", "llama", eos_token_id=None)
-    write_tokenizer(folder / "checkpoint", 331)
-    (folder / "checkpoint" / "chat_template.jinja").write_text(TEMPLATE)
-    arguments = ["export", folder / "checkpoint", "-o", folder / "bundle", "--precision", "fp32"]
-    assert main([str(each) for each in arguments]) == 0
-    return folder / "bundle"
-
-
-@pytest.fixture(scope="module")
-def plain(bundle):
+def plain(served_bundle):
     """What is right."""
-    return LLM(bundle, draft="none", **PLACE)
+    return LLM(served_bundle, draft="none", **PLACE)
 
 
 @pytest.fixture(scope="module")
-def llm(bundle):
-    return LLM(bundle, draft="lookup", prefix_reuse=True, sessions=3, **PLACE)
+def llm(served_bundle):
+    return LLM(served_bundle, draft="lookup", prefix_reuse=True, sessions=3, **PLACE)
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +240,8 @@ BAD_BODIES = {
     "text for a number": ({"prompt": "a", "temperature": "1"}, "temperature is '1'"),
     "text for a switch": ({"prompt": "a", "stream": "yes"}, "stream is 'yes'"),
     "no tokens": ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0"),
-    "two texts": ({"prompt": "a", "n": 2}, "n is 2: Input should be 1"),
+    "two texts": ({"prompt": "a", "n": 2}, "n is 2: Input should be less"),
+    "no whole number": ({"prompt": "a", "n": True}, "n is True"),
     "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
     "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
     "seed": ({"prompt": "a", "seed": 1 << 64}, "seed is 18446744073709551616"),

@@ -12,7 +12,7 @@ from edgespec.server.requests import ChatRequest, CompletionRequest
 Json = dict[str, Any]
 
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
-_EVENTS: Json = {"text/event-stream": {"schema": {"type": "string"}}}
+_EVENTS: Json = {"text/event-stream": {}}
 _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
 _STRING_OR_NULL: Json = {"type": ["string", "null"]}
 _ERROR: Json = {

@@ -20,6 +20,7 @@ _SHOWN = 40  # characters of what is wrong
 _TRIED = re.compile(r"str$|constrained-|list\[")
 
 Count = Annotated[int, Field(ge=1)]
+One = Annotated[int, Field(ge=1, le=1)]  # a literal would also be true
 Nothing = Annotated[float, Field(ge=0, le=0)]
 Stop = Annotated[str, Field(min_length=1)]
 
@@ -64,11 +65,11 @@ class TextRequest(_Body, ABC):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     max_tokens: Count | None = None
     speculative: Speculative | None = None
     user: str | None = None
-    n: Literal[1] | None = None
+    n: One | None = None
     frequency_penalty: Nothing | None = None
     presence_penalty: Nothing | None = None
 
@@ -127,8 +128,7 @@ class CompletionRequest(TextRequest):
 
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[int], Field(min_length=1)]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    best_of: Literal[1] | None = None
-    echo: Literal[False] | None = None
+    best_of: One | None = None
 
     @property
     def tokens(self) -> int:  # noqa: D102 - of the base class
