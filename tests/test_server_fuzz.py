@@ -35,7 +35,7 @@ def test_whatever_is_sent_is_answered_or_refused_as_the_document_says(case, runn
 def test_the_document_has_all_routes(running):
     found = httpx.get(f"{running.url}/openapi.json").json()
     assert sorted(found["paths"]) == [
-        "/health", "/metrics", "/openapi.json", "/v1/chat/completions", "/v1/completions",
+        "/", "/health", "/metrics", "/openapi.json", "/v1/chat/completions", "/v1/completions",
         "/v1/models",
     ]  # fmt: skip
     for path, methods in found["paths"].items():

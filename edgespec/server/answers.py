@@ -73,7 +73,10 @@ class Answer(ABC):
 
     def part(self, part: Part) -> Json:
         """The chunk of a part."""
-        return self._object(self._chunk, self._part_choice(part.text, part.logprobs))
+        choice = self._part_choice(part.text, part.logprobs)
+        if not part.rounds:
+            return self._object(self._chunk, choice)
+        return self._object(self._chunk, choice, edgespec=self._rounds(part))
 
     def closing(self, result: GenerationResult, told: int, usage: bool) -> list[Json]:
         """Chunks after the last part.
@@ -88,6 +91,14 @@ class Answer(ABC):
         if usage:
             chunks.append({**self._object(self._chunk), "usage": _usage(result)})
         return chunks
+
+    def _rounds(self, part: Part) -> Json:
+        """How the part came about; `drafted` is how many of its first characters were."""
+        drafted = 0
+        if any(each.accepted for each in part.rounds):  # what ends a round never is
+            drafted = max(len(part.text) - len(self._texts[part.rounds[-1].tokens[-1]]), 0)
+        tokens = sum(len(each.tokens) for each in part.rounds)
+        return {"rounds": len(part.rounds), "tokens": tokens, "drafted": drafted}
 
     def _object(self, kind: str, *choices: Json, **further: Json) -> Json:
         return {**self._facts, "object": kind, "choices": list(choices), **further}

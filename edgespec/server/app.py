@@ -20,12 +20,13 @@ from edgespec.server.answers import ChatAnswer, CompletionAnswer
 from edgespec.server.endpoint import Served, TextEndpoint
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
 from edgespec.server.openapi import document
+from edgespec.server.page import page
 from edgespec.server.refusals import RequestError, fault
 from edgespec.server.requests import ChatRequest, CompletionRequest
 
 _log = logging.getLogger(__name__)
 
-_OPEN = ("/health", "/openapi.json")  # to everybody
+_OPEN = ("/", "/health", "/openapi.json")  # to everybody
 _PHRASES = {
     404: "there is nothing here: /openapi.json lists what there is",
     405: "this route has another method: /openapi.json lists them",
@@ -40,11 +41,12 @@ def application(served: Served, api_key: str | None, hosts: Iterable[str] | None
         api_key: which clients must have; None: nobody needs one.
         hosts: what they may call this machine; None: anything.
     """
-    began, metrics = int(time.time()), served.desk.metrics
+    began, metrics, llm = int(time.time()), served.desk.metrics, served.desk.llm
 
     async def models(_request: Request) -> Response:
         model = {"id": served.model, "object": "model", "created": began, "owned_by": "edgespec"}
-        return JSONResponse({"object": "list", "data": [model]})
+        facts = {"chat": llm.tokenizer.has_chat_template, "draft": llm.draft}
+        return JSONResponse({"object": "list", "data": [{**model, "edgespec": facts}]})
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -66,6 +68,7 @@ def application(served: Served, api_key: str | None, hosts: Iterable[str] | None
     )
     return Starlette(
         routes=[
+            Route("/", page),
             Route("/v1/models", models),
             Route("/health", health),
             Route("/metrics", numbers),
@@ -102,7 +105,7 @@ class _Gate:
             await _refused(refusal, self._metrics)(scope, receive, send)
 
     def _refusal(self, request: Request) -> RequestError | None:
-        host = request.headers.get("host", "")
+        host = request.headers.get("host", "").lower()
         if self._hosts is not None and _without_port(host) not in self._hosts:
             return RequestError(
                 403, "the server answers to localhost alone: ask it there, or start it with --host",

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from edgespec.llm import LLM
+from edgespec.runtime.generate import Round
 from edgespec.runtime.logprobs import TokenLogprobs
 from edgespec.server.metrics import Metrics
 from edgespec.server.queue import Queue
@@ -24,10 +25,12 @@ class Part:
     Attributes:
         text: not empty.
         logprobs: of the tokens that have come since the last part, where they were asked for.
+        rounds: since the last part; of the prompt's own there is none.
     """
 
     text: str
     logprobs: tuple[TokenLogprobs, ...]
+    rounds: tuple[Round, ...]
 
 
 Show = Callable[[Part], Awaitable[None]]
@@ -88,13 +91,14 @@ class Desk:
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[Part | None]()
 
         def read() -> GenerationResult:
-            known = 0
+            told = made = 0
             try:
                 with closing(stream):
                     for piece in stream:
-                        new = tuple(stream.logprobs[known:])
-                        known += len(new)
-                        loop.call_soon_threadsafe(parts.put_nowait, Part(piece, new))
+                        logprobs, rounds = stream.logprobs[told:], stream.rounds[made:]
+                        told, made = told + len(logprobs), made + len(rounds)
+                        part = Part(piece, tuple(logprobs), tuple(rounds))
+                        loop.call_soon_threadsafe(parts.put_nowait, part)
                 self.metrics.finished(stream.result, waited)
                 return stream.result
             finally:

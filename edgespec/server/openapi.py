@@ -14,6 +14,7 @@ Json = dict[str, Any]
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
 _EVENTS: Json = {"text/event-stream": {}}
 _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
+_PAGE: Json = {"text/html": {"schema": {"type": "string"}}}
 _STRING_OR_NULL: Json = {"type": ["string", "null"]}
 _ERROR: Json = {
     "type": "object",
@@ -66,6 +67,7 @@ def document(needs_key: bool) -> Json:
             "/v1/models": _reads("the model that is served", _OBJECT, needs_key),
             "/v1/completions": _makes("a text that goes on from a prompt", "CompletionRequest"),
             "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
+            "/": _reads("a page to chat on", _PAGE, False),
             "/metrics": _reads("numbers for Prometheus", _PLAIN, needs_key),
             "/health": _reads("whether the server is there", _OBJECT, False),
             "/openapi.json": _reads("this document", _OBJECT, False),
