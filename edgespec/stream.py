@@ -77,10 +77,14 @@ class TextStream:
 
     `cancel` may be called from another thread or a signal handler: the text then ends after the
     round that is under way.
+
+    Attributes:
+        logprobs: of the tokens so far, where they were asked for.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self.logprobs: list[TokenLogprobs] = []
         self._cancelled = threading.Event()
         self._result: GenerationResult | None = None
         self._clock = Clock()
@@ -165,14 +169,14 @@ class TextStream:
                 limits=job.limits, budget=job.budget, logprobs=job.logprobs,
                 guide=job.guide,
             )  # fmt: skip
-        logprobs: list[TokenLogprobs] = []
         while not (text.stopped or self._cancelled.is_set()):
-            with job.turns:
-                step = clock.round(rounds, models)
+            with job.turns:  # for which it may have waited long
+                step = None if self._cancelled.is_set() else clock.round(rounds, models)
             if step is None:
                 break
-            logprobs += step.logprobs
-            if piece := text.push(step.tokens):
+            piece = text.push(step.tokens)
+            self.logprobs += step.logprobs[: len(text.tokens) - len(self.logprobs)]
+            if piece:
                 yield piece
         if piece := text.flush():
             yield piece
@@ -188,7 +192,7 @@ class TextStream:
             draft_engine=runners[DRAFT].model.device if DRAFT in runners else None,
             peak_rss_mb=peak_rss_mb(),
             reused=reused,
-            logprobs=tuple(logprobs[: len(text.tokens)]),
+            logprobs=tuple(self.logprobs),
             simulated=job.simulated,
             **clock.facts(len(text.tokens)),
         )

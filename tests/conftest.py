@@ -54,6 +54,14 @@ def pairs(tmp_path_factory):
     return Pairs(tmp_path_factory.mktemp("pairs"))
 
 
+@pytest.fixture(scope="session")
+def served_bundle(tmp_path_factory):
+    """For servers: random weights in fp32, with a chat template."""
+    from servers import make_bundle
+
+    return make_bundle(tmp_path_factory.mktemp("served"))
+
+
 @pytest.fixture
 def cli(capsys, monkeypatch):
     """Run the CLI in this process: exit code, stdout, stderr."""

@@ -19,6 +19,7 @@ from edgespec.errors import EdgespecError, InputError
 COMMANDS = {
     "run": "complete a prompt with a bundle",
     "chat": "talk to a model in the terminal",
+    "serve": "answer programs that speak OpenAI's API, on this machine",
     "export": "make a bundle from a checkpoint",
     "inspect": "show what a bundle holds",
     "profile": "measure what calls of a bundle's models cost on this machine",

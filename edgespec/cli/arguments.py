@@ -89,8 +89,8 @@ def add_text_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_draft_options(group: argparse._ArgumentGroup) -> None:
-    """Declare how drafts are made."""
+def add_draft_source(group: argparse._ArgumentGroup) -> None:
+    """Declare who drafts: what is settled when a bundle is loaded."""
     group.add_argument(
         "--draft", choices=DRAFTS, default=LOAD_DEFAULTS["draft"],
         help="draft source; auto: in every round what promises most (default: %(default)s)",
@@ -100,6 +100,11 @@ def add_draft_options(group: argparse._ArgumentGroup) -> None:
         "--draft-memory", metavar="FILE",
         help="start from what recycling learned before, if FILE exists, and save it there",
     )  # fmt: skip
+
+
+def add_draft_options(group: argparse._ArgumentGroup) -> None:
+    """Declare how drafts are made."""
+    add_draft_source(group)
     add_option(
         group, "num_assistant_tokens",
         f"tokens of a draft at most (default: {FIXED_DRAFT_TOKENS}; where it is planned, with "

@@ -1,4 +1,4 @@
-"""Ctrl-C while a text is made."""
+"""Ctrl-C while a text is made or a server runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgespec.stream import TextStream
+
+
+@contextmanager
+def endings_unheard() -> Iterator[None]:
+    """For a server that heeds SIGINT and SIGTERM itself and repeats them when it has ended."""
+    heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in heard:
+        signal.signal(number, lambda _number, _frame: None)
+    try:
+        yield
+    finally:
+        for number, handler in heard.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

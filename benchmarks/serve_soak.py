@@ -1,0 +1,243 @@
+"""Many clients of one server for a while, who often go before their answer is there.
+
+    python benchmarks/serve_soak.py [BUNDLE] [--minutes 10]
+
+Plain decoding makes greedy texts first, each up to its first close call, where rounding could
+decide. Then `edgespec serve` runs in a process of its own, and clients ask for these texts, half of
+them as streams, and close some of their connections at random times. Every text that arrives must
+be the one that was asked for (`wrong`), none may be missing (`lost`), a text whose client has gone
+(`cut`) may make one more round (`late` if more), nothing may be left at the end, and the server's
+memory, anonymous and shared, must not grow: the mean of the last quarter of the time against that
+of the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import httpx
+from common import add_threads, count, exit_code, memory, print_result, print_table
+
+from edgespec import LLM
+from edgespec.environment import MIB
+from edgespec.models.embedded import BUNDLE
+from edgespec.prompts import PYTHON
+
+_CLEAR = 0.3  # nats between the two likeliest tokens: many times what rounding does
+_TOKENS = 96
+_LEAST_TOKENS = 8
+_VARIANTS = 10  # of each prompt
+_CANCELLED = 0.3  # of the requests
+_GONE_WITHIN = 1.0  # seconds
+_MOST_GROWTH = 0.02
+_PATIENCE = 300  # seconds that an answer may take
+_SETTLE = 10  # seconds that the server has to end what nobody waits for
+
+
+@dataclass(frozen=True)
+class Known:
+    """A prompt, and the text that must come."""
+
+    prompt: str
+    tokens: int
+    text: str
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    seconds = arguments.seconds or 60 * arguments.minutes
+    known = _known(arguments)
+    with _served(arguments) as (process, url):
+        sizes, outcomes = asyncio.run(_soak(process.pid, url, known, arguments, seconds))
+        numbers = asyncio.run(_settled(url))
+    cancels = numbers["edgespec_rounds_after_cancel_count"]
+    late = cancels - numbers['edgespec_rounds_after_cancel_bucket{le="1.0"}']
+    quarter = max(len(sizes) // 4, 1)
+    before, after = mean(sizes[quarter : 2 * quarter]) / MIB, mean(sizes[-quarter:]) / MIB
+    facts = {
+        "right": outcomes["right"],
+        "wrong": outcomes["wrong"],
+        "lost": outcomes["lost"],
+        "went": outcomes["went"],
+        "cut": int(cancels),
+        "late": int(late),
+        "left": int(numbers["edgespec_texts_running"] + numbers["edgespec_texts_waiting"]),
+        "exit": process.returncode,
+        "MiB": round(before, 1),
+        "MiB later": round(after, 1),
+        "growth": round(after / before - 1, 4),
+    }
+    print_table(list(facts), [list(facts.values())])
+    sound = facts["growth"] <= _MOST_GROWTH and not any(
+        facts[name] for name in ("wrong", "lost", "late", "left", "exit")
+    )
+    values = {
+        "seconds": seconds,
+        "clients": arguments.clients,
+        "parallel": arguments.parallel,
+        "threads": arguments.threads,
+        "texts": len(known),
+        "tokens": sum(each.tokens for each in known),
+        **facts,
+        "ttft_s": _mean(numbers, "time_to_first_token_seconds"),
+        "tpot_s": _mean(numbers, "time_per_output_token_seconds"),
+        "sound": sound,
+    }
+    print_result("serve_soak", values)
+    if not sound:
+        sys.exit(1)
+
+
+def _known(arguments: argparse.Namespace) -> list[Known]:
+    """What plain decoding says, as far as it is clear; no text twice."""
+    known: dict[str, Known] = {}
+    with LLM(
+        arguments.bundle, draft="none", device=arguments.device, threads=arguments.threads
+    ) as llm:
+        for prompt in (f"# {part}\n{prompt}" for prompt in PYTHON for part in range(_VARIANTS)):
+            made = llm.generate(prompt, max_new_tokens=_TOKENS, logprobs=2)
+            clear = takewhile(lambda each: each.top[0][1] - each.top[1][1] > _CLEAR, made.logprobs)
+            tokens = len(list(clear))
+            if tokens >= _LEAST_TOKENS:
+                text = llm.generate(prompt, max_new_tokens=tokens).text
+                known[text] = Known(prompt, tokens, text)
+    return list(known.values())
+
+
+@contextmanager
+def _served(arguments: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The server's process and address; it is ended by a signal."""
+    command = [
+        sys.executable, "-m", "edgespec", "serve", str(arguments.bundle), "--port=0",
+        f"--parallel={arguments.parallel}", f"--queue={arguments.clients}",
+        f"--device={arguments.device}", f"--draft-device={arguments.device}",
+        f"--threads={arguments.threads}",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if found := re.search(rb"is served on (http://\S+):", line):
+                    yield process, found[1].decode()
+                    break
+                sys.stderr.buffer.write(line)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+async def _soak(
+    pid: int, url: str, known: list[Known], arguments: argparse.Namespace, seconds: float
+) -> tuple[list[int], Counter[str]]:
+    """What the server's memory was, second by second, and what became of the requests."""
+    end = time.monotonic() + seconds
+    outcomes: Counter[str] = Counter()
+    sizes = []
+    async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE) as client:
+        tasks = [
+            asyncio.create_task(_client(client, known, random.Random(number), end, outcomes))
+            for number in range(arguments.clients)
+        ]
+        while time.monotonic() < end:
+            sizes.append(memory(pid))
+            await asyncio.sleep(1)
+        await asyncio.gather(*tasks)
+    return sizes, outcomes
+
+
+async def _client(
+    client: httpx.AsyncClient,
+    known: list[Known],
+    rng: random.Random,
+    end: float,
+    outcomes: Counter[str],
+) -> None:
+    """One request after the other."""
+    while time.monotonic() < end:
+        asked = rng.choice(known)
+        patience = rng.uniform(0, _GONE_WITHIN) if rng.random() < _CANCELLED else None
+        try:
+            async with asyncio.timeout(patience):
+                text = await _ask(client, asked, stream=rng.random() < 0.5)
+        except TimeoutError:
+            outcomes["went"] += 1
+        except (httpx.HTTPError, KeyError, ValueError) as error:
+            print(f"lost: {error!r}", file=sys.stderr)
+            outcomes["lost"] += 1
+        else:
+            outcomes["right" if text == asked.text else "wrong"] += 1
+
+
+async def _ask(client: httpx.AsyncClient, asked: Known, stream: bool) -> str:
+    body = {
+        "prompt": asked.prompt, "max_tokens": asked.tokens, "temperature": 0, "stream": stream,
+    }  # fmt: skip
+    if not stream:
+        given = await client.post("/v1/completions", json=body)
+        return _text(given.raise_for_status().json())
+    text, last = "", ""
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            last = line.removeprefix("data: ") or last
+            if line and last != "[DONE]":
+                text += _text(json.loads(last))
+    if last != "[DONE]":
+        raise ValueError(f"a stream ended with {last}")
+    return text
+
+
+def _text(answer: dict[str, Any]) -> str:
+    text: str = answer["choices"][0]["text"]
+    return text
+
+
+async def _settled(url: str) -> dict[str, float]:
+    """The server's numbers, when it has nothing to do any more or should have nothing."""
+    end = time.monotonic() + _SETTLE
+    async with httpx.AsyncClient(base_url=url) as client:
+        while True:
+            lines = (await client.get("/metrics")).text.splitlines()
+            pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+            numbers = {name: float(value) for name, value in pairs}
+            left = numbers["edgespec_texts_running"] + numbers["edgespec_texts_waiting"]
+            if not left or time.monotonic() > end:
+                return numbers
+            await asyncio.sleep(0.1)
+
+
+def _mean(numbers: dict[str, float], name: str) -> float:
+    total, times = (numbers[f"edgespec_{name}_{part}"] for part in ("sum", "count"))
+    return round(total / times, 4) if times else 0.0
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Many clients of one server, some of whom go.")
+    parser.add_argument("bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE")
+    parser.add_argument("--minutes", type=count, default=10, help="default 10")
+    parser.add_argument("--seconds", type=count, help="instead of minutes")
+    parser.add_argument("--clients", type=count, default=16, help="default 16")
+    parser.add_argument("--parallel", type=count, default=4, help="texts at once (default 4)")
+    parser.add_argument("--device", default="onnxruntime:cpu", help="a full name")
+    add_threads(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

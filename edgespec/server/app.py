@@ -1,0 +1,150 @@
+"""The application: routes, who may use them, and how refusals are told."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from collections.abc import Iterable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from edgespec.errors import EdgespecError, InputError
+from edgespec.server.answers import ChatAnswer, CompletionAnswer
+from edgespec.server.endpoint import Served, TextEndpoint
+from edgespec.server.metrics import CONTENT_TYPE, Metrics
+from edgespec.server.openapi import document
+from edgespec.server.page import page
+from edgespec.server.refusals import RequestError, fault
+from edgespec.server.requests import ChatRequest, CompletionRequest
+
+_log = logging.getLogger(__name__)
+
+_OPEN = ("/", "/health", "/openapi.json")  # to everybody
+_PHRASES = {
+    404: "there is nothing here: /openapi.json lists what there is",
+    405: "this route has another method: /openapi.json lists them",
+}
+
+
+def application(served: Served, api_key: str | None, hosts: Iterable[str] | None) -> Starlette:
+    """The server as an ASGI application.
+
+    Args:
+        served: the model and its queue.
+        api_key: which clients must have; None: nobody needs one.
+        hosts: what they may call this machine; None: anything.
+    """
+    began, metrics, llm = int(time.time()), served.desk.metrics, served.desk.llm
+
+    async def models(_request: Request) -> Response:
+        model = {"id": served.model, "object": "model", "created": began, "owned_by": "edgespec"}
+        facts = {"chat": llm.tokenizer.has_chat_template, "draft": llm.draft}
+        return JSONResponse({"object": "list", "data": [{**model, "edgespec": facts}]})
+
+    async def health(_request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def numbers(_request: Request) -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    described = document(api_key is not None)
+
+    async def openapi(_request: Request) -> Response:
+        return JSONResponse(described)
+
+    def refuse(_request: Request, error: Exception) -> Response:
+        return _refused(error, metrics)
+
+    texts = (
+        ("/v1/completions", TextEndpoint(served, CompletionRequest, CompletionAnswer)),
+        ("/v1/chat/completions", TextEndpoint(served, ChatRequest, ChatAnswer)),
+    )
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/v1/models", models),
+            Route("/health", health),
+            Route("/metrics", numbers),
+            Route("/openapi.json", openapi),
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in texts),
+        ],
+        middleware=[Middleware(_Gate, api_key=api_key, hosts=hosts, metrics=metrics)],
+        exception_handlers=dict.fromkeys(
+            (RequestError, EdgespecError, HTTPException, Exception), refuse
+        ),
+    )
+
+
+class _Gate:
+    """Lets requests through that come under a known name and with the key.
+
+    A page of another site may have its own name stand for this machine, so that a browser lets it
+    read answers; the name in the request gives it away.
+    """
+
+    def __init__(
+        self, app: ASGIApp, api_key: str | None, hosts: Iterable[str] | None, metrics: Metrics
+    ) -> None:
+        self._app = app
+        self._key = None if api_key is None else api_key.encode()
+        self._hosts = None if hosts is None else frozenset(hosts)
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(Request(scope)) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await _refused(refusal, self._metrics)(scope, receive, send)
+
+    def _refusal(self, request: Request) -> RequestError | None:
+        host = request.headers.get("host", "").lower()
+        if self._hosts is not None and _without_port(host) not in self._hosts:
+            return RequestError(
+                403, "the server answers to localhost alone: ask it there, or start it with --host",
+                "unknown_host",
+            )  # fmt: skip
+        if self._key is None or request.url.path in _OPEN:
+            return None
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        # Headers are bytes, which Starlette reads as Latin-1.
+        if scheme.lower() == "bearer" and hmac.compare_digest(key.encode("latin-1"), self._key):
+            return None
+        return RequestError(
+            401, "the API key is missing or wrong: send it as Authorization: Bearer KEY",
+            "invalid_api_key",
+        )  # fmt: skip
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
+
+
+def _refused(error: Exception, metrics: Metrics) -> Response:
+    """The answer for what went wrong."""
+    headers: dict[str, str] = {}
+    if isinstance(error, RequestError):
+        refusal = error
+    elif isinstance(error, InputError):
+        refusal = RequestError(400, str(error), "invalid_value")
+    elif isinstance(error, HTTPException):
+        refusal = RequestError(error.status_code, _PHRASES.get(error.status_code, error.detail))
+        headers.update(error.headers or {})
+    else:
+        if isinstance(error, EdgespecError):  # others are logged by who runs the application
+            _log.error("%s", error)
+        refusal = fault()
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if refusal.status in (429, 503):
+        headers["retry-after"] = "1"
+    metrics.refused(refusal.status)
+    return JSONResponse(refusal.body, refusal.status, headers)

@@ -1,0 +1,105 @@
+"""The OpenAPI document, whose requests are the classes that check them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+import edgespec
+from edgespec.server.requests import ChatRequest, CompletionRequest
+
+Json = dict[str, Any]
+
+_OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
+_EVENTS: Json = {"text/event-stream": {}}
+_PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
+_PAGE: Json = {"text/html": {"schema": {"type": "string"}}}
+_STRING_OR_NULL: Json = {"type": ["string", "null"]}
+_ERROR: Json = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": _STRING_OR_NULL,
+                "code": _STRING_OR_NULL,
+            },
+        }
+    },
+}
+_REFUSALS = {
+    "400": "the body is not what is asked for",
+    "404": "there is no such model",
+    "413": "the body is too long",
+    "415": "the body is not JSON",
+    "429": "too many texts are waiting",
+    "500": "the server has failed",
+    "503": "the server is shutting down",
+}
+
+
+def document(needs_key: bool) -> Json:
+    """Of all routes.
+
+    Args:
+        needs_key: whether clients must have an API key.
+    """
+    _, schemas = models_json_schema(
+        [(CompletionRequest, "validation"), (ChatRequest, "validation")],
+        ref_template="#/components/schemas/{model}",
+    )
+    components: Json = {"schemas": {**schemas["$defs"], "Error": _ERROR}}
+    security: list[Json] = []
+    if needs_key:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        security = [{"key": []}]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "edgespec", "version": edgespec.__version__},
+        "components": components,
+        "security": security,
+        "paths": {
+            "/v1/models": _reads("the model that is served", _OBJECT, needs_key),
+            "/v1/completions": _makes("a text that goes on from a prompt", "CompletionRequest"),
+            "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
+            "/": _reads("a page to chat on", _PAGE, False),
+            "/metrics": _reads("numbers for Prometheus", _PLAIN, needs_key),
+            "/health": _reads("whether the server is there", _OBJECT, False),
+            "/openapi.json": _reads("this document", _OBJECT, False),
+        },
+    }
+
+
+def _reads(summary: str, content: Json, needs_key: bool) -> Json:
+    responses = {"200": {"description": summary, "content": content}}
+    if needs_key:
+        responses["401"] = _refusal("the API key is missing or wrong")
+    security: Json = {} if needs_key else {"security": []}
+    return {"get": {"summary": summary, "responses": responses, **security}}
+
+
+def _makes(summary: str, schema: str) -> Json:
+    reference = {"$ref": f"#/components/schemas/{schema}"}
+    responses = {"200": {"description": summary, "content": {**_OBJECT, **_EVENTS}}}
+    refusals = {"401": "the API key is missing or wrong", **_REFUSALS}
+    responses |= {status: _refusal(text) for status, text in refusals.items()}
+    return {
+        "post": {
+            "summary": summary,
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": reference}},
+            },
+            "responses": responses,
+        }
+    }
+
+
+def _refusal(text: str) -> Json:
+    schema = {"schema": {"$ref": "#/components/schemas/Error"}}
+    return {"description": text, "content": {"application/json": schema}}

@@ -1,0 +1,280 @@
+"""The bodies that clients send: their fields, what they may hold, and what is made of them."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+
+from edgespec.llm import LLM
+from edgespec.options import MAX_DRAFT_TOKENS
+from edgespec.server.refusals import RequestError
+from edgespec.stream import TextStream
+
+# What a completion has where nothing is said, in OpenAI's API.
+_COMPLETION_TOKENS = 16
+_SAMPLING = ("seed", "top_p", "top_k", "min_p", "repetition_penalty")
+_SHOWN = 40  # characters of what is wrong
+_TRIED = re.compile(r"str$|constrained-|list\[")
+
+Count = Annotated[int, Field(ge=1)]
+One = Annotated[int, Field(ge=1, le=1)]  # a literal would also be true
+Nothing = Annotated[float, Field(ge=0, le=0)]
+Stop = Annotated[str, Field(min_length=1)]
+
+
+class _Body(BaseModel):
+    """JSON as it is: no text for a number, no field that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(_Body):
+    """Of a streamed answer."""
+
+    include_usage: bool | None = None
+
+
+class JsonSchema(_Body):
+    """A schema, as OpenAI wraps it. It always holds, so that `strict` changes nothing."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool | None = None
+
+
+class ResponseFormat(_Body):
+    """What the answer is written in."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @property
+    def structure(self) -> dict[str, Any]:
+        """As an option of a text.
+
+        Raises:
+            RequestError: if there is a schema where none is asked for, or the other way round.
+        """
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise RequestError(
+                400, f"response_format.type is {_shown(self.type)}: give json_schema with "
+                "'json_schema' and with nothing else", param="response_format",
+            )  # fmt: skip
+        if self.json_schema is not None:
+            return {"json_schema": self.json_schema.schema_}
+        return {"json_schema": {"type": "object"}} if self.type == "json_object" else {}
+
+
+class Speculative(_Body):
+    """How this text is drafted, which never changes it."""
+
+    draft: str | None = None
+    num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
+
+
+class TextRequest(_Body, ABC):
+    """What both kinds of texts have.
+
+    What would change the text and is not implemented may have the value that changes nothing.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    max_tokens: Count | None = None
+    speculative: Speculative | None = None
+    user: str | None = None
+    n: One | None = None
+    frequency_penalty: Nothing | None = None
+    presence_penalty: Nothing | None = None
+    response_format: ResponseFormat | None = None
+    regex: str | None = None
+    grammar: str | None = None
+
+    def begin(self, llm: LLM) -> TextStream:
+        """The text, not begun.
+
+        Raises:
+            InputError: if the model cannot take the prompt, or an option is out of its range.
+            RequestError: if a draft is wanted that was not loaded.
+        """
+        said = {
+            name: value
+            for name in (*_SAMPLING, "regex", "grammar")
+            if (value := getattr(self, name)) is not None
+        }
+        structure = {} if self.response_format is None else self.response_format.structure
+        most = self.tokens
+        return llm.stream(
+            self.prompt_for(llm),
+            temperature=1.0 if self.temperature is None else self.temperature,
+            stop=() if self.stop is None else self.stop,
+            max_new_tokens=llm.context_length if most is None else min(most, llm.context_length),
+            logprobs=self.likeliest,
+            num_assistant_tokens=self._draft_tokens(llm),
+            **said,
+            **structure,
+        )
+
+    @property
+    @abstractmethod
+    def tokens(self) -> int | None:
+        """To make at most; None: as many as the context holds."""
+
+    @property
+    @abstractmethod
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens to report with each; None: no log-probability."""
+
+    @abstractmethod
+    def prompt_for(self, llm: LLM) -> str | list[int]:
+        """What the model goes on from."""
+
+    def _draft_tokens(self, llm: LLM) -> int | None:
+        """Nodes of a draft tree at most; None: as many as the model was loaded for."""
+        if self.speculative is None:
+            return None
+        draft = self.speculative.draft
+        if draft not in (None, "none", llm.draft):
+            raise RequestError(
+                400, f"speculative.draft is {_shown(draft)} and the server was started with "
+                f"--draft {llm.draft}: give {llm.draft!r} or 'none'", param="speculative",
+            )  # fmt: skip
+        return 0 if draft == "none" else self.speculative.num_draft_tokens
+
+
+class CompletionRequest(TextRequest):
+    """`POST /v1/completions`."""
+
+    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[int], Field(min_length=1)]
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    best_of: One | None = None
+
+    @property
+    def tokens(self) -> int:  # noqa: D102 - of the base class
+        return _COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def likeliest(self) -> int | None:  # noqa: D102
+        return self.logprobs
+
+    def prompt_for(self, llm: LLM) -> str | list[int]:  # noqa: D102
+        return self.prompt
+
+
+class TextContent(_Body):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Body):
+    """One of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextContent]
+    name: str | None = None
+
+    @property
+    def plain(self) -> dict[str, str]:
+        """As chat templates have it; `developer` is OpenAI's newer word for `system`."""
+        text = self.content
+        if not isinstance(text, str):
+            text = "".join(part.text for part in text)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class ChatRequest(TextRequest):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def tokens(self) -> int | None:  # noqa: D102
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def likeliest(self) -> int | None:  # noqa: D102
+        if not self.logprobs:
+            return None
+        return self.top_logprobs or 0
+
+    def prompt_for(self, llm: LLM) -> list[int]:  # noqa: D102
+        return llm.chat_tokens([message.plain for message in self.messages])
+
+
+Body = TypeVar("Body", bound=TextRequest)
+
+
+async def read(request: Request, kind: type[Body], limit: int) -> Body:
+    """What a client has sent.
+
+    Args:
+        request: whose body is read.
+        kind: what it should be.
+        limit: bytes that it may have.
+
+    Raises:
+        ClientDisconnect: if the client goes meanwhile.
+        RequestError: if it is something else.
+    """
+    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    # A page of another site can post anything else here without asking the browser first.
+    if content != "application/json":
+        raise RequestError(
+            415, f"the content type is {_shown(content)}: send application/json", "not_json"
+        )
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            raise RequestError(
+                413, f"the body has more than {limit} bytes: shorten it", "too_large"
+            )
+    try:
+        return kind.model_validate_json(bytes(body))
+    except ValidationError as error:
+        raise _refusal(error) from error
+
+
+def _refusal(error: ValidationError) -> RequestError:
+    """What is wrong with the field that is wrong most deeply."""
+    found = error.errors(include_url=False, include_context=False)
+    deepest = max(found, key=lambda each: len(each["loc"]))
+    if deepest["type"] == "json_invalid":
+        return RequestError(400, f"the body is no JSON in UTF-8: {deepest['msg']}", "invalid_json")
+    name = _name(deepest["loc"])[:_SHOWN]
+    if deepest["type"] == "extra_forbidden":
+        return RequestError(400, f"{name} is not known here: leave it out", "unknown", name)
+    if deepest["type"] == "missing":
+        return RequestError(400, f"{name} is missing: give it", "missing", name)
+    wanted = [each["msg"] for each in found if _name(each["loc"])[:_SHOWN] == name]
+    where = name or "the body"
+    message = f"{where} is {_shown(deepest['input'])}: {' or '.join(dict.fromkeys(wanted))}"
+    return RequestError(400, message, "invalid_value", name or None)
+
+
+def _name(place: tuple[int | str, ...]) -> str:
+    """Of a field; where it may be one thing or another, its place also says which was tried."""
+    return ".".join(part for part in map(str, place) if not _TRIED.match(part))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,33 @@
+"""Files that are replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgespec.errors import InputError
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Where to write what is to become `path`, and does when the context ends without an error.
+
+    Raises:
+        InputError: if it cannot be written; a file that was there stays as it was.
+    """
+    try:
+        # Whatever happens before the file is moved into place, the folder is removed.
+        with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=path.parent) as folder:
+            partial = Path(folder) / "partial"
+            yield partial
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror or error}): name a file in a folder that "
+            "exists and can be written to"
+        ) from error

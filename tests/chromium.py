@@ -1,0 +1,89 @@
+"""A headless Chromium, driven over a pipe by its own protocol, so that no driver is needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+PROGRAM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+_PATIENCE = 60  # seconds
+
+
+class Page:
+    """One page of a browser; a context manager.
+
+    Args:
+        folder: for the browser's profile.
+        url: of the page.
+    """
+
+    def __init__(self, folder: Path, url: str) -> None:
+        reads, self._commands = os.pipe()
+        self._answers, writes = os.pipe()
+        browser = (
+            f'exec "{PROGRAM}" --headless --no-sandbox --disable-gpu --remote-debugging-pipe '
+            f'--disable-background-networking --window-size=900,700 --user-data-dir="{folder}" '
+            f"3<&{reads} 4>&{writes}"
+        )
+        self._process = subprocess.Popen(
+            ["bash", "-c", browser], pass_fds=(reads, writes), stderr=subprocess.DEVNULL
+        )
+        os.close(reads)
+        os.close(writes)
+        self._rest, self._number, self._session = b"", 0, None
+        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
+        attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        self._ask("Page.navigate", url=url)
+        self.until("document.readyState === 'complete'")
+
+    def __enter__(self) -> Page:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._commands)
+        os.close(self._answers)
+        self._process.kill()
+        self._process.wait()
+
+    def run(self, script: str) -> Any:
+        """The value of an expression of JavaScript."""
+        found = self._ask("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def until(self, condition: str) -> None:
+        """Wait until an expression is true."""
+        end = time.monotonic() + _PATIENCE
+        while not self.run(condition):
+            assert time.monotonic() < end, f"{condition} is not so"
+            time.sleep(0.02)
+
+    def picture(self, path: Path) -> None:
+        """Save what is seen as a PNG."""
+        path.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
+
+    def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        while True:
+            while b"\0" not in self._rest:
+                data = os.read(self._answers, 1 << 16)
+                assert data, "the browser has ended"
+                self._rest += data
+            line, _, self._rest = self._rest.partition(b"\0")
+            answer = json.loads(line)
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return answer["result"]

@@ -1,0 +1,92 @@
+"""Servers for tests: on a thread, at a port of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from checkpoints import make_checkpoint, write_tokenizer
+from openai import OpenAI
+
+from edgespec import LLM
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.server.desk import Desk
+from edgespec.server.endpoint import Served
+from edgespec.server.running import Server, listen
+
+MODEL = "tiny"
+PROMPT = "def fibonacci(n):\n"
+PLACE = {"device": "onnxruntime:cpu", "threads": 1}
+
+_TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+_PATIENCE = 60  # seconds
+
+
+def make_bundle(folder: Path) -> Path:
+    """Random weights in fp32, with a chat template; texts end where their lengths do."""
+    make_checkpoint(folder / "checkpoint", "llama", eos_token_id=None)
+    write_tokenizer(folder / "checkpoint", 331)
+    (folder / "checkpoint" / "chat_template.jinja").write_text(_TEMPLATE)
+    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
+    return folder / "bundle"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers at `url`."""
+
+    url: str
+    server: Server
+    desk: Desk
+    thread: threading.Thread
+
+    @property
+    def port(self) -> int:
+        """At which it listens."""
+        return int(self.url.rpartition(":")[2])
+
+    def client(self, **options) -> OpenAI:
+        """OpenAI's own, which does not try again by itself."""
+        key = options.pop("api_key", "none")
+        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
+
+    def metrics(self) -> dict[str, float]:
+        """By name and labels."""
+        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+
+@contextmanager
+def serving(
+    llm: LLM, *, parallel: int = 1, limit: int = 8, api_key: str | None = None,
+    host: str = "127.0.0.1",
+) -> Iterator[Running]:  # fmt: skip
+    """A server of a model."""
+    ready = threading.Event()
+    with listen(host, 0) as sock:
+        desk = Desk(llm, parallel, limit)
+        server = Server(Served(desk, MODEL, 10_000), api_key, sock, ready.set)
+        thread = threading.Thread(target=server.serve_here)
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        thread.start()
+        try:
+            assert ready.wait(_PATIENCE)
+            yield Running(url, server, desk, thread)
+        finally:
+            server.should_exit = True
+            thread.join(_PATIENCE)
+            assert not thread.is_alive()
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait for something that is about to be."""
+    end = time.monotonic() + _PATIENCE
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)

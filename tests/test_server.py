@@ -1,0 +1,360 @@
+"""The server, as OpenAI's own client sees it."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from servers import MODEL, PLACE, PROMPT, serving
+
+from edgespec import LLM
+
+MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}
+SAMPLED = {"model": MODEL, "temperature": 1.3, "seed": 7, "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def plain(served_bundle):
+    """What is right."""
+    return LLM(served_bundle, draft="none", **PLACE)
+
+
+@pytest.fixture(scope="module")
+def llm(served_bundle):
+    return LLM(served_bundle, draft="lookup", prefix_reuse=True, sessions=3, **PLACE)
+
+
+@pytest.fixture(scope="module")
+def running(llm):
+    with serving(llm, parallel=3, limit=32) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(running):
+    return running.client()
+
+
+@pytest.fixture(scope="module")
+def post(running):
+    """Send bytes or JSON as they are."""
+
+    def send(body, path="/v1/completions", **headers):
+        content = {"content": body} if isinstance(body, bytes) else {"json": body}
+        headers = {"content-type": "application/json", **headers}
+        return httpx.post(running.url + path, headers=headers, **content)
+
+    return send
+
+
+def test_it_says_what_it_has(client, running):
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert httpx.get(f"{running.url}/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("fields", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_completion_is_the_models_own(client, plain, fields):
+    given = client.completions.create(prompt=PROMPT, **fields)
+    expected = plain.generate(
+        PROMPT, max_new_tokens=24, temperature=fields["temperature"], seed=fields.get("seed")
+    )
+    assert given.choices[0].text == expected.text
+    assert (given.model, given.object, given.choices[0].finish_reason) == (
+        MODEL, "text_completion", "length",
+    )  # fmt: skip
+    usage, prompt = given.usage, len(plain.tokenizer.encode(PROMPT))
+    assert (usage.prompt_tokens, usage.completion_tokens) == (prompt, 24)
+    assert usage.total_tokens == prompt + 24
+    assert given.edgespec["seed"] == fields.get("seed", given.edgespec["seed"])
+
+
+@pytest.mark.parametrize("fields", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_a_stream_is_the_same_text(client, fields):
+    whole = client.completions.create(prompt=PROMPT, **fields)
+    chunks = list(
+        client.completions.create(
+            prompt=PROMPT, stream=True, stream_options={"include_usage": True}, **fields
+        )
+    )
+    *parts, last, usage = chunks
+    assert len(parts) > 3
+    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
+    assert {part.choices[0].finish_reason for part in parts} == {None}
+    assert last.choices[0].finish_reason == "length"
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert usage.choices == []
+    assert usage.usage.total_tokens == whole.usage.total_tokens
+
+
+def test_an_answer_in_a_conversation(client, plain):
+    given = client.chat.completions.create(messages=MESSAGES, **GREEDY)
+    expected = plain.chat(MESSAGES, max_new_tokens=24).text
+    assert given.choices[0].message.content == expected
+    assert given.choices[0].message.role == "assistant"
+    chunks = list(client.chat.completions.create(messages=MESSAGES, stream=True, **GREEDY))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content for chunk in chunks) == expected
+    assert chunks[-1].choices[0].finish_reason == "length"
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+
+
+def test_messages_in_parts_and_by_developers(client, plain):
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}]
+    given = client.chat.completions.create(
+        messages=messages, response_format={"type": "text"}, n=1, user="me",
+        model=MODEL, temperature=0, max_completion_tokens=9,
+    )  # fmt: skip
+    assert given.choices[0].message.content == plain.chat(MESSAGES, max_new_tokens=9).text
+
+
+def test_an_answer_may_fill_the_context(client, plain):
+    long = plain.tokenizer.decode(plain.tokenizer.encode(PROMPT * 60)[:490])
+    messages = [{"role": "user", "content": long}]
+    given = client.chat.completions.create(model=MODEL, messages=messages)
+    assert given.choices[0].finish_reason == "length"
+    assert given.usage.total_tokens == plain.context_length
+
+
+def test_a_prompt_of_tokens(client, plain):
+    tokens = plain.tokenizer.encode(PROMPT)
+    given = client.completions.create(prompt=tokens, **GREEDY)
+    assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
+
+
+def test_the_text_ends_before_a_stop_string(client, plain):
+    text = plain.generate(PROMPT, max_new_tokens=24).text
+    given = client.completions.create(prompt=PROMPT, stop=["not there", text[9:12]], **GREEDY)
+    assert given.choices[0].text == text[: text.index(text[9:12])]
+    assert given.choices[0].finish_reason == "stop"
+
+
+def test_what_is_left_out_is_as_in_openais_api(client):
+    one, other = (client.completions.create(model=MODEL, prompt=PROMPT) for _ in range(2))
+    assert one.usage.completion_tokens == 16
+    assert one.choices[0].text != other.choices[0].text  # at temperature 1
+
+
+# Log-probabilities
+
+
+def test_logprobs_of_a_conversation(client, plain):
+    asked = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 3, **GREEDY}
+    given = client.chat.completions.create(**asked).choices[0].logprobs.content
+    chunks = client.chat.completions.create(stream=True, **asked)
+    streamed = [each for chunk in chunks if (told := chunk.choices[0].logprobs) is not None
+                for each in told.content]  # fmt: skip
+    expected = plain.chat(MESSAGES, max_new_tokens=24, logprobs=3)
+    assert "".join(each.token for each in given) == expected.text
+    assert [each.token for each in streamed] == [each.token for each in given]
+    for told in (given, streamed):
+        for each, right in zip(told, expected.logprobs, strict=True):
+            assert each.logprob == pytest.approx(right.logprob, abs=1e-3)
+            assert [top.logprob for top in each.top_logprobs] == pytest.approx(
+                [value for _, value in right.top], abs=1e-3
+            )
+            assert each.bytes is None or bytes(each.bytes).decode() == each.token
+
+
+def test_logprobs_of_a_completion(client, plain):
+    given = client.completions.create(prompt=PROMPT, logprobs=2, **GREEDY).choices[0]
+    expected = plain.generate(PROMPT, max_new_tokens=24, logprobs=2)
+    told = given.logprobs
+    assert "".join(told.tokens) == given.text == expected.text
+    assert told.token_logprobs == pytest.approx(
+        [each.logprob for each in expected.logprobs], abs=1e-3
+    )
+    for token, offset, value, top in zip(
+        told.tokens, told.text_offset, told.token_logprobs, told.top_logprobs, strict=True
+    ):
+        assert given.text[offset:].startswith(token)
+        assert top[token] == value == max(top.values())
+
+
+def test_no_logprobs_where_none_are_asked_for(client):
+    assert client.completions.create(prompt=PROMPT, **GREEDY).choices[0].logprobs is None
+    chat = client.chat.completions.create(messages=MESSAGES, **GREEDY)
+    assert chat.choices[0].logprobs is None
+
+
+# Drafts
+
+
+def test_drafts_are_the_requests_choice_within_what_was_loaded(client):
+    def ask(**speculative):
+        return client.completions.create(
+            prompt=PROMPT, extra_body={"speculative": speculative}, **GREEDY
+        )
+
+    ways = [ask(), ask(draft="lookup", num_draft_tokens=3), ask(draft="none"),
+            ask(num_draft_tokens=0)]  # fmt: skip
+    assert len({way.choices[0].text for way in ways}) == 1
+    assert [way.edgespec["drafted"] > 0 for way in ways] == [True, True, False, False]
+    assert ways[1].edgespec["drafted"] <= 3 * ways[1].edgespec["rounds"]
+    with pytest.raises(openai.BadRequestError, match="started with --draft lookup"):
+        ask(draft="model")
+
+
+# Many at once
+
+
+def test_concurrent_clients_get_their_own_answers(client, plain):
+    prompts = [f"def function_{number}(x):\n    return " for number in range(12)]
+    expected = [plain.generate(prompt, max_new_tokens=24).text for prompt in prompts]
+
+    def ask(number):
+        prompt = prompts[number % 12]
+        if number % 2:
+            return client.completions.create(prompt=prompt, **GREEDY).choices[0].text
+        chunks = client.completions.create(prompt=prompt, stream=True, **GREEDY)
+        return "".join(chunk.choices[0].text for chunk in chunks)
+
+    with ThreadPoolExecutor(12) as threads:
+        assert list(threads.map(ask, range(36))) == expected * 3
+
+
+# What is refused
+
+BAD_BODIES = {
+    "no JSON": (b"{", "no JSON in UTF-8"),
+    "nothing": (b"", "no JSON in UTF-8"),
+    "not UTF-8": (b'{"prompt": "\xff"}', "no JSON in UTF-8"),
+    "half a character": (b'{"prompt": "\\ud800"}', "no JSON in UTF-8"),
+    "too deep": (b"[" * 5000, "no JSON in UTF-8"),
+    "not a number": (b'{"prompt": "a", "temperature": NaN}', "temperature is nan"),
+    "no object": ([], "the body is []: Input should be an object"),
+    "no prompt": ({}, "prompt is missing"),
+    "empty prompt": ({"prompt": ""}, "prompt is ''"),
+    "no text": ({"prompt": 1.5}, "prompt is 1.5: Input should be a valid string or Input"),
+    "no token": ({"prompt": [1, "a"]}, "prompt.1 is 'a'"),
+    "unknown token": ({"prompt": [331]}, "token id 331 is not in the vocabulary of 331"),
+    "negative token": ({"prompt": [-1]}, "token id -1"),
+    "unknown field": ({"prompt": "a", "topp": 1}, "topp is not known here: leave it out"),
+    "long field": ({"prompt": "a", "x" * 999: 1}, "x is not known here"),
+    "named like a type": ({"prompt": "a", "str": 1}, " is not known here"),
+    "text for a number": ({"prompt": "a", "temperature": "1"}, "temperature is '1'"),
+    "text for a switch": ({"prompt": "a", "stream": "yes"}, "stream is 'yes'"),
+    "no tokens": ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0"),
+    "two texts": ({"prompt": "a", "n": 2}, "n is 2: Input should be less"),
+    "no whole number": ({"prompt": "a", "n": True}, "n is True"),
+    "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
+    "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
+    "seed": ({"prompt": "a", "seed": 1 << 64}, "seed is 18446744073709551616"),
+    "tiny temperature": ({"prompt": "a", "temperature": 1e-9}, "temperature is 1e-09"),
+    "many drafts": ({"prompt": "a", "speculative": {"num_draft_tokens": 999}}, "num_draft_tokens"),
+    "too long for the context": ({"prompt": "a b" * 1000}, "the context holds"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_bad_bodies_are_refused_with_a_reason(post, name):
+    body, reason = BAD_BODIES[name]
+    refused(post(body), 400, reason)
+
+
+BAD_MESSAGES = {
+    "none": ([], "messages is []"),
+    "no list": ("hello", "messages is 'hello'"),
+    "unknown role": ([{"role": "god", "content": "a"}], "messages.0.role is 'god'"),
+    "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "type is 'image_url'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MESSAGES)
+def test_bad_messages_are_refused_with_a_reason(post, name):
+    messages, reason = BAD_MESSAGES[name]
+    refused(post({"messages": messages}, "/v1/chat/completions"), 400, reason)
+
+
+def refused(response, status, reason):
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert reason in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert len(response.content) < 500
+    assert str(Path.cwd()) not in response.text
+    assert "Traceback" not in response.text
+
+
+def test_other_refusals(post, running):
+    whole = {"prompt": "a"}
+    refused(post({**whole, "model": "gpt-5"}), 404, f"use '{MODEL}'")
+    refused(post({"prompt": "a" * 20_000}), 413, "more than 10000 bytes")
+    refused(httpx.post(f"{running.url}/v1/completions", content=in_pieces()), 415, "send appl")
+    refused(post(in_bytes(20_000)), 413, "more than 10000 bytes")
+    refused(httpx.get(f"{running.url}/v1/completions"), 405, "another method")
+    refused(httpx.get(f"{running.url}/etc/passwd"), 404, "nothing here")
+    refused(post(whole, **{"content-type": "text/plain"}), 415, "application/json")
+    refused(post(whole, host="evil.example:8080"), 403, "localhost alone")
+    assert post(whole, host="localhost:1").status_code == 200
+
+
+def in_pieces():
+    yield b'{"prompt": "a"}'
+
+
+def in_bytes(size):
+    return b'{"prompt": "' + b"a" * size + b'"}'
+
+
+def test_the_client_sees_its_own_kinds_of_errors(client):
+    with pytest.raises(openai.NotFoundError, match="there is no model"):
+        client.completions.create(model="gpt-5", prompt="a")
+    with pytest.raises(openai.BadRequestError, match="max_tokens is 0") as caught:
+        client.completions.create(model=MODEL, prompt="a", max_tokens=0)
+    assert caught.value.param == "max_tokens"
+
+
+def test_without_the_key_only_health_is_told(llm):
+    with serving(llm, api_key="secret") as running:
+        assert running.client(api_key="secret").models.list().data[0].id == MODEL
+        for key in ("secre", "secret1", "geheim"):
+            with pytest.raises(openai.AuthenticationError, match="API key is missing or wrong"):
+                running.client(api_key=key).models.list()
+        for headers in ({}, {"authorization": "secret"}, {"authorization": "Basic secret"},
+                        {"authorization": b"Bearer \xff\xfe"}):  # fmt: skip
+            for path in ("/v1/models", "/metrics", "/nowhere"):
+                refused(httpx.get(running.url + path, headers=headers), 401, "Bearer KEY")
+        assert httpx.get(f"{running.url}/health").status_code == 200
+        assert httpx.get(f"{running.url}/openapi.json").json()["security"] == [{"key": []}]
+
+
+def test_a_failed_device_is_told_without_a_path_and_the_server_goes_on(
+    client, llm, post, plain, monkeypatch
+):
+    def fail(*_):
+        raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
+
+    monkeypatch.setattr(llm.target.executables[0], "run", fail)
+    for stream in (False, True):
+        refused(post({"prompt": "xyz" * 9, "stream": stream}), 500, "the server has failed")
+    monkeypatch.undo()
+    given = client.completions.create(prompt=PROMPT, **GREEDY)
+    assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
+
+
+# Numbers
+
+
+def test_metrics_count_texts(llm):
+    with serving(llm) as running:
+        client = running.client()
+        given = [client.completions.create(prompt=PROMPT, **GREEDY) for _ in range(2)]
+        httpx.post(f"{running.url}/v1/completions", json={})
+        numbers = running.metrics()
+    assert numbers['edgespec_texts_total{finish_reason="length"}'] == 2
+    assert numbers['edgespec_refusals_total{status="400"}'] == 1
+    for name in ("rounds", "drafted", "accepted"):
+        assert numbers[f"edgespec_{name}_total"] == sum(each.edgespec[name] for each in given)
+    assert numbers["edgespec_new_tokens_total"] == 48
+    assert numbers["edgespec_prompt_tokens_total"] == 2 * given[0].usage.prompt_tokens
+    for name in ("time_to_first_token", "time_per_output_token"):
+        assert numbers[f"edgespec_{name}_seconds_count"] == 2
+        assert 0 < numbers[f"edgespec_{name}_seconds_sum"] < math.inf
+    assert numbers["edgespec_texts_running"] == numbers["edgespec_texts_waiting"] == 0
+    assert numbers["edgespec_resident_memory_bytes"] > 1e7

@@ -1,0 +1,44 @@
+"""The OpenAPI document, and bodies made from it: right, nearly right and absurd."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+from servers import PLACE, serving
+
+from edgespec import LLM
+from edgespec.server.openapi import document
+
+# What a document cannot say: that a prompt fits the context, or which tokens there are.
+UNSAID = [positive_data_acceptance]
+
+
+@pytest.fixture(scope="module")
+def running(served_bundle):
+    llm = LLM(served_bundle, draft="none", context=48, **PLACE)
+    with serving(llm, parallel=2) as running:
+        yield running
+
+
+SCHEMA = schemathesis.openapi.from_dict(document(needs_key=False))
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+def test_whatever_is_sent_is_answered_or_refused_as_the_document_says(case, running):
+    case.call_and_validate(running.url, excluded_checks=UNSAID)
+
+
+def test_the_document_has_all_routes(running):
+    found = httpx.get(f"{running.url}/openapi.json").json()
+    assert sorted(found["paths"]) == [
+        "/", "/health", "/metrics", "/openapi.json", "/v1/chat/completions", "/v1/completions",
+        "/v1/models",
+    ]  # fmt: skip
+    for path, methods in found["paths"].items():
+        for method, described in methods.items():
+            status = httpx.request(method, running.url + path).status_code
+            assert str(status) in described["responses"]

@@ -1,0 +1,267 @@
+"""The server under pressure: who waits, who goes, what a shutdown does to texts under way."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+from commandline import FAST, fails
+from servers import MODEL, PLACE, PROMPT, serving, until
+
+from edgespec import LLM
+from edgespec.server.queue import Queue
+
+LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
+SHORT = {"model": MODEL, "temperature": 0, "max_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def llm(served_bundle):
+    return LLM(served_bundle, draft="none", **PLACE)
+
+
+@pytest.fixture(scope="module")
+def expected(llm):
+    return llm.generate(PROMPT, max_new_tokens=8).text
+
+
+def ask(client, errors=()):
+    """A short text, or the error that comes in its place."""
+    try:
+        return client.completions.create(prompt=PROMPT, **SHORT).choices[0].text
+    except errors as error:
+        return error
+
+
+# The queue
+
+
+def test_more_than_may_wait_are_told_to_come_later(llm, expected):
+    with serving(llm, limit=2) as running, ThreadPoolExecutor(3) as threads:
+        client, queue = running.client(), running.desk.queue
+        with llm.turns:  # no round is made meanwhile
+            answers = [threads.submit(ask, client) for _ in range(3)]
+            until(lambda: (queue.running, queue.waiting) == (1, 2))
+            with pytest.raises(openai.RateLimitError, match="2 texts are waiting") as caught:
+                ask(client)
+            assert caught.value.response.headers["retry-after"] == "1"
+            assert running.metrics()["edgespec_texts_waiting"] == 2
+        assert [answer.result() for answer in answers] == [expected] * 3
+        assert ask(client) == expected
+
+
+def test_who_asks_first_is_served_first():
+    served, ends = [], {}
+
+    async def ask(queue, number):
+        ends[number] = asyncio.Event()
+        with queue.place() as turn:
+            await turn
+            served.append(number)
+            await ends[number].wait()
+
+    async def work():
+        queue = Queue(2, 9)
+        tasks = [asyncio.create_task(ask(queue, number)) for number in range(6)]
+        await settled()
+        assert served == [0, 1]
+        for ended in (1, 2):
+            ends[ended].set()
+            await settled()
+        assert served == [0, 1, 2, 3]
+        tasks[4].cancel()  # while it waits
+        ends[0].set()
+        await settled()
+        assert served == [0, 1, 2, 3, 5]
+        assert queue.running == 2
+        for end in ends.values():
+            end.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert queue.running == queue.waiting == 0
+
+    asyncio.run(work())
+
+
+async def settled():
+    for _ in range(9):
+        await asyncio.sleep(0)
+
+
+def test_a_short_text_beside_a_long_one_does_not_wait_for_it(llm, expected):
+    with serving(llm, parallel=2) as running:
+        client = running.client()
+        with client.completions.create(prompt=PROMPT, stream=True, **LONG) as long:
+            next(iter(long))
+            assert ask(client) == expected
+            assert running.desk.queue.running == 1
+
+
+# Clients that go
+
+
+def test_a_disconnect_ends_the_text_within_a_round(llm, expected):
+    with serving(llm) as running:
+        client = running.client()
+        for _ in range(3):
+            with client.completions.create(prompt=PROMPT, stream=True, **LONG) as chunks:
+                for _ in zip(range(3), chunks, strict=False):
+                    pass
+        until(lambda: running.desk.queue.running == 0)
+        numbers = running.metrics()
+        assert numbers["edgespec_rounds_after_cancel_count"] == 3
+        assert numbers['edgespec_rounds_after_cancel_bucket{le="1.0"}'] == 3
+        assert numbers['edgespec_texts_total{finish_reason="cancelled"}'] == 3
+        assert numbers["edgespec_new_tokens_total"] < 3 * 400
+        assert ask(client) == expected
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_before_the_first_token_leaves_nothing(llm, expected, stream):
+    with serving(llm) as running:
+        queue = running.desk.queue
+        body = {"prompt": PROMPT, "stream": stream, **LONG}
+        with llm.turns:
+            connections = [connect(running, body) for _ in range(3)]
+            until(lambda: (queue.running, queue.waiting) == (1, 2))
+            connections[1].close()
+            until(lambda: queue.waiting == 1)
+            connections[2].close()
+            connections[0].close()
+            until(lambda: queue.waiting == 0)
+        until(lambda: queue.running == 0)
+        numbers = running.metrics()
+        assert numbers["edgespec_rounds_after_cancel_count"] == 1
+        assert numbers["edgespec_rounds_after_cancel_sum"] == 0
+        assert ask(running.client()) == expected
+
+
+def connect(running, body):
+    """A request on a connection of its own, whose answer nobody reads yet."""
+    request = httpx.Request("POST", f"{running.url}/v1/completions", json=body)
+    sock = socket.create_connection((request.url.host, request.url.port))
+    head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    sock.sendall(f"POST {request.url.path} HTTP/1.1\r\n{head}\r\n".encode() + request.read())
+    return sock
+
+
+def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(llm, expected):
+    with serving(llm) as running:
+        with socket.create_connection(("127.0.0.1", running.port)) as sock:
+            sock.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+                b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+            )
+        assert ask(running.client()) == expected
+        assert running.desk.queue.running == 0
+
+
+# The end
+
+
+def test_a_shutdown_ends_texts_after_their_round(llm):
+    """A text under way is told that it is cut, who waits is refused, and the port is closed."""
+    with serving(llm) as running, ThreadPoolExecutor(2) as threads:
+        client, queue = running.client(), running.desk.queue
+        chunks = iter(client.completions.create(prompt=PROMPT, stream=True, **LONG))
+        next(chunks)
+        with llm.turns:
+            waiting = threads.submit(ask, client, openai.InternalServerError)
+            until(lambda: queue.waiting == 1)
+            running.server.should_exit = True
+            assert "shutting down" in str(waiting.result())
+        with pytest.raises(openai.APIError, match="shutting down"):
+            list(chunks)
+        running.thread.join(30)
+        assert not running.thread.is_alive()
+        with pytest.raises(openai.APIConnectionError):
+            ask(client)
+    assert llm.generate(PROMPT, max_new_tokens=8).finish_reason == "length"
+
+
+def test_a_shutdown_does_not_wait_for_a_client_that_reads_nothing(llm):
+    with serving(llm) as running:
+        with llm.turns:
+            sock = connect(running, {"prompt": PROMPT, "stream": True, **LONG})
+            until(lambda: running.desk.queue.running == 1)
+        running.server.should_exit = True
+        running.thread.join(30)
+        assert not running.thread.is_alive()
+        sock.close()
+
+
+# The command
+
+
+def started(process):
+    """The address that a server says it has, once it does."""
+    for line in process.stderr:
+        if found := re.search(rb"(\S+) is served on (http://\S+):", line):
+            return found[1].decode(), found[2].decode()
+    raise AssertionError("it did not start")
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command_with_0(start, served_bundle, expected, ending):
+    process = start("serve", served_bundle, "--port=0", *FAST, "--draft=none")
+    name, url = started(process)
+    assert name == "bundle"
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    given = client.completions.create(prompt=PROMPT, **{**SHORT, "model": name})
+    assert given.choices[0].text == expected
+    chunks = client.completions.create(prompt=PROMPT, stream=True, **{**LONG, "model": name})
+    next(iter(chunks))
+    process.send_signal(ending)
+    assert process.wait(30) == 0
+    assert process.stderr.read() == b""
+    with pytest.raises(openai.APIError):
+        list(chunks)
+
+
+def test_a_key_from_the_environment(start, served_bundle):
+    process = start(
+        "serve", served_bundle, "--port=0", "--model-name=mine", *FAST, "--draft=none",
+        EDGESPEC_API_KEY="secret",
+    )  # fmt: skip
+    name, url = started(process)
+    assert name == "mine"
+    assert httpx.get(f"{url}/v1/models").status_code == 401
+    headers = {"authorization": "Bearer secret"}
+    assert httpx.get(f"{url}/v1/models", headers=headers).json()["data"][0]["id"] == "mine"
+
+
+def test_what_cannot_be_served_is_refused_before_anything_is_loaded(cli, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        fails(cli("serve", tmp_path, "--port", port), f"port {port} of 127.0.0.1", "--port")
+    fails(cli("serve", "--host", "no.such.host.invalid"), "no.such.host.invalid cannot be had")
+    fails(cli("serve", "--port", 65536), "--port is 65536")
+    fails(cli("serve", "--parallel", 0), "--parallel is 0")
+    fails(cli("serve", "--queue", -1), "--queue is -1")
+    fails(cli("serve", "--api-key", ""), "API key is empty")
+    fails(cli("serve", "--api-key", "schlüssel"), "use ASCII")
+    fails(cli("serve", "--max-body", "much"), "size 'much'")
+
+
+def test_whoever_can_reach_a_server_without_a_key_is_said(cli, tmp_path):
+    result = cli("serve", tmp_path, "--host", "0.0.0.0", "--port", 0)
+    assert result.code == 2
+    assert "whoever can reach 0.0.0.0 may use the model: give --api-key" in result.err
+
+
+def test_without_its_packages_the_command_names_them(tmp_path):
+    code = (
+        "import sys; sys.modules['starlette'] = None;"
+        "from edgespec.cli import main; sys.exit(main(['serve']))"
+    )
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert 'pip install "edgespec[serve]"' in run.stderr
