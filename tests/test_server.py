@@ -87,6 +87,10 @@ def test_a_stream_is_the_same_text(client, fields):
     assert {part.choices[0].finish_reason for part in parts} == {None}
     assert last.choices[0].finish_reason == "length"
     assert len({chunk.id for chunk in chunks}) == 1
+    rounds = [made for part in parts if (made := getattr(part, "edgespec", None))]
+    assert sum(made["tokens"] for made in rounds) == 24 - 1  # the first is the prompt's own
+    assert sum(made["rounds"] for made in rounds) == last.edgespec["rounds"]
+    assert any(made["drafted"] for made in rounds) == (last.edgespec["accepted"] > 0)
     assert usage.choices == []
     assert usage.usage.total_tokens == whole.usage.total_tokens
 
