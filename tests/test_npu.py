@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import onnx
 import pytest
 from checkpoints import edit_json
 from commandline import fails
+from onnx import TensorProto
 from parity import distance, load, made, tree_rows
 
 from edgespec import bundle as bundles
@@ -17,6 +20,7 @@ from edgespec.bundle import MANIFEST, NPU, TARGET, Compiled, Precision
 from edgespec.errors import BundleError, DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.precompiling import precompile
+from edgespec.quantizing import quantize_variant
 from edgespec.runtime.buckets import ANY_SHAPES, NPU_SHAPES
 from edgespec.runtime.engines import engine
 from edgespec.runtime.engines.base import StageSizes
@@ -199,6 +203,65 @@ def test_compiled_files_must_be_listed_and_so_checked(with_variant, tmp_path):
     bundles.save_manifest(tmp_path, with_compiled(with_variant).manifest)
     with pytest.raises(BundleError, match=r"'compiled\.onnx' is used but not listed"):
         bundles.load(tmp_path)
+
+
+# 8-bit weights, 16-bit activations
+
+
+@pytest.fixture(scope="module")
+def quantized(checkpoint, tmp_path_factory):
+    path = tmp_path_factory.mktemp("bundles") / "w8a16"
+    options = ExportOptions(npu_precision="fp32", cut_layers=(1,))
+    export_bundle(checkpoint, path, options=options)
+    before = {file.name for file in path.iterdir()}
+    grown = quantize_variant(path)
+    return SimpleNamespace(bundle=bundles.load(path), before=before, grown=grown)
+
+
+def test_a_quantized_variant_takes_the_place_of_the_one_it_is_made_from(quantized):
+    [variant] = quantized.bundle.manifest.variants
+    assert variant.precision == Precision("w8a16", "w8a16", "fp32", 0)
+    files = {file.name for file in quantized.bundle.path.iterdir()}
+    gone = {"target-npu-0.onnx", "target-npu-1.onnx", "target-npu.data"}
+    assert quantized.before - files == gone
+    graphs = {f"target-npu-{number}-w8a16.onnx" for number in range(2)}
+    assert files - quantized.before == graphs | {f"{graph}.data" for graph in graphs}
+    assert files - {MANIFEST, "README.md"} == quantized.bundle.manifest.files.keys()
+    assert quantized.grown < 0
+    quantized.bundle.verify()
+
+
+def test_its_weights_have_eight_bits_and_a_known_error(quantized):
+    [variant] = quantized.bundle.manifest.variants
+    errors = variant.quantization_error
+    assert "lm_head.weight" in errors
+    assert len(errors) == 2 * 7 + 1
+    assert all(1e-4 < error < 2e-2 for error in errors.values())
+    graph = str(quantized.bundle.path / variant.stages[1].graph)
+    types = Counter(tensor.data_type for tensor in onnx.load(graph).graph.initializer
+                    if len(tensor.dims) == 2)  # fmt: skip
+    assert types == {TensorProto.INT8: 8}
+
+
+def test_it_computes_nearly_the_same_and_hides_what_is_hidden(checkpoint, quantized, tmp_path):
+    export_bundle(checkpoint, tmp_path / "whole", options=ExportOptions("fp32"))
+    wanted = _logits(load(bundles.load(tmp_path / "whole"), CPU))
+    model = Model.load(quantized.bundle, TARGET, NpuOnCpu(), 1)
+    assert model.role.bias_off == -100
+    assert distance(_logits(Runner(model)), wanted) < 0.1
+
+
+def test_the_calibration_text_is_the_users(cli, checkpoint, tmp_path):
+    text, output = tmp_path / "text.txt", tmp_path / "bundle"
+    words = ["export", checkpoint, "-o", output, "--calibration", text]
+    text.write_text("too short")
+    fails(cli(*words), "--calibration is for layer-skip drafts")
+    fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: ", "tokens: 64 are needed")
+    text.write_text("def twice(x):\n    return x * 2\n" * 40)
+    found = cli(*words, "--npu-precision", "w8a16", "--overwrite")
+    assert found.code == 0
+    assert bundles.load(output).manifest.variants[0].precision.weights == "w8a16"
+    assert "w8a16" in cli("inspect", output).out
 
 
 # Systems on a chip

@@ -97,6 +97,16 @@ def test_the_text_is_that_of_plain_decoding(exported, caplog):
     assert found.engine == EMULATED
 
 
+def test_integers_run_there_as_well(cli, exported, tmp_path):
+    path = tmp_path / "bundle"
+    words = ["--precision", "fp32", "--npu-precision", "w8a16"]
+    assert cli("export", exported.parent / "checkpoint", "-o", path, *words).code == 0
+    facts = json.loads(cli("inspect", path, "--device", EMULATED, "--json").out)
+    assert facts["assignment"][0]["elsewhere"] == []
+    opened = bundles.load(path)
+    assert distance(_logits(load(opened, EMULATED)), _logits(load(opened, CPU))) < 0.1
+
+
 # What cannot run there
 
 

@@ -23,6 +23,7 @@ from edgespec.runtime.engines.base import (
     Engines,
     Executable,
     Footprint,
+    Quantizer,
     Result,
     StageFile,
     StageOutputs,
@@ -48,6 +49,7 @@ __all__ = [
     "Engines",
     "Executable",
     "Footprint",
+    "Quantizer",
     "Result",
     "StageFile",
     "StageOutputs",
@@ -57,6 +59,7 @@ __all__ = [
     "compiler",
     "engine",
     "joined",
+    "quantizer",
     "require_one_distribution",
     "simulated_name",
 ]
@@ -121,6 +124,17 @@ def compiler(device: str) -> Compiler:
     """
     soc = soc_of(device)
     made: Compiler = _made(device, _ENGINES["qnn:emulated"], [NPU_SHAPES, False, soc])
+    return made
+
+
+def quantizer() -> Quantizer:
+    """What quantizes a variant for NPUs, by what it computes on the CPU.
+
+    Raises:
+        DeviceError: if its library is missing.
+    """
+    where = ("edgespec.runtime.engines.qdq", "QdqQuantizer")
+    made: Quantizer = _made(CPU_ENGINES[0], where, [])
     return made
 
 

@@ -310,6 +310,20 @@ class Compiler(Engine, Protocol):
         """
 
 
+class Quantizer(Engine, Protocol):
+    """An engine on the CPU that notes what its stages are given."""
+
+    def quantize(self, stage: StageFile, output: Path) -> dict[str, float]:
+        """Write a stage with 8-bit weights and 16-bit activations, its data in `output`.data.
+
+        Returns:
+            The relative RMS error of each quantized matrix.
+
+        Raises:
+            DeviceError: if it cannot be quantized.
+        """
+
+
 Engines = tuple[Engine, ...]
 """What runs a role: an engine for each of its stages."""
 

@@ -127,7 +127,11 @@ class Qnn(ABC):
 
     def _settings(self) -> dict[str, str]:
         """Of the plug-in."""
-        return {"backend_path": _htp_path(), "enable_htp_fp16_precision": "1"}
+        return {
+            "backend_path": _htp_path(),
+            "enable_htp_fp16_precision": "1",
+            "offload_graph_io_quantization": "0",  # or the CPU would do it
+        }
 
     def _executable(self, stage: StageFile, shape: Shape) -> OnnxRuntimeExecutable:
         return OnnxRuntimeExecutable(self._session(stage, shape), stage)
