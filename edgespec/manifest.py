@@ -203,7 +203,8 @@ class Variant:
     Attributes:
         role: whose.
         name: what it is for, such as npu.
-        precision: of its numbers; its weights may be w8a16, too: 8 bits, and 16 for activations.
+        precision: of its numbers; its weights may be w8a16 or w4a16, too: integers, and
+            activations of 16 bits.
         bias_off: what `attention_bias` holds for it where a row must not look.
         stages: cut where the role's own are.
         compiled: stages that some devices need not compile any more.

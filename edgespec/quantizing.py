@@ -1,4 +1,4 @@
-"""A target's variant for NPUs with 8-bit weights and 16-bit activations, calibrated on text."""
+"""A target's variant for NPUs with integer weights and 16-bit activations, calibrated on text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from edgespec.runtime.stage_files import stage_file
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial_text import PASSAGES, Piece, pieces_of, read_text
 
-W8A16 = "w8a16"
+QUANTIZED = {"w8a16": 8, "w4a16": 4}
+"""Precisions, and the bits of a weight; activations have 16."""
 
 # Far below any score, and near enough that 16 bits tell scores apart: a step is 0.002.
 _BIAS_OFF = -100.0
@@ -26,7 +27,7 @@ _PIECES = 8
 _ROWS = 8  # of a verification
 
 
-def quantize_variant(path: Path, calibration: Path | None = None) -> int:
+def quantize_variant(path: Path, precision: str, calibration: Path | None = None) -> int:
     """Quantize the plain weights of a bundle's variant for NPUs.
 
     The variant is run on the CPU over the text, to see what ranges activations have. Until all is
@@ -34,6 +35,7 @@ def quantize_variant(path: Path, calibration: Path | None = None) -> int:
 
     Args:
         path: of a bundle that was exported with an NPU precision of fp32.
+        precision: one of `QUANTIZED`.
         calibration: the text; None: passages of ours, in English and Python.
 
     Returns:
@@ -60,14 +62,15 @@ def quantize_variant(path: Path, calibration: Path | None = None) -> int:
     errors: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix=".quantizing-", dir=path) as folder:
         for number, stage in enumerate(variant.stages):
-            graph = f"{Path(stage.graph).stem}-{W8A16}.onnx"
-            found = tool.quantize(stage_file(bundle, TARGET, number, tool), Path(folder) / graph)
+            graph = f"{Path(stage.graph).stem}-{precision}.onnx"
+            source, output = stage_file(bundle, TARGET, number, tool), Path(folder) / graph
+            found = tool.quantize(source, QUANTIZED[precision], output)
             errors |= {name: round(error, 6) for name, error in found.items()}
             stages.append(replace(stage, graph=graph, data=f"{graph}.data"))
         made = Variant(
             role=TARGET,
             name=NPU,
-            precision=Precision(W8A16, W8A16, variant.precision.kv, 0),
+            precision=Precision(precision, precision, variant.precision.kv, 0),
             bias_off=_BIAS_OFF,
             stages=tuple(stages),
             compiled=(),

@@ -25,7 +25,7 @@ from edgespec.export import (
     resolve_checkpoint,
 )
 from edgespec.precompiling import precompile
-from edgespec.quantizing import W8A16, quantize_variant
+from edgespec.quantizing import QUANTIZED, quantize_variant
 from edgespec.runtime.buckets import NPU_SHAPES, Shapes
 from edgespec.runtime.engines import compiler
 from edgespec.runtime.socs import SOCS
@@ -52,8 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _add(parser, "kv_precision", KV_PRECISIONS, "of the KV cache")
     _add(
-        parser, "npu_precision", (*NPU_PRECISIONS, W8A16), "of a variant of the target for NPUs, "
-        "beside it; w8a16: 8-bit weights, and 16-bit activations calibrated on a text "
+        parser, "npu_precision", (*NPU_PRECISIONS, *QUANTIZED), "of a target's variant for NPUs, "
+        "beside it; w8a16, w4a16: integers, with 16-bit activations calibrated on a text "
         "(default: none, or fp16 with --compile-for)",
     )  # fmt: skip
     parser.add_argument(
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE",
         help="the text on which layer-skip drafts are tried (default: what the model makes) and "
-        "w8a16 variants calibrated (default: passages of ours)",
+        "integer variants calibrated (default: passages of ours)",
     )  # fmt: skip
     parser.add_argument(
         "--layer-skip-budget", type=float, default=None, metavar="SECONDS",
@@ -102,7 +102,7 @@ def execute(arguments: argparse.Namespace) -> int:
     size = arguments.block_size
     if arguments.compile_for and arguments.npu_precision is None:
         given["npu_precision"] = NPU_PRECISIONS[0]
-    quantized = arguments.npu_precision == W8A16
+    quantized = arguments.npu_precision in QUANTIZED
     if quantized:
         given["npu_precision"] = "fp32"  # and then from there
     options = ExportOptions(
@@ -117,7 +117,9 @@ def execute(arguments: argparse.Namespace) -> int:
         search = None if skips is None else _search(arguments, show)
         report = export_bundle(target, arguments.output, draft, options, show, search)
         if quantized:
-            requantized = quantize_variant(arguments.output, arguments.calibration)
+            requantized = quantize_variant(
+                arguments.output, arguments.npu_precision, arguments.calibration
+            )
         for device in arguments.compile_for:
             compiled += precompile(arguments.output, device, arguments.compile_shapes, show)
     stored = report.bundle_bytes + requantized
@@ -139,7 +141,7 @@ def _skip_sets(arguments: argparse.Namespace) -> tuple[tuple[int, ...], ...] | N
         return ()
     if arguments.layer_skip != _NONE:
         return tuple(sublayers.parse(part) for part in arguments.layer_skip.split("/"))
-    others = () if arguments.npu_precision == W8A16 else ("calibration",)
+    others = () if arguments.npu_precision in QUANTIZED else ("calibration",)
     for name in (*others, "layer_skip_budget"):
         if getattr(arguments, name) is not None:
             raise InputError(

@@ -13,17 +13,13 @@ from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.buckets import NPU_SHAPES, Shapes
 from edgespec.runtime.engines.base import (
     Array,
-    Assigning,
-    Assignment,
     Cache,
     CallSizes,
     CompiledFile,
-    Compiler,
     Engine,
     Engines,
     Executable,
     Footprint,
-    Quantizer,
     Result,
     StageFile,
     StageOutputs,
@@ -32,6 +28,7 @@ from edgespec.runtime.engines.base import (
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import available_bytes
+from edgespec.runtime.engines.optional import Assigning, Assignment, Compiler, Quantizer
 from edgespec.runtime.socs import soc_of
 
 __all__ = [

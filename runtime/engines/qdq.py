@@ -1,4 +1,4 @@
-"""8-bit weights and 16-bit activations for NPUs, by ONNX Runtime's quantizer."""
+"""8- or 4-bit weights and 16-bit activations for NPUs, by ONNX Runtime's quantizer."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
 
 Calls = list[dict[str, Array]]
 
+_WEIGHTS = {8: QuantType.QInt8, 4: QuantType.QInt4}
+
 
 class QdqQuantizer(OnnxRuntimeCpu):
     """Runs the stages of a variant on the CPU, notes what goes in, and quantizes them by that."""
@@ -39,11 +41,16 @@ class QdqQuantizer(OnnxRuntimeCpu):
         calls = self._calls.setdefault(stage.graph, [])
         return _Noting(super().compile(stage, threads), calls)
 
-    def quantize(self, stage: StageFile, output: Path) -> dict[str, float]:
+    def quantize(self, stage: StageFile, bits: int, output: Path) -> dict[str, float]:
         """Write a quantized stage, of any shape, with its data beside it in `output`.data.
 
-        Weights get 8 bits and a scale for each row, activations 16 bits and the range that they
-        had in the calls so far. The embedding stays as it is, in half precision.
+        Weights get a scale for each row, activations 16 bits and the range that they had in the
+        calls so far. The embedding stays as it is, in half precision.
+
+        Args:
+            stage: was compiled here, and has run.
+            bits: of a weight, 8 or 4.
+            output: the file to make.
 
         Returns:
             The relative RMS error of each quantized matrix.
@@ -60,7 +67,7 @@ class QdqQuantizer(OnnxRuntimeCpu):
                 str(source),
                 _Reader(self._calls[stage.graph]),
                 activation_type=QuantType.QUInt16,
-                weight_type=QuantType.QInt8,
+                weight_type=_WEIGHTS[bits],
                 per_channel=True,
             )
             settings.nodes_to_exclude = lookup
@@ -107,7 +114,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 def _part_from_head(model: Any) -> list[str]:
     """Give the embedding weights of its own; names of the nodes that read them, to be left alone.
 
-    A tied head's matrix gets 8 bits, and what looks up rows must not read it through these.
+    A tied head's matrix gets few bits, and what looks up rows must not read it through these.
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = []
@@ -127,7 +134,7 @@ def _part_from_head(model: Any) -> list[str]:
 
 
 def _errors(model: Any, quantized: Any) -> dict[str, float]:
-    """Of each matrix that has 8 bits now: RMS of the difference over RMS of what it was."""
+    """Of each matrix that was quantized: RMS of the difference over RMS of what it was."""
     now = {tensor.name: tensor for tensor in quantized.graph.initializer}
     found = {}
     for tensor in model.graph.initializer:

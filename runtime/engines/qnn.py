@@ -17,7 +17,6 @@ from edgespec.bundle import NPU
 from edgespec.errors import DeviceError
 from edgespec.runtime.buckets import NPU_SHAPES, Shape, Shapes
 from edgespec.runtime.engines.base import (
-    Assignment,
     CallSizes,
     Executable,
     Footprint,
@@ -30,6 +29,7 @@ from edgespec.runtime.engines.fixed_graph import open_fixed
 from edgespec.runtime.engines.host import MIB, available_bytes
 from edgespec.runtime.engines.npu import npu_footprint
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeExecutable
+from edgespec.runtime.engines.optional import Assignment
 from edgespec.runtime.engines.ort_session import (
     assigned,
     open_session,
