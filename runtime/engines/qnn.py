@@ -147,7 +147,7 @@ class Qnn(ABC):
                 try:
                     return open_session(each.graph, self._options())
                 except DeviceError as error:
-                    reason = str(error)
+                    reason = f"the plug-in refused it: {error.__cause__}"
             _log.warning("%s is of no use (%s): compiling anew", each.graph.name, reason)
         session = self._compiled(stage, shape)
         self._require_whole(stage, session)
