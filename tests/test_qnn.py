@@ -182,7 +182,8 @@ def test_what_is_of_no_use_is_compiled_anew_with_a_notice(compiled, logits, faul
     assert np.array_equal(_logits(Runner(model)), logits)
     [notice] = [each.getMessage() for each in caplog.records if "of no use" in each.getMessage()]
     assert notice.endswith("compiling anew")
-    assert {"stale": "compiled by onnxruntime-qnn 1.0", "wrong": "the plug-in refused it"}[fault] in notice
+    why = {"stale": "compiled by onnxruntime-qnn 1.0", "wrong": "the plug-in refused it"}[fault]
+    assert why in notice
 
 
 def test_export_compiles_for_a_soc_by_name(cli, exported, tmp_path):
