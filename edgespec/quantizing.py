@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgespec import bundle as bundles
 from edgespec.bundle import NPU, TARGET, Precision, Stage, Variant
+from edgespec.errors import InputError
 from edgespec.fitting import default_threads
 from edgespec.precompiling import bundle_size, replace_variant
 from edgespec.runtime.engines import quantizer
@@ -44,11 +45,14 @@ def quantize_variant(path: Path, precision: str, calibration: Path | None = None
     Raises:
         BundleError: if the bundle cannot be used.
         DeviceError: if a stage cannot be quantized.
-        InputError: if the text cannot be used.
+        InputError: if there is no such variant, or the text cannot be used.
     """
     bundle = bundles.load(path)
     variant = bundle.variant(TARGET, NPU)
-    assert variant is not None
+    if variant is None or variant.precision.weights != "fp32":
+        raise InputError(
+            f"{path} has no plain weights for NPUs: export it with --npu-precision fp32"
+        )
     pieces = _text(path, calibration)
     # What hides rows is part of what is calibrated.
     kept = (each for each in bundle.manifest.variants if each is not variant)

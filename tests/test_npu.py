@@ -225,6 +225,12 @@ def test_a_quantized_variant_takes_the_place_of_the_one_it_is_made_from(quantize
     quantized.bundle.verify()
 
 
+def test_what_has_no_plain_weights_is_not_quantized(with_variant, without):
+    for opened in (with_variant, without):
+        with pytest.raises(InputError, match=r"no plain weights for NPUs: export it with --npu"):
+            quantize_variant(opened.path, "w8a16")
+
+
 def test_its_weights_have_few_bits_and_a_known_error(quantized):
     [variant] = quantized.bundle.manifest.variants
     errors = variant.quantization_error
