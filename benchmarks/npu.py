@@ -34,6 +34,7 @@ from edgespec.equality import Judge
 from edgespec.export import NPU_PRECISIONS, ExportOptions, export_bundle
 from edgespec.models.embedded import BUNDLE
 from edgespec.precompiling import precompile
+from edgespec.quantizing import QUANTIZED, quantize_variant
 from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import CallSizes, engine
 from edgespec.runtime.feeds import Rows
@@ -146,11 +147,11 @@ def _make(source: Path | None, path: Path, precision: str) -> None:
     if source is not None:
         copytree(source, path)
         return
-    checkpoints, options = (
-        BUNDLE.parent / "checkpoints",
-        ExportOptions("fp32", npu_precision=precision),
-    )
+    checkpoints, quantized = BUNDLE.parent / "checkpoints", precision in QUANTIZED
+    options = ExportOptions("fp32", npu_precision="fp32" if quantized else precision)
     export_bundle(checkpoints / "python-7m", path, checkpoints / "python-1m", options)
+    if quantized:
+        quantize_variant(path, precision)
 
 
 def _loading(bundle: Bundle, device: str, arguments: argparse.Namespace) -> Loading:
@@ -204,7 +205,9 @@ def _logits(model: Model, tokens: Sequence[int], compared: int) -> Floats:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A target on an emulated NPU.")
     parser.add_argument("bundle", type=Path, nargs="?", help="default: the embedded pair in fp32")
-    parser.add_argument("--precision", choices=NPU_PRECISIONS, default=NPU_PRECISIONS[0])
+    parser.add_argument(
+        "--precision", choices=(*NPU_PRECISIONS, *QUANTIZED), default=NPU_PRECISIONS[0]
+    )
     parser.add_argument(
         "--shapes", type=Shapes.parse, default=Shapes((8,), (128,)), help="default %(default)s"
     )

@@ -20,6 +20,7 @@ from edgespec.cachedir import cache_folder
 from edgespec.errors import BundleError
 from edgespec.manifest import (
     FORMAT,
+    HALF_BIAS_OFF,
     NPU,
     Compiled,
     FileEntry,
@@ -37,6 +38,7 @@ from edgespec.manifest import (
 __all__ = [
     "DRAFT",
     "FORMAT",
+    "HALF_BIAS_OFF",
     "MANIFEST",
     "NPU",
     "TARGET",
@@ -56,6 +58,7 @@ __all__ = [
     "load",
     "save_manifest",
     "sha256",
+    "used_files",
 ]
 
 MANIFEST = "manifest.json"
@@ -84,6 +87,13 @@ class Bundle:
         """A hash of the manifest, and with it of every file: names measurements and caches."""
         text = json.dumps(records.encode(self.manifest), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def variant(self, role: str, name: str) -> Variant | None:
+        """A role's variant of this name, where there is one."""
+        for variant in self.manifest.variants:
+            if (variant.role, variant.name) == (role, name):
+                return variant
+        return None
 
     def role_size(self, name: str) -> int:
         """Bytes on disk of the graphs and weights of one role."""
@@ -122,7 +132,7 @@ def load(path: Path) -> Bundle:
                 f"{file}: {file.stat().st_size} bytes, the manifest says {entry.size}: "
                 "the file is damaged, export or download it again"
             )
-    for referenced in _references(manifest):
+    for referenced in used_files(manifest):
         if referenced not in manifest.files:
             raise BundleError(f"{path / MANIFEST}: {referenced!r} is used but not listed in files")
     bundle = Bundle(path, manifest)
@@ -192,7 +202,8 @@ def _cuts(stages: tuple[Stage, ...]) -> list[tuple[int, int]]:
     return [(stage.start, stage.stop) for stage in stages]
 
 
-def _references(manifest: Manifest) -> list[str]:
+def used_files(manifest: Manifest) -> list[str]:
+    """What a manifest refers to, some of it more than once."""
     stages = [s for role in manifest.roles.values() for s in role.stages]
     stages += [s for variant in manifest.variants for s in variant.stages]
     files = [f for s in stages for f in (s.graph, s.data)]

@@ -13,6 +13,9 @@ FORMAT = 2
 NPU = "npu"
 """The name of the variant for NPUs: ONNX's own operators alone, plain numbers for weights."""
 
+HALF_BIAS_OFF = -3e4
+"""What half precision holds, and far below any score: hides rows from what computes in it."""
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -200,16 +203,21 @@ class Variant:
     Attributes:
         role: whose.
         name: what it is for, such as npu.
-        precision: of its numbers.
+        precision: of its numbers; its weights may be w8a16 or w4a16, too: integers, and
+            activations of 16 bits.
+        bias_off: what `attention_bias` holds for it where a row must not look.
         stages: cut where the role's own are.
         compiled: stages that some devices need not compile any more.
+        quantization_error: relative RMS error of each quantized tensor.
     """
 
     role: str
     name: str
     precision: Precision
+    bias_off: float
     stages: tuple[Stage, ...]
-    compiled: tuple[Compiled, ...] = ()
+    compiled: tuple[Compiled, ...]
+    quantization_error: dict[str, float]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from edgespec import bundle as bundles
-from edgespec.bundle import NPU, TARGET, Bundle, Compiled, FileEntry, Variant
+from edgespec.bundle import HALF_BIAS_OFF, NPU, TARGET, Bundle, Compiled, Variant
 from edgespec.errors import InputError
 from edgespec.runtime.buckets import NPU_SHAPES, Shapes
 from edgespec.runtime.engines import Compiler, compiler
@@ -51,13 +51,13 @@ def precompile(
     bundle, tool = bundles.load(path), compiler(device)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=path) as folder:
         made = _compiled(bundle, tool, device, shapes, Path(folder), report)
-        files = bundles.describe_files(Path(folder))
-        bundle = _without(bundle, device)
-        for name in files:
-            (Path(folder) / name).replace(path / name)
-    variant = _variant(bundle)
-    _save(bundle, replace(variant, compiled=variant.compiled + made), files)
-    return sum(entry.size for entry in files.values())
+        variant = _variant(bundle)
+        kept = tuple(each for each in variant.compiled if each.device != device)
+        # Old files may have the names of new ones.
+        bundle = replace_variant(bundle, replace(variant, compiled=kept))
+        before = bundle_size(bundle)
+        after = replace_variant(bundle, replace(variant, compiled=kept + made), Path(folder))
+    return bundle_size(after) - before
 
 
 def _compiled(
@@ -84,37 +84,43 @@ def _compiled(
     return tuple(made)
 
 
-def _without(bundle: Bundle, device: str) -> Bundle:
-    """The bundle without what was compiled for a device before."""
-    variant = _variant(bundle)
-    stale = [each for each in variant.compiled if each.device == device]
-    if not stale:
-        return bundle
-    names = {name for each in stale for name in (each.graph, *each.data)}
-    files = {name: entry for name, entry in bundle.manifest.files.items() if name not in names}
-    bundle = replace(bundle, manifest=replace(bundle.manifest, files=files))
-    kept = tuple(each for each in variant.compiled if each.device != device)
-    bundle = _save(bundle, replace(variant, compiled=kept), {})
-    for name in names:
-        (bundle.path / name).unlink(missing_ok=True)
-    return bundle
+def replace_variant(bundle: Bundle, variant: Variant, folder: Path | None = None) -> Bundle:
+    """Have a bundle list a variant in place of what it said of it; files that nobody uses go.
 
+    Args:
+        bundle: to change, on disk.
+        variant: of a role that the bundle has.
+        folder: new files, which are moved from there; none of them has the name of an old one.
 
-def _save(bundle: Bundle, variant: Variant, files: dict[str, FileEntry]) -> Bundle:
-    """Have the manifest list a variant, in place of what it said of it, and files more."""
-    others = (each for each in bundle.manifest.variants if each.role != TARGET or each.name != NPU)
-    manifest = replace(
-        bundle.manifest, variants=(*others, variant), files=bundle.manifest.files | files
-    )
-    with tempfile.TemporaryDirectory(prefix=".compiling-", dir=bundle.path) as folder:
-        bundles.save_manifest(Path(folder), manifest)
-        (Path(folder) / bundles.MANIFEST).replace(bundle.path / bundles.MANIFEST)
+    Returns:
+        The bundle as it is then.
+    """
+    path, old = bundle.path, bundle.manifest
+    new = {} if folder is None else bundles.describe_files(folder)
+    for name in new:
+        ((folder or path) / name).replace(path / name)
+    place = (variant.role, variant.name)
+    others = (each for each in old.variants if (each.role, each.name) != place)
+    manifest = replace(old, variants=(*others, variant), files=old.files | new)
+    used = set(bundles.used_files(manifest))
+    unused = set(bundles.used_files(old)) - used
+    files = {name: entry for name, entry in manifest.files.items() if name not in unused}
+    manifest = replace(manifest, files=files)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=path) as saving:
+        bundles.save_manifest(Path(saving), manifest)
+        (Path(saving) / bundles.MANIFEST).replace(path / bundles.MANIFEST)
+    for name in unused:
+        (path / name).unlink(missing_ok=True)
     return replace(bundle, manifest=manifest)
+
+
+def bundle_size(bundle: Bundle) -> int:
+    """Bytes of all files that a bundle lists."""
+    return sum(entry.size for entry in bundle.manifest.files.values())
 
 
 def _variant(bundle: Bundle) -> Variant:
     """The target's for NPUs; where its own stages suit them, one that names these."""
-    for variant in bundle.manifest.variants:
-        if (variant.role, variant.name) == (TARGET, NPU):
-            return variant
-    return Variant(TARGET, NPU, bundle.target.precision, bundle.target.stages)
+    found = bundle.variant(TARGET, NPU)
+    target = bundle.target
+    return found or Variant(TARGET, NPU, target.precision, HALF_BIAS_OFF, target.stages, (), {})

@@ -20,7 +20,7 @@ from edgespec.models import Checkpoint, Decoder, load_checkpoint
 PRECISIONS = ("int4", "int8", "fp16", "fp32")
 BLOCK_SIZES = (128, 64, 32)
 KV_PRECISIONS = ("fp32", "fp16")
-NPU_PRECISIONS = ("fp16",)
+NPU_PRECISIONS = ("fp16", "fp32")
 _log = logging.getLogger(__name__)
 
 
@@ -196,7 +196,7 @@ def _npu_variant(
         name = f"{bundle.TARGET}-{bundle.NPU}"
         with RoleWriter(folder, name, checkpoint, wanted, 0, progress) as writer:
             stages = writer.write([stage.start for stage in role.stages[1:]]).stages
-    return bundle.Variant(bundle.TARGET, bundle.NPU, wanted, stages)
+    return bundle.Variant(bundle.TARGET, bundle.NPU, wanted, bundle.HALF_BIAS_OFF, stages, (), {})
 
 
 def _layer_cuts(before: tuple[int, ...], layers: int) -> set[int]:

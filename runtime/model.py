@@ -15,14 +15,11 @@ from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.engines import Array, Engine, Executable, joined
 from edgespec.runtime.feeds import START, Feeds, Floats, Mask, Rope, Rows
 from edgespec.runtime.paths import NOWHERE, Drafted, Path
-from edgespec.runtime.stage_files import stage_file
+from edgespec.runtime.stage_files import bias_off, stage_file
 
 Results = Mapping[str, Array]
 
 _UNKNOWN = -1  # token of a row that was never computed
-
-# What half precision holds, and far below any score: for devices that compute in it.
-_HALF_BIAS_OFF = -3e4
 
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
 
@@ -92,8 +89,7 @@ class Model:
             for number, engine in enumerate(engines)
         ]
         shapes = reduce(Shapes.common, (engine.shapes for engine in engines))
-        if any(engine.variant for engine in engines):
-            role = replace(role, bias_off=max(role.bias_off, _HALF_BIAS_OFF))
+        role = replace(role, bias_off=bias_off(bundle, name, engines))
         return cls(role, executables, joined(engine.name for engine in engines), shapes)
 
     def feeds(self, rows: int, capacity: int, logit_rows: int) -> Feeds:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from edgespec.bundle import Bundle, Compiled, Precision, Stage
+from edgespec.bundle import HALF_BIAS_OFF, Bundle, Compiled, Precision, Stage
 from edgespec.errors import DeviceError
 from edgespec.runtime.buckets import Shape
 from edgespec.runtime.engines import CompiledFile, Engine, Result, StageFile
@@ -57,6 +58,15 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
     )
 
 
+def bias_off(bundle: Bundle, name: str, engines: Sequence[Engine]) -> float:
+    """What hides a row from all of a role's stages, each on its engine."""
+    found = [bundle.manifest.roles[name].bias_off]
+    for wanted in {engine.variant for engine in engines if engine.variant is not None}:
+        variant = bundle.variant(name, wanted)
+        found.append(HALF_BIAS_OFF if variant is None else variant.bias_off)
+    return max(found)
+
+
 def _suited(
     bundle: Bundle, name: str, number: int, engine: Engine
 ) -> tuple[Stage, Precision, tuple[Compiled, ...]]:
@@ -64,9 +74,9 @@ def _suited(
     role = bundle.manifest.roles[name]
     if engine.variant is None:
         return role.stages[number], role.precision, ()
-    for variant in bundle.manifest.variants:
-        if (variant.role, variant.name) == (name, engine.variant):
-            return variant.stages[number], variant.precision, variant.compiled
+    variant = bundle.variant(name, engine.variant)
+    if variant is not None:
+        return variant.stages[number], variant.precision, variant.compiled
     if role.precision.block_size:  # only quantized weights need other operators than ONNX's own
         raise DeviceError(
             f"{engine.name} cannot run the {name} of {bundle.path}: it has "

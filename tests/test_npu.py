@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import onnx
 import pytest
 from checkpoints import edit_json
 from commandline import fails
+from npus import NpuOnCpu
+from onnx import TensorProto
 from parity import distance, load, made, tree_rows
 
 from edgespec import bundle as bundles
@@ -17,23 +21,16 @@ from edgespec.bundle import MANIFEST, NPU, TARGET, Compiled, Precision
 from edgespec.errors import BundleError, DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.precompiling import precompile
+from edgespec.quantizing import quantize_variant
 from edgespec.runtime.buckets import ANY_SHAPES, NPU_SHAPES
 from edgespec.runtime.engines import engine
 from edgespec.runtime.engines.base import StageSizes
 from edgespec.runtime.engines.npu import npu_footprint, weight_count
-from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
 from edgespec.runtime.model import Model, Runner
 from edgespec.runtime.socs import SOCS, soc_of
 from edgespec.runtime.stage_files import stage_file
 
 CPU = "onnxruntime:cpu"
-
-
-class NpuOnCpu(OnnxRuntimeCpu):
-    """Takes what an NPU takes, and computes it on the CPU."""
-
-    name = "fake:npu"
-    variant = NPU
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +196,75 @@ def test_compiled_files_must_be_listed_and_so_checked(with_variant, tmp_path):
     bundles.save_manifest(tmp_path, with_compiled(with_variant).manifest)
     with pytest.raises(BundleError, match=r"'compiled\.onnx' is used but not listed"):
         bundles.load(tmp_path)
+
+
+# Integer weights, 16-bit activations
+
+
+@pytest.fixture(scope="module", params=["w8a16", "w4a16"])
+def quantized(checkpoint, tmp_path_factory, request):
+    path = tmp_path_factory.mktemp("bundles") / request.param
+    options = ExportOptions(npu_precision="fp32", cut_layers=(1,))
+    export_bundle(checkpoint, path, options=options)
+    before = {file.name for file in path.iterdir()}
+    grown = quantize_variant(path, request.param)
+    opened = bundles.load(path)
+    return SimpleNamespace(bundle=opened, precision=request.param, before=before, grown=grown)
+
+
+def test_a_quantized_variant_takes_the_place_of_the_one_it_is_made_from(quantized):
+    [variant] = quantized.bundle.manifest.variants
+    assert variant.precision == Precision(quantized.precision, quantized.precision, "fp32", 0)
+    files = {file.name for file in quantized.bundle.path.iterdir()}
+    gone = {"target-npu-0.onnx", "target-npu-1.onnx", "target-npu.data"}
+    assert quantized.before - files == gone
+    graphs = {f"target-npu-{number}-{quantized.precision}.onnx" for number in range(2)}
+    assert files - quantized.before == graphs | {f"{graph}.data" for graph in graphs}
+    assert files - {MANIFEST, "README.md"} == quantized.bundle.manifest.files.keys()
+    assert quantized.grown < 0
+    quantized.bundle.verify()
+
+
+def test_what_has_no_plain_weights_is_not_quantized(with_variant, without):
+    for opened in (with_variant, without):
+        with pytest.raises(InputError, match=r"no plain weights for NPUs: export it with --npu"):
+            quantize_variant(opened.path, "w8a16")
+
+
+def test_its_weights_have_few_bits_and_a_known_error(quantized):
+    [variant] = quantized.bundle.manifest.variants
+    errors = variant.quantization_error
+    assert "lm_head.weight" in errors
+    assert len(errors) == 2 * 7 + 1
+    low, high = {"w8a16": (1e-3, 2e-2), "w4a16": (5e-2, 0.2)}[quantized.precision]
+    assert all(low < error < high for error in errors.values())
+    graph = str(quantized.bundle.path / variant.stages[1].graph)
+    types = Counter(tensor.data_type for tensor in onnx.load(graph).graph.initializer
+                    if len(tensor.dims) == 2)  # fmt: skip
+    kind = {"w8a16": TensorProto.INT8, "w4a16": TensorProto.INT4}[quantized.precision]
+    assert types == {kind: 8}
+
+
+def test_it_computes_nearly_the_same_and_hides_what_is_hidden(checkpoint, quantized, tmp_path):
+    export_bundle(checkpoint, tmp_path / "whole", options=ExportOptions("fp32"))
+    wanted = _logits(load(bundles.load(tmp_path / "whole"), CPU))
+    model = Model.load(quantized.bundle, TARGET, NpuOnCpu(), 1)
+    assert model.role.bias_off == -100
+    most = {"w8a16": 0.15, "w4a16": 0.6}[quantized.precision]
+    assert distance(_logits(Runner(model)), wanted) < most
+
+
+def test_the_calibration_text_is_the_users(cli, checkpoint, tmp_path):
+    text, output = tmp_path / "text.txt", tmp_path / "bundle"
+    words = ["export", checkpoint, "-o", output, "--calibration", text]
+    text.write_text("too short")
+    fails(cli(*words), "--calibration is for layer-skip drafts")
+    fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: ", "tokens: 64 are needed")
+    text.write_text("def twice(x):\n    return x * 2\n" * 40)
+    found = cli(*words, "--npu-precision", "w8a16", "--overwrite")
+    assert found.code == 0
+    assert bundles.load(output).manifest.variants[0].precision.weights == "w8a16"
+    assert "w8a16" in cli("inspect", output).out
 
 
 # Systems on a chip

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from commandline import fails
+from npus import NpuOnCpu
 from onnx import TensorProto, helper
 from pairs import SHORT_PROMPT
 from parity import distance, load, made, tree_rows
@@ -97,6 +98,18 @@ def test_the_text_is_that_of_plain_decoding(exported, caplog):
     assert found.engine == EMULATED
 
 
+@pytest.mark.parametrize("precision", ["w8a16", "w4a16"])
+def test_integers_run_there_as_well(cli, exported, tmp_path, precision):
+    path = tmp_path / "bundle"
+    words = ["--precision", "fp32", "--npu-precision", precision]
+    assert cli("export", exported.parent / "checkpoint", "-o", path, *words).code == 0
+    facts = json.loads(cli("inspect", path, "--device", EMULATED, "--json").out)
+    assert facts["assignment"][0]["elsewhere"] == []
+    opened = bundles.load(path)
+    same = Runner(Model.load(opened, TARGET, NpuOnCpu(), 1))
+    assert distance(_logits(load(opened, EMULATED)), _logits(same)) < 0.03
+
+
 # What cannot run there
 
 
@@ -169,7 +182,8 @@ def test_what_is_of_no_use_is_compiled_anew_with_a_notice(compiled, logits, faul
     assert np.array_equal(_logits(Runner(model)), logits)
     [notice] = [each.getMessage() for each in caplog.records if "of no use" in each.getMessage()]
     assert notice.endswith("compiling anew")
-    assert {"stale": "compiled by onnxruntime-qnn 1.0", "wrong": "refused it"}[fault] in notice
+    why = {"stale": "compiled by onnxruntime-qnn 1.0", "wrong": "the plug-in refused it"}[fault]
+    assert why in notice
 
 
 def test_export_compiles_for_a_soc_by_name(cli, exported, tmp_path):

@@ -25,6 +25,7 @@ from edgespec.export import (
     resolve_checkpoint,
 )
 from edgespec.precompiling import precompile
+from edgespec.quantizing import QUANTIZED, quantize_variant
 from edgespec.runtime.buckets import NPU_SHAPES, Shapes
 from edgespec.runtime.engines import compiler
 from edgespec.runtime.socs import SOCS
@@ -51,7 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _add(parser, "kv_precision", KV_PRECISIONS, "of the KV cache")
     _add(
-        parser, "npu_precision", NPU_PRECISIONS, "of a variant of the target for NPUs, beside it "
+        parser, "npu_precision", (*NPU_PRECISIONS, *QUANTIZED), "of a target's variant for NPUs, "
+        "beside it; w8a16, w4a16: integers, with 16-bit activations calibrated on a text "
         "(default: none, or fp16 with --compile-for)",
     )  # fmt: skip
     parser.add_argument(
@@ -71,7 +73,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE",
-        help="the text on which layer-skip drafts are tried (default: what the model makes itself)",
+        help="the text on which layer-skip drafts are tried (default: what the model makes) and "
+        "integer variants calibrated (default: passages of ours)",
     )  # fmt: skip
     parser.add_argument(
         "--layer-skip-budget", type=float, default=None, metavar="SECONDS",
@@ -99,6 +102,9 @@ def execute(arguments: argparse.Namespace) -> int:
     size = arguments.block_size
     if arguments.compile_for and arguments.npu_precision is None:
         given["npu_precision"] = NPU_PRECISIONS[0]
+    quantized = arguments.npu_precision in QUANTIZED
+    if quantized:
+        given["npu_precision"] = "fp32"  # and then from there
     options = ExportOptions(
         **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
     )
@@ -106,19 +112,24 @@ def execute(arguments: argparse.Namespace) -> int:
         compiler(device)  # before anything is exported in vain
     target = resolve_checkpoint(arguments.checkpoint)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
-    grown = 0
+    requantized = compiled = 0
     with _progress_bars() as show:
         search = None if skips is None else _search(arguments, show)
         report = export_bundle(target, arguments.output, draft, options, show, search)
+        if quantized:
+            requantized = quantize_variant(
+                arguments.output, arguments.npu_precision, arguments.calibration
+            )
         for device in arguments.compile_for:
-            grown += precompile(arguments.output, device, arguments.compile_shapes, show)
-    share = report.bundle_bytes / report.source_bytes
+            compiled += precompile(arguments.output, device, arguments.compile_shapes, show)
+    stored = report.bundle_bytes + requantized
+    share = stored / report.source_bytes
     print(
-        f"{arguments.output}: {decimal(report.bundle_bytes)}, "
+        f"{arguments.output}: {decimal(stored)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
     if arguments.compile_for:
-        print(f"compiled for {', '.join(arguments.compile_for)}: {decimal(grown)} more")
+        print(f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more")
     if search is not None and search.summary:
         print(search.summary)
     return 0
@@ -130,7 +141,8 @@ def _skip_sets(arguments: argparse.Namespace) -> tuple[tuple[int, ...], ...] | N
         return ()
     if arguments.layer_skip != _NONE:
         return tuple(sublayers.parse(part) for part in arguments.layer_skip.split("/"))
-    for name in ("calibration", "layer_skip_budget"):
+    others = () if arguments.npu_precision in QUANTIZED else ("calibration",)
+    for name in (*others, "layer_skip_budget"):
         if getattr(arguments, name) is not None:
             raise InputError(
                 f"--{name.replace('_', '-')} is for layer-skip drafts: add --layer-skip auto"

@@ -158,13 +158,17 @@ def _skip_sets(bundle: Bundle) -> Table:
 def _variants(variants: tuple[Variant, ...]) -> Table:
     """What there is for devices that a role's own stages do not suit."""
     table = Table("variant", "weights", "KV cache", title="variants", title_justify="left")
+    table.add_column("quantization error", overflow="fold")
     table.add_column("compiled for", overflow="fold")
     for each in variants:
         compiled = dict.fromkeys(
             f"{made.device} {made.rows}x{made.capacity}" for made in each.compiled
         )
         name, precision = f"{each.role} for {each.name}", each.precision
-        table.add_row(name, precision.weights, precision.kv, "\n".join(compiled) or "none")
+        table.add_row(
+            name, precision.weights, precision.kv, _error(each.quantization_error),
+            "\n".join(compiled) or "none",
+        )  # fmt: skip
     return table
 
 

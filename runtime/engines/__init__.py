@@ -13,12 +13,9 @@ from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.buckets import NPU_SHAPES, Shapes
 from edgespec.runtime.engines.base import (
     Array,
-    Assigning,
-    Assignment,
     Cache,
     CallSizes,
     CompiledFile,
-    Compiler,
     Engine,
     Engines,
     Executable,
@@ -31,6 +28,7 @@ from edgespec.runtime.engines.base import (
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import available_bytes
+from edgespec.runtime.engines.optional import Assigning, Assignment, Compiler, Quantizer
 from edgespec.runtime.socs import soc_of
 
 __all__ = [
@@ -48,6 +46,7 @@ __all__ = [
     "Engines",
     "Executable",
     "Footprint",
+    "Quantizer",
     "Result",
     "StageFile",
     "StageOutputs",
@@ -57,6 +56,7 @@ __all__ = [
     "compiler",
     "engine",
     "joined",
+    "quantizer",
     "require_one_distribution",
     "simulated_name",
 ]
@@ -121,6 +121,17 @@ def compiler(device: str) -> Compiler:
     """
     soc = soc_of(device)
     made: Compiler = _made(device, _ENGINES["qnn:emulated"], [NPU_SHAPES, False, soc])
+    return made
+
+
+def quantizer() -> Quantizer:
+    """What quantizes a variant for NPUs, by what it computes on the CPU.
+
+    Raises:
+        DeviceError: if its library is missing.
+    """
+    where = ("edgespec.runtime.engines.qdq", "QdqQuantizer")
+    made: Quantizer = _made(CPU_ENGINES[0], where, [])
     return made
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
@@ -228,24 +228,6 @@ class Footprint:
     loading: int
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """Where the nodes of a compiled stage run.
-
-    Attributes:
-        here: kinds of the nodes on the device, each as often as there are.
-        elsewhere: nodes that are left to the CPU, as `name (kind)`.
-    """
-
-    here: tuple[str, ...]
-    elsewhere: tuple[str, ...]
-
-    def elsewhere_in_short(self) -> str:
-        """The first of them, and how many more there are."""
-        more = f" and {len(self.elsewhere) - 3} more" if len(self.elsewhere) > 3 else ""
-        return ", ".join(self.elsewhere[:3]) + more
-
-
 class Engine(Protocol):
     """Compiles stages for one device."""
 
@@ -289,35 +271,6 @@ class Engine(Protocol):
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """What a stage takes, known before it is loaded; never less for larger sizes."""
-
-
-@runtime_checkable
-class Assigning(Protocol):
-    """An engine that tells where a stage's nodes would run."""
-
-    def assignment(self, stage: StageFile) -> Assignment:
-        """Which of them run where, in the first of the shapes; compiles the stage.
-
-        Raises:
-            DeviceError: if the engine refuses it.
-        """
-
-
-class Compiler(Engine, Protocol):
-    """Compiles stages into files, for later loads on machines of one kind.
-
-    Attributes:
-        compiler: its name and version.
-    """
-
-    compiler: str
-
-    def precompile(self, stage: StageFile, shape: Shape, output: Path) -> None:
-        """Compile a stage for a shape into a file, and perhaps others beside it.
-
-        Raises:
-            DeviceError: if it cannot be compiled as a whole.
-        """
 
 
 Engines = tuple[Engine, ...]

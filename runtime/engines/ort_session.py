@@ -10,7 +10,8 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.base import Array, Assignment, StageFile, row_count
+from edgespec.runtime.engines.base import Array, StageFile, row_count
+from edgespec.runtime.engines.optional import Assignment
 
 # What may be left to the CPU: these read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})

@@ -17,7 +17,6 @@ from edgespec.bundle import NPU
 from edgespec.errors import DeviceError
 from edgespec.runtime.buckets import NPU_SHAPES, Shape, Shapes
 from edgespec.runtime.engines.base import (
-    Assignment,
     CallSizes,
     Executable,
     Footprint,
@@ -30,6 +29,7 @@ from edgespec.runtime.engines.fixed_graph import open_fixed
 from edgespec.runtime.engines.host import MIB, available_bytes
 from edgespec.runtime.engines.npu import npu_footprint
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeExecutable
+from edgespec.runtime.engines.optional import Assignment
 from edgespec.runtime.engines.ort_session import (
     assigned,
     open_session,
@@ -127,7 +127,11 @@ class Qnn(ABC):
 
     def _settings(self) -> dict[str, str]:
         """Of the plug-in."""
-        return {"backend_path": _htp_path(), "enable_htp_fp16_precision": "1"}
+        return {
+            "backend_path": _htp_path(),
+            "enable_htp_fp16_precision": "1",
+            "offload_graph_io_quantization": "0",  # or the CPU would do it
+        }
 
     def _executable(self, stage: StageFile, shape: Shape) -> OnnxRuntimeExecutable:
         return OnnxRuntimeExecutable(self._session(stage, shape), stage)
@@ -143,7 +147,7 @@ class Qnn(ABC):
                 try:
                     return open_session(each.graph, self._options())
                 except DeviceError as error:
-                    reason = str(error)
+                    reason = f"the plug-in refused it: {error.__cause__}"
             _log.warning("%s is of no use (%s): compiling anew", each.graph.name, reason)
         session = self._compiled(stage, shape)
         self._require_whole(stage, session)
