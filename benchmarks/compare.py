@@ -65,10 +65,11 @@ def main() -> None:
     if arguments.prepare:
         for way in found.ways:
             print(f"{way.name}: ready, {way.start_seconds:.1f} s to its first token")
-        print("\n".join(failures_lines(found.failures)))
+    lines = [] if arguments.prepare else _print_tables(arguments, found)
+    for line in failures_lines(found.failures):
+        print(line)
+    if arguments.prepare:
         return
-    lines = _print_tables(arguments, found)
-    print("\n".join(failures_lines(found.failures)))
     _keep(arguments, job, found, lines)
 
 

@@ -17,9 +17,8 @@ import time
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -40,11 +39,11 @@ if TYPE_CHECKING:
 
 _WARM_UP = 3  # passes
 _WANTED = 20  # per cent of a pass outside the quantized products, at most
-_QUANTIZED = ("MatMulNBits", "FullyConnected")
-"""What the engines call a product with weights; where these are quantized."""
+_QUANTIZED = ("MatMulNBits", "FullyConnectedCompressed")
+"""What the engines call a product with quantized weights."""
 
 Costs = dict[str, tuple[int, float]]
-"""Operators of a pass and their seconds, by type."""
+"""Operators of a pass, and their seconds, by type."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,8 @@ class Pass:
 
     Attributes:
         engine: Its name.
-        ms: Milliseconds of a pass without profiling, the median.
-        profiled_ms: With it; what operators are shares of.
+        ms: Milliseconds of a pass without profiling, on average.
+        profiled_ms: With it, on average; what operators are shares of.
         outside_percent: Of the profiled pass, what is not a quantized product.
         operators: Number and milliseconds of each type, the dearest first.
     """
@@ -84,9 +83,7 @@ def main() -> None:
 
 
 def _measure(bundle: Bundle, name: str, arguments: argparse.Namespace) -> Pass:
-    text = Tokenizer.from_folder(bundle.path).encode("\n\n".join(PYTHON))
-    tokens = list(islice(cycle(text), arguments.context + arguments.rows))
-    rows = Rows.chain(tokens[arguments.context :])
+    rows = Rows.chain(Tokenizer.from_folder(bundle.path).encode("".join(PYTHON))[: arguments.rows])
     seconds: dict[bool, list[float]] = {False: [], True: []}
     with tempfile.TemporaryDirectory() as folder:
         models = {False: Model.load(bundle, bundles.TARGET, engine(name), arguments.threads)}
@@ -94,34 +91,34 @@ def _measure(bundle: Bundle, name: str, arguments: argparse.Namespace) -> Pass:
             models[True] = Model.load(bundle, bundles.TARGET, engine(name), arguments.threads)
         runners = {with_profiler: Runner(model) for with_profiler, model in models.items()}
         for runner in runners.values():
-            runner.prefill(tokens[: arguments.context])
-        costs = []
+            runner.skip(arguments.context)  # OpenVINO would count passes over a prompt, too
+        before: Costs = {}
         for turn in range(_WARM_UP + arguments.rounds):
+            if turn == _WARM_UP and name == openvino.OpenVinoCpu.name:
+                before = _openvino_costs(models[True], _WARM_UP)
             for with_profiler, runner in runners.items():
                 begin = time.perf_counter()
                 runner.verify(rows)
                 if turn >= _WARM_UP:
                     seconds[with_profiler].append(time.perf_counter() - begin)
-            if turn >= _WARM_UP and name.startswith("openvino"):
-                costs.append(_openvino_costs(models[True]))
-        if not costs:
+        if before:
+            after = _openvino_costs(models[True], _WARM_UP + arguments.rounds)
+            costs = {kind: (n, taken - before[kind][1]) for kind, (n, taken) in after.items()}
+        else:
             costs = _onnxruntime_costs(models[True], arguments.rounds)
-    return summary(name, seconds[False], seconds[True], costs)
+    of_one = {kind: (n, taken / arguments.rounds) for kind, (n, taken) in costs.items()}
+    return summary(name, fmean(seconds[False]), fmean(seconds[True]), of_one)
 
 
-def summary(name: str, plain: list[float], profiled: list[float], costs: list[Costs]) -> Pass:
-    """What passes in seconds, and their operators, come to."""
-    operators = {
-        kind: (costs[0][kind][0], median(each[kind][1] for each in costs)) for kind in costs[0]
-    }
-    whole = median(profiled)
-    products = sum(operators[kind][1] for kind in _QUANTIZED if kind in operators)
-    dearest = sorted(operators.items(), key=lambda item: -item[1][1])
+def summary(name: str, plain: float, profiled: float, costs: Costs) -> Pass:
+    """What passes in seconds, without and with the profiler, and their operators come to."""
+    products = sum(costs[kind][1] for kind in _QUANTIZED if kind in costs)
+    dearest = sorted(costs.items(), key=lambda item: -item[1][1])
     return Pass(
         name,
-        round(median(plain) * 1e3, 2),
-        round(whole * 1e3, 2),
-        round(100 * (1 - products / whole), 1),
+        round(plain * 1e3, 2),
+        round(profiled * 1e3, 2),
+        round(100 * (1 - products / profiled), 1),
         {kind: (number, round(taken * 1e3, 3)) for kind, (number, taken) in dearest},
     )
 
@@ -154,50 +151,39 @@ def _profiled(folder: Path) -> Iterator[None]:
         yield
 
 
-def _openvino_costs(model: Model) -> Costs:
-    """Of the last pass."""
+def _openvino_costs(model: Model, passes: int) -> Costs:
+    """Of all passes so far together; the profiler tells what an operator took on average."""
     costs: Costs = defaultdict(lambda: (0, 0.0))
     for executable in model.executables:
         for node in executable._request.get_profiling_info():  # type: ignore[attr-defined]
-            seconds = node.real_time.total_seconds()
-            if seconds:
-                number, before = costs[node.node_type]
-                costs[node.node_type] = (number + 1, before + seconds)
+            if node.status == node.Status.EXECUTED:
+                _add(costs, node.node_type, node.real_time.total_seconds() * passes)
     return dict(costs)
 
 
-def _onnxruntime_costs(model: Model, rounds: int) -> list[Costs]:
-    """Of the last `rounds` passes; this ends the profiling."""
-    stages = [
-        passes_of(json.loads(Path(executable._session.end_profiling()).read_text()), rounds)  # type: ignore[attr-defined]
-        for executable in model.executables
-    ]
-    return [_together(passes) for passes in zip(*stages, strict=True)]
+def _onnxruntime_costs(model: Model, passes: int) -> Costs:
+    """Of the last passes together; this ends the profiling."""
+    costs: Costs = defaultdict(lambda: (0, 0.0))
+    for executable in model.executables:
+        file = Path(executable._session.end_profiling())  # type: ignore[attr-defined]
+        for kind, (number, seconds) in last_passes(json.loads(file.read_text()), passes).items():
+            _add(costs, kind, seconds, number)
+    return dict(costs)
 
 
-def passes_of(events: list[dict[str, Any]], rounds: int) -> list[Costs]:
-    """The last passes in a profile of ONNX Runtime's."""
-    runs = [event for event in events if event["name"] == "model_run"][-rounds:]
-    kernels = [event for event in events if event["name"].endswith("_kernel_time")]
-    passes = []
-    for run in runs:
-        costs: Costs = defaultdict(lambda: (0, 0.0))
-        for event in kernels:
-            if run["ts"] <= event["ts"] < run["ts"] + run["dur"]:
-                kind = event["args"]["op_name"]
-                number, before = costs[kind]
-                costs[kind] = (number + 1, before + event["dur"] / 1e6)
-        passes.append(dict(costs))
-    return passes
+def last_passes(events: list[dict[str, Any]], passes: int) -> Costs:
+    """Operators of a pass, and their seconds in the last ones of a profile of ONNX Runtime's."""
+    runs = [event for event in events if event["name"] == "model_run"][-passes:]
+    costs: Costs = defaultdict(lambda: (0, 0.0))
+    for event in events:
+        if event["name"].endswith("_kernel_time") and event["ts"] >= runs[0]["ts"]:
+            _add(costs, event["args"]["op_name"], event["dur"] / 1e6)
+    return {kind: (number // passes, seconds) for kind, (number, seconds) in costs.items()}
 
 
-def _together(stages: tuple[Costs, ...]) -> Costs:
-    costs: Costs = {}
-    for stage in stages:
-        for kind, (number, seconds) in stage.items():
-            others, before = costs.get(kind, (0, 0.0))
-            costs[kind] = (others + number, before + seconds)
-    return costs
+def _add(costs: Costs, kind: str, seconds: float, number: int = 1) -> None:
+    others, before = costs[kind]
+    costs[kind] = (others + number, before + seconds)
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -205,7 +191,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
     parser.add_argument("--rows", type=count, default=8, help="of the pass (default 8)")
     parser.add_argument("--context", type=count, default=256, help="committed rows (default 256)")
-    parser.add_argument("--rounds", type=count, default=20, help="the median counts (default 20)")
+    parser.add_argument("--rounds", type=count, default=20, help="the mean counts (default 20)")
     parser.add_argument(
         "--engines", nargs="+", choices=CPU_ENGINES, default=CPU_ENGINES, help="default: both"
     )
