@@ -127,6 +127,10 @@ class Peer(Protocol):
         """For pip, the package that versions are told of first; nothing: our own environment."""
 
     @property
+    def build(self) -> Mapping[str, str]:
+        """Variables for pip where it builds from source; nothing: it does not, or needs none."""
+
+    @property
     def settings(self) -> Mapping[str, str]:
         """Ways to decode, and how each is set up."""
 

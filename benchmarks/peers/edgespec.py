@@ -20,6 +20,7 @@ _DRAFTS = {PLAIN: "none", LOOKUP: "lookup", DRAFT: "model", AUTO: "auto"}
 
 class _Edgespec:
     requirements = ()
+    build: ClassVar[Mapping[str, str]] = {}
     precision = "int4"
     settings: ClassVar[Mapping[str, str]] = {
         name: f"draft={draft}" for name, draft in _DRAFTS.items()

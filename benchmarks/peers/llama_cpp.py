@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from peers.base import DRAFT, LOOKUP, PLAIN, Stopwatch, Unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from peers.base import Checkpoints, Loading, Request, Text
 
+# Its AMX products crash at the first call on some machines that have AMX (llama.cpp issue 20824).
+_WITHOUT_AMX = "-mno-amx-int8 -mno-amx-tile -mno-amx-bf16"
+_CPU = Path("/proc/cpuinfo")
 _LOOKUP_TOKENS = 10  # the library's default
 _DRAFT_TOKENS = 5
 
 
 class _LlamaCpp:
     requirements = ("llama-cpp-python", "gguf", "ml_dtypes", "numpy")
+    build: ClassVar[Mapping[str, str]] = {
+        "CMAKE_ARGS": "-DLLAVA_BUILD=OFF",
+        **(
+            {"CFLAGS": _WITHOUT_AMX, "CXXFLAGS": _WITHOUT_AMX}
+            if _CPU.exists() and "amx_int8" in _CPU.read_text()
+            else {}
+        ),
+    }
     precision = "Q4_0"
     settings: ClassVar[Mapping[str, str]] = {
         PLAIN: "Llama.generate",

@@ -101,7 +101,8 @@ def prepare(job: Job, found: Measured) -> dict[str, tuple[Path, Path]]:
     for name in job.settings:
         _tell(f"{name}: environment and models")
         try:
-            python = environment(name, peer(name).requirements, job.cache)
+            needs = peer(name)
+            python = environment(name, needs.requirements, job.cache, needs.build)
             ready[name] = (python, converted(name, python, job.checkpoints, job.cache))
         except PeerError as error:
             found.failures[name] = str(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -29,6 +28,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {  # those of its documentation
 
 class _OnnxRuntimeGenAi:
     requirements = ("onnxruntime-genai", "onnxruntime", "onnx-ir", "transformers", "torch==2.13.0")
+    build: ClassVar[Mapping[str, str]] = {}
     precision = "int4"
     settings: ClassVar[Mapping[str, str]] = {
         PLAIN: "Generator",
@@ -68,10 +68,10 @@ class _OnnxRuntimeGenAi:
 
 
 def compose(loading: Loading, folder: Path) -> None:
-    """A folder for a setting: the target's files but the weights, which are named by their place.
+    """A folder for a setting: the target's files but the models, which are linked.
 
-    The library takes threads and the draft from the configuration alone, and joins file names to
-    the folder.
+    The library takes threads and the draft from the configuration alone, and no model from outside
+    the folder that it is in.
     """
     target, draft = loading.folder / "target", loading.folder / "draft"
     config = json.loads((target / _CONFIG).read_text(encoding="utf-8"))
@@ -91,7 +91,8 @@ def compose(loading: Loading, folder: Path) -> None:
 
 
 def _place(decoder: dict[str, Any], source: Path, folder: Path, threads: int) -> None:
-    decoder["filename"] = os.path.relpath(source / decoder["filename"], folder)
+    (folder / source.name).symlink_to(source.resolve())
+    decoder["filename"] = f"{source.name}/{decoder['filename']}"
     decoder.setdefault("session_options", {})["intra_op_num_threads"] = threads
 
 

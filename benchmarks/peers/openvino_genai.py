@@ -22,6 +22,7 @@ class _OpenVinoGenAi:
     requirements = (
         "openvino-genai", "openvino", "optimum-intel[openvino]", "nncf", "torch==2.13.0",
     )  # fmt: skip
+    build: ClassVar[Mapping[str, str]] = {}
     precision = "int4"
     settings: ClassVar[Mapping[str, str]] = {
         PLAIN: "LLMPipeline without prefix caching",
@@ -31,6 +32,10 @@ class _OpenVinoGenAi:
 
     def convert(self, checkpoints: Checkpoints, output: Path) -> None:
         """See `Peer`."""
+        # It comes along, is built for CUDA's torch, and keeps transformers from being imported
+        # beside that of CPUs; a language model needs none.
+        uninstall = [sys.executable, "-m", "pip", "uninstall", "--yes", "torchvision"]
+        subprocess.run(uninstall, check=True, stdout=sys.stderr)
         for role, path in (("target", checkpoints.target), ("draft", checkpoints.draft)):
             if path is not None:
                 self._export(path, output / role)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,14 +19,22 @@ from peers.base import Checkpoints, PeerError
 from peers.process import PeerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _CONFIG = "config.json"
 _POSITIONS = "max_position_embeddings"
 
 
-def environment(name: str, requirements: Sequence[str], cache: Path) -> Path:
+def environment(
+    name: str, requirements: Sequence[str], cache: Path, build: Mapping[str, str] | None = None
+) -> Path:
     """The interpreter of a virtual environment with these packages; without any, our own.
+
+    Args:
+        name: Of its folder.
+        requirements: For pip.
+        cache: Where environments are kept.
+        build: Variables for what pip builds from source; with some, no earlier build is taken.
 
     Raises:
         PeerError: pip could not install what it needs.
@@ -34,20 +43,25 @@ def environment(name: str, requirements: Sequence[str], cache: Path) -> Path:
         return Path(sys.executable)
     folder = cache / "environments" / name
     installed = folder / "installed.json"
+    wanted = [*requirements, *(f"{key}={value}" for key, value in (build or {}).items())]
     python = folder / "bin" / "python"
-    if installed.exists() and json.loads(installed.read_text()) == list(requirements):
+    if installed.exists() and json.loads(installed.read_text()) == wanted:
         return python
+    fresh = ["--no-cache-dir", "--force-reinstall"] if build else []
+    variables = {**os.environ, **(build or {})}
     log = cache / "environments" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output:
         for command in (
             [sys.executable, "-m", "venv", str(folder)],
-            [str(python), "-m", "pip", "install", *requirements],
+            [str(python), "-m", "pip", "install", *fresh, *requirements],
         ):
-            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+            done = subprocess.run(
+                command, stdout=output, stderr=subprocess.STDOUT, env=variables, check=False
+            )
             if done.returncode:
                 raise PeerError(f"not installed: {_reason(log)} (see {log})")
-    installed.write_text(json.dumps(requirements))
+    installed.write_text(json.dumps(wanted))
     return python
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 class _Transformers:
     requirements = ("transformers>=5", "torch==2.13.0", "safetensors", "numpy")
+    build: ClassVar[Mapping[str, str]] = {}
     precision = "bf16"
     settings: ClassVar[Mapping[str, str]] = {
         PLAIN: "generate()",
