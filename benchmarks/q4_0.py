@@ -57,6 +57,7 @@ class Quality:
         perplexity_error: Its standard error.
         mean_kl: Nats, from the checkpoint in fp32.
         argmax_agreement: Share of the tokens before which both hold the same one likeliest.
+        fp32_perplexity: Of the checkpoint in fp32.
     """
 
     weights: str
@@ -66,6 +67,7 @@ class Quality:
     perplexity_error: float
     mean_kl: float
     argmax_agreement: float
+    fp32_perplexity: float
 
 
 def main() -> None:
@@ -82,6 +84,7 @@ def main() -> None:
             for q in found
         ],
     )  # fmt: skip
+    print(f"\nperplexity in fp32: {found[0].fp32_perplexity:.4f}")
     print_result(
         "q4_0",
         {
@@ -160,6 +163,7 @@ def _read(
         found["perplexity_error"],
         against["mean_kl"],
         against["argmax_agreement"],
+        against["perplexity"],
     )
 
 
