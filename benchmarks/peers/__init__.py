@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from peers.base import Peer
 
 PEERS = {
-    "edgespec": "edgespec",
-    "llama.cpp": "llama_cpp",
-    "openvino-genai": "openvino_genai",
-    "onnxruntime-genai": "onnxruntime_genai",
-    "transformers": "transformers",
+    "edgespec": ("edgespec", "PEER"),
+    "llama.cpp": ("llama_cpp", "PEER"),
+    "openvino-genai": ("openvino_genai", "PEER"),
+    "openvino-genai-f32": ("openvino_genai", "PEER_F32"),
+    "onnxruntime-genai": ("onnxruntime_genai", "PEER"),
+    "transformers": ("transformers", "PEER"),
 }
-"""Modules of this package, by the peer's name."""
+"""A module of this package and what it calls the peer, by the peer's name."""
 
 
 def peer(name: str) -> Peer:
     """The peer of that name."""
-    return cast("Peer", import_module(f"peers.{PEERS[name]}").PEER)
+    module, variable = PEERS[name]
+    return cast("Peer", getattr(import_module(f"peers.{module}"), variable))

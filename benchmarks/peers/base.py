@@ -123,6 +123,10 @@ class Peer(Protocol):
     """A way to run a checkpoint."""
 
     @property
+    def home(self) -> str:
+        """Names its environment and models, which peers that differ in less may share."""
+
+    @property
     def requirements(self) -> tuple[str, ...]:
         """For pip, the package that versions are told of first; nothing: our own environment."""
 

@@ -19,6 +19,7 @@ _DRAFTS = {PLAIN: "none", LOOKUP: "lookup", DRAFT: "model", AUTO: "auto"}
 
 
 class _Edgespec:
+    home = "edgespec"
     requirements = ()
     build: ClassVar[Mapping[str, str]] = {}
     precision = "int4"

@@ -20,6 +20,7 @@ _DRAFT_TOKENS = 5
 
 
 class _LlamaCpp:
+    home = "llama.cpp"
     requirements = ("llama-cpp-python", "gguf", "ml_dtypes", "numpy")
     build: ClassVar[Mapping[str, str]] = {
         "CMAKE_ARGS": "-DLLAVA_BUILD=OFF",

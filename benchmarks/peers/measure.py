@@ -102,7 +102,7 @@ def prepare(job: Job, found: Measured) -> dict[str, tuple[Path, Path]]:
         _tell(f"{name}: environment and models")
         try:
             needs = peer(name)
-            python = environment(name, needs.requirements, job.cache, needs.build)
+            python = environment(needs.home, needs.requirements, job.cache, needs.build)
             ready[name] = (python, converted(name, python, job.checkpoints, job.cache))
         except PeerError as error:
             found.failures[name] = str(error)

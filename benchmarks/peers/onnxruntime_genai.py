@@ -27,6 +27,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {  # those of its documentation
 
 
 class _OnnxRuntimeGenAi:
+    home = "onnxruntime-genai"
     requirements = ("onnxruntime-genai", "onnxruntime", "onnx-ir", "transformers", "torch==2.13.0")
     build: ClassVar[Mapping[str, str]] = {}
     precision = "int4"

@@ -19,6 +19,7 @@ _NGRAM = 3
 
 
 class _OpenVinoGenAi:
+    home = "openvino-genai"
     requirements = (
         "openvino-genai", "openvino", "optimum-intel[openvino]", "nncf", "torch==2.13.0",
     )  # fmt: skip
@@ -29,6 +30,9 @@ class _OpenVinoGenAi:
         LOOKUP: f"prompt_lookup, {_ASSISTANT_TOKENS} tokens, n-grams to {_NGRAM}",
         DRAFT: f"draft_model, {_ASSISTANT_TOKENS} tokens",
     }
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._properties = properties
 
     def convert(self, checkpoints: Checkpoints, output: Path) -> None:
         """See `Peer`."""
@@ -48,12 +52,13 @@ class _OpenVinoGenAi:
         # A prompt that was there before is not to be free; see the library's own benchmark.
         scheduler.enable_prefix_caching = False
         scheduler.max_num_batched_tokens = sys.maxsize
-        threads = {"INFERENCE_NUM_THREADS": loading.threads}
-        how: dict[str, Any] = {"scheduler_config": scheduler, **threads}
+        properties = {"INFERENCE_NUM_THREADS": loading.threads, **self._properties}
+        how: dict[str, Any] = {"scheduler_config": scheduler, **properties}
         if loading.setting == LOOKUP:
             how["prompt_lookup"] = True
         if loading.setting == DRAFT:
-            how["draft_model"] = genai.draft_model(str(loading.folder / "draft"), "CPU", **threads)
+            draft = str(loading.folder / "draft")
+            how["draft_model"] = genai.draft_model(draft, "CPU", **properties)
         pipeline = genai.LLMPipeline(str(loading.folder / "target"), "CPU", **how)
         return _Decoder(pipeline, loading)
 
@@ -107,4 +112,7 @@ class _Decoder(Unjudged):
         return watch.text()
 
 
-PEER = _OpenVinoGenAi()
+PEER = _OpenVinoGenAi({})
+# By default it calculates in bf16 where the CPU has it, which is faster for a prompt and can be
+# slower for a token.
+PEER_F32 = _OpenVinoGenAi({"INFERENCE_PRECISION_HINT": "f32"})

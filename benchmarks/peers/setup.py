@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from peers import peer
 from peers.base import Checkpoints, PeerError
 from peers.process import PeerProcess
 
@@ -71,11 +72,12 @@ def converted(name: str, python: Path, checkpoints: Checkpoints, cache: Path) ->
     Raises:
         PeerError: The conversion failed.
     """
-    folder = cache / "models" / f"{checkpoints.target.name}-{digest(checkpoints)}" / name
+    home = peer(name).home
+    folder = cache / "models" / f"{checkpoints.target.name}-{digest(checkpoints)}" / home
     if folder.exists():
         return folder
     # Under its final name only when it is complete.
-    partial = folder.with_name(f"{name}.partial")
+    partial = folder.with_name(f"{home}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     with PeerProcess(python, name, partial.with_suffix(".log")) as process:

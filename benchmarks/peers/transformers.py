@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Transformers:
+    home = "transformers"
     requirements = ("transformers>=5", "torch==2.13.0", "safetensors", "numpy")
     build: ClassVar[Mapping[str, str]] = {}
     precision = "bf16"
