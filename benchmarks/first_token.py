@@ -1,0 +1,106 @@
+"""How long the first token takes: behind a long prompt, and from the start of the process.
+
+    python benchmarks/first_token.py BUNDLE --prompt-tokens 1024
+
+The cold start is `edgespec run` in a new process, from its start to the first character, with the
+bundle and the engines' caches on a warm disk: the first run is not counted. The time to first token
+is that of a loaded bundle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+
+from common import add_threads, count, exit_code, print_result, print_table
+from texts import facts_of
+
+from edgespec import LLM
+from edgespec.errors import DeviceError
+from edgespec.options import DRAFTS
+from edgespec.prompts import PYTHON
+
+_COLD_WANTED = 3.0  # seconds
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    cold = [_cold_start(arguments) for _ in range(1 + arguments.repeat)][1:]
+    ttft, engine = _time_to_first_token(arguments)
+    print_table(
+        ["", "median", "least", "most"],
+        [
+            ["cold start, s", *_spread(cold, 1, 2)],
+            [f"TTFT of {arguments.prompt_tokens} tokens, ms", *_spread(ttft, 1e3, 1)],
+        ],
+    )
+    print(f"\ncold start wanted: at most {_COLD_WANTED:g} s at 1.1 B; the target is on {engine}")
+    print_result(
+        "first_token",
+        {
+            **facts_of(arguments.bundle),
+            "draft": arguments.draft,
+            "engine": engine,
+            "threads": arguments.threads,
+            "prompt_tokens": arguments.prompt_tokens,
+            "repeats": arguments.repeat,
+            "cold_start_seconds": _spread(cold, 1, 3),
+            "ttft_ms": _spread(ttft, 1e3, 2),
+        },
+    )
+
+
+def _cold_start(arguments: argparse.Namespace) -> float:
+    """Seconds until `edgespec run` has printed something."""
+    command = [
+        sys.executable, "-m", "edgespec", "run", str(arguments.bundle), PYTHON[0], "-n", "8",
+        f"--draft={arguments.draft}", f"--threads={arguments.threads}",
+    ]  # fmt: skip
+    begin = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        seconds = time.perf_counter() - begin
+        process.stdout.read()
+    if process.returncode:
+        raise DeviceError(f"edgespec run ended with status {process.returncode}: run it by hand")
+    return seconds
+
+
+def _time_to_first_token(arguments: argparse.Namespace) -> tuple[list[float], str]:
+    """Seconds of each repeat, and where the target ran."""
+    llm = LLM(arguments.bundle, draft=arguments.draft, threads=arguments.threads)
+    text = llm.tokenizer.encode("\n\n".join(PYTHON))
+    prompt = list(islice(cycle(text), arguments.prompt_tokens))
+    seconds = []
+    for _ in range(1 + arguments.repeat):
+        llm.forget()
+        begin = time.perf_counter()
+        result = llm.generate(prompt, max_new_tokens=1)
+        seconds.append(time.perf_counter() - begin)
+    return seconds[1:], result.engine
+
+
+def _spread(seconds: list[float], factor: float, digits: int) -> tuple[float, float, float]:
+    """Median, least and most."""
+    middle, least, most = (round(of(seconds) * factor, digits) for of in (median, min, max))
+    return middle, least, most
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Cold start, and TTFT behind a long prompt.")
+    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    parser.add_argument("--prompt-tokens", type=count, default=1024, help="default 1024")
+    parser.add_argument("--draft", choices=DRAFTS, default="auto")
+    parser.add_argument("--repeat", type=count, default=5, help="the median counts (default 5)")
+    add_threads(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,29 @@
+"""What people would use in edgespec's place: one module per peer, one protocol (`base`).
+
+A peer runs in a process and a virtual environment of its own. Its module is imported on both
+sides, so what only the peer has is imported inside its methods.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from peers.base import Peer
+
+PEERS = {
+    "edgespec": ("edgespec", "PEER"),
+    "llama.cpp": ("llama_cpp", "PEER"),
+    "openvino-genai": ("openvino_genai", "PEER"),
+    "openvino-genai-f32": ("openvino_genai", "PEER_F32"),
+    "onnxruntime-genai": ("onnxruntime_genai", "PEER"),
+    "transformers": ("transformers", "PEER"),
+}
+"""A module of this package and what it calls the peer, by the peer's name."""
+
+
+def peer(name: str) -> Peer:
+    """The peer of that name."""
+    module, variable = PEERS[name]
+    return cast("Peer", getattr(import_module(f"peers.{module}"), variable))
