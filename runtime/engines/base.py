@@ -66,6 +66,11 @@ class StageFile:
     block_size: int
     results: tuple[Result, ...]
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is the only stage of its role."""
+        return self.start == 0 and all(each.name != "next_hidden" for each in self.results)
+
 
 @dataclass(frozen=True)
 class StageOutputs:
@@ -195,6 +200,7 @@ class Footprint:
         logits: results of the calls, and rows that go on to the next stage.
         workspace: the compiled graph, and what its operators keep from call to call.
         shared: more workspace, which a role's other stages here use again: the largest counts.
+            Together with `workspace` never less for larger calls.
         loading: taken for a while at load, on top of weights and repacked.
     """
 
@@ -246,6 +252,11 @@ class Engine(Protocol):
 
 Engines = tuple[Engine, ...]
 """What runs a role: an engine for each of its stages."""
+
+
+def row_count(feeds: Mapping[str, Array]) -> int:
+    """S, of the inputs of a call."""
+    return len(feeds["hidden" if "hidden" in feeds else "input_ids"])
 
 
 def joined(names: Iterable[str]) -> str:

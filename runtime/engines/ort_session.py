@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.base import Array, StageFile
+from edgespec.runtime.engines.base import Array, StageFile, row_count
 
 
 def session_options(threads: int) -> Any:
@@ -63,11 +63,6 @@ def new_kv_shape(stage: StageFile, feeds: Mapping[str, Array]) -> tuple[int, ...
     """[layers, 2, KV, S, hd]."""
     layers, pair, heads, width = stage.cache_shape
     return (layers, pair, heads, row_count(feeds), width)
-
-
-def row_count(feeds: Mapping[str, Array]) -> int:
-    """S."""
-    return len(feeds["hidden" if "hidden" in feeds else "input_ids"])
 
 
 def bind_host_input(binding: Any, name: str, array: Array) -> None:
