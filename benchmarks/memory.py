@@ -1,11 +1,12 @@
 """What `edgespec plan` says, against what `edgespec run` takes.
 
     python benchmarks/memory.py models/embedded/bundle wide-bundle other-bundle
+    python benchmarks/memory.py uncut cut --drafts none,layer-skip --contexts 512 --to-first
 
-Each bundle runs in a process of its own, on each engine and at each context length, with a prompt
-that fills the context but for a few tokens. Its memory is polled: anonymous plus shared, of all its
-processes. A bundle of more than 256 MiB also runs with no more memory than 1.5 times its target's
-weights, and whatever context and draft fit that.
+Each bundle runs in a process of its own, on each engine, with each draft source that it has and at
+each context length, with a prompt that fills the context but for a few tokens. Its memory is
+polled: anonymous plus shared, of all its processes. A bundle of more than 256 MiB also runs with
+no more memory than 1.5 times its target's weights, and whatever context and draft fit that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -58,28 +60,46 @@ class Outcome:
         """Peak to plan."""
         return round(self.peak / self.plan, 3)
 
+    def to(self, others: Sequence[Outcome]) -> float | str:
+        """Peak to that of the first run with the same engine, context and limit, if any."""
+        mine = (self.engine, self.context, self.limit)
+        alike = [o.peak for o in others if (o.engine, o.context, o.limit) == mine]
+        return round(self.peak / alike[0], 3) if alike else "-"
+
 
 def main() -> None:
     arguments = _parse_arguments()
     outcomes = []
     for path in arguments.bundles:
         for engine in arguments.engines.split(","):
-            place = [f"--device={engine}", f"--draft-device={engine}", f"--draft={arguments.draft}"]
-            settings = [[*place, f"--context={context}"] for context in arguments.contexts]
-            weights = bundles.load(path).role_size(bundles.TARGET)
-            if weights > _LARGE:
-                settings.append([*place, f"--memory={weights * _LIMIT / MIB:.0f}MiB"])
-            for options in settings:
+            for options in _settings(path, engine, arguments):
                 outcomes.append(_measure(path, engine, options))
                 print(f"{path.name}: {outcomes[-1]}", file=sys.stderr, flush=True)
-    header = ("bundle", "engine", "context", "draft", "chunk", "limit", "plan", "peak")
-    print_table(
-        (*header, "peak/plan"),
-        [[getattr(o, name) for name in (*header, "ratio")] for o in outcomes],
-    )
+    header = ["bundle", "engine", "context", "draft", "chunk", "limit", "plan", "peak"]
+    lines = [[*(getattr(o, name) for name in header), o.ratio] for o in outcomes]
+    header.append("peak/plan")
+    if arguments.to_first:
+        header.append("to first")
+        for line, outcome in zip(lines, outcomes, strict=True):
+            line.append(outcome.to(outcomes))
+    print_table(header, lines)
     worst = max(abs(o.ratio - 1) for o in outcomes)
-    values = [{**asdict(o), "ratio": o.ratio} for o in outcomes]
+    values = [{**asdict(o), "ratio": o.ratio, "to_first": o.to(outcomes)} for o in outcomes]
     print_result("memory", {"runs": values, "worst_error": round(worst, 3)})
+
+
+def _settings(path: Path, engine: str, arguments: argparse.Namespace) -> Iterator[list[str]]:
+    """The options of each run of a bundle on an engine."""
+    bundle = bundles.load(path)
+    weights = bundle.role_size(bundles.TARGET)
+    for draft in arguments.drafts.split(","):
+        if draft == "layer-skip" and not bundle.manifest.skip_sets:
+            continue
+        options = [f"--device={engine}", f"--draft-device={engine}", f"--draft={draft}"]
+        for context in arguments.contexts:
+            yield [*options, f"--context={context}"]
+        if weights > _LARGE:
+            yield [*options, f"--memory={weights * _LIMIT / MIB:.0f}MiB"]
 
 
 def _measure(path: Path, engine: str, options: list[str]) -> Outcome:
@@ -132,10 +152,13 @@ def _parse_arguments() -> argparse.Namespace:
         "--contexts", type=counts, default=[512, 2048], help="tokens (default 512,2048)"
     )
     parser.add_argument(
-        "--draft", default="auto", help="as edgespec run takes it (default %(default)s)"
+        "--drafts", default="auto", help="sources, as edgespec run takes them (default %(default)s)"
     )
     parser.add_argument(
         "--engines", default="onnxruntime:cpu,openvino:cpu", help="full names (default both)"
+    )
+    parser.add_argument(
+        "--to-first", action="store_true", help="compare with the first bundle's first source"
     )
     return parser.parse_args()
 

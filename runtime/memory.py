@@ -179,8 +179,8 @@ def plan(bundle: Bundle, wishes: Wishes, limits: Mapping[str, int]) -> Plan:
 def _chunks(bundle: Bundle) -> Sequence[int]:
     """Rows of a prefill chunk, the most first.
 
-    Each stage keeps buffers of its own: for a target in several, half the rows spare much of that
-    and cost little of a prompt's time.
+    For a target in several stages half the rows make up for what each stage keeps by itself, and
+    cost little of a prompt's time.
     """
     return _CHUNKS if len(bundle.target.stages) == 1 else _CHUNKS[1:]
 

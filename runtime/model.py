@@ -204,7 +204,10 @@ class Runner:
         Returns:
             The graph's results, [n or more, …] each, valid until the next call.
         """
-        exact, self._verified = self._drafted.exact, rows
+        most, self._verified = self.model.sizes.cache_rows, rows
+        if 0 < most < self.length + self.scratch + len(rows.tokens):
+            self.forget_scratch()  # rows that no draft ran would need a larger cache than planned
+        exact = self._drafted.exact
         if not exact:
             return self._run(rows, self._all)
         self._reused = self._run_leading(rows)

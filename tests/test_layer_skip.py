@@ -21,7 +21,7 @@ from edgespec.runtime.drafters import ModelDrafter, NoDrafter, SkipCalls, TreeBu
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import START, Rows
 from edgespec.runtime.generate import Limits, generate
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model, Runner, TextSizes
 from edgespec.runtime.paths import Path
 from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.sampling import Sampler, SamplingOptions
@@ -86,6 +86,26 @@ def test_drafting_on_the_own_stages_never_changes_the_text(sharp, device, skippe
         assert drafted > NEW_TOKENS
         accepted += right
     assert accepted > 0
+
+
+@pytest.mark.parametrize(
+    "budget", [TreeBudget(7, 7, 3), TreeBudget(12, 4, 2), TreeBudget(15, 15, 4)]
+)
+def test_drafts_fit_the_rows_that_were_planned_up_to_the_last_one(sharp, budget):
+    """The text ends where the cache does; what is drafted and not accepted needs rows, too."""
+    model = Model.load(sharp, bundles.TARGET, engine(CPU_ENGINES[0]), 1)
+    model.sizes = TextSizes(cache_rows=256)
+    found = []
+    for draft in (lambda _: NoDrafter(), skipping(SETS[0])):
+        runner = Runner(model)
+        pipeline, sampler = Serial(runner, draft(runner)), Sampler(SamplingOptions(), 331)
+        prompt, limits = (PROMPT * 3)[:200], Limits(NEW_TOKENS, 256, frozenset())
+        rounds = list(generate(pipeline, sampler, prompt, limits=limits, budget=budget))
+        assert runner.bytes == 256 * runner.row_bytes
+        found.append([token for step in rounds for token in step.tokens])
+    assert found[0] == found[1]
+    assert len(found[0]) == 56
+    assert sum(step.drafted for step in rounds[-8:]) > 0
 
 
 def watched(model, monkeypatch):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 from parity import PROMPT, devices, distance, made, tree_rows
@@ -60,6 +65,34 @@ def test_stages_compute_what_the_whole_does(bundle_of, name, device):
     assert len(bundle.target.stages) > 1
     whole = logits_of(bundle_of("whole"), engine(device))
     assert distance(logits_of(bundle, engine(device)), whole) < 1e-6
+
+
+def test_long_calls_leave_no_buffers_behind_where_there_are_other_stages(bundle_of, monkeypatch):
+    """What decoding calls, over and over, keeps its own."""
+    for name, expected in (("whole", 0), ("all", 1)):
+        bundle = bundle_of(name)
+        model = Model.load(bundle, bundles.TARGET, engine("openvino:cpu"), 1)
+        released = []
+        for stage, executable in enumerate(model.executables):
+            compiled = Watched(executable._compiled, partial(released.append, stage))
+            monkeypatch.setattr(executable, "_compiled", compiled)
+        runner = Runner(model)
+        runner.prefill(PROMPT[:100])
+        assert released == list(range(len(model.executables))) * expected
+        runner.verify(tree_rows())
+        assert len(released) == len(model.executables) * expected
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A compiled model that tells when its buffers are given back."""
+
+    compiled: Any
+    told: Callable[[], None]
+
+    def release_memory(self):
+        self.compiled.release_memory()
+        self.told()
 
 
 def test_stages_may_run_on_different_engines(bundle_of):

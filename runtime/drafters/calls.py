@@ -35,8 +35,13 @@ class Calls(Protocol):
     def restart(self) -> None:
         """Forget what was run of the text: it may be damaged."""
 
-    def room(self, length: int) -> int:
-        """Tokens that may be drafted behind a text of this many."""
+    def room(self, length: int, width: int) -> int:
+        """Tokens one after the other that may be drafted behind a text of this many.
+
+        Args:
+            length: of the text.
+            width: rows of a call at most.
+        """
 
     def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
         """What may follow the text, and the rows of each call that this took."""
@@ -69,7 +74,7 @@ class ModelCalls:
         """See `Calls`."""
         self._runner.restart()
 
-    def room(self, length: int) -> int:
+    def room(self, length: int, width: int) -> int:
         """See `Calls`: up to the end of the draft model's context."""
         return self._runner.model.role.context_length - length
 
@@ -115,13 +120,13 @@ class SkipCalls:
     def restart(self) -> None:
         """See `Calls`: the next draft begins with the pending token anyway."""
 
-    def room(self, length: int) -> int:
-        """See `Calls`: half of what the cache has left, since rows that are not proposed take some.
+    def room(self, length: int, width: int) -> int:
+        """See `Calls`: as many levels as the cache has rows for, behind the pending token's.
 
-        The cache would grow for it, when its last rows are near.
+        It would grow for more, beyond what was planned.
         """
         most = self._runner.model.sizes.cache_rows or sys.maxsize
-        return (most - length) // 2
+        return (most - length) // width + 1
 
     def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
         """See `Calls`: the pending token."""

@@ -107,7 +107,7 @@ class ModelDrafter:
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`. Empty where the text has outgrown the draft's context, or it failed."""
-        depth = min(budget.max_depth, self._calls.room(len(text)))
+        depth = min(budget.max_depth, self._calls.room(len(text), budget.width))
         self._text, self._budget = text, budget
         if self._reached != len(text):  # others have drafted since
             self._levels = []
@@ -133,7 +133,8 @@ class ModelDrafter:
         if self._alone or full or not self._calls.apart:
             return False
         best: list[_Node] = []
-        for level in self._levels[: self._calls.room(len(self._text)) - 1]:
+        deepest = self._calls.room(len(self._text), self._budget.width) - 1
+        for level in self._levels[:deepest]:
             fresh = [node for node in level if not node.ran and node.value >= _LEAST_AHEAD]
             fresh.sort(key=_value, reverse=True)
             best = max(best, fresh[: self._budget.width], key=_worth)

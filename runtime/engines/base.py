@@ -87,6 +87,11 @@ class StageFile:
     results: tuple[Result, ...]
     compiled: tuple[CompiledFile, ...] = ()
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is the only stage of its role."""
+        return self.start == 0 and all(each.name != "next_hidden" for each in self.results)
+
 
 @dataclass(frozen=True)
 class StageOutputs:
@@ -216,6 +221,7 @@ class Footprint:
         logits: results of the calls, and rows that go on to the next stage.
         workspace: the compiled graph, and what its operators keep from call to call.
         shared: more workspace, which a role's other stages here use again: the largest counts.
+            Together with `workspace` never less for larger calls.
         loading: taken for a while at load, on top of weights and repacked.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -83,13 +83,25 @@ class OnnxRuntimeCpu(HostEngine):
             # Results have a buffer for each bucket, which together have twice the largest's rows.
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
             + calls.rows * stage.passed_bytes,
-            workspace=3 * score_bytes(stage, calls)
+            workspace=_GRAPH_BYTES + _LAYER_BYTES * stage.layers,
+            shared=3 * score_bytes(stage, calls)
             + layer_cache_bytes(stage, calls) // 2
-            + _GRAPH_BYTES
-            + _LAYER_BYTES * stage.layers,
-            shared=3 * activation_bytes(stage, calls) // 4,
+            + 3 * activation_bytes(stage, calls) // 4,
             loading=loading,
         )
+
+
+@cache
+def _share_arena() -> None:
+    """Have sessions take the tensors of their calls from one arena, once a process.
+
+    Else each has its own and keeps what its longest call took, though stages run by turns.
+    """
+    memory = ort.OrtMemoryInfo(
+        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+    )
+    as_usual = ort.OrtArenaCfg(0, -1, -1, -1)
+    ort.create_and_register_allocator(memory, as_usual)
 
 
 class OnnxRuntimeExecutable:
@@ -120,7 +132,9 @@ class OnnxRuntimeExecutable:
 
 
 def _compile(stage: StageFile, threads: int, shape: Shape | None = None) -> OnnxRuntimeExecutable:
+    _share_arena()
     options = session_options(threads)
+    options.add_session_config_entry("session.use_env_allocators", "1")
     # Threads spin inside a call, where the next operator is microseconds away, and sleep
     # between calls, where another session or engine wants the cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from edgespec.runtime.engines.base import (
     StageFile,
     StageOutputs,
     StageSizes,
+    row_count,
 )
 from edgespec.runtime.engines.fixed import LENGTHS, FixedExecutable, input_shape
 from edgespec.runtime.engines.host import (
@@ -37,6 +39,10 @@ from edgespec.runtime.engines.host import (
 # From ONNX, quantized weights are copied before they are packed; from OpenVINO's own format they
 # are mapped, which spares memory of their size. Below this size (bytes) nobody notices.
 _CONVERT_FROM = 16 * MIB
+
+# A call of more rows gives its buffers back where there are other stages, which run by turns with
+# this one: reading a prompt and very large trees. Those of other calls are small, and kept.
+_KEPT_ROWS = 16
 
 # Measured with benchmarks/memory.py (OpenVINO 2026.4, x86-64).
 _GRAPH_BYTES = MIB
@@ -82,26 +88,41 @@ class OpenVinoCpu(HostEngine):
         elif stage.precision == "fp16":
             weights = 2 * data + (2 * stage.embedding_bytes if stage.tied else 0)
             repacked *= 2
+        # Between long calls of a prompt, buffers for those of decoding stay.
+        rows = calls.rows if calls.rows <= _KEPT_ROWS else min(calls.logit_rows, _KEPT_ROWS)
+        kept = _buffer_bytes(stage, replace(calls, rows=rows))
         return Footprint(
             weights=weights,
             repacked=repacked,
             mapped=data,
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
             + calls.rows * stage.passed_bytes,
-            # A layer alone keeps fewer scores than several do.
-            workspace=(8 if stage.layers == 1 else 17) * score_bytes(stage, calls) // 2
-            + 3 * layer_cache_bytes(stage, calls) // 4
-            + _GRAPH_BYTES
-            + _LAYER_BYTES * stage.layers,
-            shared=2 * activation_bytes(stage, calls) // 5,
+            workspace=kept + _GRAPH_BYTES + _LAYER_BYTES * stage.layers,
+            shared=_buffer_bytes(stage, calls) - kept,
             loading=loading,
         )
 
 
-class OpenVinoExecutable:
-    """A compiled model with one infer request whose tensors are set once."""
+def _buffer_bytes(stage: StageSizes, calls: CallSizes) -> int:
+    """What the operators of a stage keep for a call of this size."""
+    # A layer alone keeps fewer scores than several do.
+    scores = (8 if stage.layers == 1 else 17) * score_bytes(stage, calls) // 2
+    copied = 3 * layer_cache_bytes(stage, calls) // 4
+    return scores + copied + 2 * activation_bytes(stage, calls) // 5
 
-    def __init__(self, compiled: Any, stage: StageFile) -> None:
+
+class OpenVinoExecutable:
+    """A compiled model with one infer request whose tensors are set once.
+
+    Args:
+        compiled: the model.
+        stage: what it was made of.
+        by_turns: whether its buffers are not to outlast a long call.
+    """
+
+    def __init__(self, compiled: Any, stage: StageFile, by_turns: bool = False) -> None:
+        self._compiled = compiled
+        self._by_turns = by_turns
         self._request = compiled.create_infer_request()
         self._results = [(each.name, compiled.output(each.name)) for each in stage.results]
         self._new_kv = compiled.output("new_kv") if stage.cache_shape[0] else None
@@ -124,6 +145,8 @@ class OpenVinoExecutable:
                 self._bind(name, array)
             self._views = views
         self._request.infer()
+        if self._by_turns and row_count(feeds) > _KEPT_ROWS:
+            self._compiled.release_memory()  # all but the results
         return StageOutputs(
             {name: self._request.get_tensor(port).data for name, port in self._results},
             None if self._new_kv is None else self._request.get_tensor(self._new_kv).data,
@@ -162,7 +185,8 @@ def _compiled(
             f"{stage.graph}: OpenVINO {ov.__version__} refused it "
             f"({str(error).strip().splitlines()[-1]}): try another --device"
         ) from error
-    return OpenVinoExecutable(compiled, stage)
+    # Buffers on a GPU are the driver's business.
+    return OpenVinoExecutable(compiled, stage, by_turns=device == "CPU" and not stage.whole)
 
 
 def _fixed(model: Any, shape: Shape) -> Any:
