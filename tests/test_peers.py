@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -222,10 +223,38 @@ def test_conversions_are_made_once_and_failures_leave_nothing(tmp_path, monkeypa
     assert len(asked) == 2
 
 
-def test_an_environment_that_cannot_be_installed_says_why(tmp_path):
-    missing = str(tmp_path / "no-such-package")
-    with pytest.raises(base.PeerError, match=r"not installed: .*no-such-package"):
-        setup.environment("gguf", (missing,), tmp_path)
+@pytest.fixture
+def pip(monkeypatch):
+    """What would have been run, and with which variables; `pip.code` is what it ends with."""
+    told = SimpleNamespace(code=0, commands=[], variables=[])
+
+    def run(command, stdout, env, **_):
+        told.commands.append(command[1:])
+        told.variables.append(env)
+        print("ERROR: No matching distribution\n\nsome advice", file=stdout, flush=True)
+        if "venv" in command:
+            Path(command[-1]).mkdir(parents=True, exist_ok=True)
+        return SimpleNamespace(returncode=told.code)
+
+    monkeypatch.setattr(setup.subprocess, "run", run)
+    return told
+
+
+def test_environments_are_made_once_and_again_for_other_needs(pip, tmp_path):
+    python = setup.environment("gguf", ("gguf",), tmp_path)
+    assert pip.commands[1] == ["-m", "pip", "install", "gguf"]
+    assert setup.environment("gguf", ("gguf",), tmp_path) == python
+    assert len(pip.commands) == 2
+    setup.environment("gguf", ("gguf",), tmp_path, {"CFLAGS": "-mno-amx-int8"})
+    assert pip.commands[-1][3:] == ["--no-cache-dir", "--force-reinstall", "gguf"]
+    assert pip.variables[-1]["CFLAGS"] == "-mno-amx-int8"
+    assert setup.environment("", (), tmp_path) == Path(sys.executable)
+
+
+def test_an_environment_that_cannot_be_installed_says_why(pip, tmp_path):
+    pip.code = 1
+    with pytest.raises(base.PeerError, match="not installed: ERROR: No matching distribution"):
+        setup.environment("gguf", ("gguf",), tmp_path)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-_WARM_UP_TOKENS = 8
+_WARM_UP_PROMPT, _WARM_UP_TOKENS = 64, 8
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _load_all(job: Job, found: Measured, stack: ExitStack) -> list[_Running]:
 
 
 def _warm_up(request: Request) -> Request:
-    return replace(request, new_tokens=min(request.new_tokens, _WARM_UP_TOKENS))
+    return replace(request, prompt=request.prompt[:_WARM_UP_PROMPT], new_tokens=_WARM_UP_TOKENS)
 
 
 def _row(each: _Running, repeat: int, number: int, request: Request) -> Row:

@@ -47,6 +47,7 @@ def draw(file: Path, title: str, lines: Sequence[Line]) -> None:
             ],
         )
         axes.bar_label(bars, fmt="%g", padding=4)
+        axes.margins(x=0.15)  # room for the longest bar's label
         axes.invert_yaxis()
         axes.set(title=f"T={temperature:g}", xlabel="tokens/s")
     figure.savefig(file)
