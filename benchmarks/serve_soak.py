@@ -6,9 +6,9 @@ Plain decoding makes greedy texts first, of which the parts without a close call
 could decide, are what is asked for. Then `edgespec serve` runs in a process of its own, and clients
 ask for these texts, half of them as streams, and close some of their connections at random times.
 Every text that arrives must be the one that was asked for (`wrong`), none may be missing (`lost`),
-a text whose client has gone (`cut`) may make one more round (`late` if more), nothing may be left
-at the end, and the memory of the server, anonymous and shared, must not grow: the last quarter
-of the time is compared with the second, when the caches are full.
+a text whose client has gone (`cut`) may make one more round (`late` if more), nothing may be
+`left` at the end, and the server's memory, anonymous and shared, must not grow: the mean of the
+last quarter of the time against that of the second, when the caches are full.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -340,6 +341,26 @@ def test_a_failed_device_is_told_without_a_path_and_the_server_goes_on(
     monkeypatch.undo()
     given = client.completions.create(prompt=PROMPT, **GREEDY)
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
+
+
+def test_a_device_that_fails_in_the_midst_of_a_stream_ends_it_with_an_error(
+    client, llm, monkeypatch
+):
+    executable = llm.target.executables[0]
+    run, calls = executable.run, count()
+
+    def fail_later(*arguments):
+        if next(calls) > 5:
+            raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
+        return run(*arguments)
+
+    monkeypatch.setattr(executable, "run", fail_later)
+    chunks = client.completions.create(prompt="class Stack:\n", stream=True, **GREEDY)
+    first = next(iter(chunks))
+    assert first.choices[0].text
+    with pytest.raises(openai.APIError, match="the server has failed") as caught:
+        list(chunks)
+    assert str(Path.cwd()) not in str(caught.value.body)
 
 
 # Numbers

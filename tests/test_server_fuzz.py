@@ -14,6 +14,7 @@ from edgespec.server.openapi import document
 
 # What a document cannot say: that a prompt fits the context, or which tokens there are.
 UNSAID = [positive_data_acceptance]
+PATIENCE = 300  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ SCHEMA = schemathesis.openapi.from_dict(document(needs_key=False))
 @SCHEMA.parametrize()
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_is_sent_is_answered_or_refused_as_the_document_says(case, running):
-    case.call_and_validate(running.url, excluded_checks=UNSAID)
+    case.call_and_validate(running.url, excluded_checks=UNSAID, timeout=PATIENCE)
 
 
 def test_the_document_has_all_routes(running):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,8 @@ from edgespec.server.answers import Answer, Json, TokenTexts
 from edgespec.server.desk import Desk, Part
 from edgespec.server.refusals import RequestError, fault
 from edgespec.server.requests import TextRequest, read
+
+Give = Callable[[Json], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +78,7 @@ class TextEndpoint:
             work = self._whole(asked, answer, partial(_send_json, scope, receive, send))
         await _until_gone(receive, work)
 
-    async def _whole(self, asked: TextRequest, answer: Answer, give: Any) -> None:
+    async def _whole(self, asked: TextRequest, answer: Answer, give: Give) -> None:
         async def drop(_part: Part) -> None:
             pass
 
