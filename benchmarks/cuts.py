@@ -26,7 +26,8 @@ from edgespec.models import load_checkpoint
 from edgespec.prompts import PYTHON
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.text import Tokenizer
 
 _STAGES = (1, 2, 4, 8)

@@ -25,7 +25,8 @@ from edgespec import bundle as bundles
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 
 if TYPE_CHECKING:
     from edgespec.bundle import Bundle

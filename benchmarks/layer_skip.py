@@ -41,9 +41,9 @@ from edgespec.runtime.drafters import (
 )
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.generate import Limits, generate
-from edgespec.runtime.model import Runner
 from edgespec.runtime.paths import Path as Stages
 from edgespec.runtime.pipelines import Serial
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.selection import Loaded, Placement, load_models
 from edgespec.runtime.successors import Successors

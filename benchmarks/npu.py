@@ -38,7 +38,8 @@ from edgespec.quantizing import QUANTIZED, quantize_variant
 from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import CallSizes, engine
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sizes import stage_sizes
 from edgespec.runtime.socs import EMULATED
 

@@ -29,7 +29,8 @@ from edgespec import bundle as bundles
 from edgespec.prompts import PYTHON
 from edgespec.runtime.engines import CPU_ENGINES, engine, onnxruntime, openvino
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.text import Tokenizer
 
 if TYPE_CHECKING:

@@ -47,10 +47,10 @@ from edgespec.runtime.drafters import (
 from edgespec.runtime.engines import simulated_name
 from edgespec.runtime.feeds import START
 from edgespec.runtime.generate import Limits, generate
-from edgespec.runtime.model import Runner
 from edgespec.runtime.pipelines import Overlap, Payoff, Serial
 from edgespec.runtime.placement import GPU, parse
 from edgespec.runtime.ranking import Candidates
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.selection import Loaded, Placement, load_models
 from edgespec.runtime.simulation import laptops, load

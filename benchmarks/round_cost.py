@@ -42,8 +42,8 @@ from edgespec.runtime.drafters import (
 )
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeExecutable
 from edgespec.runtime.engines.openvino import OpenVinoExecutable
-from edgespec.runtime.model import Runner
 from edgespec.runtime.profiles import Profile
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.text import StreamDecoder
 

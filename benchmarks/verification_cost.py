@@ -24,7 +24,8 @@ from edgespec.prompts import PYTHON
 from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.selection import Placement, choose
 from edgespec.runtime.text import Tokenizer
 

@@ -23,8 +23,8 @@ from edgespec.runtime.drafters import (
     WeighedRetrieval,
     WeighedSource,
 )
-from edgespec.runtime.model import Runner
 from edgespec.runtime.paths import Path
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.selection import Loaded
 
 # Rounds of a text in which a skip set may show its worth. One that promised no more than plain

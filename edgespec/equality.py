@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from edgespec.runtime.feeds import Floats, Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
 from edgespec.runtime.noise import gumbel
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.text import Tokenizer
 
 VERDICTS = ("no", "near-tie", "yes")

@@ -20,7 +20,7 @@ from edgespec.llm import LLM
 from edgespec.options import default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
 from edgespec.runtime.feeds import Floats, Rows
-from edgespec.runtime.model import Runner
+from edgespec.runtime.runner import Runner
 
 LogProbabilities = npt.NDArray[np.float64]
 

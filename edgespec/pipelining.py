@@ -12,9 +12,10 @@ from edgespec.runtime import profiles
 from edgespec.runtime.corun import slowdown
 from edgespec.runtime.drafters import Drafter
 from edgespec.runtime.engines import Engines
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
 from edgespec.runtime.pipelines import Overlap, Payoff, Serial
 from edgespec.runtime.profiles import Pairing
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.selection import Loaded
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ from edgespec.fitting import default_threads
 from edgespec.precompiling import bundle_size, replace_variant
 from edgespec.runtime.engines import quantizer
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.stage_files import stage_file
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial_text import PASSAGES, Piece, pieces_of, read_text

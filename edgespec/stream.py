@@ -22,8 +22,8 @@ from edgespec.result import Clock, GenerationResult
 from edgespec.runtime.drafters import Drafter, GuidedDrafter, TreeBudget
 from edgespec.runtime.generate import Limits, Round, generate
 from edgespec.runtime.logprobs import TokenLogprobs
-from edgespec.runtime.model import Runner, common_beginning
 from edgespec.runtime.pipelines import Serial
+from edgespec.runtime.runner import Runner, common_beginning
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.slots import Slot, Slots
 from edgespec.runtime.text import StopMatcher, StreamDecoder, Tokenizer

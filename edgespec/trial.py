@@ -14,7 +14,8 @@ from edgespec.bundle import TARGET, Bundle, Role
 from edgespec.export.skip_costs import Agreements, StageTimes
 from edgespec.runtime.engines import Array, Cache, Engine, Executable, StageOutputs
 from edgespec.runtime.feeds import START, Feeds, Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.trial_text import GREEDY, SAMPLED, WARM_UP, Piece
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from statistics import median
 
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
 from edgespec.runtime.profiling import timed
+from edgespec.runtime.runner import Runner
 
 _PASS_ROWS, _CALL_ROWS = 8, 4  # of a usual verification, and of a level of a usual draft
 _TURNS = 4

@@ -16,8 +16,8 @@ from functools import partial
 from edgespec.errors import DeviceError
 from edgespec.runtime.drafters import Drafter, TreeBudget
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Results, Runner
 from edgespec.runtime.proposal import Proposal
+from edgespec.runtime.runner import Results, Runner
 
 _WEIGHT = 0.2  # of the latest round in moving averages
 _TRIALS = 4  # rounds each way before anything is decided

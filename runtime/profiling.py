@@ -26,8 +26,9 @@ from edgespec.runtime import profiles
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.engines import Engines, engine, joined
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
+from edgespec.runtime.runner import Runner
 
 Report = Callable[[str, int], None]
 """Is called with a role and a capacity when that has been measured."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.runtime.engines import Array
-from edgespec.runtime.model import Model, Runner, common_beginning
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner, common_beginning
 
 Caches = Mapping[str, Sequence[Array]]
 """Of each role, a snapshot of each stage's cache."""

@@ -10,7 +10,8 @@ from checkpoints import make_checkpoint, write_tokenizer
 from edgespec import bundle as bundles
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 
 # Float32 sums in another order: measured 1e-6 at most.
 SAME = 1e-5

@@ -20,8 +20,8 @@ from edgespec.runtime.drafters import (
     RecyclingDrafter,
     TreeBudget,
 )
-from edgespec.runtime.model import Runner
 from edgespec.runtime.ranking import rank
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.successors import Successors
 from edgespec.runtime.tree import TokenTree

@@ -8,7 +8,7 @@ from pairs import ENGINES, SHORT_PROMPT
 
 from edgespec import equality
 from edgespec.equality import Judge, tally, worst
-from edgespec.runtime.model import Runner
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 
 

@@ -17,7 +17,8 @@ from edgespec.runtime import profiles
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shape, Shapes, capacity_bucket
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.engines.fixed_graph import fixed_graph
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 
 GREEDY = {"max_new_tokens": 40}
 SAMPLED = {"max_new_tokens": 40, "temperature": 0.7, "seed": 5}

@@ -22,9 +22,9 @@ from edgespec import llm as llm_module
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.runtime.drafters import TreeBudget
 from edgespec.runtime.generate import Limits, generate
-from edgespec.runtime.model import Runner
 from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.proposal import Proposal
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.tree import ROOT
 

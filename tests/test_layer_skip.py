@@ -21,9 +21,10 @@ from edgespec.runtime.drafters import ModelDrafter, NoDrafter, SkipCalls, TreeBu
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import START, Rows
 from edgespec.runtime.generate import Limits, generate
-from edgespec.runtime.model import Model, Runner, TextSizes
+from edgespec.runtime.model import Model, TextSizes
 from edgespec.runtime.paths import Path
 from edgespec.runtime.pipelines import Serial
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 
 LAYERS = 4

@@ -16,7 +16,8 @@ from pairs import ENGINES, logits_of
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket, row_bucket
 from edgespec.runtime.engines.host import HostCache
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.tree import ROOT, TokenTree
 
 VOCABULARY = 331

@@ -26,7 +26,8 @@ from edgespec.runtime.buckets import ANY_SHAPES, NPU_SHAPES
 from edgespec.runtime.engines import engine
 from edgespec.runtime.engines.base import StageSizes
 from edgespec.runtime.engines.npu import npu_footprint, weight_count
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.socs import SOCS, soc_of
 from edgespec.runtime.stage_files import stage_file
 

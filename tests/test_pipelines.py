@@ -18,8 +18,8 @@ from edgespec.export import ExportOptions, export_bundle
 from edgespec.pipelining import pipelines
 from edgespec.runtime import corun, profiles
 from edgespec.runtime.drafters import ModelCalls, ModelDrafter, NoDrafter, TreeBudget
-from edgespec.runtime.model import Runner
 from edgespec.runtime.pipelines import Overlap, Payoff, Serial
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.verify import Verdict
 

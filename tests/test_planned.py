@@ -21,7 +21,7 @@ from edgespec.runtime.drafters import (
     WeighedRetrieval,
     planned,
 )
-from edgespec.runtime.model import Runner
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.successors import Successors
 from edgespec.runtime.verify import Verdict

@@ -23,7 +23,8 @@ from edgespec.export import ExportOptions, export_bundle
 from edgespec.precompiling import precompile
 from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import engine
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.stage_files import stage_file
 
 CPU = "onnxruntime:cpu"

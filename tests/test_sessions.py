@@ -431,7 +431,7 @@ def test_logprobs_end_where_the_text_does(pairs):
 def test_a_runner_goes_on_from_a_snapshot(pairs, engine, name):
     from edgespec import bundle
     from edgespec.runtime.engines import engine as engine_of
-    from edgespec.runtime.model import Runner
+    from edgespec.runtime.runner import Runner
 
     model = Model.load(bundle.load(pairs.pair(name).path), "target", engine_of(engine), 1)
     text = [number % 300 + 1 for number in range(400)]

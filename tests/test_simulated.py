@@ -21,8 +21,9 @@ from edgespec.options import LoadOptions
 from edgespec.runtime import profiles
 from edgespec.runtime.engines import engine, simulated_name
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
+from edgespec.runtime.runner import Runner
 
 SLOW = {"target": curve(r1=20, r8=30, r32=60), "draft": curve(r1=15)}
 QUICK = {"target": curve(r1=4, r32=5), "draft": curve(r1=2)}

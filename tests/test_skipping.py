@@ -16,8 +16,9 @@ from edgespec.errors import ExportError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import START, Rows
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
 from edgespec.runtime.paths import Path
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.text import Tokenizer
 from edgespec.skipping import LayerSkipSearch, SearchOptions
 from edgespec.trial import DRAFTED_ROWS, TIMED_ROWS, Evaluator, measure_stages

@@ -15,7 +15,8 @@ from edgespec import bundle as bundles
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.model import Model, Runner
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
 
 LAYERS = 4
 # Sublayers left out: they cut before and after an attention, an MLP, a layer and the head.

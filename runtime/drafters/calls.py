@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from edgespec.runtime.feeds import START, Rows
-from edgespec.runtime.model import Runner
 from edgespec.runtime.paths import Path
 from edgespec.runtime.ranking import Candidates
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler
 
 _MOST_CANDIDATES = 128  # of a sampled text: noise can lift an unlikely token to the top
