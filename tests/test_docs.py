@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import edgespec
+from edgespec import LLM
 
 DOCS = Path(__file__).parents[1] / "docs"
 SOURCE = Path(edgespec.__file__).parents[1]
@@ -22,10 +23,11 @@ PROGRAMS = re.findall(
 
 @pytest.fixture
 def run(tmp_path):
-    def run(program):
+    def run(program, **environment):
         path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+            [sys.executable, "-c", program],
+            cwd=tmp_path, env={**os.environ, **environment, "PYTHONPATH": path},
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -50,3 +52,18 @@ def test_an_asyncio_loop(run):
         ["left cancelled", "right length"], ["left length", "right length"],
     )  # fmt: skip
     assert {line.partition(":")[0] for line in out if ":" in line} == {"left", "right"}
+
+
+def test_a_client_of_openais(run, start):
+    process = start("serve", "--port=0", "--draft=none", "--threads=1", "--device=onnxruntime:cpu")
+    url = next(
+        found[1].decode()
+        for line in process.stderr
+        if (found := re.search(rb" is served on (http://\S+):", line))
+    )
+    form, text = run(PROGRAMS[2], OPENAI_BASE_URL=f"{url}/v1").split("\n", 1)
+    assert form in ("Python", "C")
+    expected = LLM(draft="none", device="onnxruntime:cpu", threads=1).generate(
+        "class Stack:\n", max_new_tokens=40
+    )
+    assert text == expected.text

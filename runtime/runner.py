@@ -1,0 +1,280 @@
+"""One text's progress through a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from edgespec.errors import DeviceError, EdgespecError
+from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.engines import Array
+from edgespec.runtime.feeds import START, Floats, Mask, Rows
+from edgespec.runtime.model import Model
+from edgespec.runtime.paths import NOWHERE, Drafted, Path
+
+Results = Mapping[str, Array]
+
+_UNKNOWN = -1  # token of a row that was never computed
+
+_CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
+
+
+class Runner:
+    """One text in a model: its KV cache, how much of it is text, and scratch rows behind that.
+
+    A text that has ended leaves its rows here: another that begins alike goes on from them.
+
+    Attributes:
+        model: the compiled model.
+        tokens: what the committed rows stand for.
+        scratch: rows behind those that hold a draft's levels.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._all = range(len(model.executables))
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew, with caches of its own: those of before may be damaged."""
+        model, rows = self.model, self.model.sizes.cache_rows
+        first = model.shapes.capacity_bucket(1)
+        self._caches = [each.new_cache(first, rows) for each in model.executables]
+        self.tokens: list[int] = []
+        self.scratch = 0
+        self._verified = Rows([], [], _CAUSAL[:0, :0])  # of the last `verify`
+        self._drafts: list[int] = []  # tokens of the scratch rows of whole passes
+        self._new_kv: list[object] = [None] * len(self._all)
+        self._drafted = Drafted()
+        self._reused: list[int] = []  # of each row of the last `verify`, where its leading rows are
+
+    @property
+    def length(self) -> int:
+        """Committed rows."""
+        return len(self.tokens)
+
+    @property
+    def bytes(self) -> int:
+        """Of its caches as they are, idle rows included."""
+        return self.bytes_for(0)
+
+    def bytes_for(self, length: int) -> int:
+        """Of its caches, once a text has so many tokens."""
+        rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(length))
+        return rows * sum(cache.row_bytes for cache in self._caches)
+
+    def resume(self, text: Sequence[int]) -> None:
+        """Keep the rows that a text begins with, and forget all others.
+
+        The row of its last token is never kept: what follows it is still wanted.
+        """
+        kept = common_beginning(self.tokens, text[:-1])
+        if not kept and self._caches[0].capacity > self.model.shapes.capacity_bucket(1):
+            self.restart()  # idle rows cost time in every pass
+        del self.tokens[kept:]
+        self.forget_scratch()
+
+    def snapshot(self, rows: int) -> list[Array]:
+        """The first committed rows of each stage's cache, [layers, 2, KV, rows, hd] each."""
+        return [cache.read(rows) for cache in self._caches]
+
+    def restore(self, tokens: Sequence[int], caches: Sequence[Array]) -> None:
+        """Hold what a runner of the same model held when it was asked for a `snapshot`."""
+        self.resume(())
+        if not tokens:
+            return
+        self._make_room(len(tokens))
+        for cache, rows in zip(self._caches, caches, strict=True):
+            cache.load(rows)
+        self.tokens += tokens
+
+    def prefill(self, tokens: Sequence[int]) -> Results:
+        """Commit these tokens, chunk by chunk; scratch rows are forgotten.
+
+        Returns:
+            The graph's results for the last one, [1, …] each, valid until the next call.
+        """
+        self.forget_scratch()
+        for rows in self.chunks(len(tokens)):
+            part, tokens = tokens[:rows], tokens[rows:]
+            causal = _CAUSAL[: len(part), : len(part)]
+            results = self._run(Rows(part, range(len(part)), causal), self._all, last_only=True)
+            self._store(self._all, range(len(part)), self.length)
+            self.tokens += part
+        return {name: rows[:1] for name, rows in results.items()}
+
+    def chunks(self, rows: int) -> list[int]:
+        """Rows of each call that `prefill` makes for so many tokens."""
+        most = min(self.model.sizes.prefill_chunk, self.model.shapes.rows[-1])
+        return [most] * (rows // most) + [rows % most] * (rows % most > 0)
+
+    def skip(self, rows: int) -> None:
+        """Commit rows that were never computed, to time calls at any length; they hold zeros."""
+        self.tokens += [_UNKNOWN] * rows
+        self._make_room(self.length)
+
+    def verify(self, rows: Rows) -> Results:
+        """Run rows without keeping anything; `commit` keeps what the verdict accepts.
+
+        What a draft by this model's own leading stages has computed is not computed again.
+
+        Returns:
+            The graph's results, [n or more, …] each, valid until the next call.
+        """
+        most, self._verified = self.model.sizes.cache_rows, rows
+        if 0 < most < self.length + self.scratch + len(rows.tokens):
+            self.forget_scratch()  # rows that no draft ran would need a larger cache than planned
+        exact = self._drafted.exact
+        if not exact:
+            return self._run(rows, self._all)
+        self._reused = self._run_leading(rows)
+        hidden = self._drafted.hidden(self._reused)
+        return self._run(rows, self._all[exact:], hidden=hidden)
+
+    def commit(self, rows: Sequence[int]) -> None:
+        """Make these rows of the last `verify` text, in this order."""
+        exact = self._drafted.exact
+        if exact:
+            places = [self.length + self._reused[row] for row in rows]
+            for cache in self._caches[:exact]:
+                cache.move(places, self.length)
+        self._store(self._all[exact:], rows, self.length)
+        self.tokens += [int(self._verified.tokens[row]) for row in rows]
+        self.forget_scratch()
+
+    def draft(self, rows: Rows, path: Path | None = None) -> Results:
+        """Run rows and keep them as scratch, visible to later rows whose mask says so.
+
+        Args:
+            rows: what to run.
+            path: the stages to run; None: all. All calls of a draft take the same path.
+
+        Returns:
+            The graph's results, [n or more, …] each, valid until the next call.
+        """
+        if path is None:
+            results = self._run(rows, self._all)
+            self._store(self._all, range(len(rows.tokens)), self.length + self.scratch)
+            self.scratch += len(rows.tokens)
+            self._drafts += rows.tokens
+        else:
+            self._drafted.exact = path.exact
+            before, rest = self.scratch, path.stages[path.exact :]
+            hidden = self._run_exact(rows)
+            results = self._run(rows, rest, hidden=hidden)
+            self._store(rest, range(len(rows.tokens)), self.length + before)
+        return results
+
+    def keep(self, text: Sequence[int], drafts: Sequence[int] = ()) -> None:
+        """Make scratch rows text, and others the first scratch rows; forget the rest.
+
+        Args:
+            text: the rows that become text, ascending.
+            drafts: those that stay scratch rows, ascending, all of them behind `text`.
+        """
+        for cache in self._caches:
+            cache.move([self.length + row for row in (*text, *drafts)], self.length)
+        tokens = self._drafts
+        self.tokens += [tokens[row] for row in text]
+        self.forget_scratch()
+        self.scratch, self._drafts = len(drafts), [tokens[row] for row in drafts]
+
+    def forget_scratch(self) -> None:
+        """Drop what drafts have left behind the text."""
+        self.scratch, self._drafts = 0, []
+        self._drafted = Drafted()
+
+    def _run_leading(self, rows: Rows) -> list[int]:
+        """Have the leading stages' part of a verification in scratch; where each row is there.
+
+        Rows that the draft never ran, its last level and what other sources added, run now.
+        """
+        places: list[int] = []
+        for token, parent in zip(rows.tokens, rows.parents, strict=True):
+            above = START if parent == START else places[parent]
+            places.append(self._drafted.place(above, int(token)))
+        fresh = [row for row, place in enumerate(places) if place == NOWHERE]
+        if fresh:
+            for number, row in enumerate(fresh):
+                places[row] = self.scratch + number
+            mask = np.zeros((len(fresh), self.scratch + len(fresh)), np.bool_)
+            for number, row in enumerate(fresh):
+                mask[number, [places[seen] for seen in np.flatnonzero(rows.mask[row])]] = True
+            self._run_exact(
+                Rows(
+                    [int(rows.tokens[row]) for row in fresh],
+                    [int(rows.depths[row]) for row in fresh],
+                    mask,
+                    [
+                        START if rows.parents[row] == START else places[rows.parents[row]]
+                        for row in fresh
+                    ],
+                )
+            )
+        return places
+
+    def _run_exact(self, rows: Rows) -> Floats:
+        """Run the leading stages and keep what they compute as scratch; its hidden rows [n, D]."""
+        stages, n = self._all[: self._drafted.exact], len(rows.tokens)
+        hidden: Floats = self._run(rows, stages)["next_hidden"][:n].copy()
+        self._store(stages, range(n), self.length + self.scratch)
+        self._drafted.add(rows, self.scratch, hidden)
+        self.scratch += n
+        return hidden
+
+    def _run(
+        self,
+        rows: Rows,
+        stages: Sequence[int],
+        last_only: bool = False,
+        hidden: Floats | None = None,
+    ) -> Results:
+        model = self.model
+        bucket = model.shapes.row_bucket(len(rows.tokens))
+        # Fixed shapes are few: logits of all rows, though one alone is wanted.
+        logit_rows = 1 if last_only and not model.shapes.capacities else bucket
+        feeds = model.feeds(bucket, self._caches[0].capacity, logit_rows)
+        feeds.fill(rows, self.length, last_only)
+        begin = time.perf_counter()
+        try:
+            for stage in stages:
+                inputs = feeds.stages[stage]
+                if hidden is not None:
+                    inputs["hidden"][: len(hidden)] = hidden
+                outputs = model.executables[stage].run(inputs, self._caches[stage])
+                self._new_kv[stage] = outputs.new_kv
+                hidden = outputs.results.get("next_hidden")
+        except DeviceError:
+            raise
+        except Exception as error:  # engines' own, which share no base class but this
+            raise _failure(model.device, error) from error
+        model.seconds += time.perf_counter() - begin
+        return outputs.results
+
+    def _store(self, stages: Sequence[int], rows: Sequence[int], start: int) -> None:
+        try:
+            self._make_room(start + len(rows))
+            for stage in stages:
+                self._caches[stage].write(self._new_kv[stage], rows, start)
+        except EdgespecError:
+            raise
+        except Exception as error:
+            raise _failure(self.model.device, error) from error
+
+    def _make_room(self, rows: int) -> None:
+        if rows > self._caches[0].capacity:
+            for cache in self._caches:
+                cache.grow(self.model.shapes.capacity_bucket(rows))
+
+
+def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens in which two texts begin alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _failure(device: str, error: Exception) -> DeviceError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return DeviceError(f"{device} failed ({reason}): use another device")
