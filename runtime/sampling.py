@@ -74,8 +74,8 @@ _RANGES: tuple[tuple[str, type | tuple[type, ...], Callable[..., bool], str], ..
     (
         "repetition_penalty",
         (int, float),
-        lambda x: 0 < x < math.inf,
-        "a positive number (1 is off, 1.1 is usual)",
+        lambda x: 0.01 <= x <= 100,  # a penalty near 0 makes logits infinite
+        "a number from 0.01 to 100 (1 is off, 1.1 is usual)",
     ),
     (
         "seed",
