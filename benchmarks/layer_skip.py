@@ -40,7 +40,7 @@ from edgespec.runtime.drafters import (
     TreeBudget,
 )
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.generate import Limits, generate
+from edgespec.runtime.generate import PROMPT, Limits, generate
 from edgespec.runtime.paths import Path as Stages
 from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.runner import Runner
@@ -221,11 +221,13 @@ def _text(way: Way, request: Request) -> Text:
         Serial(runner, drafter), Sampler(options, tokenizer.vocab_size),
         tokenizer.encode(request.prompt), limits=limits, budget=budget,
     )  # fmt: skip
-    tokens = list(next(steps).tokens)
-    begin, rounds = time.perf_counter(), 0
+    tokens, begin, rounds = list[int](), 0.0, 0
     for step in steps:
         tokens += step.tokens
-        rounds += 1
+        if step.source == PROMPT:
+            begin = time.perf_counter()
+        else:
+            rounds += 1
     return Text(tuple(tokens), time.perf_counter() - begin, rounds)
 
 
@@ -237,7 +239,9 @@ def _drafter(way: Way, runner: Runner, sampled: bool) -> tuple[Drafter, TreeBudg
     if way.name == "none":
         return NoDrafter(), TreeBudget(0, 0, 1)
     learned = Experience(Successors(bundle.target.vocab_size))
-    drafter = Drafting(way.name, bundle, way.part.loaded).drafter(runner, learned, sampled)
+    drafter = Drafting(way.name, bundle, way.part.loaded).drafter(
+        {TARGET: runner}, learned, sampled
+    )
     return drafter, TreeBudget(PLANNED_DRAFT_TOKENS, PLANNED_DRAFT_TOKENS, DEFAULT_TREE_WIDTH)
 
 

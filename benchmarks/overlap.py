@@ -46,7 +46,7 @@ from edgespec.runtime.drafters import (
 )
 from edgespec.runtime.engines import simulated_name
 from edgespec.runtime.feeds import START
-from edgespec.runtime.generate import Limits, generate
+from edgespec.runtime.generate import PROMPT, Limits, generate
 from edgespec.runtime.pipelines import Overlap, Payoff, Serial
 from edgespec.runtime.placement import GPU, parse
 from edgespec.runtime.ranking import Candidates
@@ -203,9 +203,7 @@ def _speed(
     prompt = text.tokens[: len(text.tokens) // 4]
     limits = Limits(new_tokens, len(text.tokens), frozenset())
     rounds = generate(watched, sampler, prompt, limits=limits, budget=_TREE)
-    for _ in range(2):
-        next(rounds)
-    steps = list(rounds)
+    _first, *steps = (step for step in rounds if step.source != PROMPT)
     passes, drafts = watched.passes[-len(steps) :], watched.drafts[-len(steps) :]
     tokens = sum(len(step.tokens) for step in steps)
     return Speed(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgespec.runtime.generate import Round
+from edgespec.runtime.generate import PROMPT, Round
 from edgespec.runtime.logprobs import TokenLogprobs
 from edgespec.runtime.model import Model
 
@@ -105,7 +105,7 @@ class Clock:
         if step is None:
             return None
         self.end = time.perf_counter()
-        if self.first == self.begin:
+        if step.source == PROMPT:
             self.first = self.end
         else:
             self.rounds.append(step)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from edgespec.runtime.guide import Guide
 
 
+PROMPT = "prompt"
+"""The source of rounds that read it."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Where a text ends at the latest.
@@ -40,10 +44,10 @@ class Round:
     """What one pass of the target brought.
 
     Attributes:
-        tokens: new tokens of the text, at least one.
+        tokens: new tokens of the text; none where a chunk of the prompt was read.
         drafted: nodes of the tree that was verified.
         accepted: nodes of it that became text.
-        source: who drafted the tree; of the prompt's own pass, `prompt`.
+        source: who drafted the tree; of the prompt's own passes, `PROMPT`.
         seconds: that it took.
         forecast: what it was expected to bring, where its drafter plans.
         begun: the draft had been begun in the round before.
@@ -89,19 +93,24 @@ def generate(
         guide: of a grammar that the text must follow, at its beginning.
 
     Yields:
-        The first token alone (from the prompt's own pass), then one round per verification.
+        A round without tokens for each chunk of a long prompt but its last; the first token alone,
+        with that; then one round per verification.
     """
     target, drafter = pipeline.target, pipeline.drafter
-    begin = time.perf_counter()
     text = list(prompt)
     target.resume(prompt)
+    begin = time.perf_counter()
+    for rows in target.chunks(len(text) - target.length)[:-1]:
+        target.prefill(text[target.length : target.length + rows])
+        yield Round((), 0, 0, PROMPT, time.perf_counter() - begin)
+        begin = time.perf_counter()
     results = target.prefill(text[target.length :])
     choices = _Choices(sampler, logprobs, guide)
     first = choices.make(results["logits"][0], len(text), text)
     drafter.begin(prompt, sampler)
     text.append(first)
     seconds = time.perf_counter() - begin
-    yield Round((first,), 0, 0, "prompt", seconds, logprobs=choices.taken())
+    yield Round((first,), 0, 0, PROMPT, seconds, logprobs=choices.taken())
     end = min(len(prompt) + limits.max_new_tokens, limits.context_length)
     while len(text) < end and text[-1] not in limits.stop_ids:
         begin = time.perf_counter()

@@ -102,7 +102,7 @@ def test_drafts_fit_the_rows_that_were_planned_up_to_the_last_one(sharp, budget)
         pipeline, sampler = Serial(runner, draft(runner)), Sampler(SamplingOptions(), 331)
         prompt, limits = (PROMPT * 3)[:200], Limits(NEW_TOKENS, 256, frozenset())
         rounds = list(generate(pipeline, sampler, prompt, limits=limits, budget=budget))
-        assert runner.bytes == 256 * runner.row_bytes
+        assert runner.bytes == Runner(model).bytes
         found.append([token for step in rounds for token in step.tokens])
     assert found[0] == found[1]
     assert len(found[0]) == 56

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -448,3 +449,46 @@ def test_a_runner_goes_on_from_a_snapshot(pairs, engine, name):
     other.resume(text[1:])
     assert other.length == 0
     assert other.bytes == Runner(model).bytes
+
+
+def test_a_long_prompt_is_read_in_turns_and_can_be_cancelled(pairs):
+    """Others need not wait for all of it; what was read stays."""
+    llm = load(pairs, "none")
+    prompt = [number % 300 + 1 for number in range(400)]
+    with llm.session() as session:
+        expected = llm.generate(prompt, **OPTIONS)
+        stream = session.stream(prompt, **OPTIONS)
+        steps, inner = [], llm.target.executables[0].run
+
+        def count(*arguments):
+            steps.append(len(session._slot.tokens))
+            if len(steps) == 2:
+                stream.cancel()
+            return inner(*arguments)
+
+        llm.target.executables[0].run = count
+        result = stream.finish()
+        assert (result.finish_reason, result.tokens) == ("cancelled", [])
+        assert steps == [0, 128]
+        again = session.generate(prompt, **OPTIONS)
+        assert (again.reused, again.tokens) == (256, expected.tokens)
+
+
+def test_a_short_text_does_not_wait_for_a_long_prompt(pairs):
+    llm = load(pairs, "none", sessions=2)
+    long = llm.stream([number % 300 + 1 for number in range(450)], max_new_tokens=2)
+    done = []
+    thread = threading.Thread(target=lambda: done.append(long.finish()))
+    with llm.turns:
+        thread.start()
+        short = threading.Thread(
+            target=lambda: done.append(llm.generate(SHORT_PROMPT, max_new_tokens=1))
+        )
+        while not llm.turns._waiting:
+            time.sleep(0.001)
+        short.start()
+        while len(llm.turns._waiting) < 2:
+            time.sleep(0.001)
+    thread.join(60)
+    short.join(60)
+    assert [result.new_tokens for result in done] == [1, 2]
