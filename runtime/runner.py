@@ -88,7 +88,7 @@ class Runner:
         self._make_room(len(tokens))
         for cache, rows in zip(self._caches, caches, strict=True):
             cache.load(rows)
-        self.tokens += tokens
+        self.tokens.extend(tokens)
 
     def prefill(self, tokens: Sequence[int]) -> Results:
         """Commit these tokens, chunk by chunk; scratch rows are forgotten.
@@ -102,7 +102,7 @@ class Runner:
             causal = _CAUSAL[: len(part), : len(part)]
             results = self._run(Rows(part, range(len(part)), causal), self._all, last_only=True)
             self._store(self._all, range(len(part)), self.length)
-            self.tokens += part
+            self.tokens.extend(part)
         return {name: rows[:1] for name, rows in results.items()}
 
     def chunks(self, rows: int) -> list[int]:
@@ -158,7 +158,7 @@ class Runner:
             results = self._run(rows, self._all)
             self._store(self._all, range(len(rows.tokens)), self.length + self.scratch)
             self.scratch += len(rows.tokens)
-            self._drafts += rows.tokens
+            self._drafts.extend(rows.tokens)
         else:
             self._drafted.exact = path.exact
             before, rest = self.scratch, path.stages[path.exact :]
