@@ -240,7 +240,7 @@ def _drafter(way: Way, runner: Runner, sampled: bool) -> tuple[Drafter, TreeBudg
         return NoDrafter(), TreeBudget(0, 0, 1)
     learned = Experience(Successors(bundle.target.vocab_size))
     drafter = Drafting(way.name, bundle, way.part.loaded).drafter(
-        {TARGET: runner}, learned, sampled
+        {TARGET: runner}, learned, sampled, way.name
     )
     return drafter, TreeBudget(PLANNED_DRAFT_TOKENS, PLANNED_DRAFT_TOKENS, DEFAULT_TREE_WIDTH)
 

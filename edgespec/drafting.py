@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, SkipScore, SkipSet
 from edgespec.errors import BundleError
-from edgespec.options import PLANNED_DRAFTS
+from edgespec.options import DRAFTS, PLANNED_DRAFTS
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters import (
     Drafter,
@@ -53,29 +53,42 @@ class Drafting:
             else []
         )
 
-    def drafter(self, runners: Mapping[str, Runner], learned: Experience, sampled: bool) -> Drafter:
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What a text may be drafted by: the source that was asked for, and what needs no more."""
+        if self._draft == "none":
+            return ("none",)
+        found = {"none", "lookup", "recycling", self._draft}
+        found |= {"model"} if DRAFT in self._loaded else set()
+        found |= {"layer-skip"} if self._skips else set()
+        return tuple(name for name in DRAFTS if name in found)
+
+    def drafter(
+        self, runners: Mapping[str, Runner], learned: Experience, sampled: bool, source: str
+    ) -> Drafter:
         """For one text.
 
         Args:
             runners: the text in each role's model.
             learned: from earlier texts.
             sampled: whether the text is; else it is greedy.
+            source: one of `sources`.
         """
-        if self._draft == "none":
+        if source == "none":
             return NoDrafter()
-        if self._draft != "auto":  # a source alone drafts each text as if it were the first
+        if source != "auto":  # a source alone drafts each text as if it were the first
             learned = Experience(learned.successors)
-        if self._draft == "lookup":
+        if source == "lookup":
             return self._lookup(learned, sampled)
-        if self._draft == "recycling":
+        if source == "recycling":
             return self._recycling(learned, sampled)
-        if self._draft == "model":
+        if source == "model":
             return self._model(runners, learned, sampled)
         models: list[WeighedSource[Drafter]] = [
             self._weighed_skip(skip, runners[TARGET], learned, sampled) for skip in self._skips
         ]
         passes = self._loaded[TARGET].curve
-        if self._draft == "layer-skip":
+        if source == "layer-skip":
             return PlannedDrafter([models], passes, "layer-skip")
         if DRAFT in self._loaded:
             model = self._model(runners, learned, sampled)

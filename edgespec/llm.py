@@ -109,6 +109,11 @@ class LLM:
         self._require_open()
         return self._loaded[bundles.TARGET].model
 
+    @property
+    def draft_sources(self) -> tuple[str, ...]:
+        """What a text's `draft_source` may be."""
+        return self._drafting.sources
+
     def close(self) -> None:
         """End all texts after their present round, and give models and caches back."""
         self._closed = True
@@ -199,20 +204,17 @@ class LLM:
         self._require_open()
         made = checked(GenerationOptions, options)
         tokens = self._prompt_tokens(prompt)
-        nodes = made.num_assistant_tokens
-        if nodes is None:
-            nodes = default_tree(self.draft)
-        if self.draft == "none":
-            nodes = 0
-        if nodes > self.plan.max_tree:
-            nodes = self.plan.max_tree
-            _log.warning("draft trees of %d nodes at most, to fit memory", nodes)
-        learned, sampled = self._experience, made.temperature > 0
+        source = self._source(made)
+        nodes = self._largest_tree(made, source)
+        drafter = partial(
+            self._drafting.drafter,
+            learned=self._experience, sampled=made.temperature > 0, source=source,
+        )  # fmt: skip
         stream = TextStream(
             Job(
                 tokenizer=self.tokenizer,
                 prompt=tokens,
-                drafter=partial(self._drafting.drafter, learned=learned, sampled=sampled),
+                drafter=drafter,
                 pipeline=self._pipelines,
                 sampler=Sampler(made, self.tokenizer.vocab_size),
                 limits=Limits(
@@ -224,7 +226,7 @@ class LLM:
                 stop=made.stop,
                 logprobs=made.logprobs,
                 guide=None if made.structure is None else self._guides.guide(*made.structure),
-                draft_memory=self._draft_memory(),
+                draft_memory=self._draft_memory(source),
                 slots=self._slots,
                 slot=slot,
                 turns=self.turns,
@@ -263,8 +265,28 @@ class LLM:
             return Successors(vocab_size)
         return Successors.load(Path(file), self.bundle.digest, vocab_size)
 
-    def _draft_memory(self) -> str | None:
-        if self.draft not in RECYCLING_DRAFTS:
+    def _source(self, options: GenerationOptions) -> str:
+        source = options.draft_source or self.draft
+        if source not in self.draft_sources:
+            raise InputError(
+                f"draft_source is {source!r}: what was loaded with draft {self.draft!r} offers "
+                f"{', '.join(self.draft_sources)}"
+            )
+        return source
+
+    def _largest_tree(self, options: GenerationOptions, source: str) -> int:
+        if source == "none":
+            return 0
+        nodes = options.num_assistant_tokens
+        if nodes is None:
+            nodes = default_tree(source)
+        if nodes > self.plan.max_tree:
+            nodes = self.plan.max_tree
+            _log.warning("draft trees of %d nodes at most, to fit memory", nodes)
+        return nodes
+
+    def _draft_memory(self, source: str) -> str | None:
+        if source not in RECYCLING_DRAFTS:
             return None
         return "hot" if len(self._experience.successors) else "cold"
 

@@ -130,6 +130,8 @@ class GenerationOptions(SamplingOptions):
         num_assistant_tokens: nodes of a draft tree at most; 0 is plain decoding; None:
             `FIXED_DRAFT_TOKENS`, or `PLANNED_DRAFT_TOKENS` with one of `PLANNED_DRAFTS`.
         tree_width: branches of a draft tree per level; 1 drafts chains.
+        draft_source: who drafts this text, of those that what was loaded offers
+            (`LLM.draft_sources`); None: what it was loaded with.
         logprobs: how many of the likeliest tokens to report with each token, besides the token's
             own log-probability; 0: that alone; None: nothing.
         json_schema: the text is JSON that is valid by this schema (a dict, or JSON).
@@ -145,6 +147,7 @@ class GenerationOptions(SamplingOptions):
     stop: tuple[str, ...] = ()
     num_assistant_tokens: int | None = None
     tree_width: int = DEFAULT_TREE_WIDTH
+    draft_source: str | None = None
     logprobs: int | None = None
     json_schema: dict[str, Any] | str | None = None
     regex: str | None = None

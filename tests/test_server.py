@@ -197,11 +197,11 @@ def test_drafts_are_the_requests_choice_within_what_was_loaded(client):
         )
 
     ways = [ask(), ask(draft="lookup", num_draft_tokens=3), ask(draft="none"),
-            ask(num_draft_tokens=0)]  # fmt: skip
+            ask(num_draft_tokens=0), ask(draft="recycling")]  # fmt: skip
     assert len({way.choices[0].text for way in ways}) == 1
-    assert [way.edgespec["drafted"] > 0 for way in ways] == [True, True, False, False]
+    assert [way.edgespec["drafted"] > 0 for way in ways] == [True, True, False, False, True]
     assert ways[1].edgespec["drafted"] <= 3 * ways[1].edgespec["rounds"]
-    with pytest.raises(openai.BadRequestError, match="started with --draft lookup"):
+    with pytest.raises(openai.BadRequestError, match="offers none, lookup, recycling"):
         ask(draft="model")
 
 

@@ -492,3 +492,23 @@ def test_a_short_text_does_not_wait_for_a_long_prompt(pairs):
     thread.join(60)
     short.join(60)
     assert [result.new_tokens for result in done] == [1, 2]
+
+
+# Who drafts
+
+
+def test_each_text_may_have_another_drafter(pairs, fresh):
+    llm = load(pairs, "auto")
+    assert llm.draft_sources == ("auto", "none", "model", "lookup", "recycling")
+    with llm.session() as session:
+        for prompt, source in zip(turns(llm, 10), llm.draft_sources * 2, strict=True):
+            result = session.generate(prompt, draft_source=source, **OPTIONS)
+            assert (result.draft, result.tokens) == (source, fresh(prompt).tokens)
+            assert not result.drafted or source != "none"
+
+
+def test_a_drafter_that_was_not_loaded_is_refused(pairs):
+    for draft, offered in (("none", "none"), ("lookup", "none, lookup, recycling")):
+        llm = load(pairs, draft)
+        with pytest.raises(InputError, match=f"'{draft}' offers {offered}$"):
+            llm.stream(SHORT_PROMPT, draft_source="model")

@@ -107,9 +107,11 @@ class TextRequest(_Body, ABC):
         """The text, not begun.
 
         Raises:
-            InputError: if the model cannot take the prompt, or an option is out of its range.
-            RequestError: if a draft is wanted that was not loaded.
+            InputError: if the model cannot take the prompt, an option is out of its range, or a
+                draft is wanted that was not loaded.
+            RequestError: if a schema is given where none is asked for, or the other way round.
         """
+        drafts = self.speculative or Speculative()
         said = {
             name: value
             for name in (*_SAMPLING, "regex", "grammar")
@@ -123,7 +125,8 @@ class TextRequest(_Body, ABC):
             stop=() if self.stop is None else self.stop,
             max_new_tokens=llm.context_length if most is None else min(most, llm.context_length),
             logprobs=self.likeliest,
-            num_assistant_tokens=self._draft_tokens(llm),
+            draft_source=drafts.draft,
+            num_assistant_tokens=drafts.num_draft_tokens,
             **said,
             **structure,
         )
@@ -141,18 +144,6 @@ class TextRequest(_Body, ABC):
     @abstractmethod
     def prompt_for(self, llm: LLM) -> str | list[int]:
         """What the model goes on from."""
-
-    def _draft_tokens(self, llm: LLM) -> int | None:
-        """Nodes of a draft tree at most; None: as many as the model was loaded for."""
-        if self.speculative is None:
-            return None
-        draft = self.speculative.draft
-        if draft not in (None, "none", llm.draft):
-            raise RequestError(
-                400, f"speculative.draft is {_shown(draft)} and the server was started with "
-                f"--draft {llm.draft}: give {llm.draft!r} or 'none'", param="speculative",
-            )  # fmt: skip
-        return 0 if draft == "none" else self.speculative.num_draft_tokens
 
 
 class CompletionRequest(TextRequest):
