@@ -26,9 +26,11 @@ _EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimdd
 
 def hardware() -> dict[str, object]:
     """The machine: CPU and its extensions, CPUs, memory in GiB, load of the last minute."""
-    flags = (_field("/proc/cpuinfo", "flags") or _field("/proc/cpuinfo", "Features")).split()
+    flags = (
+        proc_field("/proc/cpuinfo", "flags") or proc_field("/proc/cpuinfo", "Features")
+    ).split()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    name = _field("/proc/cpuinfo", "model name")
+    name = proc_field("/proc/cpuinfo", "model name")
     return {
         "cpu": name or platform.processor() or platform.machine(),
         "extensions": [name for name in _EXTENSIONS if name in flags],
@@ -71,7 +73,7 @@ def peak_rss_mb() -> float:
     if sys.platform == "win32":
         return round(psutil.Process().memory_info().peak_wset / MIB, 1)
     # Linux's rusage also knows what the process that started this one held then.
-    if own := _field("/proc/self/status", "VmHWM"):
+    if own := proc_field("/proc/self/status", "VmHWM"):
         return round(int(own.split()[0]) / 1024, 1)
     import resource
 
@@ -79,7 +81,7 @@ def peak_rss_mb() -> float:
     return round(peak / (MIB if sys.platform == "darwin" else 1024), 1)
 
 
-def _field(file: str, name: str) -> str:
+def proc_field(file: str, name: str) -> str:
     """The first value of a field of one of Linux's files; empty where there is none."""
     path = Path(file)
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():

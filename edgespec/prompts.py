@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.errors import InputError
+from edgespec.textfiles import read_utf8
 
 PYTHON = (
     'def moving_average(values, size):\n    """Average of each window of `size` values."""\n',
@@ -51,14 +52,10 @@ def read_prompts(paths: Sequence[Path], limit: int | None = None) -> list[str]:
 
 def _read(path: Path) -> str:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_utf8(path, "the prompts", "utf-8-sig")
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}): give a file of prompts"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: byte {error.start} is not UTF-8: save the prompts as UTF-8"
         ) from error
     if not text.strip():
         raise InputError(f"{path} holds no prompt: give at least one")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -23,7 +22,7 @@ from edgespec.runtime.drafters import Drafter, GuidedDrafter, TreeBudget
 from edgespec.runtime.generate import Limits, Round, generate
 from edgespec.runtime.logprobs import TokenLogprobs
 from edgespec.runtime.pipelines import Serial
-from edgespec.runtime.runner import Runner, common_beginning
+from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.slots import Slot, Slots
 from edgespec.runtime.text import StopMatcher, StreamDecoder, Tokenizer
@@ -133,6 +132,8 @@ class TextStream:
 
         Whoever leaves the loop early cancels the text.
         """
+        import asyncio  # only here: it takes 20 ms to load, which few need
+
         try:
             while piece := await asyncio.to_thread(next, self._pieces, ""):
                 yield piece
@@ -159,7 +160,7 @@ class TextStream:
     def _pieces_of(self, text: _Text, runners: Mapping[str, Runner]) -> Generator[str]:
         job, clock, target = self._job, self._clock, runners[TARGET]
         models = [runner.model for runner in runners.values()]
-        reused = common_beginning(target.tokens, job.prompt[:-1])
+        reused = target.known(job.prompt)
         with job.turns:
             drafter = job.drafter(runners)
             if job.guide is not None:

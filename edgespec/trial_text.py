@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgespec.errors import InputError
 from edgespec.runtime.text import Tokenizer
+from edgespec.textfiles import read_utf8
 
 PIECE = 128
 """Tokens of a piece at most: what one call reads."""
@@ -34,13 +35,7 @@ def read_text(path: Path) -> str:
         InputError: if it is empty or not UTF-8.
         OSError: if it cannot be read.
     """
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: byte {error.start} is not UTF-8: save the calibration text as UTF-8"
-        ) from error
+    text = read_utf8(path, "the calibration text")
     if not text.strip():
         raise InputError(f"{path}: no text in it: give a calibration text of some hundred words")
     return text

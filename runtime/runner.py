@@ -65,12 +65,16 @@ class Runner:
         rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(length))
         return rows * sum(cache.row_bytes for cache in self._caches)
 
-    def resume(self, text: Sequence[int]) -> None:
-        """Keep the rows that a text begins with, and forget all others.
+    def known(self, text: Sequence[int]) -> int:
+        """How many rows a text begins with.
 
-        The row of its last token is never kept: what follows it is still wanted.
+        That of its last token is never among them: what follows it is still wanted.
         """
-        kept = common_beginning(self.tokens, text[:-1])
+        return common_beginning(self.tokens, text[:-1])
+
+    def resume(self, text: Sequence[int]) -> None:
+        """Keep the rows that a text begins with, see `known`, and forget all others."""
+        kept = self.known(text)
         if not kept and self._caches[0].capacity > self.model.shapes.capacity_bucket(1):
             self.restart()  # idle rows cost time in every pass
         del self.tokens[kept:]

@@ -93,11 +93,11 @@ class Slots:
                 "the session is making a text: read that to its end, or open another session"
             )
         slot = slot or self._alike(prompt) or Slot(owned=False, kept=self._shared)
-        slot.busy = True
-        self._slots = [*(each for each in self._slots if each is not slot), slot]
         self.make_ready(slot, length)
+        self._slots = [*(each for each in self._slots if each is not slot), slot]
         if slot.kept:
             self._copy_beginning(slot, prompt)
+        slot.busy = True  # not before: what could not be made ready is free for another try
         return slot
 
     def clear(self) -> None:
@@ -141,12 +141,12 @@ class Slots:
                 each.runners = {}
 
     def _copy_beginning(self, slot: Slot, prompt: Sequence[int]) -> None:
-        """Take over what another slot knows of the prompt, if that is more."""
-        known = common_beginning(slot.tokens, prompt)
-        other = max(self._slots, key=lambda each: common_beginning(each.tokens, prompt))
-        shared = common_beginning(other.tokens, prompt)
-        if shared < known + _WORTH_COPYING:
+        """Take over what another slot knows of the prompt, if that is more. Ours is the last."""
+        known = [common_beginning(each.tokens, prompt) for each in self._slots]
+        shared = max(known)
+        if shared < known[-1] + _WORTH_COPYING:
             return
+        other = self._slots[known.index(shared)]
         for role, runner in slot.runners.items():
             source = other.runners[role]
             rows = min(shared, source.length)

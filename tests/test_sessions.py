@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from edgespec import LLM
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.model import Model
+from edgespec.runtime.slots import Slots
 
 DRAFTS = ("none", "model", "auto")
 OPTIONS = {"max_new_tokens": 40, "seed": 3}
@@ -215,6 +216,15 @@ def test_a_closed_model_ends_its_texts(pairs):
     for use in (lambda: llm.generate(SHORT_PROMPT), llm.session, waiting.finish):
         with pytest.raises(InputError, match="closed"):
             use()
+
+
+def test_what_a_session_refused_leaves_it_free_for_another_try(pairs, monkeypatch):
+    with load(pairs) as llm, llm.session() as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(Slots, "make_ready", fail)
+            with pytest.raises(RuntimeError, match="gone"):
+                session.generate(SHORT_PROMPT, **OPTIONS)
+        assert session.generate(SHORT_PROMPT, **OPTIONS).new_tokens == OPTIONS["max_new_tokens"]
 
 
 # Files

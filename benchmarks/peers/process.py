@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from edgespec.environment import proc_field
 from peers import peer
 from peers.base import PeerError, Text
 
@@ -84,8 +85,7 @@ class PeerProcess:
 
     def peak_mib(self) -> float:
         """Its largest resident memory so far, file-backed pages included. Linux only."""
-        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+        return int(proc_field(f"/proc/{self._process.pid}/status", "VmHWM").split()[0]) / 1024
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from edgespec.errors import InputError
 from edgespec.options import (
     DRAFTS,
     FIXED_DRAFT_TOKENS,
@@ -97,7 +98,7 @@ def add_draft_source(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     add_pipeline(group)
     group.add_argument(
-        "--draft-memory", metavar="FILE",
+        "--draft-memory", type=_file_to_be, metavar="FILE",
         help="start from what recycling learned before, if FILE exists, and save it there",
     )  # fmt: skip
 
@@ -126,6 +127,12 @@ def add_device_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
     group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
+
+
+def _file_to_be(name: str) -> str:
+    if not Path(name).absolute().parent.is_dir():
+        raise InputError(f"--draft-memory {name}: its folder does not exist: make it first")
+    return name
 
 
 def _content(name: str) -> str:

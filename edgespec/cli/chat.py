@@ -67,10 +67,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.llm import LLM
 
     with LLM(arguments.bundle, **given(arguments, LOAD_DEFAULTS)) as llm:
-        memory = arguments.draft_memory
         _Conversation(llm, messages, options).talk()
-        if memory is not None:
-            llm.save_draft_memory(memory)
+        if arguments.draft_memory is not None:
+            llm.save_draft_memory(arguments.draft_memory)
     return 0
 
 

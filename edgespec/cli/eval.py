@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.cli.arguments import DEVICE_HELP, add_option
 from edgespec.cli.progress import progress_bar
-from edgespec.errors import InputError
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import MEMORY_HELP
+from edgespec.textfiles import read_utf8
 
 if TYPE_CHECKING:
     from edgespec.llm import LLM
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Read the text, and print what it showed."""
-    text = _read(arguments.text)
+    text = read_utf8(arguments.text)
 
     from edgespec.llm import LLM
     from edgespec.perplexity import Reading
@@ -65,14 +65,6 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(found)))
     return 0
-
-
-def _read(path: Path) -> str:
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8: save it as UTF-8") from error
 
 
 def _facts(

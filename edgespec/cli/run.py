@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.cli import INTERRUPTED
@@ -21,7 +20,6 @@ from edgespec.cli.arguments import (
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
-from edgespec.errors import InputError
 from edgespec.options import PLANNED_DRAFTS, GenerationOptions, checked
 
 if TYPE_CHECKING:
@@ -56,9 +54,6 @@ def execute(arguments: argparse.Namespace) -> int:
     bundle, prompt = bundle_and_prompt(arguments)
     options = given(arguments, GENERATION_DEFAULTS)
     checked(GenerationOptions, options)  # before a large model is loaded in vain
-    memory = arguments.draft_memory
-    if memory is not None and not Path(memory).absolute().parent.is_dir():
-        raise InputError(f"--draft-memory {memory}: its folder does not exist: make it first")
 
     from edgespec.llm import LLM
 
@@ -81,8 +76,8 @@ def execute(arguments: argparse.Namespace) -> int:
         else:
             print(flush=True)
             print(_facts(stream.result, arguments.temperature > 0), file=sys.stderr)
-    if memory is not None:
-        llm.save_draft_memory(memory)
+    if arguments.draft_memory is not None:
+        llm.save_draft_memory(arguments.draft_memory)
     return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
 
 

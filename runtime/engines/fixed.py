@@ -46,9 +46,8 @@ class FixedExecutable:
         """See `Executable`."""
         shape = Shape(row_count(feeds), cache.capacity)
         known = self._feeds.get(shape)
-        if (
-            known is None or known[0] is not feeds
-        ):  # the same mapping again, so that it is bound once
+        if known is None or known[0] is not feeds:
+            # The same mapping again for the same feeds, so that it is bound once.
             rest = {name: array for name, array in feeds.items() if name != LENGTHS}
             known = self._feeds[shape] = (feeds, rest)
         return self._compiled[shape].run(known[1], cache)
