@@ -15,7 +15,7 @@ from pathlib import Path
 
 from edgespec.bundle import SkipSet
 from edgespec.errors import InputError
-from edgespec.export.skip_costs import Agreements, PassCosts, probe_cuts, score
+from edgespec.export.skip_costs import PassCosts, probe_cuts, score
 from edgespec.export.skip_search import Problem, Tried, choose, search
 from edgespec.export.skips import Trial, skip_cuts
 from edgespec.fitting import default_threads
@@ -136,8 +136,15 @@ class LayerSkipSearch:
             sets, tried = [each.skipped for each in kept], len(found)
         agreements = [evaluator.agreements(text.held_out, each) for each in sets]
         del evaluator, text  # before the stages come
-        scored = self._score(trial, costs, sets, agreements)
-        self.summary = self._summarize(scored, tried)
+        cuts = trial.cuts | skip_cuts(sets, layers)
+        # From here on with what the stages take that all sets together cut.
+        costs = costs.refined(measure_stages(trial.cut(cuts), self.engine, self._threads))
+        scored = [
+            SkipSet(skipped, score(skipped, agreed, costs, self.engine.name, cuts))
+            for skipped, agreed in zip(sets, agreements, strict=True)
+        ]
+        scored.sort(key=_promised, reverse=True)
+        self.summary = self._summarize(scored, tried, 1 / costs.whole(1))
         return tuple(scored)
 
     @property
@@ -238,43 +245,32 @@ class LayerSkipSearch:
         found = search(problem, evaluations, options.seed, go_on)
         return found, choose(found, problem)
 
-    def _score(
-        self,
-        trial: Trial,
-        costs: PassCosts,
-        sets: Sequence[tuple[int, ...]],
-        agreements: Sequence[Agreements],
-    ) -> list[SkipSet]:
-        """Scores by what the stages take that all sets together cut; the best first."""
-        cuts = trial.cuts | skip_cuts(sets, trial.gated.target.layers)
-        times = measure_stages(trial.cut(cuts), self.engine, self._threads)
-        measured = costs.refined(times)
-        pairs = [
-            (skipped, score(skipped, agreed, measured, self.engine.name, cuts))
-            for skipped, agreed in zip(sets, agreements, strict=True)
-        ]
-        pairs.sort(key=lambda pair: -pair[1].tokens_per_second)
-        return [SkipSet(skipped, promised) for skipped, promised in pairs]
-
-    def _summarize(self, sets: Sequence[SkipSet], tried: int) -> str:
+    def _summarize(self, sets: Sequence[SkipSet], tried: int, uncut: float) -> str:
+        """Of the best set, beside plain decoding, tokens/s of which are `uncut` in one stage."""
         seconds = time.perf_counter() - self._begin
         name, score = sets[0].name, sets[0].score
         assert score is not None
+        greedy, sampled = score.greedy, score.sampled
         speeds = (
-            f"{score.greedy.tokens_per_second:.1f} tokens/s greedily and "
-            f"{score.sampled.tokens_per_second:.1f} sampled against "
-            f"{score.plain_tokens_per_second:.1f} of plain decoding"
+            f"{greedy.tokens_per_second:.1f} tokens/s greedily and "
+            f"{sampled.tokens_per_second:.1f} sampled against {uncut:.1f} of plain decoding, "
+            f"{score.plain_tokens_per_second:.1f} with the target cut"
         )
         start = f"layer-skip: {tried} sets tried in {seconds:.0f} s, {len(sets)} kept"
-        if not any(each.score and each.score.pays for each in sets):
+        if max(greedy.tokens_per_second, sampled.tokens_per_second) <= uncut:
             return (
                 f"{start}: none promises more than plain decoding, the best {name}: {speeds}; "
-                "without --layer-skip the target is not cut and somewhat faster"
+                "without --layer-skip the target is not cut"
             )
         return (
             f"{start}: {name} promises {speeds} ({score.engine}, "
-            f"agreement {score.greedy.agreement:.0%} and {score.sampled.agreement:.0%})"
+            f"agreement {greedy.agreement:.0%} and {sampled.agreement:.0%})"
         )
+
+
+def _promised(one: SkipSet) -> float:
+    assert one.score is not None
+    return one.score.tokens_per_second
 
 
 def _piece_seconds(evaluator: Evaluator, tokenizer: Tokenizer) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -329,6 +330,11 @@ def test_given_sets_are_scored_and_the_best_comes_first(checkpoint, tmp_path):
     speeds = [each.score.tokens_per_second for each in sets]
     assert speeds == sorted(speeds, reverse=True)
     assert "3 sets tried" in search.summary
+    told = re.search(r"against ([\d.]+) of plain decoding, ([\d.]+) with", search.summary)
+    uncut, cut = map(float, told.groups())
+    assert uncut >= cut == round(sets[0].score.plain_tokens_per_second, 1)
+    best = max(sets[0].score.greedy.tokens_per_second, sets[0].score.sampled.tokens_per_second)
+    assert "none promises more" in search.summary or best > uncut - 0.1  # it is rounded
 
 
 def test_scores_are_of_text_that_was_not_searched(checkpoint, tmp_path, monkeypatch):
