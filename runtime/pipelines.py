@@ -70,8 +70,12 @@ class Payoff:
         return pays if self._rounds % _PROBE_EVERY else not pays
 
     def drafted(self, seconds: float, ahead: bool) -> None:
-        """A draft took so long; `ahead`: after a round that was worked ahead in."""
-        self._drafts[ahead].add(seconds)
+        """A draft took so long; `ahead`: after a round that was worked ahead in.
+
+        A text's first one does not count: it reads the prompt.
+        """
+        if self._rounds:
+            self._drafts[ahead].add(seconds)
 
     def overlapped(self, passed: float, waited: float) -> None:
         """A pass took so long beside work ahead, whose end was then waited for."""

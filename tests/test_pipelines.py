@@ -379,6 +379,12 @@ def test_overlap_is_used_where_it_saves_more_than_it_costs(slowdown, times, pays
     assert 0 < share < 1  # the other way is tried now and then
 
 
+def test_the_draft_that_reads_the_prompt_does_not_count():
+    payoff = Payoff(1.2)
+    payoff.drafted(1.0, ahead=False)
+    assert simulated(payoff, 48, draft=0.010, ahead=0.009, passed=0.050) < 0.1
+
+
 def test_a_payoff_follows_what_changes():
     payoff, times = Payoff(1.1), {"draft": 0.010, "ahead": 0.004}
     assert simulated(payoff, 200, passed=0.050, **times) > 0.9
