@@ -59,7 +59,8 @@ def _cold_start(arguments: argparse.Namespace) -> float:
     """Seconds until `edgespec run` has printed something."""
     command = [
         sys.executable, "-m", "edgespec", "run", str(arguments.bundle), PYTHON[0], "-n", "8",
-        f"--draft={arguments.draft}", f"--threads={arguments.threads}",
+        f"--draft={arguments.draft}", f"--device={arguments.device}",
+        f"--threads={arguments.threads}",
     ]  # fmt: skip
     begin = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -74,7 +75,12 @@ def _cold_start(arguments: argparse.Namespace) -> float:
 
 def _time_to_first_token(arguments: argparse.Namespace) -> tuple[list[float], str]:
     """Seconds of each repeat, and where the target ran."""
-    llm = LLM(arguments.bundle, draft=arguments.draft, threads=arguments.threads)
+    llm = LLM(
+        arguments.bundle,
+        draft=arguments.draft,
+        device=arguments.device,
+        threads=arguments.threads,
+    )
     text = llm.tokenizer.encode("\n\n".join(PYTHON))
     prompt = list(islice(cycle(text), arguments.prompt_tokens))
     seconds = []
@@ -97,6 +103,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
     parser.add_argument("--prompt-tokens", type=count, default=1024, help="default 1024")
     parser.add_argument("--draft", choices=DRAFTS, default="auto")
+    parser.add_argument("--device", default="cpu", help="of the target (default cpu)")
     parser.add_argument("--repeat", type=count, default=5, help="the median counts (default 5)")
     add_threads(parser)
     return parser.parse_args()
