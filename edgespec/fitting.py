@@ -130,13 +130,19 @@ def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str,
 
 
 def target_engines(bundle: Bundle, options: LoadOptions) -> list[Engines]:
-    """What may run the target's stages: every choice that its devices leave open.
+    """What may run the target's stages: every choice that its devices leave open, shapes chosen.
 
     Raises:
         DeviceError: if a device is not known, or no engine for it is installed.
         InputError: if the placement does not suit the bundle.
     """
-    return engines_for(bundle.target, _placements(bundle, options, "none")[TARGET])
+    options = replace(options, draft="none")
+    placement = _placements(bundle, options, options.draft)[TARGET]
+    choices = engines_for(bundle.target, placement)
+    if any(map(is_open, choices[0])):
+        placement = placements(bundle, options, fitted(bundle, options))[TARGET]
+        choices = engines_for(bundle.target, placement)
+    return choices
 
 
 def as_planned(bundle: Bundle, options: LoadOptions) -> Bundle:

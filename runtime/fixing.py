@@ -16,8 +16,8 @@ from edgespec.runtime.stage_files import ready_shapes
 
 _SMALL, _LARGE = NPU_SHAPES.rows
 
-LONGEST_UNASKED = 4096
-"""Tokens of a context that nobody asked for: every call computes the whole of its capacity."""
+LONGEST_UNASKED = 2048
+"""Tokens of a context that nobody asked for: every call is given and computes its whole capacity."""
 
 
 def chosen_shapes(rows: int, capacity: int, ready: Collection[Shape] = ()) -> Shapes:

@@ -19,10 +19,10 @@ from edgespec.bundle import (
     Variant,
 )
 from edgespec.errors import InputError
-from edgespec.fitting import fit, placements
+from edgespec.fitting import fit, placements, target_engines
 from edgespec.options import LoadOptions
 from edgespec.runtime.buckets import Shape, Shapes
-from edgespec.runtime.engines import NPU_ENGINES, engine
+from edgespec.runtime.engines import CPU_ENGINES, NPU_ENGINES, engine
 from edgespec.runtime.engines.npu import npu_footprint
 from edgespec.runtime.fixing import LONGEST_UNASKED, ahead_of_time, chosen_shapes
 from edgespec.runtime.sizes import stage_sizes
@@ -103,7 +103,7 @@ def test_shapes_for_calls(rows, capacity, ready, wanted):
 
 
 def test_what_is_compiled_ahead_is_what_would_be_chosen():
-    for context in (100, 2048, LONGEST_UNASKED, 40960):
+    for context in (100, LONGEST_UNASKED, 40960):
         shapes = ahead_of_time(context)
         assert str(shapes) == named(planned(made_for(context)))
     assert shapes == Shapes((8, 32), (LONGEST_UNASKED,))
@@ -115,7 +115,7 @@ def test_what_is_compiled_ahead_is_what_would_be_chosen():
 @pytest.mark.parametrize(
     ("made", "asked", "capacity", "context"),
     [(2048, None, 2048, 2048), (2048, 300, 320, 300), (64, None, 64, 64), (50, None, 64, 50),
-     (40960, None, 4096, 4096), (40960, 8192, 8192, 8192)],
+     (40960, None, 2048, 2048), (40960, 8192, 8192, 8192)],
 )  # fmt: skip
 def test_the_capacity_is_the_contexts(made, asked, capacity, context):
     plan = planned(made_for(made), context=asked)
@@ -128,7 +128,7 @@ def test_a_context_that_nobody_asked_for_ends_with_a_word(caplog):
         planned(made_for(40960))
         planned(made_for(40960), context=8192)
     [record] = caplog.records
-    assert record.getMessage() == "a context of 4096 tokens, for the fixed shapes of the device"
+    assert record.getMessage() == "a context of 2048 tokens, for the fixed shapes of the device"
 
 
 def test_memory_for_caches_is_that_of_the_capacity():
@@ -246,6 +246,15 @@ def test_engines_beside_an_npu_stay_open():
     assert placements(bundle, options, plan)[TARGET].device == (f"{NAME}#8/32x2048", "cpu")
     whole = placements(EMBEDDED, OPTIONS, planned())
     assert whole[TARGET].device == (f"{NAME}#8/32x2048",)
+
+
+def test_they_are_measured_with_the_shapes_they_run_with():
+    [[found]] = target_engines(EMBEDDED, OPTIONS)
+    assert found.name == f"{NAME}#8/32x2048"
+    options = replace(OPTIONS, device=LoadOptions.device, place=f"0-3={NAME},4-=cpu")
+    choices = target_engines(cut(8), options)
+    assert {each.name for each, _ in choices} == {found.name}
+    assert [each.name for _, each in choices] == list(CPU_ENGINES)
 
 
 # What is shown
