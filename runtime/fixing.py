@@ -17,7 +17,7 @@ from edgespec.runtime.stage_files import ready_shapes
 _SMALL, _LARGE = NPU_SHAPES.rows
 
 LONGEST_UNASKED = 2048
-"""Tokens of a context that nobody asked for: every call is given and computes its whole capacity."""
+"""Tokens of a context that nobody asked for: every call is given, and computes, all of it."""
 
 
 def chosen_shapes(rows: int, capacity: int, ready: Collection[Shape] = ()) -> Shapes:
