@@ -20,7 +20,7 @@ from edgespec.errors import ContextLengthError, InputError
 from edgespec.fitting import as_planned, described, fitted
 from edgespec.options import LoadOptions
 from edgespec.runtime.engines import available_bytes
-from edgespec.runtime.memory import HOST, Plan
+from edgespec.runtime.plans import HOST, Plan
 from edgespec.worker import Made, Request, Worker
 
 PLAIN = "plain"

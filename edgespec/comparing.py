@@ -11,10 +11,11 @@ from edgespec.fitting import as_planned, fitted, gpu_of, place_to_use, placement
 from edgespec.options import LoadOptions, default_tree
 from edgespec.pipelining import apart, paired
 from edgespec.runtime.cost import Seconds
-from edgespec.runtime.memory import LEAST_CONTEXT, MIB, Plan
+from edgespec.runtime.memory import LEAST_CONTEXT
 from edgespec.runtime.model import Model
 from edgespec.runtime.outlook import Pair, plain
 from edgespec.runtime.placement import GPU
+from edgespec.runtime.plans import MIB, Plan
 from edgespec.runtime.selection import Candidate, Placement, all_known, choose
 
 ACCEPTANCES = (0.6, 0.75, 0.9)

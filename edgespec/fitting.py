@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ import psutil
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, FIXED_DRAFT_TOKENS, LoadOptions, default_tree
-from edgespec.runtime.buckets import ROW_BUCKETS, SCRATCH_ROWS, Shapes, capacity_bucket
+from edgespec.runtime.buckets import ROW_BUCKETS, Shape, capacity_bucket
 from edgespec.runtime.engines import (
     CallSizes,
     Engine,
@@ -22,8 +22,10 @@ from edgespec.runtime.engines import (
     engine,
     simulated_name,
 )
-from edgespec.runtime.memory import HOST, Plan, Wishes, context_choices, plan
+from edgespec.runtime.fixing import all_ready, is_open, longest_text
+from edgespec.runtime.memory import Wishes, context_choices, plan, text_rows
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
+from edgespec.runtime.plans import HOST, Plan
 from edgespec.runtime.selection import (
     CPU,
     Placement,
@@ -50,9 +52,12 @@ def fit(bundle: Bundle, options: LoadOptions) -> Plan:
         InputError: if an option does not suit the bundle.
     """
     bundle = as_planned(bundle, options)
-    found = fitted(bundle, options)
-    draft, context = _drafts(options.draft, bundle)[0], _context_length(options.context, bundle)
-    _explain(found, draft, context)
+    wishes = _wishes(bundle, options)
+    found = _planned(bundle, wishes, options)
+    context = wishes.contexts[0]
+    if context < _context_length(options.context, bundle):
+        _log.warning("a context of %d tokens, for the fixed shapes of the device", context)
+    _explain(found, wishes.drafts[0], context)
     return found
 
 
@@ -79,19 +84,29 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
 
 def fitted(bundle: Bundle, options: LoadOptions) -> Plan:
     """As `fit`, of a bundle `as_planned`, and without a word about what gave way."""
+    return _planned(bundle, _wishes(bundle, options), options)
+
+
+def _wishes(bundle: Bundle, options: LoadOptions) -> Wishes:
     context, drafts = _context_length(options.context, bundle), _drafts(options.draft, bundle)
     wished = _placements(bundle, options, drafts[0])
     engines = {role: _candidates(bundle, role, at, context) for role, at in wished.items()}
-    wishes = Wishes(
+    ready = {role: all_ready(bundle, role, choices[0]) for role, choices in engines.items()}
+    context = _within_shapes(context, options, {r: c[0] for r, c in engines.items()}, ready)
+    return Wishes(
         contexts=context_choices(context) if options.context is None else (context,),
         drafts=drafts,
         engines=engines,
         tree=default_tree(options.draft),
         width=DEFAULT_TREE_WIDTH,
         texts=options.sessions,
+        ready=ready,
     )
-    used = (engine for choices in engines.values() for choice in choices for engine in choice)
-    return plan(bundle, wishes, _limits(options, used))
+
+
+def _planned(bundle: Bundle, wishes: Wishes, options: LoadOptions) -> Plan:
+    choices = (choice for each in wishes.engines.values() for choice in each)
+    return plan(bundle, wishes, _limits(options, (engine for each in choices for engine in each)))
 
 
 def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str, Placement]:
@@ -100,52 +115,34 @@ def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str,
     found = _placements(bundle, options, planned.draft)
     for role, placement in found.items():
         first = _candidates(bundle, role, placement, planned.context)[0]
-        if planned.engines[role] != tuple(engine.name for engine in first):
-            found[role] = replace(placement, device=planned.engines[role])
+        names, at = planned.engines[role], placement.device
+        wished = (at,) * len(names) if isinstance(at, str) else at
+        expected = tuple(
+            name if is_open(each) else each.name for each, name in zip(first, names, strict=True)
+        )
+        if names != expected:
+            found[role] = replace(placement, device=names)
+        elif any(map(is_open, first)):  # the engines of other stages stay as open as they were
+            shaped = zip(first, names, wished, strict=True)
+            device = tuple(name if is_open(each) else wish for each, name, wish in shaped)
+            found[role] = replace(placement, device=device)
     return found
 
 
-def within_shapes(planned: Plan, options: LoadOptions, shapes: Mapping[str, Shapes]) -> Plan:
-    """A plan that keeps to the fixed shapes of what was loaded.
-
-    Args:
-        planned: before anything was loaded.
-        options: the user's.
-        shapes: of each role.
-
-    Raises:
-        InputError: if the user asked for a longer context than they allow.
-    """
-    rows = min(each.rows[-1] for each in shapes.values())
-    longest = [
-        each.capacities[-1] - (SCRATCH_ROWS if role == DRAFT else 0)
-        for role, each in shapes.items()
-        if each.capacities
-    ]
-    context = min([planned.context, *longest])
-    if context < planned.context:
-        if options.context is not None:
-            raise InputError(
-                f"context is {options.context}: the fixed shapes of the device end at {context} "
-                "tokens: give it a larger capacity, as qnn:npu#8/32x4096"
-            )
-        _log.warning("a context of %d tokens, for the fixed shapes of the device", context)
-    return replace(
-        planned,
-        context=context,
-        max_tree=min(planned.max_tree, shapes[TARGET].rows[-1] - 1),
-        prefill_chunk=min(planned.prefill_chunk, rows),
-    )
-
-
 def target_engines(bundle: Bundle, options: LoadOptions) -> list[Engines]:
-    """What may run the target's stages: every choice that its devices leave open.
+    """What may run the target's stages: every choice that its devices leave open, shapes chosen.
 
     Raises:
         DeviceError: if a device is not known, or no engine for it is installed.
         InputError: if the placement does not suit the bundle.
     """
-    return engines_for(bundle.target, _placements(bundle, options, "none")[TARGET])
+    options = replace(options, draft="none")
+    placement = _placements(bundle, options, options.draft)[TARGET]
+    choices = engines_for(bundle.target, placement)
+    if any(map(is_open, choices[0])):
+        placement = placements(bundle, options, fitted(bundle, options))[TARGET]
+        choices = engines_for(bundle.target, placement)
+    return choices
 
 
 def as_planned(bundle: Bundle, options: LoadOptions) -> Bundle:
@@ -196,6 +193,31 @@ def _context_length(asked: int | None, bundle: Bundle) -> int:
     if asked is not None and asked > trained:
         raise InputError(f"context is {asked}: the model was made for {trained} tokens at most")
     return asked or trained
+
+
+def _within_shapes(
+    context: int,
+    options: LoadOptions,
+    engines: Mapping[str, Engines],
+    ready: Mapping[str, Collection[Shape]],
+) -> int:
+    """A context that fixed shapes have room for.
+
+    Raises:
+        InputError: if the user asked for a longer one.
+    """
+    asked = options.context is not None
+    for role, used in engines.items():
+        for each in used:
+            rows = longest_text(each, ready[role], asked)
+            if rows is not None:
+                context = min(context, rows - text_rows(role, 0))
+    if context < (options.context or 2):
+        raise InputError(
+            f"context is {options.context or 2}: the fixed shapes of the device end at "
+            f"{context} tokens: give it a larger capacity, as qnn:npu#8/32x4096"
+        )
+    return context
 
 
 def _placements(bundle: Bundle, options: LoadOptions, draft: str) -> dict[str, Placement]:

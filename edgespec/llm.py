@@ -14,7 +14,7 @@ from edgespec import bundle as bundles
 from edgespec import snapshots
 from edgespec.drafting import Drafting
 from edgespec.errors import ContextLengthError, InputError
-from edgespec.fitting import described, fit, placements, within_shapes
+from edgespec.fitting import described, fit, placements
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import (
     PLANNED_DRAFTS,
@@ -85,11 +85,9 @@ class LLM:
         self.forget()
         places = placements(self.bundle, self.options, self.plan)
         self._loaded = load_models(self.bundle, places, costs=self.draft in PLANNED_DRAFTS)
-        shapes = {role: loaded.model.shapes for role, loaded in self._loaded.items()}
-        self.plan = within_shapes(self.plan, self.options, shapes)
         self.context_length = self.plan.context
         for role, loaded in self._loaded.items():
-            rows = min([cache_rows(role, self.context_length), *shapes[role].capacities[-1:]])
+            rows = cache_rows(role, self.context_length, loaded.model.shapes)
             loaded.model.sizes = TextSizes(self.plan.prefill_chunk, rows)
         self._drafting = Drafting(self.draft, self.bundle, self._loaded)
         self._pipelines = pipelines(

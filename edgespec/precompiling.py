@@ -13,8 +13,9 @@ from pathlib import Path, PurePosixPath
 from edgespec import bundle as bundles
 from edgespec.bundle import HALF_BIAS_OFF, NPU, TARGET, Bundle, Compiled, Variant
 from edgespec.errors import InputError
-from edgespec.runtime.buckets import NPU_SHAPES, Shapes
+from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import Compiler, compiler
+from edgespec.runtime.fixing import ahead_of_time
 from edgespec.runtime.stage_files import stage_file
 
 Report = Callable[[str, int, int], None]
@@ -24,7 +25,7 @@ Report = Callable[[str, int, int], None]
 def precompile(
     path: Path,
     device: str,
-    shapes: Shapes = NPU_SHAPES,
+    shapes: Shapes | None = None,
     report: Report = lambda name, done, total: None,
 ) -> int:
     """Compile a bundle's target for a device, into the bundle.
@@ -35,7 +36,8 @@ def precompile(
     Args:
         path: of the bundle.
         device: such as qnn:x-elite.
-        shapes: of calls there; each is compiled for itself.
+        shapes: of calls there; each is compiled for itself; None: those that are chosen for the
+            model's context where memory is not short.
         report: told how much is done.
 
     Returns:
@@ -46,9 +48,11 @@ def precompile(
         DeviceError: if the compiler is missing, or refuses a stage.
         InputError: if nothing is known of the device, or shapes are not fixed.
     """
-    if not shapes.capacities:
+    if shapes is not None and not shapes.capacities:
         raise InputError("shapes must be fixed to be compiled for: give them, as 8/32x1024")
     bundle, tool = bundles.load(path), compiler(device)
+    if shapes is None:
+        shapes = ahead_of_time(bundle.target.context_length)
     with tempfile.TemporaryDirectory(prefix=".compiling-", dir=path) as folder:
         made = _compiled(bundle, tool, device, shapes, Path(folder), report)
         variant = _variant(bundle)

@@ -103,7 +103,7 @@ ANY_SHAPES = Shapes()
 """Of engines that compile a stage once for all shapes."""
 
 NPU_SHAPES = Shapes((8, 32), (1024,))
-"""Of NPUs, unless users give others: each shape is compiled with weights of its own."""
+"""Of NPUs that nobody has given or chosen shapes for, as where their compiler is only asked."""
 
 
 def row_bucket(rows: int) -> int:

@@ -3,33 +3,45 @@
 Memory is counted per device and means anonymous plus shared pages. Engines say what they take for
 a stage; here that is added up and fitted to a limit. What does not fit gives way in this order:
 
-1. the prefill chunk, which costs time to the first token only, and the draft tree's size;
+1. the prefill chunk, which costs time to the first token only, and the draft tree's size; with them
+   the second pair of rows and capacity of an NPU;
 2. the draft model;
 3. the context;
-4. the placement: an engine that needs less, where the user left the choice open.
+4. what is compiled for an NPU already, where other shapes take less;
+5. the placement: an engine that needs less, where the user left the choice open.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
-from edgespec.errors import MemoryLimitError
-from edgespec.runtime.buckets import ROW_BUCKETS, SCRATCH_ROWS, capacity_bucket, row_bucket
-from edgespec.runtime.engines import CallSizes, Engines, Footprint
+from edgespec.runtime.buckets import (
+    ANY_SHAPES,
+    ROW_BUCKETS,
+    SCRATCH_ROWS,
+    Shape,
+    Shapes,
+    capacity_bucket,
+    row_bucket,
+)
+from edgespec.runtime.engines import (
+    CallSizes,
+    Engines,
+    Fixable,
+    Footprint,
+    common_shapes,
+    joined,
+)
+from edgespec.runtime.fixing import chosen_shapes, fixed
+from edgespec.runtime.plans import HOST, MIB, Demand, FixedShape, Plan
 from edgespec.runtime.sizes import stage_sizes
-
-MIB = 1 << 20
 
 LEAST_CONTEXT = capacity_bucket(1)
 """A context is not shortened below this many tokens unasked: prompts would no longer fit."""
-
-HOST = "cpu"
-
-_TERMS = ("baseline", "weights", "repacked", "kv", "logits", "workspace")
 
 # Python with numpy, tokenizers and this package. Parsing a tokenizer makes eight bytes of each one.
 _INTERPRETER_BYTES = 21 * MIB
@@ -49,6 +61,7 @@ class Wishes:
         tree: nodes of a draft tree.
         width: rows of a draft model's calls.
         texts: caches to have at once.
+        ready: of a role, the shapes that no NPU has to compile any more.
     """
 
     contexts: Sequence[int]
@@ -57,93 +70,19 @@ class Wishes:
     tree: int
     width: int
     texts: int = 1
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What one device's memory has to hold, in bytes.
-
-    Attributes:
-        device: cpu, or a device with memory of its own.
-        baseline: the interpreter, the tokenizer and the engines' libraries.
-        weights: weights as the bundle has them, or widened.
-        repacked: weights in an engine's own layout.
-        kv: caches at their largest.
-        logits: results of the calls.
-        workspace: compiled graphs and the largest call; more where loading takes more.
-        limit: what may be used.
-        mapped: file-backed pages, which the system can take back; not part of the total.
-    """
-
-    device: str
-    baseline: int
-    weights: int
-    repacked: int
-    kv: int
-    logits: int
-    workspace: int
-    limit: int
-    mapped: int
-
-    @property
-    def total(self) -> int:
-        """All `terms`."""
-        return sum(self.terms.values())
-
-    @property
-    def terms(self) -> dict[str, int]:
-        """What counts, by its name: everything but the limit and `mapped`."""
-        return {term: getattr(self, term) for term in _TERMS}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What fits, and what it takes.
-
-    Attributes:
-        fits: whether `devices` stay within their limits; if not, this is the least that can be.
-        context: tokens of prompt and output.
-        draft: the draft source.
-        max_tree: nodes of a draft tree at most.
-        prefill_chunk: rows of a call that reads a prompt.
-        engines: of each role that is loaded, the name of each stage's engine.
-        devices: what each takes, with trees as large as wished or as `max_tree` allows.
-    """
-
-    fits: bool
-    context: int
-    draft: str
-    max_tree: int
-    prefill_chunk: int
-    engines: Mapping[str, tuple[str, ...]]
-    devices: tuple[Demand, ...]
-
-    def require_fit(self, name: str) -> None:
-        """Refuse what does not fit.
-
-        Raises:
-            MemoryLimitError: with the numbers of the first device that is too small for `name`.
-        """
-        for demand in self.devices:
-            if demand.total > demand.limit:
-                terms = ", ".join(f"{n} {size / MIB:.0f}" for n, size in demand.terms.items())
-                raise MemoryLimitError(
-                    f"{name} needs {demand.total / MIB:.0f} MiB on {demand.device} and "
-                    f"{demand.limit / MIB:.0f} may be used ({terms}; context {self.context}, "
-                    f"draft {self.draft}): raise --memory, or ask for a shorter --context, "
-                    "--draft lookup or a bundle of lower precision"
-                )
+    ready: Mapping[str, Collection[Shape]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """One way to run a bundle."""
+    """One way to run a bundle; `ready` is of those shapes that are to be used."""
 
     engines: Mapping[str, Engines]
     context: int
     draft: str
     tree: int
     chunk: int
+    ready: Mapping[str, Collection[Shape]]
 
 
 def context_choices(context: int) -> tuple[int, ...]:
@@ -187,10 +126,11 @@ def _chunks(bundle: Bundle) -> Sequence[int]:
 
 def _choices(wishes: Wishes, chunks: Sequence[int]) -> Iterator[_Choice]:
     for engines in _placements(wishes.engines):
-        for context in wishes.contexts:
-            for draft in wishes.drafts:
-                for tree, chunk in _call_sizes(wishes.tree, chunks):
-                    yield _Choice(engines, context, draft, tree, chunk)
+        for ready in (wishes.ready, {}) if any(wishes.ready.values()) else ({},):
+            for context in wishes.contexts:
+                for draft in wishes.drafts:
+                    for tree, chunk in _call_sizes(wishes.tree, chunks):
+                        yield _Choice(engines, context, draft, tree, chunk, ready)
 
 
 def _placements(engines: Mapping[str, Sequence[Engines]]) -> Iterator[Mapping[str, Engines]]:
@@ -217,6 +157,7 @@ class _Account:
         self._python_bytes = _INTERPRETER_BYTES + _tokenizer_bytes(bundle)
         self._width = wishes.width
         self._texts = wishes.texts
+        self._ready = wishes.ready
         self._limits = limits
 
     def fits(self, choice: _Choice) -> bool:
@@ -226,18 +167,49 @@ class _Account:
         return sum(demand.total for demand in self._demands(choice))
 
     def planned(self, choice: _Choice) -> Plan:
+        engines = {role: self._engines(role, choice) for role in _loaded(choice.draft)}
+        rows = {role: common_shapes(used).rows[-1] for role, used in engines.items()}
         return Plan(
             fits=self.fits(choice),
             context=choice.context,
             draft=choice.draft,
-            max_tree=self._largest_tree(choice),
-            prefill_chunk=choice.chunk,
-            engines={
-                role: tuple(engine.name for engine in choice.engines[role])
-                for role in _loaded(choice.draft)
-            },
+            max_tree=min(self._largest_tree(choice), rows[TARGET] - 1),
+            prefill_chunk=min(choice.chunk, *rows.values()),
+            engines={role: tuple(each.name for each in used) for role, used in engines.items()},
             devices=self._demands(choice),
+            shapes=tuple(
+                shape
+                for role, used in engines.items()
+                for shape in self._fixed_shapes(role, used, choice)
+            ),
         )
+
+    def _engines(self, role: str, choice: _Choice) -> Engines:
+        """What runs a role, with shapes for those that must have some and have none yet."""
+        rows, needed = self._most_rows(role, choice), text_rows(role, choice.context)
+        return fixed(choice.engines[role], chosen_shapes(rows, needed, choice.ready.get(role, ())))
+
+    def _fixed_shapes(self, role: str, engines: Engines, choice: _Choice) -> Iterator[FixedShape]:
+        """What a role's NPUs are compiled for."""
+        npus = [
+            (stage, engine)
+            for stage, engine in zip(self._stages[role], engines, strict=True)
+            if isinstance(engine, Fixable)
+        ]
+        if not npus:
+            return
+        shapes = common_shapes(engines)
+        calls = self._calls(role, choice, shapes)
+        for shape in shapes.all:
+            alone = Shapes(shape[:1], shape[1:])
+            taken = [engine.fixed(alone).footprint(stage, calls) for stage, engine in npus]
+            yield FixedShape(
+                role,
+                joined(engine.name.partition("#")[0] for _, engine in npus),
+                shape,
+                sum(each.weights + each.logits + each.workspace for each in taken),
+                shape in self._ready.get(role, ()),
+            )
 
     def _largest_tree(self, choice: _Choice) -> int:
         """With the pending token it fills a bucket, unless only the smaller tree fits."""
@@ -254,8 +226,11 @@ class _Account:
         libraries: dict[tuple[str, str], int] = {(HOST, "python"): self._python_bytes}
         inputs = 0
         for name in _loaded(choice.draft):
-            calls, rows = self._calls(name, choice), cache_rows(name, choice.context)
-            for stage, engine in zip(self._stages[name], choice.engines[name], strict=True):
+            engines = self._engines(name, choice)
+            shapes = common_shapes(engines)
+            calls = self._calls(name, choice, shapes)
+            rows = cache_rows(name, choice.context, shapes)
+            for stage, engine in zip(self._stages[name], engines, strict=True):
                 taken = engine.footprint(stage, calls)
                 prints[engine.memory].append(taken)
                 known = shared[engine.memory].get((name, engine.name), 0)
@@ -285,18 +260,39 @@ class _Account:
             for device in sorted({HOST, *prints})
         )
 
-    def _calls(self, name: str, choice: _Choice) -> CallSizes:
-        rows = row_bucket(self._width if name == DRAFT else choice.tree + 1)
-        return CallSizes(max(rows, choice.chunk), capacity_bucket(choice.context), rows)
+    def _calls(self, name: str, choice: _Choice, shapes: Shapes) -> CallSizes:
+        rows = min(self._round_rows(name, choice), shapes.rows[-1])
+        most = min(self._most_rows(name, choice), shapes.rows[-1])
+        return CallSizes(most, cache_rows(TARGET, choice.context, shapes), rows)
+
+    def _most_rows(self, name: str, choice: _Choice) -> int:
+        return max(self._round_rows(name, choice), choice.chunk)
+
+    def _round_rows(self, name: str, choice: _Choice) -> int:
+        return row_bucket(self._width if name == DRAFT else choice.tree + 1)
 
 
 def _loaded(draft: str) -> tuple[str, ...]:
     return (TARGET, DRAFT) if draft == "model" else (TARGET,)
 
 
-def cache_rows(role: str, context: int) -> int:
-    """The capacity that a role's cache grows to for texts of this many tokens."""
-    return capacity_bucket(context + (SCRATCH_ROWS if role == DRAFT else 0))
+def text_rows(role: str, context: int) -> int:
+    """Cache rows that a role needs for texts of this many tokens."""
+    return context + (SCRATCH_ROWS if role == DRAFT else 0)
+
+
+def cache_rows(role: str, context: int, shapes: Shapes = ANY_SHAPES) -> int:
+    """The capacity that a role's cache grows to for texts of this many tokens.
+
+    Args:
+        role: whose.
+        context: tokens.
+        shapes: of its calls; where they are fixed, one that is long enough or the longest.
+    """
+    needed = text_rows(role, context)
+    if not shapes.capacities:
+        return capacity_bucket(needed)
+    return next((each for each in shapes.capacities if each >= needed), shapes.capacities[-1])
 
 
 def _input_bytes(role: Role, calls: CallSizes) -> int:

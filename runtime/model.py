@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 from edgespec.bundle import Bundle, Role
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
-from edgespec.runtime.engines import Engine, Executable, joined
+from edgespec.runtime.engines import Engine, Executable, common_shapes, joined
 from edgespec.runtime.feeds import Feeds, Rope
 from edgespec.runtime.stage_files import bias_off, stage_file
 
@@ -77,7 +76,7 @@ class Model:
             engine.compile(stage_file(bundle, name, number, engine), threads)
             for number, engine in enumerate(engines)
         ]
-        shapes = reduce(Shapes.common, (engine.shapes for engine in engines))
+        shapes = common_shapes(tuple(engines))
         role = replace(role, bias_off=bias_off(bundle, name, engines))
         return cls(role, executables, joined(engine.name for engine in engines), shapes)
 

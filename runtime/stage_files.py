@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from edgespec.bundle import HALF_BIAS_OFF, Bundle, Compiled, Precision, Stage
+from edgespec.bundle import HALF_BIAS_OFF, NPU, Bundle, Compiled, Precision, Stage
 from edgespec.errors import DeviceError
 from edgespec.runtime.buckets import Shape
-from edgespec.runtime.engines import CompiledFile, Engine, Result, StageFile
+from edgespec.runtime.engines import CompiledFile, Engine, Fixable, Result, StageFile
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +53,22 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
                 bundle.path / each.graph,
             )
             for each in compiled
-            if each.stage == number and _is_of(each, bundle, stage)
+            if each.stage == number and _is_still_of(each, bundle, stage)
         ),
+    )
+
+
+def ready_shapes(bundle: Bundle, name: str, number: int, engine: Fixable) -> frozenset[Shape]:
+    """The shapes of a stage that an engine loads as the bundle has them compiled."""
+    variant = bundle.variant(name, NPU)
+    if variant is None:
+        return frozenset()
+    return frozenset(
+        Shape(each.rows, each.capacity)
+        for each in variant.compiled
+        if each.stage == number
+        and engine.takes(each.device, each.compiler)
+        and _is_of(each, bundle, variant.stages[number])
     )
 
 
@@ -89,7 +103,12 @@ def _suited(
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:
     """Whether it was compiled from the stage as it is; one that was not is of no use."""
     files = bundle.manifest.files
-    if compiled.source == tuple(files[each].sha256 for each in (stage.graph, stage.data)):
+    return compiled.source == tuple(files[each].sha256 for each in (stage.graph, stage.data))
+
+
+def _is_still_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:
+    """The same, with a word where it is not."""
+    if _is_of(compiled, bundle, stage):
         return True
     _log.warning(
         "%s: %s was compiled from another %s: compiling anew",

@@ -9,6 +9,7 @@ from edgespec import bundle
 from edgespec.bundle import TARGET, Stage, Tensor
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime import selection
+from edgespec.runtime.buckets import ANY_SHAPES, Shapes
 from edgespec.runtime.engines import Footprint, engine
 from edgespec.runtime.engines.host import MIB
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
@@ -57,6 +58,7 @@ class Scale:
     library_bytes: int = 7
     hardware: str = "scale"
     version: str = "1"
+    shapes: Shapes = ANY_SHAPES
 
     def available_bytes(self):
         return 1 << 40

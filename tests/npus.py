@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 from edgespec.bundle import NPU
+from edgespec.runtime import selection
+from edgespec.runtime.buckets import Shapes
+from edgespec.runtime.engines import engine
+from edgespec.runtime.engines.npu import FewShapes
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
+
+NAME = "fake:npu"
+COMPILER = "a compiler 1.0"
 
 
 class NpuOnCpu(OnnxRuntimeCpu):
     """Takes what an NPU takes, and computes it on the CPU."""
 
-    name = "fake:npu"
+    name = NAME
     variant = NPU
+
+
+class NpuToPlan(FewShapes):
+    """An NPU as far as planning sees it."""
+
+    memory = "cpu"
+    variant = NPU
+    library_bytes = 0
+    hardware, version = "none", "1.0"
+
+    def __init__(self, shapes=None):
+        super().__init__(NAME, shapes)
+
+    def available_bytes(self):
+        return 1 << 40
+
+    def takes(self, device, compiler):
+        return (device, compiler) == (NAME, COMPILER)
+
+
+def with_npu(monkeypatch):
+    """As if this machine had one, of either name."""
+
+    def found(name):
+        base, *shapes = name.split("#")
+        return NpuToPlan(*map(Shapes.parse, shapes)) if base == NAME else engine(name)
+
+    monkeypatch.setattr(selection, "engine", found)

@@ -25,7 +25,7 @@ from edgespec.runtime.engines import (
     distributions,
     engine,
 )
-from edgespec.runtime.memory import MIB
+from edgespec.runtime.plans import MIB
 from edgespec.runtime.sizes import stage_sizes
 
 CPU = "onnxruntime:cpu"

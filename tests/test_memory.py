@@ -17,17 +17,17 @@ from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError, MemoryLimitError
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import LoadOptions, parse_size
-from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
 from edgespec.runtime.engines.host import cgroup_free
 from edgespec.runtime.memory import (
     LEAST_CONTEXT,
-    MIB,
     Wishes,
     cache_rows,
     context_choices,
     plan,
 )
+from edgespec.runtime.plans import MIB
 from edgespec.runtime.sizes import stage_sizes
 
 EMBEDDED = bundle.load(BUNDLE)
@@ -42,6 +42,7 @@ class Scale:
     memory: str = "cpu"
     repacked: int = 100
     library_bytes: int = 7
+    shapes: Shapes = ANY_SHAPES
 
     def available_bytes(self):
         return 1 << 40

@@ -18,7 +18,8 @@ from edgespec.errors import InputError
 from edgespec.fitting import fit, place_to_use
 from edgespec.options import LoadOptions
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, engine
-from edgespec.runtime.memory import MIB, cache_rows
+from edgespec.runtime.memory import cache_rows
+from edgespec.runtime.plans import MIB
 from edgespec.runtime.sizes import stage_sizes
 
 ORT, OV = ENGINES

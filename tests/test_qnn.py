@@ -20,6 +20,8 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions, export_bundle
+from edgespec.fitting import fit
+from edgespec.options import LoadOptions
 from edgespec.precompiling import precompile
 from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import engine
@@ -48,6 +50,15 @@ def exported(emulated, tmp_path_factory):
     options = ExportOptions("fp32", npu_precision="fp16")
     export_bundle(folder / "checkpoint", folder / "bundle", folder / "checkpoint", options)
     return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def cut(exported, tmp_path_factory):
+    """A stage for each layer."""
+    path, source = tmp_path_factory.mktemp("cut") / "bundle", exported.parent / "checkpoint"
+    options = ExportOptions("fp32", npu_precision="fp16", cut_layers=(1,))
+    export_bundle(source, path, source, options)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +108,40 @@ def test_the_text_is_that_of_plain_decoding(exported, caplog):
     found = LLM(exported, draft="lookup", **options).generate(SHORT_PROMPT, max_new_tokens=12)
     assert found.tokens == wanted.tokens
     assert found.engine == EMULATED
+
+
+@pytest.mark.parametrize("pipeline", ["serial", "overlap"])
+def test_drafts_on_the_cpu_make_no_difference(exported, pipeline):
+    """The draft is the target in fp32, whose first guesses are mostly the target's own."""
+    options = {"device": EMULATED, "draft_device": CPU, "threads": 1}
+    wanted = LLM(exported, draft="none", **options).generate(SHORT_PROMPT, max_new_tokens=24)
+    drafting = LLM(exported, draft="model", pipeline=pipeline, **options)
+    found = drafting.generate(SHORT_PROMPT, max_new_tokens=24)
+    assert found.tokens == wanted.tokens
+    assert (found.engine, found.draft_engine) == (EMULATED, CPU)
+    assert found.accepted > 0
+    assert (found.begun > 0) == (pipeline == "overlap")
+
+
+@pytest.mark.parametrize("place", [f"0={EMULATED},1={CPU}", f"0={CPU},1={EMULATED}"])
+def test_some_stages_there_and_the_others_on_the_cpu(cut, place):
+    options = {"draft_device": CPU, "threads": 1}
+    wanted = LLM(cut, draft="none", device=CPU, **options).generate(SHORT_PROMPT, max_new_tokens=12)
+    for draft in ("none", "model"):
+        found = LLM(cut, draft=draft, place=place, **options)
+        assert sorted(each.name for each in found._loaded[TARGET].engines) == [CPU, EMULATED]
+        assert found.generate(SHORT_PROMPT, max_new_tokens=12).tokens == wanted.tokens
+
+
+def test_memory_grows_by_the_second_pair(exported):
+    one, two = (
+        LLM(exported, draft="none", threads=1, device=f"qnn:emulated#{shapes}").plan
+        for shapes in (SHAPES, "8/32x64")
+    )
+    assert [each.shape for each in two.shapes] == [(8, 64), (32, 64)]
+    assert one.devices[0].repacked == 0
+    assert two.devices[0].repacked == two.devices[0].weights == one.devices[0].weights > 0
+    assert two.devices[0].total > one.devices[0].total
 
 
 @pytest.mark.parametrize("precision", ["w8a16", "w4a16"])
@@ -153,6 +198,17 @@ def test_it_is_loaded_as_it_is_and_gives_the_same(compiled, logits, monkeypatch)
     assert np.array_equal(_logits(load(bundles.load(compiled), EMULATED)), logits)
 
 
+def test_its_shapes_are_chosen_and_nothing_is_compiled(compiled, monkeypatch):
+    from edgespec.runtime.engines import qnn
+
+    monkeypatch.setattr(qnn, "open_fixed", None)
+    llm = LLM(compiled, device="qnn:emulated", draft="none", threads=1)
+    assert llm.plan.engines[TARGET] == (EMULATED,)
+    assert llm.context_length == 64
+    assert [each.ready for each in llm.plan.shapes] == [True]
+    assert llm.generate(SHORT_PROMPT, max_new_tokens=2).engine == EMULATED
+
+
 def test_a_bundle_with_it_is_as_good_as_before_elsewhere(compiled, exported):
     assert np.array_equal(
         _logits(load(bundles.load(compiled), CPU)), _logits(load(bundles.load(exported), CPU))
@@ -185,6 +241,19 @@ def test_what_is_of_no_use_is_compiled_anew_with_a_notice(compiled, logits, faul
     assert notice.endswith("compiling anew")
     why = {"stale": "compiled by onnxruntime-qnn 1.0", "wrong": "the plug-in refused it"}[fault]
     assert why in notice
+
+
+def test_what_is_compiled_without_a_list_is_what_is_chosen(exported, tmp_path):
+    path = shutil.copytree(exported, tmp_path / "bundle")
+    precompile(path, "qnn:x-elite")
+    opened = bundles.load(path)
+    [variant] = opened.manifest.variants
+    capacity = opened.target.context_length
+    assert [(each.rows, each.capacity) for each in variant.compiled] == [
+        (8, capacity), (32, capacity)
+    ]  # fmt: skip
+    plan = fit(opened, LoadOptions(device="qnn:emulated", draft="none"))
+    assert [each.ready for each in plan.shapes] == [True, True]
 
 
 def test_export_compiles_for_a_soc_by_name(cli, exported, tmp_path):

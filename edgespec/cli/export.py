@@ -26,8 +26,9 @@ from edgespec.export import (
 )
 from edgespec.precompiling import precompile
 from edgespec.quantizing import QUANTIZED, quantize_variant
-from edgespec.runtime.buckets import NPU_SHAPES, Shapes
+from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import compiler
+from edgespec.runtime.fixing import LONGEST_UNASKED
 from edgespec.runtime.socs import SOCS
 from edgespec.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOptions
 
@@ -86,9 +87,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "given several times",
     )  # fmt: skip
     parser.add_argument(
-        "--compile-shapes", type=Shapes.parse, default=NPU_SHAPES, metavar="ROWSxCAPACITIES",
-        help="rows and cache rows of its calls; each pair is compiled for itself "
-        "(default: %(default)s)",
+        "--compile-shapes", type=Shapes.parse, metavar="ROWSxCAPACITIES",
+        help="rows and cache rows of its calls, as 8/32x1024; each pair is compiled for itself "
+        f"(default: 8 and 32 rows, for the model's context or {LONGEST_UNASKED} tokens)",
     )  # fmt: skip
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the bundle that is there already"

@@ -26,7 +26,7 @@ from edgespec.options import (
 )
 
 if TYPE_CHECKING:
-    from edgespec.runtime.memory import Plan
+    from edgespec.runtime.plans import FixedShape, Plan
 
 _DEFAULTS = LoadOptions()
 _OPTIONS = (
@@ -120,6 +120,7 @@ def _facts(plan: Plan, place: str | None) -> dict[str, Any]:
         "engines": _engines(plan),
         "place": place,
         "devices": [ways.device_facts(demand) for demand in plan.devices],
+        "shapes": [_shape_facts(each) for each in plan.shapes],
     }
 
 
@@ -161,3 +162,23 @@ def _show(plan: Plan, subject: str) -> None:
         f"prompts read {plan.prefill_chunk} tokens at a time; {engines}",
         markup=False, highlight=False,
     )  # fmt: skip
+    for each in map(_shape_facts, plan.shapes):
+        console.print(
+            f"{each['role']} on {each['device']}, {each['rows']}x{each['capacity']}: "
+            f"{each['taken_mb']:,.1f} MiB, "
+            + ("compiled ahead of time" if each["compiled"] else "compiled when it is loaded"),
+            markup=False, highlight=False,
+        )  # fmt: skip
+
+
+def _shape_facts(fixed: FixedShape) -> dict[str, Any]:
+    from edgespec.runtime.plans import MIB
+
+    return {
+        "role": fixed.role,
+        "device": fixed.device,
+        "rows": fixed.shape.rows,
+        "capacity": fixed.shape.capacity,
+        "taken_mb": round(fixed.bytes / MIB, 1),
+        "compiled": fixed.ready,
+    }

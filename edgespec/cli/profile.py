@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,11 +96,12 @@ def execute(arguments: argparse.Namespace) -> int:
 def _choices(bundle: Bundle, options: LoadOptions, devices: list[str]) -> list[Choice]:
     """All roles on each engine, or the placed target on each that its devices leave open."""
     from edgespec.fitting import target_engines
-    from edgespec.runtime.selection import engines_of
 
     if options.place is not None:
         return [{TARGET: engines} for engines in target_engines(bundle, options)]
-    engines = {each.name: each for name in devices for each in engines_of(name)}.values()
+    wished = (replace(options, device=name) for name in devices)
+    found = (choice[0] for each in wished for choice in target_engines(bundle, each))
+    engines = {each.name: each for each in found}.values()
     roles = bundle.manifest.roles.items()
     return [{name: (each,) * len(role.stages) for name, role in roles} for each in engines]
 

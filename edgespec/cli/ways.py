@@ -13,7 +13,7 @@ from edgespec.options import LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.comparing import Way
-    from edgespec.runtime.memory import Demand
+    from edgespec.runtime.plans import Demand
 
 _SHOWN = ("device", "place", "draft", "draft_device", "pipeline")
 _DEFAULTS = LoadOptions()
@@ -21,7 +21,7 @@ _DEFAULTS = LoadOptions()
 
 def device_facts(demand: Demand) -> dict[str, Any]:
     """What a device's memory has to hold, as JSON has it, in MiB."""
-    from edgespec.runtime.memory import MIB
+    from edgespec.runtime.plans import MIB
 
     terms = {f"{term}_mb": round(size / MIB, 1) for term, size in demand.terms.items()}
     return {

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime.buckets import NPU_SHAPES, Shapes
+from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
@@ -24,11 +24,12 @@ from edgespec.runtime.engines.base import (
     StageFile,
     StageOutputs,
     StageSizes,
+    common_shapes,
     joined,
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import available_bytes
-from edgespec.runtime.engines.optional import Assigning, Assignment, Compiler, Quantizer
+from edgespec.runtime.engines.optional import Assigning, Assignment, Compiler, Fixable, Quantizer
 from edgespec.runtime.socs import soc_of
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Engine",
     "Engines",
     "Executable",
+    "Fixable",
     "Footprint",
     "Quantizer",
     "Result",
@@ -53,6 +55,7 @@ __all__ = [
     "StageSizes",
     "available_bytes",
     "best_gpu",
+    "common_shapes",
     "compiler",
     "engine",
     "joined",
@@ -106,7 +109,7 @@ def engine(device: str) -> Engine:
     Raises:
         DeviceError: if there is none of that name, or its library, a driver or the hardware is
             missing.
-        InputError: if its machine is simulated and cannot be read.
+        InputError: if its machine is simulated and cannot be read, or its shapes cannot be.
     """
     made: Engine = _made(device, *_found(device))
     return made
@@ -120,7 +123,7 @@ def compiler(device: str) -> Compiler:
         InputError: if nothing is known of the device.
     """
     soc = soc_of(device)
-    made: Compiler = _made(device, _ENGINES["qnn:emulated"], [NPU_SHAPES, False, soc])
+    made: Compiler = _made(device, _ENGINES["qnn:emulated"], [None, False, soc])
     return made
 
 
@@ -172,7 +175,7 @@ def _options(device: str, options: Sequence[str]) -> list[Any]:
         raise InputError(f"device {device}: {len(fixed)} lists of shapes: give one, as 8/32x1024")
     if not partly:
         return [Shapes.parse(each) for each in fixed]
-    return [Shapes.parse(fixed[0]) if fixed else NPU_SHAPES, True]
+    return [Shapes.parse(fixed[0]) if fixed else None, True]
 
 
 @cache

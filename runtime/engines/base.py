@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -281,6 +282,15 @@ class Engine(Protocol):
 
 Engines = tuple[Engine, ...]
 """What runs a role: an engine for each of its stages."""
+
+
+def common_shapes(engines: Engines) -> Shapes:
+    """What calls of a role are rounded up to, which all its stages get alike.
+
+    Raises:
+        InputError: if engines have no shapes in common.
+    """
+    return reduce(Shapes.common, (engine.shapes for engine in engines))
 
 
 def row_count(feeds: Mapping[str, Array]) -> int:

@@ -6,32 +6,33 @@ import openvino as ov
 
 from edgespec.bundle import NPU
 from edgespec.errors import DeviceError
-from edgespec.runtime.buckets import NPU_SHAPES, Shapes
-from edgespec.runtime.engines.base import CallSizes, Executable, Footprint, StageFile, StageSizes
+from edgespec.runtime.buckets import Shapes
+from edgespec.runtime.engines.base import Executable, StageFile
 from edgespec.runtime.engines.host import MIB, available_bytes
-from edgespec.runtime.engines.npu import npu_footprint
+from edgespec.runtime.engines.npu import FewShapes
 from edgespec.runtime.engines.openvino import compile_for
 
 _DRIVER = "install its driver (Linux: github.com/intel/linux-npu-driver), or use --device cpu"
 
 
-class OpenVinoNpu:
+class OpenVinoNpu(FewShapes):
     """The NPU plug-in, which compiles for fixed shapes; the cache stays on the host.
 
     Args:
-        shapes: of calls.
+        shapes: of calls; None: they are still to be chosen.
 
     Raises:
         DeviceError: if there is no such NPU, or its driver is missing.
+        InputError: if there are too many shapes.
     """
 
-    name = "openvino:npu"
     version: str = ov.__version__
     library_bytes = 22 * MIB  # as on the CPU; not measured
     memory = "cpu"
     variant: str | None = NPU
 
-    def __init__(self, shapes: Shapes = NPU_SHAPES) -> None:
+    def __init__(self, shapes: Shapes | None = None) -> None:
+        super().__init__("openvino:npu", shapes)
         try:
             self.hardware = str(ov.Core().get_property("NPU", "FULL_DEVICE_NAME"))
         except RuntimeError as error:
@@ -39,8 +40,6 @@ class OpenVinoNpu:
             raise DeviceError(
                 f"device {self.name}: no Intel NPU can be used ({reason}): {_DRIVER}"
             ) from error
-        self.shapes = shapes
-        self.name += "" if shapes == NPU_SHAPES else f"#{shapes}"
 
     def available_bytes(self) -> int:
         """See `Engine`."""
@@ -50,6 +49,6 @@ class OpenVinoNpu:
         """See `Engine`."""
         return compile_for("NPU", stage, {"PERFORMANCE_HINT": "LATENCY"}, self.shapes)
 
-    def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
-        """See `Engine`."""
-        return npu_footprint(stage, self.shapes)
+    def takes(self, device: str, compiler: str) -> bool:
+        """See `Fixable`. Nothing is compiled for it ahead of time."""
+        return False

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from edgespec.runtime.buckets import Shape
+from edgespec.runtime.buckets import Shape, Shapes
 from edgespec.runtime.engines.base import Engine, StageFile
 
 
@@ -38,6 +38,27 @@ class Assigning(Protocol):
         Raises:
             DeviceError: if the engine refuses it.
         """
+
+
+@runtime_checkable
+class Fixable(Protocol):
+    """An engine whose shapes must be fixed, and are chosen for it where the user gave none.
+
+    Attributes:
+        open_shapes: whether nobody has given or chosen them yet.
+    """
+
+    open_shapes: bool
+
+    def fixed(self, shapes: Shapes) -> Engine:
+        """The same for these shapes.
+
+        Raises:
+            InputError: if they are more than it may have.
+        """
+
+    def takes(self, device: str, compiler: str) -> bool:
+        """Whether what a compiler made for a device runs here, without being compiled anew."""
 
 
 class Compiler(Engine, Protocol):

@@ -15,19 +15,13 @@ import onnxruntime as ort
 
 from edgespec.bundle import NPU
 from edgespec.errors import DeviceError
-from edgespec.runtime.buckets import NPU_SHAPES, Shape, Shapes
-from edgespec.runtime.engines.base import (
-    CallSizes,
-    Executable,
-    Footprint,
-    StageFile,
-    StageSizes,
-)
+from edgespec.runtime.buckets import Shape, Shapes
+from edgespec.runtime.engines.base import Executable, StageFile
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.fixed import FixedExecutable
 from edgespec.runtime.engines.fixed_graph import open_fixed
 from edgespec.runtime.engines.host import MIB, available_bytes
-from edgespec.runtime.engines.npu import npu_footprint
+from edgespec.runtime.engines.npu import FewShapes
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeExecutable
 from edgespec.runtime.engines.optional import Assignment
 from edgespec.runtime.engines.ort_session import (
@@ -47,15 +41,16 @@ _REGISTRATION = "QNNExecutionProvider"
 _log = logging.getLogger(__name__)
 
 
-class Qnn(ABC):
+class Qnn(FewShapes, ABC):
     """What the NPU and its emulation have in common: a stage is compiled for a few fixed shapes.
 
     Args:
-        shapes: of calls.
+        shapes: of calls; None: they are still to be chosen.
         partly: let what the NPU cannot compute run on the CPU; else that is an error.
 
     Raises:
         DeviceError: if the plug-in or the NPU is missing.
+        InputError: if there are too many shapes.
     """
 
     memory = "cpu"
@@ -63,13 +58,10 @@ class Qnn(ABC):
     base: str
     library_bytes: int
 
-    def __init__(self, shapes: Shapes = NPU_SHAPES, partly: bool = False) -> None:
+    def __init__(self, shapes: Shapes | None = None, partly: bool = False) -> None:
+        super().__init__(self.base, shapes, "#partly" if partly else "")
         require_one_distribution()
-        self.shapes = shapes
         self._partly = partly
-        self.name = self.base
-        self.name += "" if shapes == NPU_SHAPES else f"#{shapes}"
-        self.name += "#partly" if partly else ""
         self._devices = self._find()
         self.version = f"{ort.__version__}+{version(_PACKAGE)}"
         self.compiler = f"{_PACKAGE} {version(_PACKAGE)}"
@@ -79,9 +71,9 @@ class Qnn(ABC):
         """See `Engine`."""
         return available_bytes()
 
-    def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
-        """See `Engine`."""
-        return npu_footprint(stage, self.shapes)
+    def takes(self, device: str, compiler: str) -> bool:
+        """See `Fixable`."""
+        return self._takes(device) and compiler == self.compiler
 
     def compile(self, stage: StageFile, threads: int) -> Executable:
         """See `Engine`. What the bundle has compiled for this NPU is not compiled again."""
@@ -222,7 +214,7 @@ class QnnEmulated(Qnn):
     library_bytes = 300 * MIB
 
     def __init__(
-        self, shapes: Shapes = NPU_SHAPES, partly: bool = False, soc: Soc = EMULATED
+        self, shapes: Shapes | None = None, partly: bool = False, soc: Soc = EMULATED
     ) -> None:
         self._soc = soc
         super().__init__(shapes, partly)
