@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _REQUIREMENTS = ("gguf", "ml_dtypes", "numpy", "safetensors")
-_BLOCKS = (64, 128)
+_BLOCKS = (32, 64, 128)
 _FP32 = ExportOptions(precision="fp32")
 _ROUND = (
     "import sys; sys.path.append(sys.argv[1]); from pathlib import Path; "
