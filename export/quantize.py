@@ -64,14 +64,13 @@ def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
         search.by_scales()
 
     norm = np.einsum("bk,bk->b", search.weights, search.weights)
-    off = search.weights - search.levels * search.scales[:, None]
     stored = (search.levels + 2 ** (bits - 1)).astype(np.uint8)
     if bits == 4:
         stored = stored[:, 0::2] | stored[:, 1::2] << 4
     return QuantizedRows(
         stored.reshape(rows, blocks, block_size * bits // 8),
         search.scales.reshape(rows, blocks).astype(np.float16),
-        float(np.einsum("bk,bk->b", off, off).sum(dtype=np.float64)),
+        search.squared_error(),
         float(norm.sum(dtype=np.float64)),
         float(norm[np.abs(search.scales) < _FAINT].sum(dtype=np.float64)),
     )
@@ -110,6 +109,12 @@ class _Search:
         """Try the scales found so far."""
         steps = np.where(self.scales == 0, 1, self.scales)
         self._try(np.divide(1, steps, dtype=np.float32))
+
+    def squared_error(self) -> float:
+        """Of the best, summed; from the differences, since gains of many bits hide it."""
+        off = np.multiply(self.levels, self.scales[:, None], out=self._trial)
+        off -= self.weights
+        return float(np.einsum("bk,bk->b", off, off).sum(dtype=np.float64))
 
     def _try(self, factors: Floats) -> None:
         low, high = self._range
