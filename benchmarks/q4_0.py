@@ -5,8 +5,8 @@
 Q4_0 is that of the `gguf` package: the checkpoint's matrices, quantized and widened again, are
 exported as fp32, so that the weights alone differ. Our int4 runs as it is, on each engine, with
 whatever that rounds beside the weights. All are read by `edgespec eval` against the checkpoint in
-fp32. Q4_0 has 4.5 bits a weight: blocks of 32 with a scale in fp16; int4 in blocks of 64 has as
-many, since its scales are fp32, and in blocks of 128 it has 4.25.
+fp32. Q4_0 has 4.5 bits a weight: blocks of 32 with a scale in fp16; so has int4 in blocks of 32. In
+blocks of 64 it has 4.25, in blocks of 128 4.125.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _REQUIREMENTS = ("gguf", "ml_dtypes", "numpy", "safetensors")
-_BLOCKS = (64, 128)
+_BLOCKS = (32, 64, 128)
 _FP32 = ExportOptions(precision="fp32")
 _ROUND = (
     "import sys; sys.path.append(sys.argv[1]); from pathlib import Path; "

@@ -134,12 +134,14 @@ class Precision:
         lm_head: the same for the output projection.
         kv: fp16 or fp32, the cache.
         block_size: weights that share one scale (0: not quantized).
+        scales: fp16, or fp32 in bundles from before; of no meaning where nothing is quantized.
     """
 
     weights: str
     lm_head: str
     kv: str
     block_size: int
+    scales: str = field(default="fp32", metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)

@@ -216,8 +216,10 @@ def _precision(name: str, decoder: Decoder, options: ExportOptions) -> bundle.Pr
         weights = options.draft_precision
     head = options.lm_head_precision or weights
     quantized = any(p.startswith("int") for p in (weights, head))
-    block = _block_size(name, decoder, options.block_size) if quantized else 0
-    return bundle.Precision(weights, head, options.kv_precision, block)
+    if not quantized:
+        return bundle.Precision(weights, head, options.kv_precision, 0)
+    block = _block_size(name, decoder, options.block_size)
+    return bundle.Precision(weights, head, options.kv_precision, block, scales="fp16")
 
 
 def _block_size(name: str, decoder: Decoder, asked: int | None) -> int:

@@ -24,6 +24,9 @@ from edgespec.models import Linear, TensorStore
 # One tile of float32 rows stays in a core's L2 cache while it is quantized.
 _TILE_VALUES = 1 << 18
 _THREADS = 2
+_SCALE_BYTES = 2
+# Of a matrix's squares, in blocks so small that half precision spoils their scales.
+_FAINT_SHARE = 1e-4
 
 Progress = Callable[[int], None]
 
@@ -52,37 +55,41 @@ class WeightStream:
             shape = self.tensors.shape(name)
             nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
             offset = self.data.begin(nbytes)
-            largest = float(np.finfo(dtype).max)
             for tile in self._tiles(name):
-                if np.abs(tile).max(initial=0) > largest:
-                    raise ExportError(
-                        f"{self.tensors.folder}: {name} holds {np.abs(tile).max():.6g}, half "
-                        f"precision ends at {largest:g}: export at fp32, int8 or int4"
-                    )
+                self._check_range(name, tile, dtype)
                 self.data.write(tile.astype(dtype))
                 self.progress(tile.size)
             self._written[key] = _Written(offset, nbytes, 0, 0)
         return self._written[key]
 
     def blocks(self, name: str, bits: int, block_size: int) -> _Written:
-        """Quantize a [N, K] matrix: packed bytes first, then its scales."""
+        """Quantize a [N, K] matrix: packed bytes first, then its scales in half precision."""
         key = (name, f"int{bits}/{block_size}")
         if key not in self._written:
             rows, width = self.tensors.shape(name)
             blocks = -(-width // block_size)
             nbytes = rows * blocks * block_size * bits // 8
             offset = self.data.begin(nbytes)
-            scales, error, norm = [], 0.0, 0.0
+            scales, error, norm, faint = [], 0.0, 0.0, 0.0
             for part in self._quantized(name, bits, block_size):
                 self.data.write(part.packed)
                 self.progress(len(part.packed) * width)
                 scales.append(part.scales)
                 error += part.squared_error
                 norm += part.squared_norm
+                faint += part.faint_norm
+            if faint > _FAINT_SHARE * norm:
+                raise ExportError(
+                    f"{self.tensors.folder}: {name} holds weights of about "
+                    f"{np.sqrt(norm / (rows * width)):.2g}, too small for scales in half "
+                    f"precision: export at fp32"
+                )
             self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
-            scale_offset = self.data.begin(rows * blocks * 4)
+            scale_offset = self.data.begin(rows * blocks * _SCALE_BYTES)
             self.data.write(np.concatenate(scales))
-            self._written[key] = _Written(offset, nbytes, scale_offset, rows * blocks * 4)
+            self._written[key] = _Written(
+                offset, nbytes, scale_offset, rows * blocks * _SCALE_BYTES
+            )
         return self._written[key]
 
     def _tiles(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
@@ -98,6 +105,16 @@ class WeightStream:
             )
         return tile
 
+    def _check_range(
+        self, name: str, tile: npt.NDArray[np.float32], dtype: type[np.floating]
+    ) -> None:
+        largest = float(np.finfo(dtype).max)
+        if np.abs(tile).max(initial=0) > largest:
+            raise ExportError(
+                f"{self.tensors.folder}: {name} holds {np.abs(tile).max():.6g}, half "
+                f"precision ends at {largest:g}: export at fp32"
+            )
+
     def _tile_bounds(self, name: str) -> Iterator[tuple[int, int]]:
         rows, *rest = self.tensors.shape(name)
         step = max(1, _TILE_VALUES // max(1, int(np.prod(rest))))
@@ -105,7 +122,9 @@ class WeightStream:
 
     def _quantized(self, name: str, bits: int, block_size: int) -> Iterator[QuantizedRows]:
         def work(bounds: tuple[int, int]) -> QuantizedRows:
-            return quantize_rows(self._read(name, *bounds), bits, block_size)
+            tile = self._read(name, *bounds)
+            self._check_range(name, tile, np.float16)
+            return quantize_rows(tile, bits, block_size)
 
         waiting: deque[Future[QuantizedRows]] = deque()
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -140,7 +159,11 @@ class WeightFormat(Protocol):
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """int4 or int8 in blocks along K, for MatMulNBits and GatherBlockQuantized."""
+    """int4 or int8 in blocks along K, for MatMulNBits and GatherBlockQuantized.
+
+    Scales are stored in half precision: int4 in blocks of 32 has 4.5 bits a weight. Products widen
+    them; of an embedding, ONNX Runtime gives rows rounded to half precision.
+    """
 
     bits: int
     block_size: int
@@ -155,7 +178,7 @@ class BlockFormat:
             "MatMulNBits",
             x,
             packed,
-            scales,
+            graph.op("Cast", scales, to=TensorProto.FLOAT),  # engines do that once, as they load
             domain=CONTRIB,
             K=layer.in_features,
             N=layer.out_features,
@@ -173,7 +196,7 @@ class BlockFormat:
             return FloatFormat(np.float16).embedding(graph, weights, ids, name)
         shape = (rows, width * self.bits // 8)
         packed, scales = self._declare(graph, weights, name, shape, suffix="/rows")
-        return graph.op(
+        found = graph.op(
             "GatherBlockQuantized",
             packed,
             ids,
@@ -184,6 +207,8 @@ class BlockFormat:
             gather_axis=0,
             quantize_axis=1,
         )
+        # Not the scales: OpenVINO wants them to be constants here.
+        return graph.op("Cast", found, to=TensorProto.FLOAT)
 
     @property
     def _blob(self) -> int:
@@ -203,8 +228,8 @@ class BlockFormat:
         )
         scales = graph.external(
             f"{name}.scales{suffix}",
-            TensorProto.FLOAT,
-            (shape[0], place.scale_nbytes // 4 // shape[0]),
+            TensorProto.FLOAT16,
+            (shape[0], place.scale_nbytes // _SCALE_BYTES // shape[0]),
             place.scale_offset,
             place.scale_nbytes,
         )

@@ -16,7 +16,8 @@ OPSET = 23
 CONTRIB = "com.microsoft"
 # Mappable without a copy: engines map external data page by page.
 _PAGE = 4096
-_LARGE = 1 << 16
+# Of smaller tensors the padding would count.
+_LARGE = 1 << 20
 
 Shape = Sequence[int | str]
 

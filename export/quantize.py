@@ -12,9 +12,13 @@ Bytes = npt.NDArray[np.uint8]
 
 # Where the block's largest weight (by magnitude) lands, in quantization steps. Beyond the range it
 # is clipped, which the finer steps of the other weights can outweigh. The first is the usual scale.
-_REACH = {4: (7.0, 8.0, 8.6, 9.3, 10.2), 8: (127.0,)}
-# Blocks without a larger weight become zeros: their squares would leave float32.
+_REACH = {4: (7.0, 7.7, 8.4, 9.4), 8: (127.0,)}
+# Blocks without a larger weight become zeros: their steps would leave float32.
 _NOTHING = 1e-18
+# Smaller scales keep fewer than 7 bits in half precision, which counts its last steps there.
+_FAINT = 2.0**-18
+# Beyond it a weight would leave half precision, which engines may give rows of an embedding in.
+_LARGEST = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -23,26 +27,29 @@ class QuantizedRows:
 
     Attributes:
         packed: [rows, blocks, block_size * bits / 8] uint8, low nibble first.
-        scales: [rows, blocks] float32; the zero point is 2 ** (bits - 1).
+        scales: [rows, blocks] float16; the zero point is 2 ** (bits - 1).
         squared_error: sum of squared differences to the original.
         squared_norm: sum of squares of the original.
+        faint_norm: of these, in blocks that are too small for a scale in half precision.
     """
 
     packed: Bytes
-    scales: Floats
+    scales: npt.NDArray[np.float16]
     squared_error: float
     squared_norm: float
+    faint_norm: float = 0.0
 
 
 def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
     """Quantize a [rows, K] matrix; K is padded with zeros to whole blocks.
 
-    Several clipping points are tried per block. For each, the integers are rounded and the scale
-    is then the least-squares one, s = <w, q> / <q, q>, whose error is <w, w> - <w, q>² / <q, q>;
-    the clipping point with the largest <w, q>² / <q, q> wins.
+    Several clipping points are tried per block. For each, the integers are rounded, the scale is
+    the least-squares one for them, s = <w, q> / <q, q>, in half precision, and the error is that
+    of this rounded scale: <w, w> - 2 s <w, q> + s² <q, q>. For 4 bits, integers rounded
+    anew by the best scale are the last trial. The trial with the least error wins.
 
     Args:
-        weights: [rows, K] float32.
+        weights: [rows, K] float32, none beyond what half precision holds.
         bits: 4 or 8.
         block_size: consecutive weights along K that share a scale.
     """
@@ -50,40 +57,80 @@ def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
     blocks = -(-width // block_size)
     if width % block_size:
         weights = np.pad(weights, ((0, 0), (0, blocks * block_size - width)))
-    flat = weights.reshape(rows * blocks, block_size)
-    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-
-    extreme = flat[np.arange(len(flat)), np.abs(flat).argmax(axis=1)]
-    extreme[np.abs(extreme) < _NOTHING] = 1
-    best_gain = np.full(len(flat), -1.0, np.float32)
-    scales = np.zeros(len(flat), np.float32)
-    levels = np.zeros(flat.shape, np.float32)
-    trial = np.empty_like(flat)
+    search = _Search(weights.reshape(rows * blocks, block_size), bits)
     for reach in _REACH[bits]:
-        # The largest weight goes to the negative end, which has one level more.
-        np.multiply(flat, (-reach / extreme)[:, None], out=trial)
-        np.rint(trial, out=trial)
-        np.clip(trial, low, high, out=trial)
-        cross = np.einsum("bk,bk->b", flat, trial)
-        square = np.einsum("bk,bk->b", trial, trial)
-        square[square == 0] = 1
-        gain = cross * cross / square
-        better = gain > best_gain
-        best_gain = np.where(better, gain, best_gain)
-        scales = np.where(better, cross / square, scales)
-        np.copyto(levels, trial, where=better[:, None])
+        search.by_largest(reach)
+    if bits == 4:  # of 256 levels, the first rounding leaves nothing to gain
+        search.by_scales()
 
-    norm = np.einsum("bk,bk->b", flat, flat)
-    error = float(np.maximum(norm - best_gain, 0).sum(dtype=np.float64))
-    stored = (levels - low).astype(np.uint8)
+    norm = np.einsum("bk,bk->b", search.weights, search.weights)
+    stored = (search.levels + 2 ** (bits - 1)).astype(np.uint8)
     if bits == 4:
         stored = stored[:, 0::2] | stored[:, 1::2] << 4
     return QuantizedRows(
         stored.reshape(rows, blocks, block_size * bits // 8),
-        scales.reshape(rows, blocks),
-        error,
+        search.scales.reshape(rows, blocks).astype(np.float16),
+        search.squared_error(),
         float(norm.sum(dtype=np.float64)),
+        float(norm[np.abs(search.scales) < _FAINT].sum(dtype=np.float64)),
     )
+
+
+class _Search:
+    """The best integers and scale of each block so far.
+
+    Args:
+        weights: [blocks, block_size] float32.
+        bits: of the integers.
+
+    Attributes:
+        levels: [blocks, block_size] float32, whole numbers.
+        scales: [blocks] float32, of values that half precision holds.
+        gains: [blocks] float32, by how much they lower the squared error from that of zeros.
+    """
+
+    def __init__(self, weights: Floats, bits: int) -> None:
+        self.weights = weights
+        self.levels = np.zeros(weights.shape, np.float32)
+        self.scales = np.zeros(len(weights), np.float32)
+        self.gains = np.full(len(weights), -1.0, np.float32)
+        self._range = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        extreme = weights[np.arange(len(weights)), np.abs(weights).argmax(axis=1)]
+        extreme[np.abs(extreme) < _NOTHING] = 1
+        self._extreme = extreme
+        self._trial = np.empty_like(weights)
+
+    def by_largest(self, reach: float) -> None:
+        """Try the steps of which each block's largest weight has so many."""
+        # It goes to the negative end, which has one level more.
+        self._try(np.divide(-reach, self._extreme, dtype=np.float32))
+
+    def by_scales(self) -> None:
+        """Try the scales found so far."""
+        steps = np.where(self.scales == 0, 1, self.scales)
+        self._try(np.divide(1, steps, dtype=np.float32))
+
+    def squared_error(self) -> float:
+        """Of the best, summed; from the differences, since gains of many bits hide it."""
+        off = np.multiply(self.levels, self.scales[:, None], out=self._trial)
+        off -= self.weights
+        return float(np.einsum("bk,bk->b", off, off).sum(dtype=np.float64))
+
+    def _try(self, factors: Floats) -> None:
+        low, high = self._range
+        trial = np.multiply(self.weights, factors[:, None], out=self._trial)
+        np.rint(trial, out=trial)
+        np.clip(trial, low, high, out=trial)
+        cross = np.einsum("bk,bk->b", self.weights, trial)
+        square = np.einsum("bk,bk->b", trial, trial)
+        square[square == 0] = 1
+        scales = np.clip(cross / square, _LARGEST / low, -_LARGEST / low)
+        scales = scales.astype(np.float16).astype(np.float32)
+        gains = scales * (2 * cross - scales * square)
+        better = gains > self.gains
+        np.copyto(self.gains, gains, where=better)
+        np.copyto(self.scales, scales, where=better)
+        np.copyto(self.levels, trial, where=better[:, None])
 
 
 def dequantize_rows(rows: QuantizedRows, bits: int) -> Floats:
@@ -92,5 +139,6 @@ def dequantize_rows(rows: QuantizedRows, bits: int) -> Floats:
     if bits == 4:
         packed = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:2], -1)
     centred = packed.astype(np.float32) - 2 ** (bits - 1)
-    weights: Floats = (centred * rows.scales[:, :, None]).reshape(len(packed), -1)
+    scales = rows.scales.astype(np.float32)
+    weights: Floats = (centred * scales[:, :, None]).reshape(len(packed), -1)
     return weights

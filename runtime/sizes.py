@@ -39,6 +39,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             tied=tied and first and last,
             precision=role.precision.weights,
             block_size=role.precision.block_size,
+            scale_bytes={"fp16": 2, "fp32": 4}[role.precision.scales],
             layers=len(stage.cached),
             hidden=role.hidden_size,
             intermediate=intermediate if any(i % 2 for i in range(stage.start, stop)) else 0,

@@ -116,7 +116,19 @@ def test_weights_beyond_half_precision(source, output):
     tensors[name][3, 5] = -70_000
     save_file(tensors, source / "model.safetensors")
     match = rf"{name} holds 70000, half precision ends at 65504: export at fp32"
-    refused(ExportError, match, output, source, None, ExportOptions("fp16"))
+    for precision in ("fp16", "int8", "int4"):
+        refused(ExportError, match, output, source, None, ExportOptions(precision))
+    export_bundle(source, output, options=ExportOptions("fp32"))
+
+
+@pytest.mark.parametrize("precision", ["int4", "int8"])
+def test_weights_too_small_for_scales_in_half_precision(source, output, precision):
+    tensors = load_file(source / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][:] = 1e-6
+    save_file(tensors, source / "model.safetensors")
+    match = rf"{name} holds weights of about 1e-06, too small for scales .*: export at fp32"
+    refused(ExportError, match, output, source, None, ExportOptions(precision))
     export_bundle(source, output, options=ExportOptions("fp32"))
 
 

@@ -224,7 +224,7 @@ def test_engines_take_more_for_larger_calls(name, precision, data):
     scale = data.draw(st.integers(1, 1000))
     stage = replace(
         sizes, precision=precision, block_size=block, matmul_bytes=sizes.matmul_bytes * scale,
-        tied=data.draw(st.booleans()),
+        tied=data.draw(st.booleans()), scale_bytes=data.draw(st.sampled_from([2, 4])),
     )  # fmt: skip
     rows, logit_rows = data.draw(ROWS), data.draw(ROWS)
     capacity = data.draw(st.integers(256, 8192))

@@ -300,8 +300,8 @@ def test_shapes_to_compile_for_are_fixed(with_variant, cli):
 def sizes(**changes):
     stage = StageSizes(
         matmul_bytes=1 << 20, embedding_bytes=0, file_bytes=1 << 20, tied=False, precision="fp16",
-        block_size=0, layers=2, hidden=64, intermediate=160, heads=4, kv_width=24, kv_bytes=4,
-        vocab=331, result_bytes=4 * 331, passed_bytes=0,
+        block_size=0, scale_bytes=4, layers=2, hidden=64, intermediate=160, heads=4, kv_width=24,
+        kv_bytes=4, vocab=331, result_bytes=4 * 331, passed_bytes=0,
     )  # fmt: skip
     return replace(stage, **changes)
 
@@ -313,11 +313,12 @@ def test_each_shape_has_weights_of_its_own():
     assert wide.weights == 1 << 19
 
 
-@pytest.mark.parametrize(("precision", "block", "nbytes"), [
-    ("int4", 32, 20), ("int4", 128, 68), ("int8", 32, 36), ("fp16", 0, 2), ("fp32", 0, 4),
+@pytest.mark.parametrize(("precision", "block", "scale", "nbytes"), [
+    ("int4", 32, 2, 18), ("int4", 32, 4, 20), ("int4", 128, 2, 66), ("int8", 32, 2, 34),
+    ("int8", 32, 4, 36), ("fp16", 0, 2, 2), ("fp32", 0, 2, 4),
 ])  # fmt: skip
-def test_weights_are_counted_whatever_they_are_stored_as(precision, block, nbytes):
-    stage = sizes(precision=precision, block_size=block)
+def test_weights_are_counted_whatever_they_are_stored_as(precision, block, scale, nbytes):
+    stage = sizes(precision=precision, block_size=block, scale_bytes=scale)
     assert weight_count(stage, 1000 * nbytes) == 1000 * (block or 1)
 
 

@@ -133,11 +133,13 @@ def read_back(bundle):
     """What the graph's nodes read: float32 values and stored bits, by the model's own names."""
     graph = onnx.load(str(bundle.path / bundle.target.stages[0].graph)).graph
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    stored = {}
+    # Scales are widened before they are multiplied with.
+    stored, widened = {}, {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Cast"}
     for node in graph.node:
         attributes = {a.name: a.i for a in node.attribute}
         if node.op_type == "MatMulNBits":
-            packed, scales = (arrays[name] for name in node.input[1:3])
+            packed, scales = arrays[node.input[1]], arrays[widened[node.input[2]]]
+            assert scales.dtype == np.float16
             values = blocks(packed, scales, attributes["bits"])[:, : attributes["K"]]
             name, bits = node.input[1].removesuffix(".packed"), attributes["bits"]
             stored[HEAD if name == EMBEDDING else name] = (values, bits)
@@ -225,6 +227,19 @@ def float_activations(bundle, folder):
     return bundles.Bundle(folder, manifest)
 
 
+@contextmanager
+def half_rows(case, device):
+    """ONNX Runtime looks rows of quantized embeddings up in the precision of their scales."""
+    rounded = device == "onnxruntime:cpu" and case.matrices[EMBEDDING][1] in (4, 8)
+
+    def round_output(_layer, _inputs, rows):
+        return rows.half().float() if rounded else rows
+
+    hook = case.rounded.get_input_embeddings().register_forward_hook(round_output)
+    yield
+    hook.remove()
+
+
 def same(case):
     """The tolerance where activations are not rounded."""
     return SAME_IN_HALF if case.stored.options.kv_precision == "fp16" else SAME
@@ -233,8 +248,9 @@ def same(case):
 @devices
 def test_stored_weights_are_read_as_they_were_meant(case, device, tmp_path):
     runner = load(float_activations(case.bundle, tmp_path / "copy"), device)
-    for logits, tokens in both_calls(runner):
-        assert distance(logits, case.expected(tokens)) < same(case)
+    with half_rows(case, device):
+        for logits, tokens in both_calls(runner):
+            assert distance(logits, case.expected(tokens)) < same(case)
 
 
 @quantized

@@ -168,6 +168,7 @@ class StageSizes:
         tied: the output projection is the embedding, and the stage has both.
         precision: of the weights: int4, int8, fp16 or fp32.
         block_size: quantized weights that share a scale; 0 where there are none.
+        scale_bytes: of that scale.
         layers: whose keys and values it computes.
         hidden: width of the residual stream.
         intermediate: width of the MLP.
@@ -185,6 +186,7 @@ class StageSizes:
     tied: bool
     precision: str
     block_size: int
+    scale_bytes: int
     layers: int
     hidden: int
     intermediate: int
@@ -194,6 +196,11 @@ class StageSizes:
     vocab: int
     result_bytes: int
     passed_bytes: int
+
+    def blocks(self, nbytes: int) -> int:
+        """How many blocks of quantized weights so many bytes of its data are; 0: they are none."""
+        bits = int(self.precision[3:]) if self.precision.startswith("int") else 0
+        return nbytes // (self.block_size * bits // 8 + self.scale_bytes) if bits else 0
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,7 @@ from onnx import numpy_helper
 from edgespec.runtime.buckets import Shape
 from edgespec.runtime.engines.base import StageFile
 from edgespec.runtime.engines.fixed import LENGTHS
-from edgespec.runtime.engines.ort_session import open_session
-
-# Where the data lies that a graph in memory refers to.
-_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+from edgespec.runtime.engines.ort_session import look_for_data_beside, open_session
 
 
 def open_fixed(stage: StageFile, shape: Shape, options: Any, providers: Any = None) -> Any:
@@ -24,7 +21,7 @@ def open_fixed(stage: StageFile, shape: Shape, options: Any, providers: Any = No
     Raises:
         DeviceError: if ONNX Runtime refuses it.
     """
-    options.add_session_config_entry(_DATA_FOLDER, str(stage.graph.parent.absolute()))
+    look_for_data_beside(stage.graph, options)
     name = f"{stage.graph} for {shape.rows} rows and a capacity of {shape.capacity}"
     return open_session(fixed_graph(stage.graph, shape), options, providers, name)
 

@@ -9,7 +9,6 @@ from edgespec.errors import InputError
 from edgespec.runtime.buckets import NPU_SHAPES, Shapes
 from edgespec.runtime.engines.base import CallSizes, Footprint, StageSizes
 
-_SCALE_BYTES = 4  # float32, of each block of quantized weights
 _FLOAT_BYTES = {"fp16": 2, "fp32": 4}
 
 
@@ -85,5 +84,4 @@ def weight_count(stage: StageSizes, nbytes: int) -> int:
     """How many weights so many bytes of a stage are."""
     if not stage.block_size:
         return nbytes // _FLOAT_BYTES[stage.precision]
-    block = stage.block_size * int(stage.precision[3:]) // 8 + _SCALE_BYTES
-    return nbytes * stage.block_size // block
+    return stage.blocks(nbytes) * stage.block_size

@@ -66,12 +66,14 @@ class OnnxRuntimeCpu(HostEngine):
         """See `Engine`.
 
         Every weight of a product is packed into memory of its own and the file's pages are let
-        go; only the embedding stays mapped. Half precision is widened first, one tensor at a time.
+        go; only the embedding stays mapped. Half precision is widened first, one tensor at a time;
+        widened scales stay.
         """
         repacked, widened, loading = stage.matmul_bytes, 0, 0
-        if stage.block_size:  # packing adds the float32 sum of each block to its float32 scale
-            block = stage.block_size * int(stage.precision[3:]) // 8 + 4
-            repacked += 4 * stage.matmul_bytes // block
+        if stage.block_size:  # packing has a scale and a sum in float32 for each block
+            blocks = stage.blocks(stage.matmul_bytes)
+            repacked += (8 - stage.scale_bytes) * blocks
+            widened = 4 * blocks if stage.scale_bytes < 4 else 0
         elif stage.precision == "fp16":
             repacked *= 2
             widened = 2 * stage.embedding_bytes if stage.tied else 0

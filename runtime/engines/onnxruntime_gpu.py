@@ -28,6 +28,7 @@ from edgespec.runtime.engines.ort_session import (
     bind_host_input,
     bind_host_output,
     first_line,
+    look_for_data_beside,
     name_of,
     new_kv_shape,
     open_session,
@@ -35,6 +36,7 @@ from edgespec.runtime.engines.ort_session import (
     result_arrays,
     session_options,
 )
+from edgespec.runtime.engines.wide_rows import wide_rows
 
 _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32", "tensor(float16)": "float16"}
 
@@ -75,12 +77,13 @@ class OnnxRuntimeGpu(ABC):
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """See `Engine`.
 
-        Arithmetic, not measured: weights as the file has them, and the largest call's tensors. A
-        cache that grows is beside the smaller one for a moment.
+        Arithmetic, not measured: weights as the file has them with scales widened, and the largest
+        call's tensors. A cache that grows is beside the smaller one for a moment.
         """
         smaller = 3 * calls.capacity // 4
+        stored = stage.matmul_bytes + stage.embedding_bytes
         return Footprint(
-            weights=stage.matmul_bytes + stage.embedding_bytes,
+            weights=stored + (4 - stage.scale_bytes) * stage.blocks(stored),
             repacked=0,
             mapped=0,
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
@@ -102,7 +105,11 @@ class OnnxRuntimeGpu(ABC):
         options = session_options(threads=1)
         options.log_severity_level = 4  # what fails is raised
         record_assignment(options)
-        session = open_session(graph, options, self.select(options))
+        source = graph
+        if isinstance(graph, Path):
+            look_for_data_beside(graph, options)
+            source = wide_rows(graph)
+        session = open_session(source, options, self.select(options), name_of(graph))
         found = assigned(session, self.provider)
         if found.elsewhere:
             raise DeviceError(

@@ -80,11 +80,12 @@ class OpenVinoCpu(HostEngine):
         widened and then packed; small quantized stages are read from ONNX, with a copy more.
         """
         data = stage.matmul_bytes + (0 if stage.tied else stage.embedding_bytes)
-        weights, repacked, loading = 0, stage.matmul_bytes, 0
+        widened = (4 - stage.scale_bytes) * stage.blocks(stage.matmul_bytes)  # scales
+        weights, repacked, loading = 0, stage.matmul_bytes + widened, 0
         if stage.block_size and stage.file_bytes >= _CONVERT_FROM:
             loading = CONVERTER_BYTES
         elif stage.block_size:
-            weights = stage.matmul_bytes
+            weights = repacked
         elif stage.precision == "fp16":
             weights = 2 * data + (2 * stage.embedding_bytes if stage.tied else 0)
             repacked *= 2
@@ -94,7 +95,7 @@ class OpenVinoCpu(HostEngine):
         return Footprint(
             weights=weights,
             repacked=repacked,
-            mapped=data,
+            mapped=data + widened,
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
             + calls.rows * stage.passed_bytes,
             workspace=kept + _GRAPH_BYTES + _LAYER_BYTES * stage.layers,

@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import openvino as ov
 
 
@@ -16,12 +17,28 @@ def convert(graph: Path, output: Path) -> None:
     """Write `output` (.xml and .bin); both appear only when they are complete."""
     partial = output.with_name(f"{output.stem}.partial-{os.getpid()}.xml")
     try:
-        ov.save_model(ov.Core().read_model(str(graph)), str(partial), compress_to_fp16=False)
+        model = ov.Core().read_model(str(graph))
+        _widen_scales(model)
+        ov.save_model(model, str(partial), compress_to_fp16=False)
         partial.with_suffix(".bin").replace(output.with_suffix(".bin"))
         partial.replace(output)
     finally:
         partial.unlink(missing_ok=True)
         partial.with_suffix(".bin").unlink(missing_ok=True)
+
+
+def _widen_scales(model: ov.Model) -> None:
+    """Have scales of products in float32 in the file, where they are mapped.
+
+    Else each process would have its own, made when it compiles the stage.
+    """
+    for node in model.get_ops():
+        if node.get_type_name() != "Convert":
+            continue
+        scales = node.input_value(0).get_node()
+        if scales.get_friendly_name().endswith(".scales"):
+            wide = ov.opset13.constant(scales.data.astype(np.float32))
+            node.output(0).replace(wide.output(0))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,12 @@ def open_session(
         ) from error
 
 
+def look_for_data_beside(graph: Path, options: Any) -> None:
+    """Have a session over a graph in memory find the data that this file's graph refers to."""
+    folder = str(graph.parent.absolute())
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+
+
 def record_assignment(options: Any) -> None:
     """Have a session with these options tell where its nodes run."""
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
