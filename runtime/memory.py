@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
@@ -161,7 +161,7 @@ class _Account:
         self._limits = limits
 
     def fits(self, choice: _Choice) -> bool:
-        return all(demand.total <= demand.limit for demand in self._demands(choice))
+        return _all_fit(self._demands(choice))
 
     def total(self, choice: _Choice) -> int:
         return sum(demand.total for demand in self._demands(choice))
@@ -169,14 +169,15 @@ class _Account:
     def planned(self, choice: _Choice) -> Plan:
         engines = {role: self._engines(role, choice) for role in _loaded(choice.draft)}
         rows = {role: common_shapes(used).rows[-1] for role, used in engines.items()}
+        demands = self._demands(choice)
         return Plan(
-            fits=self.fits(choice),
+            fits=_all_fit(demands),
             context=choice.context,
             draft=choice.draft,
             max_tree=min(self._largest_tree(choice), rows[TARGET] - 1),
             prefill_chunk=min(choice.chunk, *rows.values()),
             engines={role: tuple(each.name for each in used) for role, used in engines.items()},
-            devices=self._demands(choice),
+            devices=demands,
             shapes=tuple(
                 shape
                 for role, used in engines.items()
@@ -270,6 +271,10 @@ class _Account:
 
     def _round_rows(self, name: str, choice: _Choice) -> int:
         return row_bucket(self._width if name == DRAFT else choice.tree + 1)
+
+
+def _all_fit(demands: Iterable[Demand]) -> bool:
+    return all(demand.total <= demand.limit for demand in demands)
 
 
 def _loaded(draft: str) -> tuple[str, ...]:

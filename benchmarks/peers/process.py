@@ -17,7 +17,6 @@ from peers.base import PeerError, Text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from peers.base import Checkpoints, Loading, Request
 
@@ -90,12 +89,7 @@ class PeerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it may have ended already
             self._process.stdin.close()

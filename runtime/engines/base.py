@@ -202,6 +202,10 @@ class StageSizes:
         bits = int(self.precision[3:]) if self.precision.startswith("int") else 0
         return nbytes // (self.block_size * bits // 8 + self.scale_bytes) if bits else 0
 
+    def widening_bytes(self, nbytes: int) -> int:
+        """What the scales of so many bytes of its data take more as float32."""
+        return (4 - self.scale_bytes) * self.blocks(nbytes)
+
 
 @dataclass(frozen=True)
 class CallSizes:

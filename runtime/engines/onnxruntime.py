@@ -22,7 +22,6 @@ from edgespec.runtime.engines.base import (
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.fixed import FixedExecutable
-from edgespec.runtime.engines.fixed_graph import open_fixed
 from edgespec.runtime.engines.host import (
     MIB,
     HostCache,
@@ -72,7 +71,7 @@ class OnnxRuntimeCpu(HostEngine):
         repacked, widened, loading = stage.matmul_bytes, 0, 0
         if stage.block_size:  # packing has a scale and a sum in float32 for each block
             blocks = stage.blocks(stage.matmul_bytes)
-            repacked += (8 - stage.scale_bytes) * blocks
+            repacked += stage.widening_bytes(stage.matmul_bytes) + 4 * blocks
             widened = 4 * blocks if stage.scale_bytes < 4 else 0
         elif stage.precision == "fp16":
             repacked *= 2
@@ -144,6 +143,8 @@ def _compile(stage: StageFile, threads: int, shape: Shape | None = None) -> Onnx
     if shape is None:
         session = open_session(stage.graph, options, providers)
     else:
+        from edgespec.runtime.engines.fixed_graph import open_fixed  # it takes onnx, few need it
+
         session = open_fixed(stage, shape, options, providers)
     return OnnxRuntimeExecutable(session, stage)
 

@@ -83,7 +83,7 @@ class OnnxRuntimeGpu(ABC):
         smaller = 3 * calls.capacity // 4
         stored = stage.matmul_bytes + stage.embedding_bytes
         return Footprint(
-            weights=stored + (4 - stage.scale_bytes) * stage.blocks(stored),
+            weights=stored + stage.widening_bytes(stored),
             repacked=0,
             mapped=0,
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)

@@ -80,7 +80,7 @@ class OpenVinoCpu(HostEngine):
         widened and then packed; small quantized stages are read from ONNX, with a copy more.
         """
         data = stage.matmul_bytes + (0 if stage.tied else stage.embedding_bytes)
-        widened = (4 - stage.scale_bytes) * stage.blocks(stage.matmul_bytes)  # scales
+        widened = stage.widening_bytes(stage.matmul_bytes)
         weights, repacked, loading = 0, stage.matmul_bytes + widened, 0
         if stage.block_size and stage.file_bytes >= _CONVERT_FROM:
             loading = CONVERTER_BYTES
