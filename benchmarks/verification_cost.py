@@ -4,6 +4,9 @@
 
 Speculation pays as far as a pass over n rows costs little more than a pass over one. Engines and
 numbers of rows take turns, so that what else the machine does falls on all of them.
+
+With `--precisions` also what passes cost in OpenVINO's other ways to calculate: with activations as
+they are, in float32 and in bfloat16.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from common import add_threads, count, counts, exit_code, print_result, print_ta
 from edgespec import bundle as bundles
 from edgespec.prompts import PYTHON
 from edgespec.runtime.buckets import ROW_BUCKETS
-from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.engines import CPU_ENGINES, Executable, StageFile, engine
+from edgespec.runtime.engines.openvino import OpenVinoCpu, compile_for
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
@@ -41,6 +45,26 @@ _BAR = 1.9
 Times = dict[str, dict[int, float]]
 
 
+class _OpenVinoIn(OpenVinoCpu):
+    """OpenVINO that calculates in a precision, activations not quantized."""
+
+    def __init__(self, precision: str) -> None:
+        super().__init__()
+        self.name = f"openvino:cpu, {precision}"
+        self._precision = precision
+
+    def compile(self, stage: StageFile, threads: int) -> Executable:
+        """See `Engine`."""
+        config = {
+            "INFERENCE_PRECISION_HINT": self._precision,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": "1",
+            "INFERENCE_NUM_THREADS": str(threads),
+        }
+        return compile_for("CPU", stage, config)
+
+
 def main() -> None:
     arguments = _parse_arguments()
     bundle = bundles.load(arguments.bundle)
@@ -49,7 +73,7 @@ def main() -> None:
     picked = {rows: _picked(bundle, arguments, rows) for rows in (1, _TREE_ROWS)}
     times = _measure(_committed(bundle, arguments, tokens[: arguments.context]), tokens, arguments)
     _print_times(times, arguments.rows)
-    fastest = min(times[name][1] for name in times)
+    fastest = min(times[name][1] for name in CPU_ENGINES)
     bar = round(times[picked[_TREE_ROWS]][_TREE_ROWS] / fastest, 2)
     print(f"\ncpu picks {picked[1]} for 1 row and {picked[_TREE_ROWS]} for {_TREE_ROWS} rows")
     print(f"T({_TREE_ROWS}) picked / fastest T(1): {bar} (wanted: at most {_BAR})")
@@ -81,11 +105,14 @@ def _committed(
     bundle: Bundle, arguments: argparse.Namespace, context: Sequence[int]
 ) -> dict[str, Runner]:
     """The role on every engine, each with this text in its cache."""
+    engines = [engine(name) for name in CPU_ENGINES]
+    if arguments.precisions:
+        engines += [_OpenVinoIn("f32"), _OpenVinoIn("bf16")]
     runners = {}
-    for name in CPU_ENGINES:
-        model = Model.load(bundle, arguments.role, engine(name), arguments.threads)
-        runners[name] = Runner(model)
-        runners[name].prefill(context)
+    for each in engines:
+        model = Model.load(bundle, arguments.role, each, arguments.threads)
+        runners[each.name] = Runner(model)
+        runners[each.name].prefill(context)
     return runners
 
 
@@ -126,6 +153,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16], help="such as 1,2,4,8")
     parser.add_argument("--context", type=count, default=256, help="committed rows (default 256)")
     parser.add_argument("--rounds", type=count, default=20, help="the median counts (default 20)")
+    parser.add_argument("--precisions", action="store_true", help="OpenVINO's other ones, too")
     add_threads(parser)
     arguments = parser.parse_args()
     arguments.rows = sorted({1, _TREE_ROWS, *arguments.rows})
