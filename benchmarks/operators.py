@@ -136,8 +136,8 @@ def _profiled(folder: Path) -> Iterator[None]:
     """Have both engines compile with their profilers switched on."""
     compile_for, session_options = openvino.compile_for, onnxruntime.session_options
 
-    def openvino_profiled(device: str, stage: Any, config: Mapping[str, str]) -> Any:
-        return compile_for(device, stage, {**config, "PERF_COUNT": "YES"})
+    def openvino_profiled(device: str, stage: Any, config: Mapping[str, str], *shapes: Any) -> Any:
+        return compile_for(device, stage, {**config, "PERF_COUNT": "YES"}, *shapes)
 
     def onnxruntime_profiled(threads: int) -> Any:
         options = session_options(threads)

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from checkpoints import ARCHITECTURES, make_checkpoint
 
+from edgespec import bundle as bundles
 from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
+from edgespec.runtime.engines import CPU_ENGINES
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINTS = ROOT / "models" / "embedded" / "checkpoints"
@@ -308,6 +310,16 @@ def test_a_pass_says_what_is_outside_the_quantized_products():
     found = operators.summary("openvino:cpu", 0.009, 0.010, costs)
     assert (found.ms, found.profiled_ms, found.outside_percent) == (9.0, 10.0, 40.0)
     assert list(found.operators) == ["FullyConnectedCompressed", "Softmax"]
+
+
+@pytest.mark.parametrize("name", CPU_ENGINES)
+def test_a_pass_is_profiled_on_each_engine(name):
+    arguments = SimpleNamespace(rows=2, context=8, rounds=2, threads=1)
+    found = operators._measure(bundles.load(BUNDLE), name, arguments)
+    numbers = {kind: number for kind, (number, _) in found.operators.items()}
+    # Seven products in each of eight layers, and the head's.
+    assert [numbers[kind] for kind in operators._QUANTIZED if kind in numbers] == [57]
+    assert 0 < found.outside_percent < 100
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
