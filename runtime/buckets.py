@@ -16,7 +16,7 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 SCRATCH_ROWS = 128
 """Rows of a draft model's cache that drafts may take behind the text."""
 
-_FIRST_CAPACITY = 256
+_SHORT = (256, 384, 512, 768, 1024)  # capacities
 _LISTS = re.compile(r"(\d+(?:/\d+)*)x(\d+(?:/\d+)*)")
 
 
@@ -112,8 +112,12 @@ def row_bucket(rows: int) -> int:
 
 
 def capacity_bucket(rows: int) -> int:
-    """Cache rows to make room for: 256, 384, 512, 768, 1024, … so that at most a third is idle."""
-    size = _FIRST_CAPACITY
-    while size < rows:
-        size += size // 2 if size & (size - 1) == 0 else size // 3
-    return size
+    """Cache rows to make room for.
+
+    Idle rows cost time in every pass, and a new capacity costs an engine new buffers: at most a
+    third is idle up to 1024 rows, and a fifth beyond.
+    """
+    if rows <= _SHORT[-1]:
+        return _SHORT[bisect_left(_SHORT, rows)]
+    step = 1 << ((rows - 1).bit_length() - 3)  # a quarter of the power of two below
+    return -(-rows // step) * step

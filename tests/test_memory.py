@@ -76,8 +76,8 @@ def test_every_term_of_a_plan():
     (demand,) = fitted(1 << 40).devices
     assert (demand.weights, demand.repacked, demand.mapped) == (20, 200, 2000)
     # The draft's cache has room for its levels behind the text.
-    assert (cache_rows(TARGET, 2048), cache_rows(DRAFT, 2048)) == (2048, 3072)
-    assert demand.kv == 4 * (2 * 8 * 2 * 64 * 2048 + 2 * 2 * 2 * 32 * 3072)
+    assert (cache_rows(TARGET, 2048), cache_rows(DRAFT, 2048)) == (2048, 2560)
+    assert demand.kv == 4 * (2 * 8 * 2 * 64 * 2048 + 2 * 2 * 2 * 32 * 2560)
     assert demand.logits == 4096 * (8 + 4)  # the pending token and 7 nodes; a level of 4
     inputs = 2 * (4 * 128 * 2176 + 2 * 8 * 4096) + 4 * 2 * 2176 * (64 + 32)
     assert demand.workspace == 2 * 128 * 2048 + inputs
@@ -154,7 +154,7 @@ def test_what_gives_way_and_in_which_order():
     assert seen[0] == (2048, "model", 128)
     contexts = [context for context, _, _ in seen]
     assert contexts == sorted(contexts, reverse=True)
-    assert set(contexts) == {2048, 1536, 1024, 768, 512, 384, LEAST_CONTEXT}
+    assert set(contexts) == {2048, 1792, 1536, 1280, 1024, 768, 512, 384, LEAST_CONTEXT}
     at_full = [(draft, chunk) for context, draft, chunk in seen if context == 2048]
     drafts = [draft for draft, _ in at_full]
     assert drafts == sorted(drafts, reverse=True)  # model, then lookup
@@ -190,7 +190,7 @@ def test_trees_are_as_large_as_what_is_left():
 
 
 def test_contexts_to_fall_back_to():
-    assert context_choices(2048) == (2048, 1536, 1024, 768, 512, 384, 256)
+    assert context_choices(2048) == (2048, 1792, 1536, 1280, 1024, 768, 512, 384, 256)
     assert context_choices(1000) == (1000, 768, 512, 384, 256)
     assert context_choices(100) == (100,)
 
