@@ -1,5 +1,8 @@
 """Which engines run a role: those asked for or, for `cpu`, the cheaper one by measurement.
 
+What is compared is a usual text, its prompt included: an engine that is a little faster at single
+rows may take twice as long to read a prompt.
+
 The device `gpu` is the best GPU engine that is usable here, or `cpu` where none is.
 """
 
@@ -15,7 +18,7 @@ from itertools import product
 from edgespec.bundle import Bundle, Role
 from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
-from edgespec.runtime.buckets import capacity_bucket
+from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.engines import CPU_ENGINES, Engine, Engines, best_gpu, engine, joined
 from edgespec.runtime.model import Model
@@ -30,6 +33,10 @@ Names = tuple[str, ...]
 CPU = "cpu"
 """The device that leaves the engine open; so does `placement.GPU`."""
 
+# Engines are compared by a usual text: rounds for each full call that reads its prompt, as in 128
+# rounds behind a prompt of 512 tokens.
+_ROUNDS_A_CHUNK = 32
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -38,7 +45,8 @@ class Placement:
     Attributes:
         device: `cpu`, `gpu` or an engine's full name: for all stages, or one for each.
         threads: for each engine's operators.
-        work: rows of the calls that a decoding round makes of this role.
+        work: rows of the calls that a decoding round makes of this role; by them, and by what
+            reading a prompt costs, engines are compared.
     """
 
     device: str | tuple[str, ...]
@@ -104,7 +112,7 @@ def load_models(
 def choose(
     bundle: Bundle, placements: Mapping[str, Placement], costs: bool = False
 ) -> dict[str, tuple[Candidate, ...]]:
-    """The engines that take each role, the cheapest for its work first; compiles nothing here.
+    """The engines that take each role, the cheapest for a text first; compiles nothing here.
 
     What has not been measured on this machine is measured in processes of their own, one after
     the other; where there is no choice only for its `costs`.
@@ -261,10 +269,14 @@ def _ranked(
         if candidate.profile.refusal is not None:
             refusals.append(candidate.profile.refusal)
             continue
-        curve = candidate.profile.curve()
-        cost = sum(curve.seconds(rows, capacity_bucket(1)) for rows in placement.work)
-        _log.info("%s on %s: %.2f ms", role, candidate.device, cost * 1e3)
-        costs.append((cost, candidate))
+        curve, capacity = candidate.profile.curve(), capacity_bucket(1)
+        decoding = sum(curve.seconds(rows, capacity) for rows in placement.work)
+        reading = curve.seconds(ROW_BUCKETS[-1], capacity)
+        _log.info(
+            "%s on %s: %.2f ms a round, %.2f ms for %d rows of a prompt",
+            *(role, candidate.device, decoding * 1e3, reading * 1e3, ROW_BUCKETS[-1]),
+        )
+        costs.append((_ROUNDS_A_CHUNK * decoding + reading, candidate))
     if not costs:
         raise _refused(role, refusals)
     return tuple(candidate for _, candidate in sorted(costs, key=lambda pair: pair[0]))

@@ -20,7 +20,7 @@ from edgespec.runtime.profiles import Profile
 from edgespec.runtime.selection import Placement, choose, cpu_engines, load_models
 
 CPU = Placement("cpu", 1, (1, 8))
-STEEP, FLAT = {1: 0.010, 8: 0.080}, {1: 0.020, 8: 0.030}
+STEEP, FLAT = {1: 0.010, 8: 0.080, 128: 0.300}, {1: 0.020, 8: 0.030, 128: 0.200}
 
 
 @dataclass
@@ -66,6 +66,12 @@ def names(candidates):
 def test_cpu_is_the_engine_that_does_the_work_cheapest(measured, small, work, best):
     found = choose(small, {"target": Placement("cpu", 1, work)})
     assert names(found["target"]) == [ENGINES[best], ENGINES[1 - best]]
+
+
+@pytest.mark.parametrize(("reading", "best"), [(0.51, 0), (0.53, 1)])
+def test_reading_128_rows_of_a_prompt_counts_as_much_as_32_rounds(measured, small, reading, best):
+    measured.seconds[ENGINES[0]] = {**STEEP, 128: reading}  # 32 rounds: 0.32 s, and 0.64 s
+    assert names(choose(small, {"target": Placement("cpu", 1, (1,))})["target"])[0] == ENGINES[best]
 
 
 def test_nothing_is_compiled_for_the_choice_and_one_engine_afterwards(measured, small, monkeypatch):
