@@ -7,7 +7,7 @@ nothing that composes a model asks for the precision.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -30,6 +30,9 @@ _FAINT_SHARE = 1e-4
 
 Progress = Callable[[int], None]
 
+Names = tuple[str, ...]
+"""Tensors that lie one below the other, as if they were one."""
+
 
 @dataclass
 class WeightStream:
@@ -46,51 +49,61 @@ class WeightStream:
     tensors: TensorStore
     progress: Progress
     errors: dict[str, float] = field(default_factory=dict)
-    _written: dict[tuple[str, str], _Written] = field(default_factory=dict)
+    _written: dict[tuple[Names, str], _Written] = field(default_factory=dict)
 
-    def floats(self, name: str, dtype: type[np.floating]) -> _Written:
-        """Write a tensor as it is; a second call for the same bytes returns the first's place."""
-        key = (name, np.dtype(dtype).name)
+    def shape(self, names: Names) -> tuple[int, ...]:
+        """Of tensors as one, their rows one below the other."""
+        shapes = [self.tensors.shape(name) for name in names]
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+    def floats(self, names: Names, dtype: type[np.floating]) -> _Written:
+        """Write tensors as they are; a second call for the same bytes returns the first's place."""
+        key = (names, np.dtype(dtype).name)
         if key not in self._written:
-            shape = self.tensors.shape(name)
-            nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            nbytes = int(np.prod(self.shape(names))) * np.dtype(dtype).itemsize
             offset = self.data.begin(nbytes)
-            for tile in self._tiles(name):
-                self._check_range(name, tile, dtype)
-                self.data.write(tile.astype(dtype))
-                self.progress(tile.size)
+            for name in names:
+                for tile in self._tiles(name):
+                    self._check_range(name, tile, dtype)
+                    self.data.write(tile.astype(dtype))
+                    self.progress(tile.size)
             self._written[key] = _Written(offset, nbytes, 0, 0)
         return self._written[key]
 
-    def blocks(self, name: str, bits: int, block_size: int) -> _Written:
-        """Quantize a [N, K] matrix: packed bytes first, then its scales in half precision."""
-        key = (name, f"int{bits}/{block_size}")
+    def blocks(self, names: Names, bits: int, block_size: int) -> _Written:
+        """Quantize [N, K] matrices: packed bytes first, then their scales in half precision."""
+        key = (names, f"int{bits}/{block_size}")
         if key not in self._written:
-            rows, width = self.tensors.shape(name)
+            rows, width = self.shape(names)
             blocks = -(-width // block_size)
             nbytes = rows * blocks * block_size * bits // 8
             offset = self.data.begin(nbytes)
-            scales, error, norm, faint = [], 0.0, 0.0, 0.0
-            for part in self._quantized(name, bits, block_size):
-                self.data.write(part.packed)
-                self.progress(len(part.packed) * width)
-                scales.append(part.scales)
-                error += part.squared_error
-                norm += part.squared_norm
-                faint += part.faint_norm
-            if faint > _FAINT_SHARE * norm:
-                raise ExportError(
-                    f"{self.tensors.folder}: {name} holds weights of about "
-                    f"{np.sqrt(norm / (rows * width)):.2g}, too small for scales in half "
-                    f"precision: export at fp32"
-                )
-            self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
+            scales = [part for name in names for part in self._packed(name, bits, block_size)]
             scale_offset = self.data.begin(rows * blocks * _SCALE_BYTES)
             self.data.write(np.concatenate(scales))
             self._written[key] = _Written(
                 offset, nbytes, scale_offset, rows * blocks * _SCALE_BYTES
             )
         return self._written[key]
+
+    def _packed(self, name: str, bits: int, block_size: int) -> Iterator[npt.NDArray[np.float16]]:
+        """Write a matrix's packed bytes, and yield its scales; its error is then known."""
+        rows, width = self.tensors.shape(name)
+        error = norm = faint = 0.0
+        for part in self._quantized(name, bits, block_size):
+            self.data.write(part.packed)
+            self.progress(len(part.packed) * width)
+            error += part.squared_error
+            norm += part.squared_norm
+            faint += part.faint_norm
+            yield part.scales
+        if faint > _FAINT_SHARE * norm:
+            raise ExportError(
+                f"{self.tensors.folder}: {name} holds weights of about "
+                f"{np.sqrt(norm / (rows * width)):.2g}, too small for scales in half "
+                f"precision: export at fp32"
+            )
+        self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
 
     def _tiles(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
         for start, stop in self._tile_bounds(name):
@@ -150,8 +163,12 @@ class _Written:
 class WeightFormat(Protocol):
     """A precision: how a matrix is stored, multiplied with and looked up in."""
 
-    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, layer: Linear) -> str:
-        """[S, K] float32 times the layer's [N, K] weight, transposed: [S, N] float32."""
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
+        """[S, K] float32 times the layer's [N, K] weight, transposed: [S, N] float32.
+
+        Of several layers it is one product with all their rows, the results side by side. Either
+        all of them have a bias or none.
+        """
 
     def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
         """Rows of the [V, D] matrix `name` for [S] int64 ids: [S, D] float32."""
@@ -168,25 +185,25 @@ class BlockFormat:
     bits: int
     block_size: int
 
-    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, layer: Linear) -> str:
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
         """See `WeightFormat`."""
-        blocks = -(-layer.in_features // self.block_size)
-        packed, scales = self._declare(
-            graph, weights, layer.weight, (layer.out_features, blocks, self._blob)
-        )
+        names = tuple(layer.weight for layer in layers)
+        rows, width = weights.shape(names)
+        shape = (rows, -(-width // self.block_size), self._blob)
+        packed, scales = self._declare(graph, weights, names, shape)
         y = graph.op(
             "MatMulNBits",
             x,
             packed,
             graph.op("Cast", scales, to=TensorProto.FLOAT),  # engines do that once, as they load
             domain=CONTRIB,
-            K=layer.in_features,
-            N=layer.out_features,
+            K=width,
+            N=rows,
             bits=self.bits,
             block_size=self.block_size,
             accuracy_level=4,  # int8 activations on CPUs: the integer dot product is the fast one
         )
-        return _add_bias(graph, weights, y, layer)
+        return _add_bias(graph, weights, y, layers)
 
     def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
         """See `WeightFormat`."""
@@ -195,7 +212,7 @@ class BlockFormat:
             # GatherBlockQuantized has no padded blocks; such a small matrix stays half precision.
             return FloatFormat(np.float16).embedding(graph, weights, ids, name)
         shape = (rows, width * self.bits // 8)
-        packed, scales = self._declare(graph, weights, name, shape, suffix="/rows")
+        packed, scales = self._declare(graph, weights, (name,), shape, suffix="/rows")
         found = graph.op(
             "GatherBlockQuantized",
             packed,
@@ -218,11 +235,11 @@ class BlockFormat:
         self,
         graph: GraphBuilder,
         weights: WeightStream,
-        name: str,
+        names: Names,
         shape: tuple[int, ...],
         suffix: str = "",
     ) -> tuple[str, str]:
-        place = weights.blocks(name, self.bits, self.block_size)
+        name, place = _label(names), weights.blocks(names, self.bits, self.block_size)
         packed = graph.external(
             f"{name}.packed{suffix}", TensorProto.UINT8, shape, place.offset, place.nbytes
         )
@@ -242,34 +259,40 @@ class FloatFormat:
 
     dtype: type[np.floating]
 
-    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, layer: Linear) -> str:
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
         """See `WeightFormat`."""
-        weight = self._declare(graph, weights, layer.weight)
-        return _add_bias(graph, weights, graph.op("Gemm", x, weight, transB=1), layer)
+        stored = _stored(graph, weights, tuple(layer.weight for layer in layers), self.dtype)
+        if self.dtype is not np.float32:
+            stored = graph.op("Cast", stored, to=TensorProto.FLOAT)
+        return _add_bias(graph, weights, graph.op("Gemm", x, stored, transB=1), layers)
 
     def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
         """See `WeightFormat`."""
-        stored = _stored(graph, weights, name, self.dtype)
+        stored = _stored(graph, weights, (name,), self.dtype)
         rows = graph.op("Gather", stored, ids, axis=0)
         return rows if self.dtype is np.float32 else graph.op("Cast", rows, to=TensorProto.FLOAT)
 
-    def _declare(self, graph: GraphBuilder, weights: WeightStream, name: str) -> str:
-        stored = _stored(graph, weights, name, self.dtype)
-        if self.dtype is np.float32:
-            return stored
-        return graph.op("Cast", stored, to=TensorProto.FLOAT)
+
+def vector(graph: GraphBuilder, weights: WeightStream, *names: str) -> str:
+    """A norm's weight, or biases side by side: always float32."""
+    return _stored(graph, weights, names, np.float32)
 
 
-def vector(graph: GraphBuilder, weights: WeightStream, name: str) -> str:
-    """A norm's weight or a bias: always float32."""
-    return _stored(graph, weights, name, np.float32)
-
-
-def _stored(graph: GraphBuilder, weights: WeightStream, name: str, dtype: type[np.floating]) -> str:
-    place = weights.floats(name, dtype)
+def _stored(
+    graph: GraphBuilder, weights: WeightStream, names: Names, dtype: type[np.floating]
+) -> str:
+    place = weights.floats(names, dtype)
     kind = TensorProto.FLOAT if dtype is np.float32 else TensorProto.FLOAT16
-    return graph.external(name, kind, weights.tensors.shape(name), place.offset, place.nbytes)
+    return graph.external(_label(names), kind, weights.shape(names), place.offset, place.nbytes)
 
 
-def _add_bias(graph: GraphBuilder, weights: WeightStream, y: str, layer: Linear) -> str:
-    return graph.op("Add", y, vector(graph, weights, layer.bias)) if layer.bias else y
+def _add_bias(graph: GraphBuilder, weights: WeightStream, y: str, layers: Sequence[Linear]) -> str:
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    if not biases:
+        return y
+    assert len(biases) == len(layers)
+    return graph.op("Add", y, vector(graph, weights, *biases))
+
+
+def _label(names: Names) -> str:
+    return "+".join(names)

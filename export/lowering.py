@@ -51,7 +51,7 @@ class Span:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What every attention needs: rotations [S, 1, hd], bias [G * S, C + S], lengths (C, S)."""
+    """What every attention needs: rotations [1, S, hd], bias [G * S, C + S], lengths (C, S)."""
 
     cos: str
     sin: str
@@ -146,8 +146,8 @@ class StageLowering:
         if group > 1:
             bias = g.op("Concat", *[bias] * group, axis=0)
         return _Rows(
-            g.op("Unsqueeze", cos, g.ints(1)),
-            g.op("Unsqueeze", sin, g.ints(1)),
+            g.op("Unsqueeze", cos, g.ints(0)),
+            g.op("Unsqueeze", sin, g.ints(0)),
             bias,
             lengths,
         )
@@ -171,10 +171,7 @@ class StageLowering:
     ) -> str:
         """Split attention: past and new rows meet only in the scores, so nothing copies K or V."""
         g, kv, hd = self._graph, layer.kv_heads, layer.head_dim
-        x = self._norm(hidden, layer.norm)
-        q = self._rotated_heads(x, layer.q, layer.heads, layer.q_norm, rows)
-        k = self._rotated_heads(x, layer.k, kv, layer.k_norm, rows)
-        v = g.op("Transpose", self._heads(x, layer.v, kv), perm=[1, 0, 2])
+        q, k, v = self._heads(self._norm(hidden, layer.norm), layer, rows)
         k_stored, v_stored = self._store(k, new_kv), self._store(v, new_kv)
         past_k = self._past(index, "key", layer)
         past_v = self._past(index, "value", layer)
@@ -197,27 +194,29 @@ class StageLowering:
         gate = g.op("Mul", gate, g.op("Sigmoid", gate))
         return self._linear(g.op("Mul", gate, self._linear(x, layer.up)), layer.down)
 
-    def _heads(self, x: str, layer: Linear, heads: int) -> str:
-        """[S, heads, hd]."""
-        shape = self._graph.ints(-1, heads, layer.out_features // heads)
-        return self._graph.op("Reshape", self._linear(x, layer), shape)
+    def _heads(self, x: str, layer: Attention, rows: _Rows) -> tuple[str, str, str]:
+        """Queries [H, S, hd], keys and values [KV, S, hd], the first two after RoPE.
 
-    def _rotated_heads(
-        self, x: str, layer: Linear, heads: int, norm: Norm | None, rows: _Rows
-    ) -> str:
-        """[heads, S, hd] after the optional norm and RoPE.
-
-        The host gives sin with its first half negated, so that a rotation is x * cos + swap(x) *
-        sin, where swap exchanges the halves.
+        One product makes them all, and one rotation turns queries and keys: every operator has a
+        price beside its work. The host gives sin with its first half negated, so that a rotation
+        is x * cos + swap(x) * sin, where swap exchanges the halves.
         """
-        g = self._graph
-        x = self._heads(x, layer, heads)
-        if norm is not None:
-            x = self._norm(x, norm)
+        g, heads, kv, hd = self._graph, layer.heads, layer.kv_heads, layer.head_dim
+        x = self._linear(x, layer.q, layer.k, layer.v)
+        x = g.op("Reshape", x, g.ints(-1, heads + 2 * kv, hd))
+        x = g.op("Transpose", x, perm=[1, 0, 2])
+        norms = (layer.q_norm, layer.k_norm)
+        if any(norms):
+            *turned, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=0)
+            pairs = zip(turned, norms, strict=True)
+            x = g.op("Concat", *(self._norm(y, norm) if norm else y for y, norm in pairs), axis=0)
+        else:
+            x, v = g.multi_op("Split", x, g.ints(heads + kv, kv), outputs=2, axis=0)
         first, second = g.multi_op("Split", x, outputs=2, axis=-1, num_outputs=2)
         swapped = g.op("Concat", second, first, axis=-1)
         x = g.op("Add", g.op("Mul", x, rows.cos), g.op("Mul", swapped, rows.sin))
-        return g.op("Transpose", x, perm=[1, 0, 2])
+        q, k = g.multi_op("Split", x, g.ints(heads, kv), outputs=2, axis=0)
+        return q, k, v
 
     def _scores(self, q: str, keys: str) -> str:
         """[KV, G * S, rows of keys]."""
@@ -244,8 +243,8 @@ class StageLowering:
         weight = vector(self._graph, self._weights, norm.weight)
         return self._graph.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
 
-    def _linear(self, x: str, layer: Linear) -> str:
-        return self._formats.layers.linear(self._graph, self._weights, x, layer)
+    def _linear(self, x: str, *layers: Linear) -> str:
+        return self._formats.layers.linear(self._graph, self._weights, x, *layers)
 
     def _input(self, name: str, dtype: int, *shape: int | str) -> str:
         self.inputs.append(Tensor(name, _DTYPES[dtype], tuple(map(str, shape))))
