@@ -105,7 +105,8 @@ def case(request, tmp_path_factory):
         lambda: export_bundle(folder / "checkpoint", folder / "bundle", options=stored.options)
     )
     bundle = bundles.load(folder / "bundle")
-    matrices = read_back(bundle)
+    sizes = {name: len(tensor) for name, tensor in original.state_dict().items()}
+    matrices = read_back(bundle, sizes)
     rounded = type(original).from_pretrained(folder / "checkpoint", dtype=torch.float32).eval()
     if stored.shapes.get("tie_word_embeddings"):
         # One tensor may be stored in two precisions.
@@ -129,8 +130,11 @@ def warnings_of(call):
     return messages
 
 
-def read_back(bundle):
-    """What the graph's nodes read: float32 values and stored bits, by the model's own names."""
+def read_back(bundle, sizes):
+    """What the graph's nodes read: float32 values and stored bits, by the model's own names.
+
+    Those that one product multiplies with lie one below the other; `sizes` are each one's rows.
+    """
     graph = onnx.load(str(bundle.path / bundle.target.stages[0].graph)).graph
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     # Scales are widened before they are multiplied with.
@@ -152,7 +156,14 @@ def read_back(bundle):
             values, bits = array.astype(np.float32), array.itemsize * 8
             stored[name] = (values, bits)
     stored.setdefault(HEAD, stored[EMBEDDING])
-    return stored
+    apart = {}
+    for label, (values, bits) in stored.items():
+        names = label.split("+")
+        ends = np.cumsum([sizes[name] for name in names])
+        assert ends[-1] == len(values)
+        for name, part in zip(names, np.split(values, ends[:-1]), strict=True):
+            apart[name] = (part, bits)
+    return apart
 
 
 def blocks(packed, scales, bits):
