@@ -230,9 +230,10 @@ def test_memory_of_a_gpu_as_far_as_the_system_tells(tmp_path, kind, vendor, meta
 
 
 @pytest.mark.parametrize(
-    ("module", "kind"), [("onnxruntime_gpu", "OnnxRuntimeGpu"), ("openvino_gpu", "OpenVinoGpu")]
+    ("module", "kind", "widens"),
+    [("onnxruntime_gpu", "OnnxRuntimeGpu", True), ("openvino_gpu", "OpenVinoGpu", False)],
 )
-def test_a_gpu_takes_the_weights_and_more_for_larger_calls(module, kind):
+def test_a_gpu_takes_the_weights_and_more_for_larger_calls(module, kind, widens):
     """Arithmetic that needs no device."""
     footprint = getattr(import_module(f"edgespec.runtime.engines.{module}"), kind).footprint
     [stage] = stage_sizes(EMBEDDED, TARGET)
@@ -240,7 +241,9 @@ def test_a_gpu_takes_the_weights_and_more_for_larger_calls(module, kind):
         footprint(None, stage, CallSizes(rows, capacity, rows))
         for rows, capacity in ((1, 256), (8, 256), (8, 2048), (128, 2048))
     ]
-    assert {each.weights for each in taken} == {stage.matmul_bytes + stage.embedding_bytes}
+    stored = stage.matmul_bytes + stage.embedding_bytes
+    assert stage.widening_bytes(stored) > 0
+    assert {each.weights for each in taken} == {stored + widens * stage.widening_bytes(stored)}
     sizes = [each.logits + each.workspace + each.shared for each in taken]
     assert sizes == sorted(set(sizes))
     scores = 4 * stage.heads * 128 * (2048 + 128)
