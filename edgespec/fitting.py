@@ -275,7 +275,9 @@ def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
         free |= {} if gpu is None else {gpu.memory: gpu.available_bytes()}
     for device in options.limits:
         if device not in free:
-            raise InputError(f"memory of {device!r} is limited: there is only {', '.join(free)}")
+            raise InputError(
+                f"memory of {device!r} is limited: there is only {', '.join(free)}: leave it out"
+            )
     return free | options.limits
 
 

@@ -56,7 +56,8 @@ class LLM:
 
     Args:
         bundle: a bundle's folder; None: the embedded pair, a small model of Python code.
-        options: fields of `LoadOptions`.
+        options: fields of `edgespec.options.LoadOptions`, by their names: `device`, `draft`,
+            `draft_device`, `context`, `memory`, `threads` and more.
 
     Attributes:
         bundle: what was loaded.
@@ -159,7 +160,7 @@ class LLM:
 
         Args:
             messages: dicts with `role` and `content`, as the model's chat template expects them.
-            options: fields of `GenerationOptions`.
+            options: see `generate`.
 
         Raises:
             InputError: if the model has no chat template, or it refuses the messages; else as
@@ -180,7 +181,8 @@ class LLM:
 
         Args:
             prompt: text, or token ids that are taken as they are.
-            options: fields of `GenerationOptions`.
+            options: fields of `edgespec.options.GenerationOptions`, by their names:
+                `max_new_tokens`, `temperature`, `seed`, `stop`, `json_schema` and more.
 
         Raises:
             InputError: if the prompt is empty or an option out of range.

@@ -23,10 +23,15 @@ def resolve_checkpoint(source: str) -> Path:
     if not _HUB_ID.fullmatch(source):
         raise ExportError(f"{source}: no such folder, and not a Hub id (owner/name)")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
     try:
         return Path(snapshot_download(source, allow_patterns=_WANTED))
+    except GatedRepoError as error:
+        raise ExportError(
+            f"{source}: the Hub gives it only to those who accepted its licence: accept it on the "
+            "model's page, log in with `hf auth login`, and try again"
+        ) from error
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(

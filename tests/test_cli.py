@@ -30,6 +30,12 @@ def test_commands_that_are_refused(cli, words):
     fails(cli(*words), "--help")
 
 
+def test_help_says_what_a_command_is_for(cli, capsys):
+    with pytest.raises(SystemExit):
+        cli("serve", "--help")
+    assert "\nAnswer programs that speak OpenAI's API" in capsys.readouterr().out
+
+
 def test_inspect_shows_every_role_and_file(cli):
     result = cli("inspect", "--verify")
     facts = json.loads(cli("inspect", BUNDLE, "--verify", "--json").out)

@@ -1,9 +1,10 @@
-"""The programs in the documents, run as they stand there."""
+"""The documents: their programs run as they stand, their commands and links are good."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from itertools import pairwise
@@ -13,12 +14,35 @@ import pytest
 
 import edgespec
 from edgespec import LLM
+from edgespec.cli import COMMANDS
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 SOURCE = Path(edgespec.__file__).parents[1]
-PROGRAMS = re.findall(
-    r"^```python\n(.*?)^```", (DOCS / "embedding.md").read_text("utf-8"), re.M | re.S
-)
+PAGES = {
+    page.relative_to(ROOT).as_posix(): page.read_text("utf-8")
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("models/*/*.md"))
+}
+
+
+def programs(page):
+    return re.findall(r"^```python\n(.*?)^```", PAGES[page], re.M | re.S)
+
+
+PROGRAMS = programs("docs/embedding.md")
+# A form of a command with its parts in brackets is no command.
+LINES = [
+    line.strip()
+    for page in PAGES.values()
+    for block in re.findall(r"(?:^    .*\n)+", page, re.M)
+    for part in block.splitlines()
+    for line in part.split(" && ")
+    if line.strip().startswith("edgespec ") and " [" not in line
+]
+
+
+def anchors(page):
+    titles = re.findall(r"^#+ (.*)$", PAGES[page], re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.fixture
@@ -67,3 +91,31 @@ def test_a_client_of_openais(run, start):
         "class Stack:\n", max_new_tokens=40
     )
     assert text == expected.text
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/simulator.md"])
+def test_a_program_of_a_few_lines(run, page):
+    [program] = programs(page)
+    run(program)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_commands_are_understood(line, cli, monkeypatch):
+    for command in COMMANDS:
+        monkeypatch.setattr(f"edgespec.cli.{command}.execute", lambda arguments: 0)
+    result = cli(*shlex.split(line, comments=True)[1:])
+    assert result.code == 0, result.err
+
+
+def test_every_command_is_shown_by_the_readme():
+    assert COMMANDS.keys() <= set(re.findall(r"edgespec (\w+)", PAGES["README.md"]))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", PAGES[page]):
+        name, _, anchor = link.partition("#")
+        file = (ROOT / page).parent / name if name else ROOT / page
+        assert file.exists(), link
+        if anchor:
+            assert anchor in anchors(file.resolve().relative_to(ROOT).as_posix()), link

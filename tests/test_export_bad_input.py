@@ -10,8 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from huggingface_hub.errors import GatedRepoError
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
@@ -154,6 +156,15 @@ def test_what_is_neither_a_folder_nor_a_name_on_the_hub(tmp_path):
         with pytest.raises(ExportError, match="no such folder, and not a Hub id"):
             resolve_checkpoint(name)
     assert resolve_checkpoint(str(tmp_path)) == tmp_path
+
+
+def test_a_model_on_the_hub_whose_licence_was_not_accepted(monkeypatch):
+    def refuse(source, **_):
+        raise GatedRepoError.__new__(GatedRepoError)  # its arguments differ between versions
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(ExportError, match=r"one/two: .* its licence: .* `hf auth login`"):
+        resolve_checkpoint("one/two")
 
 
 # Vocabularies

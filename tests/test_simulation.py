@@ -156,8 +156,10 @@ def test_the_example_of_the_documentation_is_a_machine(tmp_path):
     text = (Path(__file__).parents[1] / "docs" / "simulator.md").read_text(encoding="utf-8")
     (tmp_path / "example.json").write_text(text.split("```json")[1].split("```")[0])
     stated = load(str(tmp_path / "example.json"))
-    assert stated.seconds("cpu", "target", range(33), 8) == pytest.approx(47.21e-3)
+    assert stated.seconds("cpu", "target", range(17), 8) == pytest.approx(53.68e-3)
     assert stated.transfer_seconds("gpu", 6500) == pytest.approx(21e-6)
+    simulated = LoadOptions(simulate=str(tmp_path / "example.json"), draft_device="gpu")
+    assert fit(EMBEDDED, simulated).fits  # it states a model for each of the default bundle's
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, summary in COMMANDS.items():
         commands.add_parser(
-            name, command=name, help=summary, description=f"{summary.capitalize()}."
+            # Not capitalize(), which would make OpenAI and API lower case.
+            name,
+            command=name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
         )
     return parser
 

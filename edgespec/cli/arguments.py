@@ -67,26 +67,26 @@ def add_text_options(group: argparse._ArgumentGroup) -> None:
     """Declare how tokens are chosen, and how many."""
     add_option(group, "max_new_tokens", "tokens to make at most", "-n")
     add_option(group, "temperature", "0 is greedy", kind=float)
-    add_option(group, "top_k", "keep the K likeliest tokens; 0 is off")
+    add_option(group, "top_k", "keep the N likeliest tokens; 0 is off")
     add_option(
-        group, "top_p", "keep the likeliest tokens of joint probability P; 1 is off", kind=float
+        group, "top_p", "keep the likeliest tokens of joint probability X; 1 is off", kind=float
     )
     add_option(
-        group, "min_p", "keep tokens of P times the best one's probability; 0 is off", kind=float
+        group, "min_p", "keep tokens of X times the best one's probability; 0 is off", kind=float
     )
     add_option(group, "repetition_penalty", "above 1: avoid tokens seen before", kind=float)
-    add_option(group, "seed", "of the sampling (default: drawn and reported)")
+    add_option(group, "seed", "the same one gives the same text (default: drawn and reported)")
     group.add_argument(
         "--stop", action="append", type=_unescape, default=[], metavar="TEXT",
         help=r"end before this text, which may hold \n, \t and \\; may be repeated",
     )  # fmt: skip
     form = group.add_mutually_exclusive_group()
     form.add_argument(
-        "--json-schema", type=_content, metavar="FILE", help="write JSON that is valid by it"
+        "--json-schema", type=_content, metavar="FILE", help="write JSON valid by this schema"
     )
-    form.add_argument("--regex", metavar="REGEX", help="write what it matches")
+    form.add_argument("--regex", metavar="REGEX", help="write text that this matches")
     form.add_argument(
-        "--grammar", type=_content, metavar="FILE", help="write what this grammar of Lark generates"
+        "--grammar", type=_content, metavar="FILE", help="write text by this Lark grammar"
     )
 
 
