@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 
@@ -42,6 +43,14 @@ def test_inspect_shows_every_role_and_file(cli):
         worst = max(role["quantization_error"].values())
         assert f"{worst:.2%} worst" in result.out
     assert f"all {len(facts['files'])} files match" in result.out
+
+
+@pytest.mark.parametrize("name", ["qwen[int4]", "a[/b]"])
+def test_inspect_shows_brackets_as_they_are(cli, tmp_path, name):
+    shutil.copytree(BUNDLE, tmp_path / name)
+    found = cli("inspect", tmp_path / name)
+    assert found.code == 0
+    assert name in "".join(found.out.split())
 
 
 @pytest.mark.parametrize(
