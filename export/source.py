@@ -8,7 +8,9 @@ from pathlib import Path
 from edgespec.errors import ExportError
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_WANTED = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja"]
+_WANTED = ["*.safetensors", "*.json", "*.jinja"]
+# Mistral's repositories hold all weights a second time, others their training's or other formats.
+_UNWANTED = ["consolidated*", "*/*"]
 
 
 def resolve_checkpoint(source: str) -> Path:
@@ -26,7 +28,7 @@ def resolve_checkpoint(source: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(snapshot_download(source, allow_patterns=_WANTED))
+        return Path(snapshot_download(source, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(
