@@ -11,6 +11,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED = ["*.safetensors", "*.json", "*.jinja"]
 # Mistral's repositories hold all weights a second time, others their training's or other formats.
 _UNWANTED = ["consolidated*", "*/*"]
+_CACHED = re.compile(r"models--(.+?)--(.+)")
 
 
 def resolve_checkpoint(source: str) -> Path:
@@ -35,3 +36,15 @@ def resolve_checkpoint(source: str) -> Path:
             f"{source}: not a folder here, and the Hub did not give it ({reason}): "
             "check the name and the connection, or download it and give its folder"
         ) from error
+
+
+def source_name(path: Path) -> str:
+    """What a checkpoint is called: its folder's name, or the Hub id with the revision, if cached.
+
+    The Hub's cache keeps `owner/name` in `models--owner--name/snapshots/<revision>`.
+    """
+    path = path.resolve()
+    cached = _CACHED.fullmatch(path.parent.parent.name)
+    if path.parent.name != "snapshots" or cached is None:
+        return path.name
+    return f"{cached[1]}/{cached[2]}@{path.name}"

@@ -1,13 +1,16 @@
-"""Checkpoints from the Hub: what is downloaded of a repository."""
+"""Checkpoints from the Hub: what is downloaded of a repository, and what a bundle calls it."""
 
 from __future__ import annotations
+
+import shutil
 
 import huggingface_hub
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from huggingface_hub.utils import filter_repo_objects
 
-from edgespec.export import resolve_checkpoint
+from edgespec import bundle as bundles
+from edgespec.export import export_bundle, resolve_checkpoint
 
 NAME, REVISION = "mistralai/Mistral-7B-v0.3", "d8cadc02ac76bd617a919d50b092e59d2d110aff"
 # As Mistral, Meta and others lay out repositories.
@@ -43,3 +46,12 @@ def downloads(tmp_path, monkeypatch):
 def test_weights_are_downloaded_once_and_nothing_in_vain(downloads):
     resolve_checkpoint(NAME)
     assert set(downloads) == USED
+
+
+@pytest.mark.usefixtures("downloads")
+def test_a_bundle_names_the_repository_and_its_revision(tmp_path):
+    source = resolve_checkpoint(NAME)
+    copied = shutil.copytree(source, tmp_path / "copied")
+    export_bundle(source, tmp_path / "bundle", copied)
+    made = bundles.load(tmp_path / "bundle").manifest.provenance
+    assert (made["target"], made["draft"]) == (f"{NAME}@{REVISION}", "copied")
