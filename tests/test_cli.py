@@ -95,6 +95,15 @@ def test_export_cut_at_what_is_no_number(cli, tmp_path, layers):
     fails(result, f"{layers!r} is no list of layers", "as in 4 or 4,8")
 
 
+@pytest.mark.parametrize(
+    ("alone", "needed"),
+    [("--draft-precision=int8", "--draft"), ("--compile-shapes=8x128", "--compile-for")],
+)
+def test_export_options_that_would_do_nothing(cli, tmp_path, alone, needed):
+    result = cli("export", tmp_path, "-o", tmp_path / "out", alone)
+    fails(result, f"{alone.split('=')[0]} does nothing without {needed}: add that")
+
+
 def test_export_of_what_is_not_there(cli, tmp_path):
     fails(cli("export", tmp_path / "a" / "b" / "c", "-o", tmp_path / "out"), "no such folder")
 

@@ -98,6 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Export, and print sizes before and after and what a search has found."""
+    _refuse_alone(arguments)
     skips = _skip_sets(arguments)
     given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
     size = arguments.block_size
@@ -134,6 +135,14 @@ def execute(arguments: argparse.Namespace) -> int:
     if search is not None and search.summary:
         print(search.summary)
     return 0
+
+
+def _refuse_alone(arguments: argparse.Namespace) -> None:
+    """Options that would do nothing: another one was forgotten."""
+    for name, needed in (("draft_precision", "draft"), ("compile_shapes", "compile_for")):
+        if getattr(arguments, name) is not None and not getattr(arguments, needed):
+            alone, other = (f"--{each.replace('_', '-')}" for each in (name, needed))
+            raise InputError(f"{alone} does nothing without {other}: add that, or leave this out")
 
 
 def _skip_sets(arguments: argparse.Namespace) -> tuple[tuple[int, ...], ...] | None:
