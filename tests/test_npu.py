@@ -277,6 +277,8 @@ def test_it_computes_nearly_the_same_and_hides_what_is_hidden(checkpoint, quanti
 def test_the_calibration_text_is_the_users(cli, checkpoint, tmp_path):
     text, output = tmp_path / "text.txt", tmp_path / "bundle"
     words = ["export", checkpoint, "-o", output, "--calibration", text]
+    fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: No such file")
+    assert not output.exists()
     text.write_text("too short")
     fails(cli(*words), "--calibration is for layer-skip drafts")
     fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: ", "tokens: 64 are needed")

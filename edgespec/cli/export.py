@@ -31,6 +31,7 @@ from edgespec.runtime.engines import compiler
 from edgespec.runtime.fixing import LONGEST_UNASKED
 from edgespec.runtime.socs import SOCS
 from edgespec.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOptions
+from edgespec.trial_text import read_text
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 _AUTO, _NONE = "auto", "none"
@@ -110,8 +111,11 @@ def execute(arguments: argparse.Namespace) -> int:
     options = ExportOptions(
         **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
     )
+    # Before anything is exported in vain.
     for device in arguments.compile_for:
-        compiler(device)  # before anything is exported in vain
+        compiler(device)
+    if quantized and arguments.calibration is not None:
+        read_text(arguments.calibration)
     target = resolve_checkpoint(arguments.checkpoint)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
     requantized = compiled = 0
