@@ -178,8 +178,9 @@ def test_tokenizers_of_one_size_that_disagree(saved, source, output):
 def test_a_tokenizer_of_another_model(source, output):
     write_tokenizer(source, 400)
     refused(CheckpointError, "token id 399 is beyond vocab_size 331", output, source)
-    (source / "tokenizer.json").write_text("{}")
-    refused(CheckpointError, "not a tokenizer", output, source)
+    for damaged in ("{}", '{"model": {"vocab": {"a": "0"}}}', "[" * 100_000):
+        (source / "tokenizer.json").write_text(damaged)
+        refused(CheckpointError, "not a tokenizer", output, source)
     (source / "tokenizer.json").unlink()
     refused(CheckpointError, r"no tokenizer\.json", output, source)
 
