@@ -245,6 +245,12 @@ def test_it_is_calibrated_on_the_text_without_a_gap(checkpoint, tmp_path, monkey
     assert [runner.tokens for runner in read] == [list(piece.tokens) for piece in pieces]
 
 
+def test_what_quantizes_has_nothing_to_say(checkpoint, tmp_path, capfd):
+    export_bundle(checkpoint, tmp_path / "fp32", options=ExportOptions(npu_precision="fp32"))
+    quantize_variant(tmp_path / "fp32", "w8a16")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_what_has_no_plain_weights_is_not_quantized(with_variant, without):
     for opened in (with_variant, without):
         with pytest.raises(InputError, match=r"no plain weights for NPUs: export it with --npu"):
