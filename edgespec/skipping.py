@@ -70,7 +70,7 @@ class SearchOptions:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.budget > 0:
+        if not 0 < self.budget < math.inf:
             raise InputError(f"the layer-skip budget is {self.budget}: give seconds above 0")
         if self.pieces is not None and self.pieces < _FEWEST_PIECES:
             raise InputError(

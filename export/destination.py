@@ -32,12 +32,12 @@ def replacing(output: Path, overwrite: bool) -> Iterator[Path]:
     output = output.resolve()
     folder = _sibling(output, _PARTIAL)
     try:
-        _check_place(output)
+        _check_parent(output)
         _clean_up_after_killed(output)
-        if output.exists() and not overwrite:
-            raise ExportError(f"{output} exists: choose another name, or pass --overwrite")
+        _check_place(output, overwrite)
         folder.mkdir()
         yield folder
+        _check_place(output, overwrite)  # again: much can appear there during an export
         _swap(folder, output)
     except OSError as error:
         remedy = "free some space" if error.errno == errno.ENOSPC else "check the path"
@@ -48,13 +48,18 @@ def replacing(output: Path, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_place(output: Path) -> None:
-    """Nothing but a bundle or an empty folder is ever replaced."""
+def _check_parent(output: Path) -> None:
     if not output.parent.is_dir():
         state = "is not a folder" if output.parent.exists() else "does not exist"
         raise ExportError(f"{output} cannot be made: {output.parent} {state}: make that folder")
+
+
+def _check_place(output: Path, overwrite: bool) -> None:
+    """Nothing but a bundle or an empty folder is ever replaced, and these only if asked for."""
     if output.exists() and not _replaceable(output):
         raise ExportError(f"{output} exists and is not a bundle: choose another name")
+    if output.exists() and not overwrite:
+        raise ExportError(f"{output} exists: choose another name, or pass --overwrite")
 
 
 def _replaceable(output: Path) -> bool:

@@ -14,6 +14,7 @@ from edgespec.errors import InputError
 from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.skips import SkipSearch, Trial, check_skip_sets, skip_cuts
+from edgespec.export.source import source_name
 from edgespec.export.vocabulary import check_vocabularies, token_ids
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
 
@@ -139,7 +140,7 @@ def export_bundle(
         files = bundle.describe_files(folder)
         provenance = {
             "edgespec": edgespec.__version__,
-            **{name: checkpoint.path.resolve().name for name, checkpoint in checkpoints.items()},
+            **{name: source_name(checkpoint.path) for name, checkpoint in checkpoints.items()},
         }
         bundle.save_manifest(
             folder,

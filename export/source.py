@@ -8,7 +8,10 @@ from pathlib import Path
 from edgespec.errors import ExportError
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_WANTED = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja"]
+_WANTED = ["*.safetensors", "*.json", "*.jinja"]
+# Mistral's repositories hold all weights a second time, others their training's or other formats.
+_UNWANTED = ["consolidated*", "*/*"]
+_CACHED = re.compile(r"models--(.+?)--(.+)")
 
 
 def resolve_checkpoint(source: str) -> Path:
@@ -26,7 +29,7 @@ def resolve_checkpoint(source: str) -> Path:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
     try:
-        return Path(snapshot_download(source, allow_patterns=_WANTED))
+        return Path(snapshot_download(source, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except GatedRepoError as error:
         raise ExportError(
             f"{source}: the Hub gives it only to those who accepted its licence: accept it on the "
@@ -38,3 +41,15 @@ def resolve_checkpoint(source: str) -> Path:
             f"{source}: not a folder here, and the Hub did not give it ({reason}): "
             "check the name and the connection, or download it and give its folder"
         ) from error
+
+
+def source_name(path: Path) -> str:
+    """What a checkpoint is called: its folder's name, or the Hub id with the revision, if cached.
+
+    The Hub's cache keeps `owner/name` in `models--owner--name/snapshots/<revision>`.
+    """
+    path = path.resolve()
+    cached = _CACHED.fullmatch(path.parent.parent.name)
+    if path.parent.name != "snapshots" or cached is None:
+        return path.name
+    return f"{cached[1]}/{cached[2]}@{path.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,6 @@ def _read_tokens(path: Path) -> dict[str, int]:
         if isinstance(vocabulary, list):  # Unigram: pairs of token and score, ids by order
             vocabulary = {token: index for index, (token, _) in enumerate(vocabulary)}
         added = {entry["content"]: entry["id"] for entry in data.get("added_tokens", [])}
-        return {**vocabulary, **added}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {token: operator.index(id_) for token, id_ in {**vocabulary, **added}.items()}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a tokenizer ({error}): download it again") from error

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import reprlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -96,7 +96,7 @@ class Fields:
         if (
             not isinstance(value, int | float)
             or isinstance(value, bool)
-            or not 0 < value < math.inf
+            or not 0 < value <= sys.float_info.max
         ):
             raise self.invalid(name, "must be a positive number")
         return float(value)

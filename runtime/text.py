@@ -250,5 +250,6 @@ def _chat_template(config: Mapping[str, Any]) -> str | None:
     """The template of `tokenizer_config.json`: one, or the one named default of several."""
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        named = [entry for entry in template if isinstance(entry, dict)]
+        template = next((e.get("template") for e in named if e.get("name") == "default"), None)
     return template if isinstance(template, str) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 
@@ -50,6 +51,14 @@ def test_inspect_shows_every_role_and_file(cli):
     assert f"all {len(facts['files'])} files match" in result.out
 
 
+@pytest.mark.parametrize("name", ["qwen[int4]", "a[/b]"])
+def test_inspect_shows_brackets_as_they_are(cli, tmp_path, name):
+    shutil.copytree(BUNDLE, tmp_path / name)
+    found = cli("inspect", tmp_path / name)
+    assert found.code == 0
+    assert name in "".join(found.out.split())
+
+
 @pytest.mark.parametrize(
     ("cuts", "borders", "shown"),
     [
@@ -90,6 +99,15 @@ def test_export_says_sizes_and_warns_in_one_line(cli, checkpoint, tmp_path):
 def test_export_cut_at_what_is_no_number(cli, tmp_path, layers):
     result = cli("export", tmp_path, "-o", tmp_path / "out", f"--cut-layers={layers}")
     fails(result, f"{layers!r} is no list of layers", "as in 4 or 4,8")
+
+
+@pytest.mark.parametrize(
+    ("alone", "needed"),
+    [("--draft-precision=int8", "--draft"), ("--compile-shapes=8x128", "--compile-for")],
+)
+def test_export_options_that_would_do_nothing(cli, tmp_path, alone, needed):
+    result = cli("export", tmp_path, "-o", tmp_path / "out", alone)
+    fails(result, f"{alone.split('=')[0]} does nothing without {needed}: add that")
 
 
 def test_export_of_what_is_not_there(cli, tmp_path):

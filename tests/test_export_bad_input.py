@@ -189,8 +189,9 @@ def test_tokenizers_of_one_size_that_disagree(saved, source, output):
 def test_a_tokenizer_of_another_model(source, output):
     write_tokenizer(source, 400)
     refused(CheckpointError, "token id 399 is beyond vocab_size 331", output, source)
-    (source / "tokenizer.json").write_text("{}")
-    refused(CheckpointError, "not a tokenizer", output, source)
+    for damaged in ("{}", '{"model": {"vocab": {"a": "0"}}}', "[" * 100_000):
+        (source / "tokenizer.json").write_text(damaged)
+        refused(CheckpointError, "not a tokenizer", output, source)
     (source / "tokenizer.json").unlink()
     refused(CheckpointError, r"no tokenizer\.json", output, source)
 
@@ -234,6 +235,33 @@ def test_an_empty_folder_may_be_overwritten(saved, output):
     refused(ExportError, "exists: ", output, saved)
     export_bundle(saved, output, options=REPLACE)
     assert bundles.load(output).path == output
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_appears_during_an_export_stays(saved, output, overwrite):
+    def progress(_role, _done, _total):
+        output.mkdir(exist_ok=True)
+        (output / "thesis.txt").write_text("mine")
+
+    with pytest.raises(ExportError, match="exists and is not a bundle"):
+        export_bundle(saved, output, options=ExportOptions(overwrite=overwrite), progress=progress)
+    assert content(output.parent) == {"bundle": None, "bundle/thesis.txt": b"mine"}
+
+
+def export_elsewhere(source, output):
+    """Export in another process."""
+    run = [sys.executable, "-m", "edgespec", "export", source, "-o", output]
+    subprocess.run(run, cwd=output.parent.parent, check=True)
+
+
+def test_of_two_exports_at_once_the_later_one_replaces_nothing_unasked(saved, output):
+    def progress(_role, _done, _total):
+        if not output.exists():
+            export_elsewhere(saved, output)
+
+    with pytest.raises(ExportError, match="exists: choose another name, or pass --overwrite"):
+        export_bundle(saved, output, options=ExportOptions("int8"), progress=progress)
+    assert bundles.load(output).target.precision.weights == "int4"
 
 
 # Faults on the way

@@ -141,6 +141,7 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
         ({"num_hidden_layers": "2"}, ["num_hidden_layers='2'"]),
         ({"intermediate_size": True}, ["intermediate_size=True"]),
         ({"rms_norm_eps": 0}, ["rms_norm_eps=0"]),
+        ({"rms_norm_eps": 10**400}, ["rms_norm_eps=1000"]),
         ({"num_key_value_heads": 3}, ["num_key_value_heads=3", "num_attention_heads=4"]),
         ({"head_dim": None, "hidden_size": 66}, ["hidden_size=66", "num_attention_heads=4"]),
         ({"head_dim": 25}, ["head_dim=25", "even"]),

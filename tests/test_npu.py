@@ -17,6 +17,7 @@ from onnx import TensorProto
 from parity import distance, load, made, tree_rows
 
 from edgespec import bundle as bundles
+from edgespec import quantizing
 from edgespec.bundle import MANIFEST, NPU, TARGET, Compiled, Precision
 from edgespec.errors import BundleError, DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
@@ -30,6 +31,8 @@ from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.socs import SOCS, soc_of
 from edgespec.runtime.stage_files import stage_file
+from edgespec.runtime.text import Tokenizer
+from edgespec.trial_text import PASSAGES, pieces_of
 
 CPU = "onnxruntime:cpu"
 
@@ -226,6 +229,28 @@ def test_a_quantized_variant_takes_the_place_of_the_one_it_is_made_from(quantize
     quantized.bundle.verify()
 
 
+def test_it_is_calibrated_on_the_text_without_a_gap(checkpoint, tmp_path, monkeypatch):
+    read = []
+
+    class Recorded(Runner):
+        def __init__(self, model):
+            super().__init__(model)
+            read.append(self)
+
+    monkeypatch.setattr(quantizing, "Runner", Recorded)
+    export_bundle(checkpoint, tmp_path / "fp32", options=ExportOptions(npu_precision="fp32"))
+    quantize_variant(tmp_path / "fp32", "w8a16")
+    tokenizer = Tokenizer.from_folder(tmp_path / "fp32")
+    pieces = pieces_of("\n\n".join(PASSAGES), tokenizer, len(read), "our passages")
+    assert [runner.tokens for runner in read] == [list(piece.tokens) for piece in pieces]
+
+
+def test_what_quantizes_has_nothing_to_say(checkpoint, tmp_path, capfd):
+    export_bundle(checkpoint, tmp_path / "fp32", options=ExportOptions(npu_precision="fp32"))
+    quantize_variant(tmp_path / "fp32", "w8a16")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_what_has_no_plain_weights_is_not_quantized(with_variant, without):
     for opened in (with_variant, without):
         with pytest.raises(InputError, match=r"no plain weights for NPUs: export it with --npu"):
@@ -258,6 +283,8 @@ def test_it_computes_nearly_the_same_and_hides_what_is_hidden(checkpoint, quanti
 def test_the_calibration_text_is_the_users(cli, checkpoint, tmp_path):
     text, output = tmp_path / "text.txt", tmp_path / "bundle"
     words = ["export", checkpoint, "-o", output, "--calibration", text]
+    fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: No such file")
+    assert not output.exists()
     text.write_text("too short")
     fails(cli(*words), "--calibration is for layer-skip drafts")
     fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: ", "tokens: 64 are needed")

@@ -393,7 +393,7 @@ def test_a_text_that_the_model_cannot_read_is_warned_of(checkpoint, tmp_path, ca
 
 
 def test_a_budget_that_is_none():
-    for budget in (0.0, -1.0, float("nan")):
+    for budget in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="layer-skip budget"):
             SearchOptions(budget=budget)
 

@@ -315,6 +315,9 @@ def test_chat_templates_render_as_in_transformers(folder):
 def test_a_template_comes_from_its_file_or_from_a_named_list(folder):
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "listed"}]
     assert configure(folder, chat_template=named).chat(MESSAGES) == "listed"
+    odd = [*named, {"template": "nameless"}, "text"]
+    assert configure(folder, chat_template=odd).chat(MESSAGES) == "listed"
+    assert not configure(folder, chat_template=odd[2:]).has_chat_template
     (folder / "chat_template.jinja").write_text("from a file, {{ strftime_now('%Y')|length }}")
     assert Tokenizer.from_folder(folder).chat(MESSAGES) == "from a file, 4"
 

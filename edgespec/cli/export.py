@@ -31,6 +31,7 @@ from edgespec.runtime.engines import compiler
 from edgespec.runtime.fixing import LONGEST_UNASKED
 from edgespec.runtime.socs import SOCS
 from edgespec.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOptions
+from edgespec.trial_text import read_text
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 _AUTO, _NONE = "auto", "none"
@@ -98,6 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Export, and print sizes before and after and what a search has found."""
+    _refuse_alone(arguments)
     skips = _skip_sets(arguments)
     given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
     size = arguments.block_size
@@ -109,8 +111,11 @@ def execute(arguments: argparse.Namespace) -> int:
     options = ExportOptions(
         **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
     )
+    # Before anything is exported in vain.
     for device in arguments.compile_for:
-        compiler(device)  # before anything is exported in vain
+        compiler(device)
+    if quantized and arguments.calibration is not None:
+        read_text(arguments.calibration)
     target = resolve_checkpoint(arguments.checkpoint)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
     requantized = compiled = 0
@@ -134,6 +139,14 @@ def execute(arguments: argparse.Namespace) -> int:
     if search is not None and search.summary:
         print(search.summary)
     return 0
+
+
+def _refuse_alone(arguments: argparse.Namespace) -> None:
+    """Options that would do nothing: another one was forgotten."""
+    for name, needed in (("draft_precision", "draft"), ("compile_shapes", "compile_for")):
+        if getattr(arguments, name) is not None and not getattr(arguments, needed):
+            alone, other = (f"--{each.replace('_', '-')}" for each in (name, needed))
+            raise InputError(f"{alone} does nothing without {other}: add that, or leave this out")
 
 
 def _skip_sets(arguments: argparse.Namespace) -> tuple[tuple[int, ...], ...] | None:

@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(facts | records.encode(bundle.manifest)))
         return DeviceError.exit_code if refused else 0
-    console = Console()
+    console = Console(markup=False)  # paths may have brackets
     console.print(_roles(bundle))
     if bundle.manifest.variants:
         console.print(_variants(bundle.manifest.variants))
@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
         console.print(_skip_sets(bundle))
     console.print(_files(bundle))
     made = ", ".join(f"{key} {value}" for key, value in bundle.manifest.provenance.items())
-    console.print(f"format {bundle.manifest.format}, made from: {made}", markup=False)
+    console.print(f"format {bundle.manifest.format}, made from: {made}")
     if arguments.verify:
         console.print(f"all {len(bundle.manifest.files)} files match their hashes")
     if told:

@@ -130,6 +130,10 @@ def _part_from_head(model: Any) -> list[str]:
         )
         model.graph.node.insert(list(model.graph.node).index(node) + 1, widen)
         nodes += [node.name, widen.name]
+    used = {name for node in model.graph.node for name in node.input}
+    for place in reversed(range(len(model.graph.initializer))):
+        if model.graph.initializer[place].name not in used:  # ONNX Runtime warns of it
+            del model.graph.initializer[place]
     return nodes
 
 

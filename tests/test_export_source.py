@@ -1,0 +1,57 @@
+"""Checkpoints from the Hub: what is downloaded of a repository, and what a bundle calls it."""
+
+from __future__ import annotations
+
+import shutil
+
+import huggingface_hub
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from huggingface_hub.utils import filter_repo_objects
+
+from edgespec import bundle as bundles
+from edgespec.export import export_bundle, resolve_checkpoint
+
+NAME, REVISION = "mistralai/Mistral-7B-v0.3", "d8cadc02ac76bd617a919d50b092e59d2d110aff"
+# As Mistral, Meta and others lay out repositories.
+USED = {
+    "config.json", "generation_config.json", "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+}  # fmt: skip
+UNUSED = {
+    "README.md", "consolidated.safetensors", "consolidated.safetensors.index.json",
+    "checkpoint-500/model.safetensors", "original/consolidated.00.pth", "original/params.json",
+    "onnx/model.onnx", "pytorch_model.bin", "tokenizer.model",
+}  # fmt: skip
+
+
+@pytest.fixture
+def downloads(tmp_path, monkeypatch):
+    """The names of what is downloaded; in its place comes a small checkpoint."""
+    names = []
+    folder = tmp_path / "models--mistralai--Mistral-7B-v0.3" / "snapshots" / REVISION
+    make_checkpoint(folder, "mistral")
+    write_tokenizer(folder, 331)
+
+    def download(repo, **patterns):
+        assert repo == NAME
+        names.extend(filter_repo_objects(sorted(USED | UNUSED), **patterns))
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return names
+
+
+def test_weights_are_downloaded_once_and_nothing_in_vain(downloads):
+    resolve_checkpoint(NAME)
+    assert set(downloads) == USED
+
+
+@pytest.mark.usefixtures("downloads")
+def test_a_bundle_names_the_repository_and_its_revision(tmp_path):
+    source = resolve_checkpoint(NAME)
+    copied = shutil.copytree(source, tmp_path / "copied")
+    export_bundle(source, tmp_path / "bundle", copied)
+    made = bundles.load(tmp_path / "bundle").manifest.provenance
+    assert (made["target"], made["draft"]) == (f"{NAME}@{REVISION}", "copied")
