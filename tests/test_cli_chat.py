@@ -70,6 +70,13 @@ def test_several_lines_are_one_message(cli, bundles, answers):
         assert result.out == expected
 
 
+def test_a_block_is_a_message_whatever_it_begins_with(cli, bundles, answers):
+    lines = said('"""', "/exit is what I would type", '"""', '"""/exit"""', "hello")
+    result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == spoken(answers("/exit is what I would type", "/exit", "hello"))
+
+
 def test_reset_keeps_the_system_message_alone(cli, bundles, answers):
     arguments = ["chat", bundles / "chat", *SHORT, "--system", "be brief"]
     result = cli(*arguments, stdin=said("hello", "/reset", "hello"))

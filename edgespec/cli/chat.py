@@ -92,19 +92,19 @@ class _Conversation:
             with suppress(ImportError):  # line editing, where the system has it
                 import readline  # noqa: F401
             _say("/help tells what can be done here")
-        while (said := self._hear()) is not None and said.strip() != "/exit":
+        while (line := self._line("> ")) is not None and line.strip() != "/exit":
+            said = self._message(line)
             try:
-                if said.startswith("/"):
-                    self._obey(*said.split(maxsplit=1))
+                if line.startswith("/"):
+                    self._obey(*line.split(maxsplit=1))
                 elif said.strip():
                     self._answer(said)
             except EdgespecError as error:  # the conversation goes on
                 _say(str(error))
 
-    def _hear(self) -> str | None:
-        """The next message or command; None at the end of the input."""
-        line = self._line("> ")
-        if line is None or not line.startswith(_BLOCK):
+    def _message(self, line: str) -> str:
+        """What a line says, with those that follow it in a block."""
+        if not line.startswith(_BLOCK):
             return line
         lines = [line.removeprefix(_BLOCK)]
         while not lines[-1].rstrip().endswith(_BLOCK):
