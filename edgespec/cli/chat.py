@@ -60,6 +60,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     options = given(arguments, GENERATION_DEFAULTS)
     checked(GenerationOptions, options)  # before a large model is loaded in vain
+    if sys.stdin is None or sys.stdout is None:
+        raise InputError("there is nobody to talk to: leave stdin and stdout open")
     messages = [] if arguments.history is None else _read(arguments.history)
     if arguments.system is not None:
         messages.insert(0, {"role": "system", "content": arguments.system})
@@ -143,11 +145,10 @@ class _Conversation:
             raise InputError("/save needs a file's name: /save FILE")
         try:
             text = json.dumps(self._messages, ensure_ascii=False, indent=1) + "\n"
-            Path(name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(
-                f"{name} cannot be written ({error.strerror}): name another"
-            ) from error
+            Path(name).write_bytes(text.encode())
+        except (OSError, ValueError) as error:  # a name with a NUL, --system that is not UTF-8
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{name} cannot be written ({reason}): name another") from error
         _say(f"{len(self._messages)} messages are in {name}")
 
     def _answer(self, said: str) -> None:
@@ -180,8 +181,9 @@ def _read(path: Path) -> list[Message]:
         messages = json.loads(path.read_text(encoding="utf-8"))
         texts = [each["role"] + each["content"] for each in messages]
         if isinstance(messages, list) and all(isinstance(text, str) for text in texts):
+            "".join(texts).encode()  # JSON may hold half characters, which no model reads
             return messages
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise InputError(f"{path} holds no conversation: give a file that /save wrote")
 
