@@ -75,6 +75,14 @@ def test_a_reader_that_leaves_ends_it_quietly(start):
     assert process.wait(timeout=60) == 141
 
 
+@posix
+def test_a_reader_that_leaves_a_table_is_told_apart_from_a_fault_of_ours(start):
+    process = start("inspect")
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 141
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 def test_output_that_does_not_fit_the_disk_is_an_error(tmp_path):
     run = [sys.executable, "-m", "edgespec", "inspect"]

@@ -65,7 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        # rich makes the one of the other
+        if BrokenPipeError not in (type(error), type(error.__context__)):
+            raise
         _abandon_stdout()
         return _PIPE_CLOSED
     except OSError as error:
