@@ -430,6 +430,12 @@ def test_prompts_of_nothing_are_refused(pairs):
             pairs.llm("llama", ENGINES[0], "model").generate(prompt)
 
 
+def test_bytes_are_not_taken_for_ids(pairs):
+    for prompt in (b"def", bytearray(b"def")):
+        with pytest.raises(InputError, match="b'def', which is no text: decode it"):
+            pairs.llm("llama", ENGINES[0], "model").generate(prompt)
+
+
 def test_unknown_keywords_are_errors(pairs):
     llm = pairs.llm("llama", ENGINES[0], "model")
     known = r"unknown option 'max_tokens': use one of .*max_new_tokens,"
