@@ -12,17 +12,19 @@ def cache_folder(name: str) -> Path | None:
 
     `EDGESPEC_CACHE` overrides the platform's own place.
     """
-    root = os.environ.get("EDGESPEC_CACHE")
-    if root:
-        base = Path(root)
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "edgespec"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library/Caches/edgespec"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "edgespec"
     try:
-        (base / name).mkdir(parents=True, exist_ok=True)
-    except OSError:
+        folder = _base() / name
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # a RuntimeError: the user has no home
         return None
-    return base / name if os.access(base / name, os.W_OK) else None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _base() -> Path:
+    if root := os.environ.get("EDGESPEC_CACHE"):
+        return Path(root)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "edgespec"
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/edgespec"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgespec"

@@ -295,6 +295,8 @@ class LLM:
         if isinstance(prompt, str):
             # A begin-of-text token alone is not a prompt.
             tokens = self.tokenizer.encode(prompt) if prompt else []
+        elif isinstance(prompt, bytes | bytearray):  # whose items would pass for ids
+            raise InputError(f"the prompt is {bytes(prompt)!r:.40}, which is no text: decode it")
         else:
             tokens = [operator.index(token) for token in prompt]
         if not tokens:

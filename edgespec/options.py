@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,6 +83,13 @@ class LoadOptions:
     prefix_reuse: bool = False
 
     def __post_init__(self) -> None:
+        for name, kind, wanted in (
+            ("device", str, "a device's name"),
+            ("draft_device", str, "a device's name"),
+            ("prefix_reuse", bool, "True or False"),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{name} is {getattr(self, name)!r}: give {wanted}")
         if self.draft not in DRAFTS:
             raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
         if self.pipeline not in PIPELINES:
@@ -164,7 +172,8 @@ class GenerationOptions(SamplingOptions):
             object.__setattr__(self, "json_schema", json.dumps(self.json_schema))
         if nodes is not None and nodes > most:
             raise InputError(f"num_assistant_tokens is {nodes}: give {most} or less")
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        several = isinstance(self.stop, Iterable) and not isinstance(self.stop, str)
+        stop = tuple(self.stop) if several else (self.stop,)
         if not all(isinstance(text, str) and text for text in stop):
             raise InputError(f"stop is {self.stop!r}: give strings of at least one character")
         object.__setattr__(self, "stop", stop)

@@ -130,15 +130,23 @@ class TextStream:
     async def __aiter__(self) -> AsyncIterator[str]:
         """The same pieces for `async for`, made on threads so that the event loop goes on.
 
-        Whoever leaves the loop early cancels the text.
+        Whoever leaves the loop early cancels the text, and others may then have its caches.
         """
         import asyncio  # only here: it takes 20 ms to load, which few need
 
+        def next_step() -> asyncio.Future[str]:
+            return asyncio.ensure_future(asyncio.to_thread(next, self._pieces, ""))
+
+        step = next_step()
         try:
-            while piece := await asyncio.to_thread(next, self._pieces, ""):
+            while piece := await asyncio.shield(step):
                 yield piece
+                step = next_step()
         finally:
             self.cancel()
+            await asyncio.wait([step])  # a round may be under way
+            for _ in self._pieces:
+                pass
 
     def _run(self) -> Generator[str]:
         job, limits = self._job, self._job.limits

@@ -1,4 +1,4 @@
-"""Texts in files."""
+"""Texts from outside, which are UTF-8."""
 
 from __future__ import annotations
 
@@ -12,16 +12,31 @@ def read_utf8(path: Path, what: str = "it", encoding: str = "utf-8") -> str:
 
     Args:
         path: of the file.
-        what: it holds, for the remedy.
-        encoding: utf-8, or utf-8-sig where a byte order mark may come first.
+        what: see `decoded`.
+        encoding: see `decoded`.
 
     Raises:
         InputError: if it is not UTF-8.
         OSError: if it cannot be read.
     """
+    return decoded(path.read_bytes(), str(path), what, encoding)
+
+
+def decoded(data: bytes, source: str, what: str = "it", encoding: str = "utf-8") -> str:
+    """The text of bytes.
+
+    Args:
+        data: bytes.
+        source: where they are from.
+        what: they hold, for the remedy.
+        encoding: utf-8, or utf-8-sig where a byte order mark may come first.
+
+    Raises:
+        InputError: if they are not UTF-8.
+    """
     try:
-        return path.read_bytes().decode(encoding)
+        return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: byte {error.start} is not UTF-8: save {what} as UTF-8"
+            f"{source}: byte {error.start} is not UTF-8: give {what} as UTF-8"
         ) from error

@@ -62,7 +62,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
-        except (jinja2.TemplateError, TypeError) as error:
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise InputError(
                 f"the model's chat template refuses these messages: {error}. "
                 "Give a list of messages with role and content as the model expects them"

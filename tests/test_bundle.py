@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 
 import pytest
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
 
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
+from edgespec.cachedir import cache_folder
 from edgespec.errors import BundleError
 from edgespec.export import ExportOptions, export_bundle
 
@@ -202,6 +204,20 @@ def test_without_a_cache_every_load_hashes(folder, hashed, monkeypatch, tmp_path
     once = len(hashed)
     bundles.load(folder)
     assert len(hashed) == 2 * once > 0
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="where a cache is elsewhere")
+def test_the_cache_is_the_users_or_there_is_none(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EDGESPEC_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "")  # as if it were not set
+    assert cache_folder("verified") == tmp_path / "home" / ".cache" / "edgespec" / "verified"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 1 << 30)  # whom the system does not know
+    assert cache_folder("verified") is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder("verified") == tmp_path / "edgespec" / "verified"
 
 
 # Names that leave the folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
@@ -70,6 +71,13 @@ def test_several_lines_are_one_message(cli, bundles, answers):
         assert result.out == expected
 
 
+def test_a_block_is_a_message_whatever_it_begins_with(cli, bundles, answers):
+    lines = said('"""', "/exit is what I would type", '"""', '"""/exit"""', "hello")
+    result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == spoken(answers("/exit is what I would type", "/exit", "hello"))
+
+
 def test_reset_keeps_the_system_message_alone(cli, bundles, answers):
     arguments = ["chat", bundles / "chat", *SHORT, "--system", "be brief"]
     result = cli(*arguments, stdin=said("hello", "/reset", "hello"))
@@ -96,13 +104,15 @@ def test_stats_tell_what_was_reused(cli, bundles):
 
 
 def test_faults_do_not_end_the_conversation(cli, bundles, answers, tmp_path):
-    lines = said("/sing", "/save", f"/save {tmp_path}", "", "/help", "hello", "/exit", "not read")
+    commands = "/sing", "/save", f"/save {tmp_path}", "/save a\0b", "", "/help"
+    lines = said(*commands, "hello", "/exit", "not read")
     result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
     assert result.code == 0
     assert result.out == spoken(answers("hello"))
     assert "no command /sing" in result.err
     assert "/save FILE" in result.err
     assert f"{tmp_path} cannot be written" in result.err
+    assert "a\0b cannot be written (embedded null byte)" in result.err
     assert "Ctrl-C stops an answer" in result.err
 
 
@@ -123,11 +133,36 @@ def test_the_context_ends(cli, bundles):
     assert "the prompt has" in result.err
 
 
-@pytest.mark.parametrize("content", ["no json", "{}", '[{"role": "user"}]', '[["user", "x"]]', "1"])
+def test_what_cannot_be_saved_leaves_the_old_file(cli, bundles, tmp_path):
+    file = tmp_path / "talk.json"
+    file.write_text("old")
+    result = cli(
+        "chat", bundles / "chat", *SHORT, "--system", "\udcff", stdin=said(f"/save {file}")
+    )
+    assert result.code == 0
+    assert f"{file} cannot be written" in result.err
+    assert file.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "no json", "{}", '[{"role": "user"}]', '[["user", "x"]]', "1", "[" * 100_000,
+        r'[{"role": "user", "content": "\ud800"}]',
+    ],
+)  # fmt: skip
 def test_a_history_that_is_none_is_refused(cli, bundles, tmp_path, content):
     file = tmp_path / "talk.json"
     file.write_text(content)
     fails(cli("chat", bundles / "chat", "--history", file), str(file), "/save")
+
+
+@pytest.mark.parametrize("closed", ["stdin", "stdout"])
+def test_it_takes_two_to_talk(cli, bundles, monkeypatch, closed):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, closed, None)
+        code = main(["chat", str(bundles / "chat"), *SHORT])
+    assert code == 2
 
 
 def test_bad_input_is_refused(cli, bundles):

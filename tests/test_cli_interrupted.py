@@ -75,6 +75,23 @@ def test_a_reader_that_leaves_ends_it_quietly(start):
     assert process.wait(timeout=60) == 141
 
 
+@posix
+def test_a_reader_that_leaves_a_table_is_told_apart_from_a_fault_of_ours(start):
+    process = start("inspect")
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 141
+
+
+def test_a_closed_stderr_leaves_stdout_to_the_results(cli, monkeypatch):
+    for words, code in (([PROMPT, "-n", 1, *FAST], 0), ([PROMPT, "--seed=x"], 2)):
+        monkeypatch.setattr(sys, "stderr", None)
+        result = cli("run", *words)
+        assert result.code == code
+        assert "tokens" not in result.out
+        assert "edgespec" not in result.out
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 def test_output_that_does_not_fit_the_disk_is_an_error(tmp_path):
     run = [sys.executable, "-m", "edgespec", "inspect"]

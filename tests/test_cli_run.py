@@ -102,8 +102,8 @@ def test_a_terminal_is_waited_for_only_when_asked(cli):
 def test_bytes_that_are_not_utf8_are_located(cli, tmp_path):
     file = tmp_path / "latin-1"
     file.write_bytes("naïve".encode("latin-1"))
-    fails(cli("run", stdin=b"ab\xff"), "stdin is not UTF-8: byte 2 is 0xff")
-    fails(cli("run", "-f", file), f"{file} is not UTF-8: byte 2 is 0xef")
+    fails(cli("run", stdin=b"ab\xff"), "stdin: byte 2 is not UTF-8")
+    fails(cli("run", "-f", file), f"{file}: byte 2 is not UTF-8")
     fails(cli("run", "\udcff"), "not valid Unicode")
 
 

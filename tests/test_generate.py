@@ -20,6 +20,7 @@ from pairs import (
 from edgespec import LLM
 from edgespec import llm as llm_module
 from edgespec.errors import ContextLengthError, InputError
+from edgespec.options import GenerationOptions, LoadOptions
 from edgespec.runtime.drafters import TreeBudget
 from edgespec.runtime.generate import PROMPT, Limits, generate
 from edgespec.runtime.pipelines import Serial
@@ -428,6 +429,26 @@ def test_prompts_of_nothing_are_refused(pairs):
     for prompt in ("", []):
         with pytest.raises(InputError, match="the prompt is empty"):
             pairs.llm("llama", ENGINES[0], "model").generate(prompt)
+
+
+def test_bytes_are_not_taken_for_ids(pairs):
+    for prompt in (b"def", bytearray(b"def")):
+        with pytest.raises(InputError, match="b'def', which is no text: decode it"):
+            pairs.llm("llama", ENGINES[0], "model").generate(prompt)
+
+
+@pytest.mark.parametrize("value", [None, 5, [None], "", [""]])
+def test_stop_strings_that_are_none_are_refused(value):
+    with pytest.raises(InputError, match=r"stop is .*: give strings of at least one character"):
+        GenerationOptions(stop=value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("device", None), ("draft_device", 0), ("prefix_reuse", "no")]
+)
+def test_load_options_of_the_wrong_type_are_refused(name, value):
+    with pytest.raises(InputError, match=f"{name} is {value!r}: give "):
+        LoadOptions(**{name: value})
 
 
 def test_unknown_keywords_are_errors(pairs):

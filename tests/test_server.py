@@ -118,6 +118,17 @@ def test_messages_in_parts_and_by_developers(client, plain):
     assert given.choices[0].message.content == plain.chat(MESSAGES, max_new_tokens=9).text
 
 
+@pytest.mark.parametrize("written", ["to_dict", "model_dump"])
+def test_an_answer_goes_into_the_next_request_as_it_came(client, plain, written):
+    answer = client.chat.completions.create(messages=MESSAGES, **GREEDY).choices[0].message
+    said = [{"role": "assistant", "content": answer.content}, {"role": "user", "content": "more"}]
+    given = client.chat.completions.create(
+        messages=[*MESSAGES, getattr(answer, written)(), said[1]], **GREEDY
+    )
+    expected = plain.chat([*MESSAGES, *said], max_new_tokens=24).text
+    assert given.choices[0].message.content == expected
+
+
 def test_an_answer_may_fill_the_context(client, plain):
     long = plain.tokenizer.decode(plain.tokenizer.encode(PROMPT * 60)[:490])
     messages = [{"role": "user", "content": long}]

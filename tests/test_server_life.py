@@ -11,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import httpx
 import openai
@@ -19,6 +20,7 @@ from commandline import FAST, fails
 from servers import MODEL, PLACE, PROMPT, serving, until
 
 from edgespec import LLM
+from edgespec.server.desk import Desk
 from edgespec.server.queue import Queue
 
 LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
@@ -104,6 +106,29 @@ def test_a_short_text_beside_a_long_one_does_not_wait_for_it(llm, expected):
             next(iter(long))
             assert ask(client) == expected
             assert running.desk.queue.running == 1
+
+
+def test_a_client_that_reads_nothing_keeps_nobody_waiting(llm, expected):
+    """Its text is made, and what it was not shown yet waits for it alone."""
+    desk = Desk(llm, 1, 1)
+    begin = partial(llm.stream, PROMPT, max_new_tokens=8)
+
+    async def read_nothing(_part):
+        await asyncio.Event().wait()
+
+    async def read(_part):
+        pass
+
+    async def work():
+        idle = asyncio.create_task(desk.text(begin, read_nothing))
+        result = await asyncio.wait_for(desk.text(begin, read), 30)
+        assert not idle.done()
+        idle.cancel()
+        await asyncio.wait([idle])
+        return result.text
+
+    assert asyncio.run(work()) == expected
+    assert desk.queue.running == 0
 
 
 # Clients that go

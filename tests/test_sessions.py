@@ -400,6 +400,30 @@ def test_a_cancelled_task_ends_its_text_within_a_round(pairs, monkeypatch):
     assert len(stream.rounds) <= before + 2
 
 
+@pytest.mark.parametrize("leaves", ["cancelled", "break"])
+def test_a_session_is_free_when_its_text_is_left(pairs, fresh, leaves):
+    llm = load(pairs)
+
+    async def read(stream):
+        async for _ in stream:
+            if leaves == "break":
+                break
+
+    async def leave(stream):
+        task = asyncio.create_task(read(stream))
+        while not stream.rounds and not task.done():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0)  # a loop that is left ends behind its task
+
+    with llm.session() as session:
+        stream = session.stream(LONG_PROMPT, max_new_tokens=200)
+        asyncio.run(leave(stream))
+        assert stream.result.finish_reason == "cancelled"
+        assert session.generate(SHORT_PROMPT, **OPTIONS).tokens == fresh(SHORT_PROMPT).tokens
+
+
 # Log-probabilities
 
 

@@ -229,7 +229,7 @@ def test_pieces_come_from_all_over_a_text(tokenizer):
     [
         (b"", "no text in it: give a calibration text"),
         (b" \n\t\n", "no text in it: give a calibration text"),
-        (b"caf\xe9", "byte 3 is not UTF-8: save the calibration text as UTF-8"),
+        (b"caf\xe9", "byte 3 is not UTF-8: give the calibration text as UTF-8"),
     ],
 )
 def test_files_without_text(tmp_path, content, message):

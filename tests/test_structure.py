@@ -180,4 +180,4 @@ def test_on_the_command_line(cli, load, tmp_path):
     (tmp_path / "bad").write_bytes(b"\xff")
     bad = cli("run", path, "x", "--grammar", tmp_path / "bad")
     assert bad.code == 2
-    assert "bad is not UTF-8" in bad.err
+    assert "bad: byte 0 is not UTF-8" in bad.err

@@ -332,6 +332,13 @@ def test_chat_errors_say_what_is_wrong(folder):
         tokenizer.chat(MESSAGES[::-1])
 
 
+@pytest.mark.parametrize("messages", ["hello", {"role": "user"}, [["role", "user"]]])
+def test_what_is_no_list_of_messages_is_refused(folder, messages):
+    tokenizer = configure(folder, chat_template="{{ messages }}")
+    with pytest.raises(InputError, match="Give a list of messages"):
+        tokenizer.chat(messages)
+
+
 def test_templates_run_in_a_sandbox(folder):
     tokenizer = configure(folder, chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}")
     with pytest.raises(InputError, match="unsafe"):

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import edgespec
@@ -52,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+    if sys.stderr is None:  # closed: print would take stdout in its place
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     log = logging.getLogger("edgespec")
     try:
         with _logged_to_stderr(log):
@@ -65,7 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        # rich makes the one of the other
+        if BrokenPipeError not in (type(error), type(error.__context__)):
+            raise
         _abandon_stdout()
         return _PIPE_CLOSED
     except OSError as error:

@@ -22,6 +22,7 @@ from edgespec.options import (
     GenerationOptions,
     LoadOptions,
 )
+from edgespec.textfiles import read_utf8
 
 LOAD_DEFAULTS = {field.name: field.default for field in fields(LoadOptions)}
 GENERATION_DEFAULTS = {field.name: field.default for field in fields(GenerationOptions)}
@@ -136,10 +137,7 @@ def _file_to_be(name: str) -> str:
 
 
 def _content(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{name} is not UTF-8: convert it first") from error
+    return read_utf8(Path(name))
 
 
 def _unescape(text: str) -> str:

@@ -60,6 +60,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     options = given(arguments, GENERATION_DEFAULTS)
     checked(GenerationOptions, options)  # before a large model is loaded in vain
+    if sys.stdin is None or sys.stdout is None:
+        raise InputError("there is nobody to talk to: leave stdin and stdout open")
     messages = [] if arguments.history is None else _read(arguments.history)
     if arguments.system is not None:
         messages.insert(0, {"role": "system", "content": arguments.system})
@@ -92,19 +94,19 @@ class _Conversation:
             with suppress(ImportError):  # line editing, where the system has it
                 import readline  # noqa: F401
             _say("/help tells what can be done here")
-        while (said := self._hear()) is not None and said.strip() != "/exit":
+        while (line := self._line("> ")) is not None and line.strip() != "/exit":
+            said = self._message(line)
             try:
-                if said.startswith("/"):
-                    self._obey(*said.split(maxsplit=1))
+                if line.startswith("/"):
+                    self._obey(*line.split(maxsplit=1))
                 elif said.strip():
                     self._answer(said)
             except EdgespecError as error:  # the conversation goes on
                 _say(str(error))
 
-    def _hear(self) -> str | None:
-        """The next message or command; None at the end of the input."""
-        line = self._line("> ")
-        if line is None or not line.startswith(_BLOCK):
+    def _message(self, line: str) -> str:
+        """What a line says, with those that follow it in a block."""
+        if not line.startswith(_BLOCK):
             return line
         lines = [line.removeprefix(_BLOCK)]
         while not lines[-1].rstrip().endswith(_BLOCK):
@@ -143,11 +145,10 @@ class _Conversation:
             raise InputError("/save needs a file's name: /save FILE")
         try:
             text = json.dumps(self._messages, ensure_ascii=False, indent=1) + "\n"
-            Path(name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(
-                f"{name} cannot be written ({error.strerror}): name another"
-            ) from error
+            Path(name).write_bytes(text.encode())
+        except (OSError, ValueError) as error:  # a name with a NUL, --system that is not UTF-8
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{name} cannot be written ({reason}): name another") from error
         _say(f"{len(self._messages)} messages are in {name}")
 
     def _answer(self, said: str) -> None:
@@ -180,8 +181,9 @@ def _read(path: Path) -> list[Message]:
         messages = json.loads(path.read_text(encoding="utf-8"))
         texts = [each["role"] + each["content"] for each in messages]
         if isinstance(messages, list) and all(isinstance(text, str) for text in texts):
+            "".join(texts).encode()  # JSON may hold half characters, which no model reads
             return messages
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise InputError(f"{path} holds no conversation: give a file that /save wrote")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgespec.bundle import MANIFEST
 from edgespec.errors import InputError
+from edgespec.textfiles import decoded, read_utf8
 
 STDIN = "-"
 
@@ -47,7 +48,7 @@ def bundle_and_prompt(arguments: argparse.Namespace) -> tuple[Path | None, str]:
     if arguments.prompt is not None:
         return bundle, arguments.prompt
     if file is not None and file != STDIN:
-        return bundle, _decode(Path(file).read_bytes(), file)
+        return bundle, read_utf8(Path(file))
     if prompt is not None and prompt != STDIN:
         return bundle, prompt
     return bundle, _read_stdin(asked=STDIN in (prompt, file))
@@ -84,14 +85,4 @@ def _exists(word: str) -> bool:
 def _read_stdin(asked: bool) -> str:
     if sys.stdin is None or (sys.stdin.isatty() and not asked):
         raise InputError("there is no prompt: give PROMPT, -p, -f or text on stdin")
-    return _decode(sys.stdin.buffer.read(), "stdin")
-
-
-def _decode(data: bytes, source: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{source} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x} "
-            f"({error.reason}): convert it first"
-        ) from error
+    return decoded(sys.stdin.buffer.read(), "stdin")

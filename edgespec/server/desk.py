@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from edgespec.llm import LLM
@@ -77,18 +77,24 @@ class Desk:
             RequestError: if too many wait, or the server shuts down, in the midst of the text too.
         """
         asked = time.perf_counter()
-        with self.queue.place() as turn:
+        with ExitStack() as place:
+            turn = place.enter_context(self.queue.place())
             stream = await asyncio.to_thread(begin)
             await turn
             if self._closed:
                 raise shutting_down()
-            result = await self._read(stream, show, time.perf_counter() - asked)
+            result = await self._read(stream, show, time.perf_counter() - asked, place.close)
         if result.finish_reason == "cancelled":
             raise shutting_down()
         return result
 
-    async def _read(self, stream: TextStream, show: Show, waited: float) -> GenerationResult:
-        """Read a text on a thread, to its end, or until this task is cancelled and a round over."""
+    async def _read(
+        self, stream: TextStream, show: Show, waited: float, leave: Callable[[], None]
+    ) -> GenerationResult:
+        """Read a text on a thread, to its end, or until this task is cancelled and a round over.
+
+        The text leaves its place when it is made: a client that reads slowly keeps nobody waiting.
+        """
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[Part | None]()
 
         def read() -> GenerationResult:
@@ -107,6 +113,7 @@ class Desk:
 
         self._reading.add(stream)
         reader = loop.run_in_executor(self._threads, read)
+        reader.add_done_callback(lambda _: leave())
         try:
             while (part := await parts.get()) is not None:
                 await show(part)

@@ -173,11 +173,19 @@ class TextContent(_Body):
 
 
 class Message(_Body):
-    """One of a conversation."""
+    """One of a conversation.
+
+    The last fields are those of answers, which clients send back with nothing in them.
+    """
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextContent]
     name: str | None = None
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: None = None
 
     @property
     def plain(self) -> dict[str, str]:
