@@ -249,6 +249,8 @@ class Sampler:
         head = leaders(logits, max(_HEAD, count))
         noise = self.noise.of(position, tokens[head])
         bar = np.sort(self._scores(logits[head], peak, noise))[-count]
+        if bar == -math.inf:  # a grammar allows fewer than `count`
+            return np.arange(logits.size)
         missing = bar - (float(logits[head].min()) - peak) / self.options.temperature
         bits = self.noise.bits(position)
         if tokens.size < bits.size:
