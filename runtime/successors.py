@@ -74,8 +74,11 @@ class Successors:
             previous: [n] the token before each token, -1 where a text begins.
             tokens: [n].
             top_ids: [n, 8] int64, what the target holds likeliest after each, best first (see
-                `top_successors`).
+                `top_successors`). Of a smaller vocabulary all; the last of them is then repeated.
         """
+        lacking = WIDTH - top_ids.shape[1]
+        if lacking:
+            top_ids = np.pad(top_ids, ((0, 0), (0, lacking)), "edge")
         slots = []
         for before, token in zip(previous, tokens, strict=True):
             slots.append(self._slot(self._key(before, token)))
