@@ -95,7 +95,7 @@ def _read(model: Model, tokens: Sequence[int]) -> None:
     """As a text is read: half of it at once, the rest by verifications."""
     runner, half = Runner(model), len(tokens) // 2
     runner.prefill(tokens[:half])
-    for start in range(half, len(tokens), 2 * _ROWS):
-        part = tokens[start : start + 2 * _ROWS]
-        runner.verify(Rows.chain(part[:_ROWS]))
-        runner.commit(range(len(part[:_ROWS])))
+    for start in range(half, len(tokens), _ROWS):
+        part = tokens[start : start + _ROWS]
+        runner.verify(Rows.chain(part))
+        runner.commit(range(len(part)))
