@@ -181,7 +181,7 @@ def top_successors(
     blocks that reach it are looked into.
 
     Args:
-        logits: [n, V] float32 without NaN.
+        logits: [n, V] float32; a NaN counts as minus infinity.
         vocab_size: At least `count`, at most V; ids from there on are padding.
         count: At least 1.
 
@@ -194,6 +194,8 @@ def top_successors(
     # Strided blocks, so that their maxima are vectorised passes over whole rows.
     blocked = logits[:, :inside].reshape(-1, length, blocks)
     maxima = blocked.max(axis=1)
+    if np.isnan(maxima).any():  # a drafted row that no text comes by may be broken
+        return top_successors(np.where(np.isnan(logits), -np.inf, logits), vocab_size, count)
     floor = np.partition(maxima, blocks - count, axis=1)[:, blocks - count, None]
     rows, block = np.nonzero(maxima >= floor)
     reaching = blocked[rows, :, block]
