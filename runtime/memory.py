@@ -38,7 +38,7 @@ from edgespec.runtime.engines import (
 )
 from edgespec.runtime.fixing import chosen_shapes, fixed
 from edgespec.runtime.plans import HOST, MIB, Demand, FixedShape, Plan
-from edgespec.runtime.sizes import stage_sizes
+from edgespec.runtime.sizes import kv_bytes, stage_sizes
 
 LEAST_CONTEXT = capacity_bucket(1)
 """A context is not shortened below this many tokens unasked: prompts would no longer fit."""
@@ -152,7 +152,7 @@ class _Account:
     """Adds up what a choice takes."""
 
     def __init__(self, bundle: Bundle, wishes: Wishes, limits: Mapping[str, int]) -> None:
-        self._roles = bundle.manifest.roles
+        self._bundle = bundle
         self._stages = {name: stage_sizes(bundle, name) for name in wishes.engines}
         self._python_bytes = _INTERPRETER_BYTES + _tokenizer_bytes(bundle)
         self._width = wishes.width
@@ -236,10 +236,10 @@ class _Account:
                 prints[engine.memory].append(taken)
                 known = shared[engine.memory].get((name, engine.name), 0)
                 shared[engine.memory][name, engine.name] = max(known, taken.shared)
-                row_bytes = 2 * stage.layers * stage.kv_width * stage.kv_bytes
-                kv[engine.memory] += self._texts * rows * row_bytes
+                row = 2 * stage.layers * stage.kv_width * kv_bytes(self._bundle, name, engine)
+                kv[engine.memory] += self._texts * rows * row
                 libraries[HOST, engine.name] = engine.library_bytes
-            inputs += _input_bytes(self._roles[name], calls)
+            inputs += _input_bytes(self._bundle.manifest.roles[name], calls)
         return tuple(
             Demand(
                 device=device,

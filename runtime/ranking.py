@@ -50,7 +50,7 @@ class Candidates:
         """The same of a target's logits.
 
         Args:
-            logits: [n, V] float32 without NaN.
+            logits: [n, V] float32.
             vocab_size: ids from there on are padding.
             count: K, cut to `vocab_size`.
         """

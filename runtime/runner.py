@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -41,14 +42,15 @@ class Runner:
         """Begin anew, with caches of its own: those of before may be damaged."""
         model, rows = self.model, self.model.sizes.cache_rows
         first = model.shapes.capacity_bucket(1)
-        self._caches = [each.new_cache(first, rows) for each in model.executables]
-        self.tokens: list[int] = []
+        self.tokens: list[int] = []  # before what may fail: they are not to be trusted then
         self.scratch = 0
         self._verified = Rows([], [], _CAUSAL[:0, :0])  # of the last `verify`
         self._drafts: list[int] = []  # tokens of the scratch rows of whole passes
         self._new_kv: list[object] = [None] * len(self._all)
         self._drafted = Drafted()
         self._reused: list[int] = []  # of each row of the last `verify`, where its leading rows are
+        with _named_failures(model.device):
+            self._caches = [each.new_cache(first, rows) for each in model.executables]
 
     @property
     def length(self) -> int:
@@ -142,8 +144,7 @@ class Runner:
         exact = self._drafted.exact
         if exact:
             places = [self.length + self._reused[row] for row in rows]
-            for cache in self._caches[:exact]:
-                cache.move(places, self.length)
+            self._move(self._all[:exact], places)
         self._store(self._all[exact:], rows, self.length)
         self.tokens += [int(self._verified.tokens[row]) for row in rows]
         self.forget_scratch()
@@ -178,8 +179,7 @@ class Runner:
             text: the rows that become text, ascending.
             drafts: those that stay scratch rows, ascending, all of them behind `text`.
         """
-        for cache in self._caches:
-            cache.move([self.length + row for row in (*text, *drafts)], self.length)
+        self._move(self._all, [self.length + row for row in (*text, *drafts)])
         tokens = self._drafts
         self.tokens += [tokens[row] for row in text]
         self.forget_scratch()
@@ -242,7 +242,7 @@ class Runner:
         feeds = model.feeds(bucket, self._caches[0].capacity, logit_rows)
         feeds.fill(rows, self.length, last_only)
         begin = time.perf_counter()
-        try:
+        with _named_failures(model.device):
             for stage in stages:
                 inputs = feeds.stages[stage]
                 if hidden is not None:
@@ -250,22 +250,20 @@ class Runner:
                 outputs = model.executables[stage].run(inputs, self._caches[stage])
                 self._new_kv[stage] = outputs.new_kv
                 hidden = outputs.results.get("next_hidden")
-        except DeviceError:
-            raise
-        except Exception as error:  # engines' own, which share no base class but this
-            raise _failure(model.device, error) from error
         model.seconds += time.perf_counter() - begin
         return outputs.results
 
     def _store(self, stages: Sequence[int], rows: Sequence[int], start: int) -> None:
-        try:
+        with _named_failures(self.model.device):
             self._make_room(start + len(rows))
             for stage in stages:
                 self._caches[stage].write(self._new_kv[stage], rows, start)
-        except EdgespecError:
-            raise
-        except Exception as error:
-            raise _failure(self.model.device, error) from error
+
+    def _move(self, stages: Sequence[int], rows: Sequence[int]) -> None:
+        """Make cache rows, ascending, those right behind the committed ones."""
+        with _named_failures(self.model.device):
+            for stage in stages:
+                self._caches[stage].move(rows, self.length)
 
     def _make_room(self, rows: int) -> None:
         if rows > self._caches[0].capacity:
@@ -279,6 +277,13 @@ def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _failure(device: str, error: Exception) -> DeviceError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return DeviceError(f"{device} failed ({reason}): use another device")
+@contextmanager
+def _named_failures(device: str) -> Iterator[None]:
+    """Whatever an engine raises becomes an error that names its device."""
+    try:
+        yield
+    except EdgespecError:
+        raise
+    except Exception as error:  # engines' own, which share no base class but this
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DeviceError(f"{device} failed ({reason}): use another device") from error

@@ -65,8 +65,8 @@ _RANGES: tuple[tuple[str, type | tuple[type, ...], Callable[..., bool], str], ..
     (
         "temperature",
         (int, float),
-        lambda x: x == 0 or 1e-6 <= x < math.inf,
-        "0 for greedy decoding, or a number from 1e-6 upwards (0.7 to 1 is usual)",
+        lambda x: x == 0 or 1e-6 <= x <= 1e6,  # beyond, float32 shares no longer tell tokens apart
+        "0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)",
     ),
     ("top_k", int, lambda x: x >= 0, "a whole number from 1 upwards, or 0 to switch it off"),
     ("top_p", (int, float), lambda x: 0 < x <= 1, "a number above 0 and up to 1 (1 is off)"),
@@ -249,6 +249,8 @@ class Sampler:
         head = leaders(logits, max(_HEAD, count))
         noise = self.noise.of(position, tokens[head])
         bar = np.sort(self._scores(logits[head], peak, noise))[-count]
+        if bar == -math.inf:  # a grammar allows fewer than `count`
+            return np.arange(logits.size)
         missing = bar - (float(logits[head].min()) - peak) / self.options.temperature
         bits = self.noise.bits(position)
         if tokens.size < bits.size:

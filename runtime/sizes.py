@@ -7,10 +7,12 @@ import math
 import numpy as np
 
 from edgespec.bundle import Bundle, Role, Stage
-from edgespec.runtime.engines import StageSizes
+from edgespec.runtime.engines import Engine, StageSizes
 
 # No known decoder's MLP is wider than this many hidden sizes.
 _WIDEST_MLP = 8
+
+_KV_BYTES = {"fp16": 2, "fp32": 4}
 
 
 def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
@@ -45,13 +47,20 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             intermediate=intermediate if any(i % 2 for i in range(stage.start, stop)) else 0,
             heads=role.heads if attends else 0,
             kv_width=role.kv_heads * role.head_dim if attends else 0,
-            kv_bytes={"fp16": 2, "fp32": 4}[role.precision.kv],
+            kv_bytes=_KV_BYTES[role.precision.kv],
             vocab=role.vocab_size if last else 0,
             result_bytes=_result_bytes(stage) if last else 0,
             passed_bytes=0 if last else _result_bytes(stage),
         )
 
     return tuple(map(sizes, role.stages))
+
+
+def kv_bytes(bundle: Bundle, name: str, engine: Engine) -> int:
+    """Of a number in a role's cache on an engine: its variant may keep it in another precision."""
+    variant = None if engine.variant is None else bundle.variant(name, engine.variant)
+    precision = bundle.manifest.roles[name].precision if variant is None else variant.precision
+    return _KV_BYTES[precision.kv]
 
 
 def _attention_parameters(role: Role) -> int:

@@ -74,8 +74,11 @@ class Successors:
             previous: [n] the token before each token, -1 where a text begins.
             tokens: [n].
             top_ids: [n, 8] int64, what the target holds likeliest after each, best first (see
-                `top_successors`).
+                `top_successors`). Of a smaller vocabulary all; the last of them is then repeated.
         """
+        lacking = WIDTH - top_ids.shape[1]
+        if lacking:
+            top_ids = np.pad(top_ids, ((0, 0), (0, lacking)), "edge")
         slots = []
         for before, token in zip(previous, tokens, strict=True):
             slots.append(self._slot(self._key(before, token)))
@@ -178,7 +181,7 @@ def top_successors(
     blocks that reach it are looked into.
 
     Args:
-        logits: [n, V] float32 without NaN.
+        logits: [n, V] float32; a NaN counts as minus infinity.
         vocab_size: At least `count`, at most V; ids from there on are padding.
         count: At least 1.
 
@@ -191,6 +194,8 @@ def top_successors(
     # Strided blocks, so that their maxima are vectorised passes over whole rows.
     blocked = logits[:, :inside].reshape(-1, length, blocks)
     maxima = blocked.max(axis=1)
+    if np.isnan(maxima).any():  # a drafted row that no text comes by may be broken
+        return top_successors(np.where(np.isnan(logits), -np.inf, logits), vocab_size, count)
     floor = np.partition(maxima, blocks - count, axis=1)[:, blocks - count, None]
     rows, block = np.nonzero(maxima >= floor)
     reaching = blocked[rows, :, block]

@@ -59,6 +59,7 @@ class Scale:
     hardware: str = "scale"
     version: str = "1"
     shapes: Shapes = ANY_SHAPES
+    variant: str | None = None
 
     def available_bytes(self):
         return 1 << 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -17,6 +18,7 @@ from edgespec.errors import DeviceError
 from edgespec.fitting import fit
 from edgespec.options import LoadOptions
 from edgespec.runtime import engines, selection
+from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.engines import (
     GPU_ENGINES,
     CallSizes,
@@ -248,6 +250,19 @@ def test_a_gpu_takes_the_weights_and_more_for_larger_calls(module, kind, widens)
     assert sizes == sorted(set(sizes))
     scores = 4 * stage.heads * 128 * (2048 + 128)
     assert sizes[-1] > scores
+
+
+@pytest.mark.parametrize("smaller", sorted({capacity_bucket(rows) for rows in range(1, 9000)}))
+def test_a_gpu_has_room_for_a_cache_that_grows_beside_the_smaller_one(smaller):
+    module = import_module("edgespec.runtime.engines.onnxruntime_gpu")
+    [stage] = stage_sizes(EMBEDDED, TARGET)
+    calls = CallSizes(8, capacity_bucket(smaller + 1), 8)
+    with_cache, without = (
+        module.OnnxRuntimeGpu.footprint(None, each, calls).workspace
+        for each in (stage, replace(stage, layers=0))
+    )
+    row = 2 * stage.layers * stage.kv_width * stage.kv_bytes
+    assert with_cache - without >= smaller * row
 
 
 # The command

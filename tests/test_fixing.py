@@ -139,6 +139,19 @@ def test_memory_for_caches_is_that_of_the_capacity():
     assert demand.kv == 1024 * row
 
 
+def test_memory_for_caches_is_that_of_the_variants_precision():
+    bundle = compiled((8, 1024))
+    roles = bundle.manifest.roles
+    halved = replace(bundle.target.precision, kv="fp16")
+    target = replace(bundle.target, precision=halved)
+    manifest = replace(bundle.manifest, roles={**roles, TARGET: target})
+    [whole], [half] = (
+        planned(replace(bundle, manifest=each)).devices
+        for each in (manifest, replace(manifest, variants=()))
+    )
+    assert (whole.kv, half.kv) == (1024 * 4 * 2 * 8 * 2 * 64, 2048 * 2 * 2 * 8 * 2 * 64)
+
+
 # By memory
 
 

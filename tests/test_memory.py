@@ -43,6 +43,7 @@ class Scale:
     repacked: int = 100
     library_bytes: int = 7
     shapes: Shapes = ANY_SHAPES
+    variant: str | None = None
 
     def available_bytes(self):
         return 1 << 40

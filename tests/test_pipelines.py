@@ -18,6 +18,7 @@ from edgespec.export import ExportOptions, export_bundle
 from edgespec.pipelining import pipelines
 from edgespec.runtime import corun, profiles
 from edgespec.runtime.drafters import ModelCalls, ModelDrafter, NoDrafter, TreeBudget
+from edgespec.runtime.engines.host import HostCache
 from edgespec.runtime.pipelines import Overlap, Payoff, Serial
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
@@ -280,6 +281,29 @@ def test_a_draft_device_that_is_lost_between_calls_costs_no_token(
     assert result.tokens == plain(pairs, {})
     [warning] = caplog.records
     assert warning.message.startswith("device lost: the text goes on without drafts")
+
+
+@pytest.mark.parametrize("lost", ["new_cache", "move"])
+def test_a_draft_device_that_is_lost_with_its_caches_costs_no_token(
+    pairs, overlapping, monkeypatch, caplog, lost
+):
+    """An engine says so in its own words; for one that is gone nothing can begin anew."""
+    llm = overlapping()
+    [executable] = executables(llm, "draft")
+
+    def fail(*_):
+        raise RuntimeError("device lost")
+
+    stream = llm.stream(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
+    next(iter(stream))
+    if lost == "new_cache":
+        on_every_call(monkeypatch, llm, "draft", fail)
+        monkeypatch.setattr(executable, "new_cache", fail)
+    else:
+        monkeypatch.setattr(HostCache, "move", fail)
+    assert stream.finish().tokens == plain(pairs, {})
+    [warning] = caplog.records
+    assert warning.message.startswith("onnxruntime:cpu failed (device lost)")
 
 
 def test_a_draft_device_that_fails_beside_the_target_drafts_alone(

@@ -75,6 +75,18 @@ def test_every_verified_row_teaches_on_the_accepted_path_and_off_it():
     assert len(drafter.draft([9, 9], BUDGET)) == 0
 
 
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_a_vocabulary_may_have_fewer_tokens_than_are_kept(size):
+    drafter, text = RecyclingDrafter(Successors(size), Calibration()), [0, 0]
+    drafter.begin(text, Sampler(SamplingOptions(), size))
+    drafter.draft(text, BUDGET)
+    logits = np.arange(size, dtype=np.float32)[None, :].repeat(2, axis=0)
+    verdict = walk(TokenTree.empty(), lambda *_: size - 1, frozenset())
+    drafter.observe(verdict, TokenTree.empty(), logits)
+    found = drafter.draft(text, TreeBudget(12, 1, 12))
+    assert found.tokens == list(range(size))[::-1]
+
+
 @given(st.lists(st.integers(0, VOCABULARY - 1), min_size=2, max_size=6), st.integers(0, 12))
 def test_what_it_grows_hangs_together_within_the_budget(text, nodes):
     drafter, budget = started(text), TreeBudget(nodes, 3, 2)

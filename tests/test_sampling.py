@@ -354,6 +354,19 @@ def test_the_choice_is_what_noise_for_every_survivor_gives(kind, fields, size):
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("temperature", [1e-6, 1e6])
+def test_extreme_temperatures_keep_what_survives(size, temperature):
+    rng = np.random.default_rng(8)
+    options = SamplingOptions(temperature=temperature, top_k=size - 9, top_p=0.9, min_p=0.9, seed=7)
+    sampler = Sampler(options, size)
+    for position in range(12):
+        row = rng.standard_normal(size).astype(np.float32)
+        kept = survivors(row, options)
+        scores = row[kept].astype(np.float64) / temperature + gumbel(7, position, kept)
+        assert sampler.choose(row, position, []) == kept[scores.argmax()]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_a_nucleus_that_excludes_what_noise_favours(size):
     """Most contenders are outside: the likely half has all the mass, the noise is anywhere."""
     rng = np.random.default_rng(6)
@@ -435,7 +448,7 @@ def test_penalties_see_the_branch():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("temperature", value) for value in (-1, math.nan, math.inf, 1e-9, "0.8", True, None)),
+        *(("temperature", value) for value in (-1, math.nan, 2e6, 1e-9, "0.8", True, None)),
         *(("top_k", value) for value in (-1, 1.5, math.nan, None)),
         *(("top_p", value) for value in (0, -0.1, 1.01, math.nan, "1")),
         *(("min_p", value) for value in (-0.1, 1.01, math.nan)),

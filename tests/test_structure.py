@@ -135,6 +135,17 @@ def test_only_what_is_allowed_is_chosen():
                 assert chosen == sampler.choose(few, position, ())
 
 
+def test_a_grammar_may_allow_fewer_than_are_tried_under_noise():
+    size, rng = 9000, np.random.default_rng(4)
+    allowed = np.zeros(size, np.bool_)
+    allowed[rng.choice(size, 100, replace=False)] = True
+    options = SamplingOptions(temperature=30, top_p=0.999, min_p=1.0, seed=1)
+    for position in range(200):  # only the likeliest is left, and mostly not among the first tried
+        logits = rng.standard_normal(size).astype(np.float32)
+        likeliest = np.where(allowed, logits, -np.inf).argmax()
+        assert Sampler(options, size).choose(logits, position, (), allowed) == likeliest
+
+
 def test_a_text_cut_short_is_a_beginning(load):
     result = load("auto").generate(LONG_PROMPT, json_schema=SCHEMA, max_new_tokens=4)
     assert result.finish_reason == "length"

@@ -357,6 +357,19 @@ def test_the_likeliest_of_large_vocabularies(width, vocab_size, decimals):
         np.testing.assert_array_equal(top_successors(logits[rows], vocab_size), expected[rows])
 
 
+@pytest.mark.parametrize("broken", [slice(0, 1), slice(40, None), slice(None)])
+def test_a_broken_row_spoils_no_other(broken):
+    logits = np.random.default_rng(5).standard_normal((3, 331)).astype(np.float32)
+    whole = top_successors(logits, 331)
+    for row in range(3):
+        spoilt = logits.copy()
+        spoilt[row, broken] = np.nan
+        found = top_successors(spoilt, 331)
+        expected = np.argsort(-np.nan_to_num(spoilt[row], nan=-np.inf), kind="stable")[:8]
+        np.testing.assert_array_equal(found[row], expected)
+        np.testing.assert_array_equal(np.delete(found, row, 0), np.delete(whole, row, 0))
+
+
 def test_equal_logits_give_the_lowest_ids():
     found = top_successors(np.zeros((3, 5000), np.float32), 5000)
     np.testing.assert_array_equal(found, [range(8)] * 3)

@@ -103,7 +103,10 @@ class ModelDrafter:
         self._sampler = sampler
         self._alone = self._lost = False
         self._levels, self._scratch = [], 0
-        self._calls.begin(prompt, sampler)
+        try:
+            self._calls.begin(prompt, sampler)
+        except DeviceError as error:
+            self._give_up(error)
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`. Empty where the text has outgrown the draft's context, or it failed."""
@@ -178,7 +181,10 @@ class ModelDrafter:
     def _start_over(self) -> None:
         """Forget what was run: the next draft feeds the whole text."""
         self._levels, self._scratch = [], 0
-        self._calls.restart()
+        try:
+            self._calls.restart()
+        except DeviceError:  # one that is lost makes no new caches either
+            self._lost = True
 
     def _give_up(self, error: DeviceError) -> None:
         """Draft no more in this text, which goes on without."""

@@ -93,7 +93,8 @@ class RecyclingDrafter:
             previous, token = token, following
         tokens = [self._last[1], *tree.tokens.tolist()]
         before = [self._last[0], *(tokens[parent + 1] for parent in tree.parents.tolist())]
-        best = top_successors(logits[: len(tokens)], self._sampler.vocab_size, _RANKS)
+        vocab_size = self._sampler.vocab_size
+        best = top_successors(logits[: len(tokens)], vocab_size, min(_RANKS, vocab_size))
         self._successors.learn(before, tokens, best)
 
     def _list(self, proposal: Proposal, node: int) -> tuple[Sequence[int], int]:
