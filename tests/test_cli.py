@@ -37,6 +37,11 @@ def test_help_says_what_a_command_is_for(cli, capsys):
     assert "\nAnswer programs that speak OpenAI's API" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("device", ["cpu", "gpu", "onnxruntime:cpu"])
+def test_a_device_that_does_not_tell_what_it_runs(cli, device):
+    fails(cli("inspect", "--device", device), f"{device} does not tell", "use one of qnn:npu")
+
+
 def test_inspect_shows_every_role_and_file(cli):
     result = cli("inspect", "--verify")
     facts = json.loads(cli("inspect", BUNDLE, "--verify", "--json").out)

@@ -40,9 +40,12 @@ def assignments(bundle: Bundle, device: str) -> list[StageAssignment]:
         InputError: if its engine does not tell.
     """
     from edgespec.runtime.engines import NPU_ENGINES, Assigning, engine
+    from edgespec.runtime.placement import GPU
+    from edgespec.runtime.selection import CPU
     from edgespec.runtime.stage_files import stage_file
 
-    found: Engine = engine(device)
+    # cpu and gpu stand for several, none of which tells
+    found: Engine | None = None if device in (CPU, GPU) else engine(device)
     if not isinstance(found, Assigning):
         told = ", ".join(name for name in NPU_ENGINES if name.startswith("qnn"))
         raise InputError(f"device {device} does not tell which nodes it runs: use one of {told}")
