@@ -56,7 +56,7 @@ def restore(path: Path, digest: str, slots: Slots, slot: Slot) -> None:
         InputError: if the file cannot be read, is damaged, of another version or another bundle.
     """
     tensors = _read(path, digest)
-    lengths = [len(ids) for name, ids in tensors.items() if name.endswith(_TOKENS)]
+    lengths = [ids.size for name, ids in tensors.items() if name.endswith(_TOKENS)]
     runners = slots.make_ready(slot, max(lengths, default=1))
     for role, runner in runners.items():
         if role + _TOKENS not in tensors:  # saved without this model: it starts from nothing

@@ -270,13 +270,14 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(pairs, tmp_path):
     with pytest.raises(InputError, match="no session of version 1"):
         llm.load_session(bad)
     metadata["bundle"] = llm.bundle.digest
-    damaged = {
-        "target.0": tensors["target.0"][:, :, :, 1:],
-        "draft.0": tensors["draft.0"].astype(np.float64),
-        "target.tokens": tensors["target.tokens"].astype(np.int32),
-    }
-    for name, array in damaged.items():
-        save_file({**tensors, name: np.ascontiguousarray(array)}, bad, metadata)
+    damaged = (
+        ("target.0", tensors["target.0"][:, :, :, 1:]),
+        ("draft.0", tensors["draft.0"].astype(np.float64)),
+        ("target.tokens", tensors["target.tokens"].astype(np.int32)),
+        ("target.tokens", np.array(5)),
+    )
+    for name, array in damaged:
+        save_file({**tensors, name: np.array(array, order="C")}, bad, metadata)
         with pytest.raises(InputError, match="is damaged"):
             llm.load_session(bad)
     assert llm._slots._slots == []
