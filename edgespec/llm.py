@@ -144,7 +144,9 @@ class LLM:
         with self.turns:
             slot = self._slots.add()
             try:
-                snapshots.restore(Path(path), self.bundle.digest, self._slots, slot)
+                snapshots.restore(
+                    Path(path), self.bundle.digest, self._slots, slot, self.context_length
+                )
             except InputError:
                 self._slots.remove(slot)
                 raise

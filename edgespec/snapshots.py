@@ -43,7 +43,7 @@ def save(path: Path, digest: str, slot: Slot) -> None:
         raise InputError(f"{path} cannot be written ({error}): name another file") from error
 
 
-def restore(path: Path, digest: str, slots: Slots, slot: Slot) -> None:
+def restore(path: Path, digest: str, slots: Slots, slot: Slot, most: int) -> None:
     """Fill a slot with what `save` has written.
 
     Args:
@@ -51,13 +51,14 @@ def restore(path: Path, digest: str, slots: Slots, slot: Slot) -> None:
         digest: of the bundle that is loaded.
         slots: its slots.
         slot: one of them.
+        most: tokens that memory was planned for; what a longer text has beyond them is left out.
 
     Raises:
         InputError: if the file cannot be read, is damaged, of another version or another bundle.
     """
     tensors = _read(path, digest)
-    lengths = [len(ids) for name, ids in tensors.items() if name.endswith(_TOKENS)]
-    runners = slots.make_ready(slot, max(lengths, default=1))
+    lengths = [ids.size for name, ids in tensors.items() if name.endswith(_TOKENS)]
+    runners = slots.make_ready(slot, min(max(lengths, default=1), most))
     for role, runner in runners.items():
         if role + _TOKENS not in tensors:  # saved without this model: it starts from nothing
             continue
@@ -65,7 +66,7 @@ def restore(path: Path, digest: str, slots: Slots, slot: Slot) -> None:
         caches = [tensors.get(f"{role}.{stage}", ids) for stage in range(len(empty))]
         if ids.dtype != np.int64 or not all(map(partial(_fits, ids), caches, empty)):
             raise InputError(f"{path} is damaged (its {role} does not fit): save it again")
-        runner.restore(ids.tolist(), caches)
+        runner.restore(ids[:most].tolist(), [rows[:, :, :, :most] for rows in caches])
 
 
 def _fits(ids: Array, cache: Array, empty: Array) -> bool:

@@ -247,6 +247,21 @@ def test_a_saved_session_goes_on_elsewhere(pairs, fresh, tmp_path, draft, engine
             assert result.tokens == fresh([*held, 4, 5]).tokens
 
 
+@pytest.mark.parametrize("draft", ["none", "model"])
+def test_a_longer_session_is_cut_to_what_was_planned(pairs, fresh, tmp_path, draft):
+    prompt = load(pairs, draft).tokenizer.encode(LONG_PROMPT)
+    with load(pairs, draft).session() as session:
+        session.generate(prompt * 2, max_new_tokens=2)
+        session.save(tmp_path / "session")
+    llm = load(pairs, draft, context=128)
+    session = llm.load_session(tmp_path / "session")
+    assert len(session.tokens) == 128
+    assert session._slot.bytes <= sum(demand.kv for demand in llm.plan.devices)
+    result = session.generate(prompt[:80], max_new_tokens=20)
+    assert result.reused == 79
+    assert result.tokens == fresh(prompt[:80], max_new_tokens=20).tokens
+
+
 def test_an_empty_session_can_be_saved(pairs, tmp_path):
     llm = load(pairs)
     llm.session().save(tmp_path / "session")
@@ -270,13 +285,14 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(pairs, tmp_path):
     with pytest.raises(InputError, match="no session of version 1"):
         llm.load_session(bad)
     metadata["bundle"] = llm.bundle.digest
-    damaged = {
-        "target.0": tensors["target.0"][:, :, :, 1:],
-        "draft.0": tensors["draft.0"].astype(np.float64),
-        "target.tokens": tensors["target.tokens"].astype(np.int32),
-    }
-    for name, array in damaged.items():
-        save_file({**tensors, name: np.ascontiguousarray(array)}, bad, metadata)
+    damaged = (
+        ("target.0", tensors["target.0"][:, :, :, 1:]),
+        ("draft.0", tensors["draft.0"].astype(np.float64)),
+        ("target.tokens", tensors["target.tokens"].astype(np.int32)),
+        ("target.tokens", np.array(5)),
+    )
+    for name, array in damaged:
+        save_file({**tensors, name: np.array(array, order="C")}, bad, metadata)
         with pytest.raises(InputError, match="is damaged"):
             llm.load_session(bad)
     assert llm._slots._slots == []
