@@ -49,7 +49,7 @@ def test_stages_on_one_engine_take_what_one_takes_and_what_each_needs_anew(name,
     [whole] = stage_sizes(EMBEDDED, TARGET)
     one = engine(name).footprint(whole, CALLS)
     many = [engine(name).footprint(stage, CALLS) for stage in stage_sizes(cut(*starts), TARGET)]
-    assert sum(each.weights for each in many) == one.weights
+    assert sum(each.weights for each in many) == pytest.approx(one.weights, abs=8 * len(many))
     assert sum(each.repacked for each in many) == pytest.approx(one.repacked, abs=8 * len(many))
     assert sum(each.logits for each in many) == one.logits + 128 * 4 * 256 * len(starts)
     assert sum(each.workspace for each in many) >= one.workspace
