@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -36,6 +35,7 @@ class Runner:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._all = range(len(model.executables))
+        self._failures = _NamedFailures(model.device)
         self.restart()
 
     def restart(self) -> None:
@@ -49,7 +49,7 @@ class Runner:
         self._new_kv: list[object] = [None] * len(self._all)
         self._drafted = Drafted()
         self._reused: list[int] = []  # of each row of the last `verify`, where its leading rows are
-        with _named_failures(model.device):
+        with self._failures:
             self._caches = [each.new_cache(first, rows) for each in model.executables]
 
     @property
@@ -242,7 +242,7 @@ class Runner:
         feeds = model.feeds(bucket, self._caches[0].capacity, logit_rows)
         feeds.fill(rows, self.length, last_only)
         begin = time.perf_counter()
-        with _named_failures(model.device):
+        with self._failures:
             for stage in stages:
                 inputs = feeds.stages[stage]
                 if hidden is not None:
@@ -254,14 +254,14 @@ class Runner:
         return outputs.results
 
     def _store(self, stages: Sequence[int], rows: Sequence[int], start: int) -> None:
-        with _named_failures(self.model.device):
+        with self._failures:
             self._make_room(start + len(rows))
             for stage in stages:
                 self._caches[stage].write(self._new_kv[stage], rows, start)
 
     def _move(self, stages: Sequence[int], rows: Sequence[int]) -> None:
         """Make cache rows, ascending, those right behind the committed ones."""
-        with _named_failures(self.model.device):
+        with self._failures:
             for stage in stages:
                 self._caches[stage].move(rows, self.length)
 
@@ -277,13 +277,20 @@ def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-@contextmanager
-def _named_failures(device: str) -> Iterator[None]:
-    """Whatever an engine raises becomes an error that names its device."""
-    try:
-        yield
-    except EdgespecError:
-        raise
-    except Exception as error:  # engines' own, which share no base class but this
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DeviceError(f"{device} failed ({reason}): use another device") from error
+class _NamedFailures:
+    """Makes whatever an engine raises an error that names its device.
+
+    Kept and no generator: it stands around all calls of a decoding round.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # Engines' own errors share no base class but Exception.
+        if isinstance(error, Exception) and not isinstance(error, EdgespecError):
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DeviceError(f"{self._device} failed ({reason}): use another device") from error
