@@ -25,8 +25,8 @@ from common import add_threads, count, counts, exit_code, print_result, print_ta
 from edgespec import bundle as bundles
 from edgespec.prompts import PYTHON
 from edgespec.runtime.buckets import ROW_BUCKETS
-from edgespec.runtime.engines import CPU_ENGINES, Executable, StageFile, engine
-from edgespec.runtime.engines.openvino import OpenVinoCpu, compile_for
+from edgespec.runtime.engines import CPU_ENGINES, StageFile, engine
+from edgespec.runtime.engines.openvino import OpenVinoCpu
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
@@ -53,16 +53,11 @@ class _OpenVinoIn(OpenVinoCpu):
         self.name = f"openvino:cpu, {precision}"
         self._precision = precision
 
-    def compile(self, stage: StageFile, threads: int) -> Executable:
-        """See `Engine`."""
-        config = {
+    def _config(self, stage: StageFile, threads: int) -> dict[str, str]:
+        return super()._config(stage, threads) | {
             "INFERENCE_PRECISION_HINT": self._precision,
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": "1",
-            "INFERENCE_NUM_THREADS": str(threads),
         }
-        return compile_for("CPU", stage, config)
 
 
 def main() -> None:

@@ -62,7 +62,10 @@ class OpenVinoCpu(HostEngine):
 
     def compile(self, stage: StageFile, threads: int) -> Executable:
         """See `Engine`."""
-        config = {
+        return compile_for("CPU", stage, self._config(stage, threads), self.shapes)
+
+    def _config(self, stage: StageFile, threads: int) -> dict[str, str]:
+        return {
             # bfloat16 is the default where the CPU has it, and is not what was exported.
             "INFERENCE_PRECISION_HINT": "f32",
             # Activations in groups of the weights' blocks: the condition of the fast kernels.
@@ -71,7 +74,6 @@ class OpenVinoCpu(HostEngine):
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": str(threads),
         }
-        return compile_for("CPU", stage, config, self.shapes)
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """See `Engine`.
