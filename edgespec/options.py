@@ -22,6 +22,7 @@ FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
 MAX_DRAFT_TOKENS = ROW_BUCKETS[-1] - 1  # the pending token is a row of the verification too
+MAX_THREADS = 1024  # engines take memory for each, before any works
 MEMORY_HELP = "what may be used, as 2GiB, or by device, as cpu=8GiB,gpu=3GiB (default: all free)"
 PLACE_HELP = "where the target's layers run, as 0-7=onnxruntime:cpu,8-=openvino:cpu"
 SIMULATE_HELP = "run on a stated machine: the name of a laptop, or a JSON file (docs/simulator.md)"
@@ -115,6 +116,7 @@ class LoadOptions:
         _require_count("sessions", self.sessions, 1)
         for name, least in (("threads", 1), ("context", 2), ("gpu_layers", 0)):
             _require_count(name, getattr(self, name), least, optional=True)
+        _require_most("threads", self.threads, MAX_THREADS)
 
     @property
     def limits(self) -> dict[str, int]:
@@ -163,15 +165,14 @@ class GenerationOptions(SamplingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        nodes, most = self.num_assistant_tokens, MAX_DRAFT_TOKENS
+        nodes = self.num_assistant_tokens
         for name, least in (("max_new_tokens", 1), ("tree_width", 1)):
             _require_count(name, getattr(self, name), least)
         _require_count("num_assistant_tokens", nodes, 0, optional=True)
         _require_count("logprobs", self.logprobs, 0, optional=True)
         if self.structure is not None and isinstance(self.json_schema, dict):
             object.__setattr__(self, "json_schema", json.dumps(self.json_schema))
-        if nodes is not None and nodes > most:
-            raise InputError(f"num_assistant_tokens is {nodes}: give {most} or less")
+        _require_most("num_assistant_tokens", nodes, MAX_DRAFT_TOKENS)
         several = isinstance(self.stop, Iterable) and not isinstance(self.stop, str)
         stop = tuple(self.stop) if several else (self.stop,)
         if not all(isinstance(text, str) and text for text in stop):
@@ -247,3 +248,8 @@ def _require_count(name: str, value: object, least: int, optional: bool = False)
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InputError(f"{name} is {value!r}: give a whole number from {least} upwards")
+
+
+def _require_most(name: str, value: int | None, most: int) -> None:
+    if value is not None and value > most:
+        raise InputError(f"{name} is {value}: give {most} or less")

@@ -350,6 +350,7 @@ def test_a_card_as_a_picture(cli, card, tmp_path):
         (["-n", "1"], ["max_new_tokens is 1: give a whole number from 2"]),
         (["--temperature", "-1"], ["temperature is -1"]),
         (["--threads", "0"], ["threads is 0"]),
+        (["--threads", "5000"], ["threads is 5000: give 1024 or less"]),
         (["--json", "--markdown"], ["not allowed with"]),
         (["--png", "card.jpg"], ["card.jpg: give --png a file name that ends in .png"]),
         (["--prompts", "nowhere.jsonl"], ["nowhere.jsonl cannot be read"]),
