@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _WARM_UP = 3  # passes
 _WANTED = 20  # per cent of a pass outside the quantized products, at most
-_QUANTIZED = ("MatMulNBits", "FullyConnectedCompressed")
+_QUANTIZED = ("MatMulNBits", "MatMulInteger", "FullyConnectedCompressed")
 """What the engines call a product with quantized weights."""
 
 Costs = dict[str, tuple[int, float]]

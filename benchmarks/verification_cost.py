@@ -31,6 +31,7 @@ from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.selection import Placement, choose
+from edgespec.runtime.stage_files import suited
 from edgespec.runtime.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def main() -> None:
     picked = {rows: _picked(bundle, arguments, rows) for rows in (1, _TREE_ROWS)}
     times = _measure(_committed(bundle, arguments, tokens[: arguments.context]), tokens, arguments)
     _print_times(times, arguments.rows)
-    fastest = min(times[name][1] for name in CPU_ENGINES)
+    fastest = min(times[name][1] for name in CPU_ENGINES if name in times)
     bar = round(times[picked[_TREE_ROWS]][_TREE_ROWS] / fastest, 2)
     print(f"\ncpu picks {picked[1]} for 1 row and {picked[_TREE_ROWS]} for {_TREE_ROWS} rows")
     print(f"T({_TREE_ROWS}) picked / fastest T(1): {bar} (wanted: at most {_BAR})")
@@ -100,7 +101,7 @@ def _committed(
     bundle: Bundle, arguments: argparse.Namespace, context: Sequence[int]
 ) -> dict[str, Runner]:
     """The role on every engine, each with this text in its cache."""
-    engines = [engine(name) for name in CPU_ENGINES]
+    engines = suited(bundle.manifest.roles[arguments.role], list(map(engine, CPU_ENGINES)))
     if arguments.precisions:
         engines += [_OpenVinoIn("f32"), _OpenVinoIn("bf16")]
     runners = {}

@@ -13,6 +13,9 @@ FORMAT = 2
 NPU = "npu"
 """The name of the variant for NPUs: ONNX's own operators alone, plain numbers for weights."""
 
+W8A8 = "w8a8"
+"""A precision of weights: products of integers, weights and activations in 8 bits."""
+
 HALF_BIAS_OFF = -3e4
 """What half precision holds, and far below any score: hides rows from what computes in it."""
 
@@ -130,10 +133,10 @@ class Precision:
     """What the numbers of a role are stored as.
 
     Attributes:
-        weights: int4, int8, fp16 or fp32.
-        lm_head: the same for the output projection.
+        weights: int4, int8, fp16, fp32 or w8a8, which has int8 for the embedding.
+        lm_head: of the output projection, one of the first four.
         kv: fp16 or fp32, the cache.
-        block_size: weights that share one scale (0: not quantized).
+        block_size: weights of int4 and int8 that share one scale (0: there are none).
         scales: fp16, or fp32 in bundles from before; of no meaning where nothing is quantized.
     """
 

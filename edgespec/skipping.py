@@ -20,6 +20,7 @@ from edgespec.export.skip_search import Problem, Tried, choose, search
 from edgespec.export.skips import Trial, skip_cuts
 from edgespec.fitting import default_threads
 from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
+from edgespec.runtime.stage_files import suited
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial import Evaluator, Text, measure_stages
 from edgespec.trial_text import PASSAGES, PIECE, Piece, openings, pieces_of, read_text
@@ -160,7 +161,7 @@ class LayerSkipSearch:
         cut = trial.cut(probe_cuts(trial.gated.target.layers))
         found = [
             (PassCosts.from_probe(measure_stages(cut, each, self._threads)), each)
-            for each in self._engines
+            for each in suited(trial.gated.target, self._engines)
         ]
         costs, fastest = min(found, key=lambda pair: pair[0].whole(_COMPARED_ROWS))
         self._engines = [fastest]

@@ -1,163 +1,26 @@
 """How weights are stored and multiplied: the layer that every architecture is given.
 
-A `WeightFormat` emits linear layers and embeddings into a graph. Quantization lives here alone;
-nothing that composes a model asks for the precision.
+A `WeightFormat` emits linear layers and embeddings into a graph. Quantization lives here and in
+`weights` alone; nothing that composes a model asks for the precision.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.errors import CheckpointError, ExportError
-from edgespec.export.graph import CONTRIB, DataFile, GraphBuilder
-from edgespec.export.quantize import QuantizedRows, quantize_rows
-from edgespec.models import Linear, TensorStore
+from edgespec.export.graph import CONTRIB, GraphBuilder
+from edgespec.export.weights import Names, WeightStream
+from edgespec.models import Linear
 
-# One tile of float32 rows stays in a core's L2 cache while it is quantized.
-_TILE_VALUES = 1 << 18
-_THREADS = 2
 _SCALE_BYTES = 2
-# Of a matrix's squares, in blocks so small that half precision spoils their scales.
-_FAINT_SHARE = 1e-4
-
-Progress = Callable[[int], None]
-
-Names = tuple[str, ...]
-"""Tensors that lie one below the other, as if they were one."""
-
-
-@dataclass
-class WeightStream:
-    """Streams tensors of a checkpoint into the data file of one stage, a few rows at a time.
-
-    Attributes:
-        data: the external data file.
-        tensors: the checkpoint.
-        progress: called with the number of weights just written.
-        errors: filled with the relative RMS error of each quantized tensor.
-    """
-
-    data: DataFile
-    tensors: TensorStore
-    progress: Progress
-    errors: dict[str, float] = field(default_factory=dict)
-    _written: dict[tuple[Names, str], _Written] = field(default_factory=dict)
-
-    def shape(self, names: Names) -> tuple[int, ...]:
-        """Of tensors as one, their rows one below the other."""
-        shapes = [self.tensors.shape(name) for name in names]
-        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
-
-    def floats(self, names: Names, dtype: type[np.floating]) -> _Written:
-        """Write tensors as they are; a second call for the same bytes returns the first's place."""
-        key = (names, np.dtype(dtype).name)
-        if key not in self._written:
-            nbytes = int(np.prod(self.shape(names))) * np.dtype(dtype).itemsize
-            offset = self.data.begin(nbytes)
-            for name in names:
-                for tile in self._tiles(name):
-                    self._check_range(name, tile, dtype)
-                    self.data.write(tile.astype(dtype))
-                    self.progress(tile.size)
-            self._written[key] = _Written(offset, nbytes, 0, 0)
-        return self._written[key]
-
-    def blocks(self, names: Names, bits: int, block_size: int) -> _Written:
-        """Quantize [N, K] matrices: packed bytes first, then their scales in half precision."""
-        key = (names, f"int{bits}/{block_size}")
-        if key not in self._written:
-            rows, width = self.shape(names)
-            blocks = -(-width // block_size)
-            nbytes = rows * blocks * block_size * bits // 8
-            offset = self.data.begin(nbytes)
-            scales = [part for name in names for part in self._packed(name, bits, block_size)]
-            scale_offset = self.data.begin(rows * blocks * _SCALE_BYTES)
-            self.data.write(np.concatenate(scales))
-            self._written[key] = _Written(
-                offset, nbytes, scale_offset, rows * blocks * _SCALE_BYTES
-            )
-        return self._written[key]
-
-    def _packed(self, name: str, bits: int, block_size: int) -> Iterator[npt.NDArray[np.float16]]:
-        """Write a matrix's packed bytes, and yield its scales; its error is then known."""
-        rows, width = self.tensors.shape(name)
-        error = norm = faint = 0.0
-        for part in self._quantized(name, bits, block_size):
-            self.data.write(part.packed)
-            self.progress(len(part.packed) * width)
-            error += part.squared_error
-            norm += part.squared_norm
-            faint += part.faint_norm
-            yield part.scales
-        if faint > _FAINT_SHARE * norm:
-            raise ExportError(
-                f"{self.tensors.folder}: {name} holds weights of about "
-                f"{np.sqrt(norm / (rows * width)):.2g}, too small for scales in half "
-                f"precision: export at fp32"
-            )
-        self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
-
-    def _tiles(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
-        for start, stop in self._tile_bounds(name):
-            yield self._read(name, start, stop)
-
-    def _read(self, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
-        tile = self.tensors.read_rows(name, start, stop)
-        if not np.isfinite(tile).all():
-            raise CheckpointError(
-                f"{self.tensors.folder}: {name} holds infinity or NaN in rows {start} to "
-                f"{stop - 1}: download the checkpoint again"
-            )
-        return tile
-
-    def _check_range(
-        self, name: str, tile: npt.NDArray[np.float32], dtype: type[np.floating]
-    ) -> None:
-        largest = float(np.finfo(dtype).max)
-        if np.abs(tile).max(initial=0) > largest:
-            raise ExportError(
-                f"{self.tensors.folder}: {name} holds {np.abs(tile).max():.6g}, half "
-                f"precision ends at {largest:g}: export at fp32"
-            )
-
-    def _tile_bounds(self, name: str) -> Iterator[tuple[int, int]]:
-        rows, *rest = self.tensors.shape(name)
-        step = max(1, _TILE_VALUES // max(1, int(np.prod(rest))))
-        return ((start, min(start + step, rows)) for start in range(0, rows, step))
-
-    def _quantized(self, name: str, bits: int, block_size: int) -> Iterator[QuantizedRows]:
-        def work(bounds: tuple[int, int]) -> QuantizedRows:
-            tile = self._read(name, *bounds)
-            self._check_range(name, tile, np.float16)
-            return quantize_rows(tile, bits, block_size)
-
-        waiting: deque[Future[QuantizedRows]] = deque()
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for bounds in self._tile_bounds(name):
-                waiting.append(pool.submit(work, bounds))
-                # Not further ahead, or a slow disk would gather the whole matrix in memory.
-                if len(waiting) > 2 * _THREADS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-
-
-@dataclass(frozen=True)
-class _Written:
-    """Where a tensor lies in the data file."""
-
-    offset: int
-    nbytes: int
-    scale_offset: int
-    scale_nbytes: int
+# Activations of integer products: as many steps to either side of zero.
+_STEPS = 127
+_ZERO_POINT = 128
 
 
 class WeightFormat(Protocol):
@@ -254,6 +117,39 @@ class BlockFormat:
 
 
 @dataclass(frozen=True)
+class ChannelFormat:
+    """Products of integers (W8A8): weights with a scale for each output channel, int8 activations.
+
+    An activation's scale is its row's, so that no row depends on the others of a call.
+
+    Args:
+        rows: how embeddings are stored.
+    """
+
+    rows: BlockFormat
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
+        """See `WeightFormat`."""
+        names = tuple(layer.weight for layer in layers)
+        (n, k), place, label = weights.shape(names), weights.channels(names), _label(names)
+        stored = graph.external(
+            f"{label}.channels", TensorProto.INT8, (k, n), place.offset, place.nbytes
+        )
+        scales = graph.external(
+            f"{label}.scales", TensorProto.FLOAT16, (n,), place.scale_offset, place.scale_nbytes
+        )
+        rounded, steps = _round_rows(graph, x)
+        zero = graph.constant(_ZERO_POINT, np.uint8)
+        y = graph.op("Cast", graph.op("MatMulInteger", rounded, stored, zero), to=TensorProto.FLOAT)
+        y = graph.op("Mul", y, graph.op("Cast", scales, to=TensorProto.FLOAT))
+        return _add_bias(graph, weights, graph.op("Mul", y, steps), layers)
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """See `WeightFormat`."""
+        return self.rows.embedding(graph, weights, ids, name)
+
+
+@dataclass(frozen=True)
 class FloatFormat:
     """fp16 or fp32 as stored; the arithmetic is float32."""
 
@@ -292,6 +188,20 @@ def _add_bias(graph: GraphBuilder, weights: WeightStream, y: str, layers: Sequen
         return y
     assert len(biases) == len(layers)
     return graph.op("Add", y, vector(graph, weights, *biases))
+
+
+def _round_rows(graph: GraphBuilder, x: str) -> tuple[str, str]:
+    """[S, K] float32 as uint8 around `_ZERO_POINT`, and the step of each row, [S, 1] float32.
+
+    Engines make it once where several products read the same rows. A row of zeros has steps of 0,
+    so that its products are 0 whatever it is rounded to.
+    """
+    peak = graph.op("ReduceMax", graph.op("Abs", x), graph.ints(-1), keepdims=1)
+    steps = graph.op("Mul", peak, graph.constant(1 / _STEPS, np.float32))
+    by_row = graph.op("Squeeze", steps, graph.ints(-1))
+    zero = graph.constant([_ZERO_POINT], np.uint8)
+    zeros = graph.op("Expand", zero, graph.op("Shape", by_row))
+    return graph.op("QuantizeLinear", x, by_row, zeros, axis=0), steps
 
 
 def _label(names: Names) -> str:

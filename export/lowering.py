@@ -12,8 +12,9 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec.bundle import Tensor
-from edgespec.export.formats import WeightFormat, WeightStream, vector
+from edgespec.export.formats import WeightFormat, vector
 from edgespec.export.graph import GraphBuilder
+from edgespec.export.weights import WeightStream
 from edgespec.models import Attention, Decoder, Linear, Mlp, Norm
 
 FLOAT, HALF, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64

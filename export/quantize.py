@@ -12,7 +12,7 @@ Bytes = npt.NDArray[np.uint8]
 
 # Where the block's largest weight (by magnitude) lands, in quantization steps. Beyond the range it
 # is clipped, which the finer steps of the other weights can outweigh. The first is the usual scale.
-_REACH = {4: (7.0, 7.7, 8.4, 9.4), 8: (127.0,)}
+_REACH = {4: (7.0, 7.7, 8.4, 9.4), 7: (63.0,), 8: (127.0,)}
 # Blocks without a larger weight become zeros: their steps would leave float32.
 _NOTHING = 1e-18
 # Smaller scales keep fewer than 7 bits in half precision, which counts its last steps there.
@@ -26,7 +26,7 @@ class QuantizedRows:
     """Rows of a weight matrix in the layout of MatMulNBits and GatherBlockQuantized.
 
     Attributes:
-        packed: [rows, blocks, block_size * bits / 8] uint8, low nibble first.
+        packed: [rows, blocks, block_size] uint8; of 4 bits two in each, low nibble first.
         scales: [rows, blocks] float16; the zero point is 2 ** (bits - 1).
         squared_error: sum of squared differences to the original.
         squared_norm: sum of squares of the original.
@@ -50,7 +50,7 @@ def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
 
     Args:
         weights: [rows, K] float32, none beyond what half precision holds.
-        bits: 4 or 8.
+        bits: 4, 7 or 8; of 7 there is one in each byte.
         block_size: consecutive weights along K that share a scale.
     """
     rows, width = weights.shape
@@ -68,7 +68,7 @@ def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
     if bits == 4:
         stored = stored[:, 0::2] | stored[:, 1::2] << 4
     return QuantizedRows(
-        stored.reshape(rows, blocks, block_size * bits // 8),
+        stored.reshape(rows, blocks, -1),
         search.scales.reshape(rows, blocks).astype(np.float16),
         search.squared_error(),
         float(norm.sum(dtype=np.float64)),

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from edgespec import bundle
-from edgespec.export.formats import BlockFormat, FloatFormat, WeightFormat, WeightStream
+from edgespec.export.formats import BlockFormat, ChannelFormat, FloatFormat, WeightFormat
 from edgespec.export.graph import DataFile, GraphBuilder
 from edgespec.export.lowering import FLOAT, HALF, Span, StageFormats, StageLowering
+from edgespec.export.weights import WeightStream
 from edgespec.models import Checkpoint, Decoder
 
 # Scores of masked rows: far below any score, and exact zeros after the softmax.
@@ -124,6 +125,8 @@ def _formats(decoder: Decoder, precision: bundle.Precision, candidates: int) -> 
 
 
 def _format(precision: str, block_size: int) -> WeightFormat:
+    if precision == bundle.W8A8:
+        return ChannelFormat(BlockFormat(8, block_size))
     if precision in ("int4", "int8"):
         return BlockFormat(int(precision[3:]), block_size)
     return FloatFormat(np.float16 if precision == "fp16" else np.float32)

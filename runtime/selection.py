@@ -25,6 +25,7 @@ from edgespec.runtime.model import Model
 from edgespec.runtime.placement import GPU
 from edgespec.runtime.profiles import Profile
 from edgespec.runtime.profiling import Job, measure_apart
+from edgespec.runtime.stage_files import suited
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ def engines_for(role: Role, placement: Placement) -> list[Engines]:
     at = placement.device
     wanted = (at,) * len(role.stages) if isinstance(at, str) else at
     names = tuple(map(resolved, wanted))
-    behind = {name: engines_of(name) for name in dict.fromkeys(names)}
+    behind = {name: suited(role, engines_of(name)) for name in dict.fromkeys(names)}
     choices = (dict(zip(behind, picked, strict=True)) for picked in product(*behind.values()))
     return [tuple(choice[name] for name in names) for choice in choices]
 

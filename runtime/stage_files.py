@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from edgespec.bundle import HALF_BIAS_OFF, NPU, Bundle, Compiled, Precision, Stage
+from edgespec.bundle import HALF_BIAS_OFF, NPU, W8A8, Bundle, Compiled, Precision, Role, Stage
 from edgespec.errors import DeviceError
 from edgespec.runtime.buckets import Shape
 from edgespec.runtime.engines import CompiledFile, Engine, Fixable, Result, StageFile
@@ -58,6 +58,11 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
     )
 
 
+def suited(role: Role, engines: Sequence[Engine]) -> list[Engine]:
+    """The engines that run a role's weights; all where none does: loading then says why."""
+    return [each for each in engines if _multiplies(each, role.precision)] or list(engines)
+
+
 def ready_shapes(bundle: Bundle, name: str, number: int, engine: Fixable) -> frozenset[Shape]:
     """The shapes of a stage that an engine loads as the bundle has them compiled."""
     variant = bundle.variant(name, NPU)
@@ -87,6 +92,11 @@ def _suited(
     """A stage that the engine takes, how its numbers are stored, and what is compiled of it."""
     role = bundle.manifest.roles[name]
     if engine.variant is None:
+        if not _multiplies(engine, role.precision):
+            raise DeviceError(
+                f"{engine.name} cannot run the {name} of {bundle.path}: it has w8a8 weights, which "
+                "only onnxruntime:cpu multiplies: use that, or export it again at int8 or int4"
+            )
         return role.stages[number], role.precision, ()
     variant = bundle.variant(name, engine.variant)
     if variant is not None:
@@ -98,6 +108,10 @@ def _suited(
             "again with --npu-precision fp16"
         )
     return role.stages[number], role.precision, ()
+
+
+def _multiplies(engine: Engine, precision: Precision) -> bool:
+    return engine.integer_products or precision.weights != W8A8
 
 
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:

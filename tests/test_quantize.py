@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from edgespec.export.quantize import dequantize_rows, quantize_rows
 
-bit_widths = pytest.mark.parametrize("bits", [4, 8])
+bit_widths = pytest.mark.parametrize("bits", [4, 7, 8])
 
 
 def gaussian(rows=64, width=256):
@@ -70,7 +70,7 @@ def test_rows_and_blocks_are_independent_and_padding_is_zero(bits, width, block_
     weights = gaussian(7, width)
     found = quantize_rows(weights, bits, block_size)
     blocks = -(-width // block_size)
-    assert found.packed.shape == (7, blocks, block_size * bits // 8)
+    assert found.packed.shape == (7, blocks, block_size // 2 if bits == 4 else block_size)
     assert found.scales.shape == (7, blocks)
     whole = dequantize_rows(found, bits)
     assert not whole[:, width:].any()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PEERS = {
     "edgespec": ("edgespec", "PEER"),
+    "edgespec-w8a8": ("edgespec", "PEER_W8A8"),
     "llama.cpp": ("llama_cpp", "PEER"),
     "openvino-genai": ("openvino_genai", "PEER"),
     "openvino-genai-f32": ("openvino_genai", "PEER_F32"),

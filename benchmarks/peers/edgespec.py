@@ -19,20 +19,22 @@ _DRAFTS = {PLAIN: "none", LOOKUP: "lookup", DRAFT: "model", AUTO: "auto"}
 
 
 class _Edgespec:
-    home = "edgespec"
     requirements = ()
     build: ClassVar[Mapping[str, str]] = {}
-    precision = "int4"
     settings: ClassVar[Mapping[str, str]] = {
         name: f"draft={draft}" for name, draft in _DRAFTS.items()
     }
 
+    def __init__(self, home: str, precision: str) -> None:
+        self.home = home
+        self.precision = precision
+
     def convert(self, checkpoints: Checkpoints, output: Path) -> None:
         """See `Peer`."""
-        from edgespec.export import export_bundle
+        from edgespec.export import ExportOptions, export_bundle
 
-        bundle = output / "bundle"
-        export_bundle(checkpoints.target, bundle, checkpoints.draft)
+        options = ExportOptions(self.precision)
+        export_bundle(checkpoints.target, output / "bundle", checkpoints.draft, options)
 
     def load(self, loading: Loading) -> _Decoder:
         """See `Peer`."""
@@ -83,4 +85,5 @@ class _Decoder:
         )
 
 
-PEER = _Edgespec()
+PEER = _Edgespec("edgespec", "int4")
+PEER_W8A8 = _Edgespec("edgespec-w8a8", "w8a8")

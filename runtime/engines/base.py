@@ -166,7 +166,7 @@ class StageSizes:
             same bytes.
         file_bytes: of the file that its data is in, which a role's stages share.
         tied: the output projection is the embedding, and the stage has both.
-        precision: of the weights: int4, int8, fp16 or fp32.
+        precision: of the weights: int4, int8, fp16, fp32 or w8a8.
         block_size: quantized weights that share a scale; 0 where there are none.
         scale_bytes: of that scale.
         layers: whose keys and values it computes.
@@ -268,6 +268,10 @@ class Engine(Protocol):
     @property
     def variant(self) -> str | None:
         """The variant of a role that it takes, as a bundle names them; None: the role itself."""
+
+    @property
+    def integer_products(self) -> bool:
+        """Whether it makes the products of w8a8 as such, not on other processors or as floats."""
 
     def compile(self, stage: StageFile, threads: int) -> Executable:
         """Load and prepare a stage.

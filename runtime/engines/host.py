@@ -41,6 +41,7 @@ class HostEngine:
     name: str
     memory = "cpu"
     variant: str | None = None
+    integer_products = False
 
     def __init__(self, shapes: Shapes = ANY_SHAPES) -> None:
         self.hardware = processor()

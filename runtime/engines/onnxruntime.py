@@ -48,6 +48,7 @@ class OnnxRuntimeCpu(HostEngine):
     """The CPU execution provider."""
 
     name = "onnxruntime:cpu"
+    integer_products = True
     version: str = ort.__version__
     library_bytes = 8 * MIB
 

@@ -63,6 +63,7 @@ class OnnxRuntimeGpu(ABC):
     number: int
     shapes = ANY_SHAPES
     variant: str | None = None
+    integer_products = False
 
     def compile(self, stage: StageFile, threads: int) -> DeviceExecutable:
         """See `Engine`.

@@ -36,6 +36,7 @@ class OpenVinoGpu:
     library_bytes = 22 * MIB  # as on the CPU; not measured
     shapes = ANY_SHAPES
     variant: str | None = None
+    integer_products = False
 
     def __init__(self) -> None:
         core = ov.Core()

@@ -30,6 +30,7 @@ class OpenVinoNpu(FewShapes):
     library_bytes = 22 * MIB  # as on the CPU; not measured
     memory = "cpu"
     variant: str | None = NPU
+    integer_products = False
 
     def __init__(self, shapes: Shapes | None = None) -> None:
         super().__init__("openvino:npu", shapes)

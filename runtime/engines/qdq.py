@@ -31,6 +31,7 @@ class QdqQuantizer(OnnxRuntimeCpu):
     """Runs the stages of a variant on the CPU, notes what goes in, and quantizes them by that."""
 
     variant: str | None = NPU
+    integer_products = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -55,6 +55,7 @@ class Qnn(FewShapes, ABC):
 
     memory = "cpu"
     variant: str | None = NPU
+    integer_products = False
     base: str
     library_bytes: int
 

@@ -49,6 +49,7 @@ class SimulatedEngine:
 
     shapes = ANY_SHAPES
     variant: str | None = None
+    integer_products = True
 
     def __init__(self, place: str) -> None:
         self.device, _, reference = place.partition("@")
