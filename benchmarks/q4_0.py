@@ -1,4 +1,4 @@
-"""What int4 costs in perplexity against llama.cpp's Q4_0, at no more bytes.
+"""What int4 costs in perplexity against llama.cpp's Q4_0, at no more bytes; int8 and w8a8 with it.
 
     python benchmarks/q4_0.py models/embedded/checkpoints/python-7m --text code.py --cache peers
 
@@ -31,13 +31,18 @@ from edgespec.environment import MIB
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import Checkpoint, load_checkpoint
-from edgespec.runtime.engines import CPU_ENGINES
+from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.stage_files import suited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _REQUIREMENTS = ("gguf", "ml_dtypes", "numpy", "safetensors")
-_BLOCKS = (32, 64, 128)
+_OURS = {
+    **{f"int4, blocks of {n}": ExportOptions("int4", block_size=n) for n in (32, 64, 128)},
+    "int8, blocks of 128": ExportOptions("int8", block_size=128),
+    "w8a8": ExportOptions("w8a8"),
+}
 _FP32 = ExportOptions(precision="fp32")
 _ROUND = (
     "import sys; sys.path.append(sys.argv[1]); from pathlib import Path; "
@@ -106,12 +111,12 @@ def _qualities(
     export_bundle(rounded, rounded_bundle, options=_FP32)
     mib = q4_0_bytes(checkpoint) / MIB
     yield _read("Q4_0", mib, rounded_bundle, CPU_ENGINES[0], reference, arguments)
-    for block in _BLOCKS:
-        bundle = scratch / f"int4-{block}"
-        export_bundle(checkpoint.path, bundle, options=ExportOptions("int4", block_size=block))
+    for number, (weights, options) in enumerate(_OURS.items()):
+        bundle = scratch / f"ours-{number}"
+        export_bundle(checkpoint.path, bundle, options=options)
         size = _weight_bytes(bundle) / MIB
-        for engine in CPU_ENGINES:
-            yield _read(f"int4, blocks of {block}", size, bundle, engine, reference, arguments)
+        for each in suited(bundles.load(bundle).target, list(map(engine, CPU_ENGINES))):
+            yield _read(weights, size, bundle, each.name, reference, arguments)
 
 
 def _round(checkpoint: Path, output: Path, cache: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgespec.export.exporter import (
     BLOCK_SIZES,
+    HEAD_PRECISIONS,
     KV_PRECISIONS,
     NPU_PRECISIONS,
     PRECISIONS,
@@ -15,6 +16,7 @@ from edgespec.export.source import resolve_checkpoint
 
 __all__ = [
     "BLOCK_SIZES",
+    "HEAD_PRECISIONS",
     "KV_PRECISIONS",
     "NPU_PRECISIONS",
     "PRECISIONS",

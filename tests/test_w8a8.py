@@ -186,3 +186,10 @@ def test_another_engine_says_what_to_use(pair, cli):
 def test_the_output_projection_has_other_precisions():
     with pytest.raises(InputError, match="lm_head_precision is 'w8a8': use one of int4, int8"):
         ExportOptions(W8A8, lm_head_precision=W8A8)
+
+
+def test_inspect_tells_layers_from_the_output_projection(pair, cli):
+    shown = cli("inspect", pair).out
+    assert "w8a8 " in shown
+    assert "int8, blocks of 32" in shown
+    assert "w8a8, blocks" not in shown

@@ -17,6 +17,7 @@ from edgespec import sublayers
 from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
+    HEAD_PRECISIONS,
     KV_PRECISIONS,
     NPU_PRECISIONS,
     PRECISIONS,
@@ -47,11 +48,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft", metavar="CHECKPOINT", help="a smaller model with the same tokenizer"
     )
-    _add(parser, "precision", PRECISIONS, "of the target's weights")
+    _add(
+        parser, "precision", PRECISIONS, "of the target's weights; w8a8: products of integers, for "
+        "CPUs without VNNI"
+    )  # fmt: skip
     _add(parser, "draft_precision", PRECISIONS, "of the draft's (default: the target's)")
     _add(
-        parser, "lm_head_precision", PRECISIONS, "of the output projection (default: the weights')"
-    )
+        parser, "lm_head_precision", HEAD_PRECISIONS, "of the output projection (default: the "
+        "weights', and int8 for w8a8)"
+    )  # fmt: skip
     _add(parser, "kv_precision", KV_PRECISIONS, "of the KV cache")
     _add(
         parser, "npu_precision", (*NPU_PRECISIONS, *QUANTIZED), "of a target's variant for NPUs, "

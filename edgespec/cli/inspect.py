@@ -84,9 +84,12 @@ def _roles(bundle: Bundle) -> Table:
     return table
 
 
+def _stored(precision: str, block_size: int) -> str:
+    return f"{precision}, blocks of {block_size}" if precision.startswith("int") else precision
+
+
 def _facts(role: Role) -> dict[str, str]:
     precision = role.precision
-    blocks = f", blocks of {precision.block_size}" if precision.block_size else ""
     return {
         "architecture": role.architecture,
         "parameters": f"{role.parameters:,}",
@@ -96,8 +99,8 @@ def _facts(role: Role) -> dict[str, str]:
         "heads": f"{role.heads}, {role.kv_heads} for keys and values, of {role.head_dim}",
         "vocabulary": f"{role.vocab_size:,}",
         "context": f"{role.context_length:,} tokens",
-        "weights": precision.weights + blocks,
-        "output projection": precision.lm_head,
+        "weights": _stored(precision.weights, precision.block_size),
+        "output projection": _stored(precision.lm_head, precision.block_size),
         "KV cache": precision.kv,
         "quantization error": _error(role.quantization_error),
     }
