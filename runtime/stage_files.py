@@ -111,7 +111,7 @@ def _suited(
 
 
 def _multiplies(engine: Engine, precision: Precision) -> bool:
-    return engine.integer_products or precision.weights != W8A8
+    return precision.weights != W8A8 or engine.integer_products
 
 
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:

@@ -60,6 +60,7 @@ class Scale:
     version: str = "1"
     shapes: Shapes = ANY_SHAPES
     variant: str | None = None
+    integer_products: bool = False
 
     def available_bytes(self):
         return 1 << 40

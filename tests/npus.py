@@ -18,6 +18,7 @@ class NpuOnCpu(OnnxRuntimeCpu):
 
     name = NAME
     variant = NPU
+    integer_products = False
 
 
 class NpuToPlan(FewShapes):
@@ -25,6 +26,7 @@ class NpuToPlan(FewShapes):
 
     memory = "cpu"
     variant = NPU
+    integer_products = False
     library_bytes = 0
     hardware, version = "none", "1.0"
 

@@ -44,6 +44,7 @@ class Scale:
     library_bytes: int = 7
     shapes: Shapes = ANY_SHAPES
     variant: str | None = None
+    integer_products: bool = False
 
     def available_bytes(self):
         return 1 << 40
