@@ -31,7 +31,8 @@ from edgespec.environment import MIB
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import Checkpoint, load_checkpoint
-from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.engines import CPU_ENGINES
+from edgespec.runtime.selection import cpu_engines
 from edgespec.runtime.stage_files import suited
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _qualities(
         bundle = scratch / f"ours-{number}"
         export_bundle(checkpoint.path, bundle, options=options)
         size = _weight_bytes(bundle) / MIB
-        for each in suited(bundles.load(bundle).target, list(map(engine, CPU_ENGINES))):
+        for each in suited(bundles.load(bundle).target, cpu_engines()):
             yield _read(weights, size, bundle, each.name, reference, arguments)
 
 

@@ -25,12 +25,12 @@ from common import add_threads, count, counts, exit_code, print_result, print_ta
 from edgespec import bundle as bundles
 from edgespec.prompts import PYTHON
 from edgespec.runtime.buckets import ROW_BUCKETS
-from edgespec.runtime.engines import CPU_ENGINES, StageFile, engine
+from edgespec.runtime.engines import CPU_ENGINES, StageFile
 from edgespec.runtime.engines.openvino import OpenVinoCpu
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
-from edgespec.runtime.selection import Placement, choose
+from edgespec.runtime.selection import Placement, choose, cpu_engines
 from edgespec.runtime.stage_files import suited
 from edgespec.runtime.text import Tokenizer
 
@@ -101,7 +101,7 @@ def _committed(
     bundle: Bundle, arguments: argparse.Namespace, context: Sequence[int]
 ) -> dict[str, Runner]:
     """The role on every engine, each with this text in its cache."""
-    engines = suited(bundle.manifest.roles[arguments.role], list(map(engine, CPU_ENGINES)))
+    engines = suited(bundle.manifest.roles[arguments.role], cpu_engines())
     if arguments.precisions:
         engines += [_OpenVinoIn("f32"), _OpenVinoIn("bf16")]
     runners = {}

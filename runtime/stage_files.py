@@ -27,7 +27,7 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
         DeviceError: if the bundle has none that suits the engine.
     """
     role = bundle.manifest.roles[name]
-    stage, precision, compiled = _suited(bundle, name, number, engine)
+    stage, precision, compiled = _stage_for(bundle, name, number, engine)
     return StageFile(
         graph=bundle.path / stage.graph,
         data=bundle.path / stage.data,
@@ -86,7 +86,7 @@ def bias_off(bundle: Bundle, name: str, engines: Sequence[Engine]) -> float:
     return max(found)
 
 
-def _suited(
+def _stage_for(
     bundle: Bundle, name: str, number: int, engine: Engine
 ) -> tuple[Stage, Precision, tuple[Compiled, ...]]:
     """A stage that the engine takes, how its numbers are stored, and what is compiled of it."""

@@ -8,6 +8,7 @@ import torch
 from checkpoints import make_checkpoint, write_tokenizer
 
 from edgespec import bundle as bundles
+from edgespec.export.quantize import QuantizedRows, dequantize_rows
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
@@ -48,6 +49,11 @@ def tree_rows():
     for row in range(n):
         mask[row, path_to(row)] = True
     return Rows(TREE_TOKENS, [len(path_to(row)) - 1 for row in range(n)], mask)
+
+
+def blocks(packed, scales, bits):
+    """The values of quantized rows, [rows, blocks * block_size] float32."""
+    return dequantize_rows(QuantizedRows(packed, scales, 0.0, 0.0), bits)
 
 
 def load(bundle, device, role=bundles.TARGET):

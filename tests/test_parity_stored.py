@@ -13,12 +13,11 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
-from parity import EMBEDDING, HEAD, PROMPT, SAME, devices, distance, load, made, reference
+from parity import EMBEDDING, HEAD, PROMPT, SAME, blocks, devices, distance, load, made, reference
 from transformers import DynamicCache
 
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.quantize import QuantizedRows, dequantize_rows
 from edgespec.runtime.feeds import Rows
 
 # With a cache in half precision a value between two halves may round either way: measured 1e-5.
@@ -164,10 +163,6 @@ def read_back(bundle, sizes):
         for name, part in zip(names, np.split(values, ends[:-1]), strict=True):
             apart[name] = (part, bits)
     return apart
-
-
-def blocks(packed, scales, bits):
-    return dequantize_rows(QuantizedRows(packed, scales, 0.0, 0.0), bits)
 
 
 def test_each_matrix_is_stored_in_the_precision_asked_for(case):

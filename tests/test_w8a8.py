@@ -10,7 +10,7 @@ import pytest
 import torch
 from commandline import fails
 from onnx import numpy_helper
-from parity import EMBEDDING, HEAD, PROMPT, SAME, distance, load, made, reference
+from parity import EMBEDDING, HEAD, PROMPT, SAME, blocks, distance, load, made, reference
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM
@@ -18,13 +18,12 @@ from edgespec import bundle as bundles
 from edgespec.bundle import W8A8
 from edgespec.errors import DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.quantize import QuantizedRows, dequantize_rows
 from edgespec.runtime import selection
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.selection import Placement, engines_for
 
 DEVICE = "onnxruntime:cpu"
-# K of 48, 60 and 72; token 0 has an embedding of zeros, so that products see a row of them.
+# Token 0 has an embedding of zeros, so that products see a row of them.
 SHAPES = {
     "biases": ("qwen2", {"hidden_size": 48, "head_dim": 20, "intermediate_size": 72}),
     "tied": ("llama", {"tie_word_embeddings": True, "hidden_size": 128, "head_dim": 64}),
@@ -66,8 +65,8 @@ class Exported:
             yield EMBEDDING, self.arrays[EMBEDDING].astype(np.float32)
             return
         scales = self.arrays[f"{EMBEDDING}.scales/rows"]
-        rows = QuantizedRows(packed.reshape(*scales.shape, -1), scales, 0.0, 0.0)
-        yield EMBEDDING, dequantize_rows(rows, 8).astype(np.float16).astype(np.float32)
+        values = blocks(packed.reshape(*scales.shape, -1), scales, 8)
+        yield EMBEDDING, values.astype(np.float16).astype(np.float32)
 
     @contextmanager
     def integer_products(self):
@@ -77,9 +76,8 @@ class Exported:
             step = inputs[0].abs().amax(-1, keepdim=True).clamp(min=1e-20) / 127
             return (inputs[0] / step).round() * step
 
-        layers = [
-            self.rounded.get_submodule(name[: -len(".weight")]) for name, _ in self.matrices()
-        ]
+        names = [name.removesuffix(".weight") for name, _ in self.matrices()]
+        layers = map(self.rounded.get_submodule, names)
         hooks = [layer.register_forward_pre_hook(round_rows) for layer in layers]
         yield
         for hook in hooks:
@@ -132,7 +130,7 @@ def test_logits_are_those_of_the_stored_values_and_rounded_rows(exported):
 
 
 def test_no_row_depends_on_the_others(exported):
-    """A neighbour with activations a thousand times as large would coarsen a common scale."""
+    """With a scale for all rows of a call another neighbour would round this one otherwise."""
     logits = []
     for neighbour in (5, 300):
         runner = load(exported.bundle, DEVICE)
