@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
 from edgespec.errors import BundleError, InputError
-from edgespec.runtime.chat import ChatTemplate
+
+if TYPE_CHECKING:
+    from edgespec.runtime.chat import ChatTemplate
 
 _REPLACEMENT = "\ufffd"
 
@@ -21,7 +24,7 @@ class Tokenizer:
     Args:
         backend: The tokenizer proper. Truncation and padding are switched off.
         config: The content of `tokenizer_config.json`.
-        chat_template: The jinja2 source, if the model has one.
+        chat_template: The jinja2 source, if the model has one; compiled when it is first used.
 
     Attributes:
         vocab_size: One more than the highest id, added tokens included. A model may have more
@@ -47,22 +50,20 @@ class Tokenizer:
             backend.get_vocab_size(with_added_tokens=False), max(added, default=-1) + 1
         )
         self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
-        special_tokens = _special_tokens(config)
-        self.bos_id = self._id_of(special_tokens.get("bos_token"))
-        self.eos_id = self._id_of(special_tokens.get("eos_token"))
-        self.unknown_id = self._id_of(special_tokens.get("unk_token"))
+        self._special_tokens = _special_tokens(config)
+        self.bos_id = self._id_of(self._special_tokens.get("bos_token"))
+        self.eos_id = self._id_of(self._special_tokens.get("eos_token"))
+        self.unknown_id = self._id_of(self._special_tokens.get("unk_token"))
         # Tokenizers that add a BOS do so in their post-processor; this is for those without one.
         self._prepended: list[int] = []
         if config.get("add_bos_token") and self.bos_id is not None:
             self._prepended = [self.bos_id] * (self.bos_id not in backend.encode("").ids)
-        self._chat_template = (
-            None if chat_template is None else ChatTemplate(chat_template, special_tokens)
-        )
+        self._chat_source = chat_template
 
     @property
     def has_chat_template(self) -> bool:
         """Whether the model says how conversations are written: `chat` works."""
-        return self._chat_template is not None
+        return self._chat_source is not None
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -118,11 +119,18 @@ class Tokenizer:
         """The text of a conversation by the model's chat template (see `ChatTemplate.render`).
 
         Raises:
-            InputError: If the model has no chat template, or it refuses the messages.
+            InputError: If the model has no chat template, one that is not valid, or it refuses the
+                messages.
         """
-        if self._chat_template is None:
-            raise InputError("the model has no chat template: give it a plain prompt")
         return self._chat_template.render(messages, add_generation_prompt)
+
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        if self._chat_source is None:
+            raise InputError("the model has no chat template: give it a plain prompt")
+        from edgespec.runtime.chat import ChatTemplate  # jinja2 takes time, plain prompts need none
+
+        return ChatTemplate(self._chat_source, self._special_tokens)
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._backend.token_to_id(token)

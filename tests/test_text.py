@@ -325,8 +325,10 @@ def test_a_template_comes_from_its_file_or_from_a_named_list(folder):
 def test_chat_errors_say_what_is_wrong(folder):
     with pytest.raises(InputError, match="no chat template"):
         Tokenizer.from_folder(folder).chat(MESSAGES)
+    broken = configure(folder, chat_template="{% if %}")
+    assert broken.decode(broken.encode("plain")) == "plain"  # which needs no template
     with pytest.raises(InputError, match="not valid"):
-        configure(folder, chat_template="{% if %}")
+        broken.chat(MESSAGES)
     tokenizer = configure(folder, chat_template=TEMPLATE)
     with pytest.raises(InputError, match="system comes first"):
         tokenizer.chat(MESSAGES[::-1])
