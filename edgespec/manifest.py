@@ -134,7 +134,7 @@ class Precision:
 
     Attributes:
         weights: int4, int8, fp16, fp32 or w8a8, which has int8 for the embedding.
-        lm_head: of the output projection, one of the first four.
+        lm_head: of the output projection, one of the same.
         kv: fp16 or fp32, the cache.
         block_size: weights of int4 and int8 that share one scale (0: there are none).
         scales: fp16, or fp32 in bundles from before; of no meaning where nothing is quantized.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from edgespec.export.exporter import (
     BLOCK_SIZES,
-    HEAD_PRECISIONS,
     KV_PRECISIONS,
     NPU_PRECISIONS,
     PRECISIONS,
@@ -16,7 +15,6 @@ from edgespec.export.source import resolve_checkpoint
 
 __all__ = [
     "BLOCK_SIZES",
-    "HEAD_PRECISIONS",
     "KV_PRECISIONS",
     "NPU_PRECISIONS",
     "PRECISIONS",

@@ -18,8 +18,7 @@ from edgespec.export.source import source_name
 from edgespec.export.vocabulary import check_vocabularies, token_ids
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
 
-HEAD_PRECISIONS = ("int4", "int8", "fp16", "fp32")
-PRECISIONS = (*HEAD_PRECISIONS, bundle.W8A8)
+PRECISIONS = ("int4", "int8", "fp16", "fp32", bundle.W8A8)
 BLOCK_SIZES = (128, 64, 32)
 KV_PRECISIONS = ("fp32", "fp16")
 NPU_PRECISIONS = ("fp16", "fp32")
@@ -33,8 +32,7 @@ class ExportOptions:
     Attributes:
         precision: of the target's weights, one of `PRECISIONS`.
         draft_precision: of the draft's; None: the target's.
-        lm_head_precision: of both output projections, one of `HEAD_PRECISIONS`; None: that of the
-            weights, and int8 for w8a8.
+        lm_head_precision: of both output projections, one of `PRECISIONS`; None: the weights'.
         kv_precision: of the caches, one of `KV_PRECISIONS`.
         npu_precision: of a variant of the target for NPUs beside it, one of `NPU_PRECISIONS`; None:
             there is none.
@@ -62,7 +60,7 @@ class ExportOptions:
         choices: dict[str, tuple[object, ...]] = {
             "precision": PRECISIONS,
             "draft_precision": (None, *PRECISIONS),
-            "lm_head_precision": (None, *HEAD_PRECISIONS),
+            "lm_head_precision": (None, *PRECISIONS),
             "kv_precision": KV_PRECISIONS,
             "npu_precision": (None, *NPU_PRECISIONS),
             "block_size": (None, *BLOCK_SIZES),
@@ -217,7 +215,7 @@ def _precision(name: str, decoder: Decoder, options: ExportOptions) -> bundle.Pr
     weights = options.precision
     if name == bundle.DRAFT and options.draft_precision is not None:
         weights = options.draft_precision
-    head = options.lm_head_precision or ("int8" if weights == bundle.W8A8 else weights)
+    head = options.lm_head_precision or weights
     if not {weights, head} & {"int4", "int8", bundle.W8A8}:
         return bundle.Precision(weights, head, options.kv_precision, 0)
     block = _block_size(name, decoder, options.block_size)

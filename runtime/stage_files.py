@@ -111,7 +111,7 @@ def _stage_for(
 
 
 def _multiplies(engine: Engine, precision: Precision) -> bool:
-    return precision.weights != W8A8 or engine.integer_products
+    return W8A8 not in (precision.weights, precision.lm_head) or engine.integer_products
 
 
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:

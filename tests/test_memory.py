@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pairs import LONG_PROMPT
 
 from edgespec import LLM, bundle
-from edgespec.bundle import DRAFT, TARGET
+from edgespec.bundle import DRAFT, TARGET, W8A8
 from edgespec.errors import InputError, MemoryLimitError
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import LoadOptions, parse_size
@@ -135,6 +135,22 @@ def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
     assert sizes.intermediate == pytest.approx(768, abs=1)
     assert 0 < sizes.embedding_bytes < sizes.matmul_bytes
     assert sizes.matmul_bytes + sizes.embedding_bytes == role_bytes()
+
+
+def test_a_tied_matrix_has_two_layouts_for_integer_products():
+    """The embedding's rows stay in the file, and the products' copy is packed."""
+    role, entry = EMBEDDED.target, EMBEDDED.manifest.files["target.data"]
+    head = replace(role, precision=replace(role.precision, weights=W8A8, lm_head=W8A8))
+    size = role.parameters + 4096 * 256
+    manifest = replace(
+        EMBEDDED.manifest,
+        roles={TARGET: head},
+        files={**EMBEDDED.manifest.files, "target.data": replace(entry, size=size)},
+    )
+    [sizes] = stage_sizes(replace(EMBEDDED, manifest=manifest), TARGET)
+    assert not sizes.tied
+    assert sizes.intermediate == 768
+    assert (sizes.embedding_bytes, sizes.matmul_bytes) == (4096 * 256, role.parameters)
 
 
 def role_bytes():

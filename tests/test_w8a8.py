@@ -10,13 +10,13 @@ import pytest
 import torch
 from commandline import fails
 from onnx import numpy_helper
-from parity import EMBEDDING, HEAD, PROMPT, SAME, blocks, distance, load, made, reference
+from parity import EMBEDDING, PROMPT, SAME, blocks, distance, load, made, reference
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.bundle import W8A8
-from edgespec.errors import DeviceError, InputError
+from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime import selection
 from edgespec.runtime.feeds import Rows
@@ -39,15 +39,21 @@ class Exported:
         with torch.no_grad():
             self.original.get_parameter(EMBEDDING)[0] = 0
         self.original.save_pretrained(folder / "checkpoint")
-        options = ExportOptions(W8A8, lm_head_precision="fp32")
-        export_bundle(folder / "checkpoint", folder / "bundle", options=options)
+        export_bundle(folder / "checkpoint", folder / "bundle", options=ExportOptions(W8A8))
         self.bundle = bundles.load(folder / "bundle")
         graph = onnx.load(str(folder / "bundle" / "target.onnx")).graph
         self.nodes = list(graph.node)
         self.arrays = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
         self.rounded = AutoModelForCausalLM.from_pretrained(folder / "checkpoint").float().eval()
-        for name, values in [*self.matrices(), *self.embedding()]:
-            self.rounded.get_parameter(name).data = torch.from_numpy(values)
+        for name, values in self.matrices():
+            self.layer(self.rounded, name).weight = torch.nn.Parameter(torch.from_numpy(values))
+        self.rounded.get_parameter(EMBEDDING).data = torch.from_numpy(self.embedding())
+
+    @staticmethod
+    def layer(model, name):
+        """That a matrix is of: a tied one is the output projection's."""
+        module = "lm_head" if name == EMBEDDING else name.removesuffix(".weight")
+        return model.get_submodule(module)
 
     def matrices(self):
         """Each that integer products read, by its name: [N, K] float32."""
@@ -59,14 +65,13 @@ class Exported:
             yield from zip(names, np.split(whole, np.cumsum(sizes)[:-1]), strict=True)
 
     def embedding(self):
-        """The same of the embedding, as ONNX Runtime gives its rows."""
+        """[V, D] float32, as ONNX Runtime gives its rows."""
         packed = self.arrays.get(f"{EMBEDDING}.packed/rows")
         if packed is None:
-            yield EMBEDDING, self.arrays[EMBEDDING].astype(np.float32)
-            return
+            return self.arrays[EMBEDDING].astype(np.float32)
         scales = self.arrays[f"{EMBEDDING}.scales/rows"]
         values = blocks(packed.reshape(*scales.shape, -1), scales, 8)
-        yield EMBEDDING, values.astype(np.float16).astype(np.float32)
+        return values.astype(np.float16).astype(np.float32)
 
     @contextmanager
     def integer_products(self):
@@ -76,8 +81,7 @@ class Exported:
             step = inputs[0].abs().amax(-1, keepdim=True).clamp(min=1e-20) / 127
             return (inputs[0] / step).round() * step
 
-        names = [name.removesuffix(".weight") for name, _ in self.matrices()]
-        layers = map(self.rounded.get_submodule, names)
+        layers = [self.layer(self.rounded, name) for name, _ in self.matrices()]
         hooks = [layer.register_forward_pre_hook(round_rows) for layer in layers]
         yield
         for hook in hooks:
@@ -91,16 +95,12 @@ def exported(request, tmp_path_factory):
 
 def test_all_layers_are_products_of_integers(exported):
     precision = exported.bundle.target.precision
-    assert (precision.weights, precision.lm_head) == (W8A8, "fp32")
-    stored = {name for name, _ in exported.matrices()}
-    linear = {
-        f"{name}.weight"
-        for name, layer in exported.original.named_modules()
-        if isinstance(layer, torch.nn.Linear)
-    }
-    assert stored == linear - {HEAD}
+    assert (precision.weights, precision.lm_head) == (W8A8, W8A8)
+    model = exported.original
+    linear = {layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)}
+    assert {exported.layer(model, name) for name, _ in exported.matrices()} == linear
     kinds = [node.op_type for node in exported.nodes]
-    assert kinds.count("MatMulInteger") == 5 * exported.bundle.target.layers
+    assert kinds.count("MatMulInteger") == 5 * exported.bundle.target.layers + 1
 
 
 def test_pairs_of_products_stay_inside_16_bits(exported):
@@ -181,13 +181,17 @@ def test_another_engine_says_what_to_use(pair, cli):
     fails(run, "openvino:cpu cannot run the target", "export it again at int8 or int4")
 
 
-def test_the_output_projection_has_other_precisions():
-    with pytest.raises(InputError, match="lm_head_precision is 'w8a8': use one of int4, int8"):
-        ExportOptions(W8A8, lm_head_precision=W8A8)
+def test_the_output_projection_alone_can_be_products_of_integers(tmp_path):
+    made(tmp_path / "checkpoint", "llama")
+    options = ExportOptions("int4", lm_head_precision=W8A8)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "bundle", options=options)
+    assert LLM(tmp_path / "bundle", device=DEVICE, draft="none").generate([1], max_new_tokens=2)
+    with pytest.raises(DeviceError, match="openvino:cpu cannot run"):
+        LLM(tmp_path / "bundle", device="openvino:cpu", draft="none")
 
 
-def test_inspect_tells_layers_from_the_output_projection(pair, cli):
+def test_inspect_says_what_is_in_blocks(pair, cli):
     shown = cli("inspect", pair).out
     assert "w8a8 " in shown
-    assert "int8, blocks of 32" in shown
+    assert "int4, blocks of 32" in shown
     assert "w8a8, blocks" not in shown

@@ -17,7 +17,6 @@ from edgespec import sublayers
 from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
-    HEAD_PRECISIONS,
     KV_PRECISIONS,
     NPU_PRECISIONS,
     PRECISIONS,
@@ -54,8 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add(parser, "draft_precision", PRECISIONS, "of the draft's (default: the target's)")
     _add(
-        parser, "lm_head_precision", HEAD_PRECISIONS, "of the output projection (default: the "
-        "weights', and int8 for w8a8)"
+        parser, "lm_head_precision", PRECISIONS, "of the output projection (default: the weights')"
     )  # fmt: skip
     _add(parser, "kv_precision", KV_PRECISIONS, "of the KV cache")
     _add(

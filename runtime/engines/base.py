@@ -165,7 +165,7 @@ class StageSizes:
         embedding_bytes: of its data, what the embedding reads; with `tied` the products read the
             same bytes.
         file_bytes: of the file that its data is in, which a role's stages share.
-        tied: the output projection is the embedding, and the stage has both.
+        tied: the output projection reads the embedding's bytes, and the stage has both.
         precision: of the weights: int4, int8, fp16, fp32 or w8a8.
         block_size: quantized weights that share a scale; 0 where there are none.
         scale_bytes: of that scale.
