@@ -1,0 +1,125 @@
+"""Sessions in files: texts go on from them, and files that are damaged or others' are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pairs import ENGINES, LONG_PROMPT, SHORT_PROMPT
+from safetensors.numpy import load_file, save_file
+from sessions import DRAFTS, OPTIONS, fresh, load
+
+from edgespec.errors import InputError
+from edgespec.runtime.model import Model
+
+
+@pytest.mark.parametrize(("draft", "engine"), [("none", ENGINES[1]), ("model", ENGINES[0])])
+def test_a_saved_session_goes_on_elsewhere(pairs, tmp_path, draft, engine):
+    file = tmp_path / "session"
+    llm = load(pairs, draft, device=engine, draft_device=engine)
+    with llm.session() as session:
+        session.generate(LONG_PROMPT, **OPTIONS)
+        held = session.tokens
+        session.save(file)
+    for name in DRAFTS:  # whatever drafts there
+        other = load(pairs, name, device=engine, draft_device=engine)
+        with other.load_session(file) as session:
+            assert session.tokens == held
+            result = session.generate([*held, 4, 5], **OPTIONS)
+            assert result.reused == len(held)
+            assert result.tokens == fresh(pairs, [*held, 4, 5]).tokens
+
+
+@pytest.mark.parametrize("draft", ["none", "model"])
+def test_a_longer_session_is_cut_to_what_was_planned(pairs, tmp_path, draft):
+    prompt = load(pairs, draft).tokenizer.encode(LONG_PROMPT)
+    with load(pairs, draft).session() as session:
+        session.generate(prompt * 2, max_new_tokens=2)
+        session.save(tmp_path / "session")
+    llm = load(pairs, draft, context=128)
+    session = llm.load_session(tmp_path / "session")
+    assert len(session.tokens) == 128
+    assert session._slot.bytes <= sum(demand.kv for demand in llm.plan.devices)
+    result = session.generate(prompt[:80], max_new_tokens=20)
+    assert result.reused == 79
+    assert result.tokens == fresh(pairs, prompt[:80], max_new_tokens=20).tokens
+
+
+def test_an_empty_session_can_be_saved(pairs, tmp_path):
+    llm = load(pairs)
+    llm.session().save(tmp_path / "session")
+    assert llm.load_session(tmp_path / "session").tokens == ()
+
+
+def test_files_that_are_no_session_of_the_bundle_are_refused(pairs, tmp_path):
+    llm, file, bad = load(pairs, "model"), tmp_path / "session", tmp_path / "bad"
+    with llm.session() as session:
+        session.generate(SHORT_PROMPT, **OPTIONS)
+        session.save(file)
+    with pytest.raises(InputError, match="another session"):
+        load(pairs, name="twin").load_session(file)
+    with pytest.raises(InputError, match="cannot be read"):
+        llm.load_session(tmp_path / "missing")
+    bad.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(InputError, match="cannot be read"):
+        llm.load_session(bad)
+    tensors, metadata = load_file(file), {"kind": "edgespec session", "version": "1"}
+    save_file(tensors, bad, {**metadata, "version": "2"})
+    with pytest.raises(InputError, match="no session of version 1"):
+        llm.load_session(bad)
+    metadata["bundle"] = llm.bundle.digest
+    damaged = (
+        ("target.0", tensors["target.0"][:, :, :, 1:]),
+        ("draft.0", tensors["draft.0"].astype(np.float64)),
+        ("target.tokens", tensors["target.tokens"].astype(np.int32)),
+        ("target.tokens", np.array(5)),
+    )
+    for name, array in damaged:
+        save_file({**tensors, name: np.array(array, order="C")}, bad, metadata)
+        with pytest.raises(InputError, match="is damaged"):
+            llm.load_session(bad)
+    assert llm._slots._slots == []
+    save_file(tensors, bad, metadata)
+    assert llm.load_session(bad).tokens
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(pairs, tmp_path, monkeypatch):
+    llm, file = load(pairs, "none"), tmp_path / "session"
+    session = llm.session()
+    session.generate(SHORT_PROMPT, **OPTIONS)
+    session.save(file)
+    before = file.read_bytes()
+    monkeypatch.setattr("edgespec.snapshots.save_file", no_space)
+    with pytest.raises(InputError, match="No space left"):
+        session.save(file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+    with pytest.raises(InputError, match="cannot be written"):
+        session.save(tmp_path / "no folder" / "session")
+
+
+def no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["llama", "half", "cut"])
+def test_a_runner_goes_on_from_a_snapshot(pairs, engine, name):
+    from edgespec import bundle
+    from edgespec.runtime.engines import engine as engine_of
+    from edgespec.runtime.runner import Runner
+
+    model = Model.load(bundle.load(pairs.pair(name).path), "target", engine_of(engine), 1)
+    text = [number % 300 + 1 for number in range(400)]
+    one = Runner(model)
+    one.prefill(text[:300])
+    other = Runner(model)
+    other.prefill(text[5:50])
+    other.restore(one.tokens, one.snapshot(300))
+    assert other.tokens == text[:300]
+    expected = one.prefill(text[300:])["logits"][0].copy()
+    np.testing.assert_allclose(other.prefill(text[300:])["logits"][0], expected, atol=1e-5)
+    other.resume(text[:20])
+    assert (other.length, other.tokens) == (19, text[:19])
+    other.resume(text[1:])
+    assert other.length == 0
+    assert other.bytes == Runner(model).bytes
