@@ -48,6 +48,7 @@ class Pairs:
         self._folder = folder
         self.pair = cache(self._make)
         self.llm = cache(self._load)
+        self.greedy = cache(self._greedy)
 
     def _make(self, name: str) -> Pair:
         architecture = name if name.startswith("qwen") else "llama"
@@ -71,6 +72,11 @@ class Pairs:
     def _load(self, name: str, engine: str, draft: str, **options: Any) -> LLM:
         place = {"device": engine, "draft_device": engine, "threads": 1, **options}
         return LLM(self.pair(name).path, draft=draft, **place)
+
+    def _greedy(self, name: str, prompt: str = LONG_PROMPT) -> list[int]:
+        """Transformers' text of a pair's target."""
+        ids = self.llm(name, ENGINES[0], "none").tokenizer.encode(prompt)
+        return greedy_by_transformers(self.pair(name).target, ids)
 
 
 def with_eos(source: Path, output: Path, *ids: int) -> Path:

@@ -1,0 +1,27 @@
+"""Every draft with sizes to try it in, and what holds of a text whatever drafts."""
+
+from __future__ import annotations
+
+import pytest
+from pairs import ENGINES
+
+# Draft tokens and tree width; only a draft model's trees have a width.
+SIZES = {
+    "none": [(7, 4)],
+    "model": [(0, 1), (1, 4), (3, 1), (3, 2), (7, 1), (7, 4), (16, 2), (16, 4)],
+    "lookup": [(0, 4), (1, 4), (3, 4), (7, 4), (16, 4)],
+    "recycling": [(0, 4), (1, 1), (3, 2), (7, 4), (16, 4)],
+    "auto": [(0, 4), (1, 4), (7, 1), (7, 4), (31, 4)],
+}
+engines = pytest.mark.parametrize("engine", ENGINES)
+
+
+def adds_up(result):
+    """Each round brings its accepted tokens and one more."""
+    assert result.new_tokens == len(result.tokens)
+    assert result.accepted + result.rounds + 1 == result.new_tokens
+    assert result.drafted >= result.accepted
+    if result.rounds:
+        mean = (result.new_tokens - 1) / result.rounds
+        assert result.mean_accepted_length == pytest.approx(mean, abs=1e-3)
+    return True
