@@ -1,0 +1,116 @@
+"""Truncation: the largest logits and nuclei, against sorting and what transformers keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from draws import LARGE
+from transformers.generation import logits_process as hf
+
+from edgespec.runtime.truncation import Nucleus, leaders
+
+RNG_SEED = 20
+SIZES = [1, 2, 7, 63, 1000, LARGE + 17]
+
+
+def rows(size):
+    """Random logits: plain, with many ties, nearly constant, constant, with masked tokens."""
+    rng = np.random.default_rng(RNG_SEED)
+    plain = rng.standard_normal(size) * 3
+    masked = np.where(rng.random(size) < 0.5, -np.inf, plain)
+    kinds = (plain, np.round(plain), np.round(plain / 5), np.zeros(size), masked)
+    return [kind.astype(np.float32) for kind in kinds]
+
+
+def largest(row, count):
+    """The best `count` of the leaders, in order, ties by id."""
+    found = leaders(row, count)
+    return found[np.argsort(-row[found], kind="stable")[:count]]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", [1, 2, 4, 50, 64, 1024])
+def test_the_largest_come_in_order_with_ties_by_id(size, count):
+    for row in rows(size):
+        expected = np.lexsort((np.arange(size), -row))[:count]
+        np.testing.assert_array_equal(largest(row, count), expected)
+        border = np.sort(row)[::-1][min(count, size) - 1]
+        np.testing.assert_array_equal(leaders(row, count), np.flatnonzero(row >= border))
+
+
+def test_ties_within_and_across_blocks_go_to_the_lowest_id():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        row = np.zeros(LARGE, dtype=np.float32)
+        places = rng.choice(LARGE, 12, replace=False)
+        # One block of strided neighbours holds several of the best.
+        places[:4] = places[0] % 600 + np.arange(4) * (LARGE // 64)
+        row[places] = rng.integers(1, 4, 12)
+        for count in (1, 3, 8, 13):
+            expected = np.lexsort((np.arange(LARGE), -row))[:count]
+            np.testing.assert_array_equal(largest(row, count), expected)
+
+
+def processed(row, *processors):
+    scores = torch.from_numpy(row.astype(np.float64))[None]
+    for processor in processors:
+        scores = processor(None, scores)
+    return scores[0].numpy()
+
+
+def is_nucleus(ours, row, temperature, top_p, theirs):
+    """Whether `ours` is transformers' set, with the lowest ids where its border cuts through ties.
+
+    The sizes differ only where a set of the smaller size holds top_p up to float32 rounding.
+    """
+    order = np.lexsort((np.arange(row.size), -row))
+    mass = torch.from_numpy(row[order].astype(float) / temperature).softmax(-1).cumsum(-1).numpy()
+    sizes = sorted((ours.size, theirs.size))
+    rounding = all(abs(mass[size - 1] - top_p) < 1e-6 for size in range(sizes[0], sizes[1]))
+    lowest = np.array_equal(ours, np.sort(order[: ours.size]))
+    return rounding and lowest
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+def test_each_truncation_keeps_what_transformers_keeps(size, temperature):
+    warm = hf.TemperatureLogitsWarper(temperature)
+    for row in rows(size):
+        for k in (1, 3, 40):
+            theirs = np.flatnonzero(processed(row, warm, hf.TopKLogitsWarper(k)) > -np.inf)
+            finite = leaders(row, k)
+            np.testing.assert_array_equal(finite[row[finite] > -np.inf], theirs)
+        for p in (0.1, 0.37, 0.9, 0.999):
+            theirs = np.flatnonzero(processed(row, warm, hf.TopPLogitsWarper(p)) > -np.inf)
+            ours = Nucleus(row, temperature, p).members(size)
+            assert is_nucleus(ours, row, temperature, p, theirs)
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("size", SIZES[1:-1])
+def test_a_nucleus_knows_each_member_and_says_when_it_is_too_wide(size, top_p):
+    for row in rows(size):
+        nucleus = Nucleus(row, 0.8, top_p)
+        members = nucleus.members(size)
+        order = np.lexsort((np.arange(size), -row))
+        before = np.empty(size)
+        weights = torch.from_numpy(row[order] / np.float64(0.8)).softmax(-1).numpy()
+        before[order] = weights.cumsum() - weights
+        clear = np.flatnonzero((abs(before - top_p) > 1e-5) & (row > -np.inf))
+        held = [index for index in clear.tolist() if nucleus.holds(index)]
+        assert held == np.intersect1d(members, clear).tolist()
+        for most in {1, members.size // 2, members.size, members.size + 3} - {0}:
+            found = nucleus.members(most)
+            if found is not None:  # equal logits at the limit may be looked at too
+                np.testing.assert_array_equal(found, members)
+            assert found is not None or members.size > most
+
+
+def test_top_p_between_equal_logits_keeps_the_lowest_ids():
+    row = np.array([0, 2, 2, 2, 2, 0], dtype=np.float32)
+    assert Nucleus(row, 1.0, 0.4).members(6).tolist() == [1, 2]
+    flat = Nucleus(np.zeros(LARGE, dtype=np.float32), 1.0, 0.25)
+    assert flat.members(LARGE).tolist() == list(range(LARGE // 4))
+    assert flat.holds(LARGE // 4 - 1)
+    assert not flat.holds(LARGE // 4)
