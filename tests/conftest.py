@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,6 +53,20 @@ def pairs(tmp_path_factory):
     from pairs import Pairs  # which takes torch along
 
     return Pairs(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="session")
+def saved_checkpoint(tmp_path_factory):
+    """Small checkpoints by architecture and config, each made once: damage none but a copy."""
+    from parity import made  # which takes torch along
+
+    @cache
+    def folder(architecture, **config):
+        path = tmp_path_factory.mktemp(architecture)
+        made(path, architecture, **config)
+        return path
+
+    return folder
 
 
 @pytest.fixture(scope="session")
