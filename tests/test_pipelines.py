@@ -6,29 +6,21 @@ import random
 import threading
 import time
 
-import numpy as np
 import pytest
-from candidates import Trusting
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS
 from parity import made
+from watching import executables, on_every_call, working_threads
 
-from edgespec import LLM, pipelining
-from edgespec.errors import DeviceError, InputError
+from edgespec import LLM
+from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.pipelining import pipelines
-from edgespec.runtime import corun, profiles
-from edgespec.runtime.drafters import ModelCalls, ModelDrafter, NoDrafter, TreeBudget
+from edgespec.runtime.drafters import ModelDrafter
 from edgespec.runtime.engines.host import HostCache
-from edgespec.runtime.pipelines import Overlap, Payoff, Serial
 from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.verify import Verdict
 
-VOCABULARY = 331
 SAMPLED = {"temperature": 2.5, "seed": 3}
 MODES = [{}, SAMPLED, {"temperature": 2.0, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 5}]
 modes = pytest.mark.parametrize("fields", MODES, ids=str)
-NOTHING = Verdict((), (1,))
 
 
 @pytest.fixture(scope="module")
@@ -44,26 +36,6 @@ def overlapping(pairs):
 def plain(pairs, fields, name="llama"):
     llm = pairs.llm(name, ENGINES[0], "none")
     return llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS, **fields).tokens
-
-
-def executables(llm, role):
-    return llm._loaded[role].model.executables
-
-
-def on_every_call(monkeypatch, llm, role, action):
-    """`action(call number)` before each call of a role's engine."""
-    for executable in executables(llm, role):
-        run, calls = executable.run, iter(range(10**9))
-
-        def watched(feeds, cache, run=run, calls=calls):
-            action(next(calls))
-            return run(feeds, cache)
-
-        monkeypatch.setattr(executable, "run", watched)
-
-
-def working_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("edgespec")]
 
 
 # The text
@@ -158,79 +130,6 @@ def test_random_delays_change_nothing_in_thousands_of_rounds(pairs, overlapping,
                 rounds, begun = rounds + result.rounds, begun + result.begun
     assert rounds > 2000
     assert rounds / 10 < begun < rounds
-
-
-# Work ahead
-
-
-@pytest.fixture(params=ENGINES)
-def drafter(request, pairs):
-    """With every edge taken at its word."""
-    model = pairs.llm("llama", request.param, "model")._loaded["draft"].model
-    return lambda: ModelDrafter(ModelCalls(Runner(model)), Trusting())
-
-
-@pytest.mark.parametrize("options", [SamplingOptions(), SamplingOptions(3.0, seed=1)], ids=str)
-def test_what_was_drafted_ahead_is_what_would_have_been_drafted(drafter, options):
-    """Wherever the text goes on along nodes that were run, the next draft is there."""
-    budget, rng, arrived = TreeBudget(8, 4, 3), random.Random(2), 0
-    for start in range(1, 40):
-        text, working = list(range(start, start + 5)), drafter()
-        working.begin(text, Sampler(options, VOCABULARY))
-        for _ in range(3):
-            tree = working.draft(text, budget).tree()
-            for _ in range(rng.randrange(8)):
-                working.ahead()
-            nodes = [node for level in working._levels for node in level]
-            end = rng.choice(nodes)
-            working.observe(Verdict((), tuple(end.branch())), tree, np.zeros((9, VOCABULARY)))
-            text += end.branch()
-            proposal = working.draft(text, budget)
-            assert proposal.begun is end.ran
-            assert working.fed == [] if end.ran else sum(working.fed) >= 1
-            arrived += end.ran
-            fresh = drafter()
-            fresh.begin(text, Sampler(options, VOCABULARY))
-            expected = values(fresh.draft(text, budget))
-            found = values(proposal)
-            assert sum(found.values()) > sum(expected.values()) - 1e-3
-            for branch in found.keys() & expected.keys():
-                assert found[branch] == pytest.approx(expected[branch], rel=1e-2, abs=1e-5)
-            assert len(found.keys() & expected.keys()) > len(expected) / 2
-            working.observe(NOTHING, proposal.tree(), np.zeros((9, VOCABULARY)))
-            text.append(1)
-    assert arrived > 20
-
-
-def values(proposal):
-    tree = proposal.tree()
-    return {
-        tuple(tree.tokens[tree.path(node)].tolist()): proposal.values[node]
-        for node in range(len(tree))
-    }
-
-
-def test_work_ahead_ends_with_what_is_likely(drafter):
-    working = drafter()
-    assert not NoDrafter().ahead()
-    working.begin([1, 2, 3], Sampler(SamplingOptions(), VOCABULARY))
-    working.draft([1, 2, 3], TreeBudget(4, 2, 2))
-    steps = 0
-    while working.ahead():
-        steps += 1
-    assert 1 <= steps <= 128
-    assert len(working._levels) > 2  # deeper than what was proposed
-
-
-def test_work_ahead_stays_inside_the_drafts_context(pairs):
-    llm = pairs.llm("stranger", ENGINES[0], "model")
-    working = ModelDrafter(ModelCalls(Runner(llm._loaded["draft"].model)), Trusting())
-    text = [1 + n % 300 for n in range(97)]  # the draft knows 100 positions
-    working.begin(text, Sampler(SamplingOptions(), VOCABULARY))
-    working.draft(text, TreeBudget(8, 8, 4))
-    while working.ahead():
-        pass
-    assert max(node.depth for level in working._levels for node in level if node.ran) <= 3
 
 
 # What fails
@@ -369,91 +268,3 @@ def test_nothing_is_left_behind_wherever_a_text_ends(overlapping, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
     assert not working_threads()
-
-
-# Which pipeline
-
-
-def simulated(payoff, rounds, *, draft, ahead, passed, waited=0.0):
-    """How many of the rounds were overlapped, where drafts and passes take these times."""
-    overlapped = []
-    for _ in range(rounds):
-        payoff.drafted(
-            ahead if overlapped and overlapped[-1] else draft, bool(overlapped) and overlapped[-1]
-        )
-        overlapped.append(payoff.wanted())
-        if overlapped[-1]:
-            payoff.overlapped(passed, waited)
-    return sum(overlapped[16:]) / (rounds - 16)
-
-
-@pytest.mark.parametrize(
-    ("slowdown", "times", "pays"),
-    [
-        (1.0, {"draft": 0.010, "ahead": 0.004, "passed": 0.050}, True),
-        (1.1, {"draft": 0.010, "ahead": 0.004, "passed": 0.050}, True),
-        (1.2, {"draft": 0.010, "ahead": 0.004, "passed": 0.050}, False),
-        (1.0, {"draft": 0.010, "ahead": 0.010, "passed": 0.050}, False),
-        (1.0, {"draft": 0.010, "ahead": 0.004, "passed": 0.050, "waited": 0.007}, False),
-    ],
-)
-def test_overlap_is_used_where_it_saves_more_than_it_costs(slowdown, times, pays):
-    share = simulated(Payoff(slowdown), 400, **times)
-    assert share > 0.9 if pays else share < 0.1
-    assert 0 < share < 1  # the other way is tried now and then
-
-
-def test_the_draft_that_reads_the_prompt_does_not_count():
-    payoff = Payoff(1.2)
-    payoff.drafted(1.0, ahead=False)
-    assert simulated(payoff, 48, draft=0.010, ahead=0.009, passed=0.050) < 0.1
-
-
-def test_a_payoff_follows_what_changes():
-    payoff, times = Payoff(1.1), {"draft": 0.010, "ahead": 0.004}
-    assert simulated(payoff, 200, passed=0.050, **times) > 0.9
-    assert simulated(payoff, 600, passed=0.200, **times) < 0.4
-    assert simulated(payoff, 1200, passed=0.050, **times) > 0.5
-
-
-def test_engines_on_one_processor_do_not_overlap(pairs, monkeypatch):
-    monkeypatch.setattr(pipelining, "slowdown", lambda *_: pytest.fail("measured for nothing"))
-    llm = pairs.llm("llama", ENGINES[0], "model", draft_device=ENGINES[1], pipeline="auto")
-    assert llm._pipelines is Serial
-
-
-def test_two_devices_are_measured_once(pairs, monkeypatch):
-    llm = pairs.llm("llama", ENGINES[0], "model")
-    loaded, measured = dict(llm._loaded), []
-    elsewhere = type("Elsewhere", (), {"name": "fake:gpu", "hardware": "none", "version": "1"})()
-    loaded["draft"] = type(loaded["draft"])(loaded["draft"].model, (elsewhere,), None)
-    monkeypatch.setattr(pipelining, "slowdown", lambda *_: measured.append(1) or 1.25)
-    for _ in range(2):
-        made = pipelines("auto", llm.bundle, loaded, 1)(Runner(llm.target), NoDrafter())
-        assert isinstance(made, Overlap)
-    assert len(measured) == 1
-    engines = (*loaded["target"].engines, elsewhere)
-    assert profiles.recall_pairing(llm.bundle, engines, 1).slowdown == 1.25
-    assert pipelines("serial", llm.bundle, loaded, 1) is Serial
-
-
-def test_models_that_share_a_device_slow_each_other_down(pairs, monkeypatch):
-    llm, beside = pairs.llm("llama", ENGINES[0], "model"), 2
-
-    def busy(_):
-        drafting = any(thread.name == "edgespec-corun" for thread in working_threads())
-        time.sleep(0.01 * beside if drafting else 0.01)
-
-    on_every_call(monkeypatch, llm, "target", busy)
-    models = llm.target, llm._loaded["draft"].model
-    assert 1.5 < corun.slowdown(*models) < 2.5
-    beside = 1
-    assert 1.0 <= corun.slowdown(*models) < 1.4
-    assert not working_threads()
-
-
-def test_pipelines_that_cannot_be(pairs):
-    with pytest.raises(InputError, match=r"pipeline is 'both': use one of auto, serial, overlap"):
-        LLM(pairs.pair("llama").path, pipeline="both")
-    with pytest.raises(InputError, match=r"pipeline is 'overlap', and .* no draft model in use"):
-        LLM(pairs.pair("llama").path, pipeline="overlap", draft="lookup", device=ENGINES[0])

@@ -1,0 +1,25 @@
+"""Engines that are watched while they work, and the threads they work on."""
+
+from __future__ import annotations
+
+import threading
+
+
+def executables(llm, role):
+    return llm._loaded[role].model.executables
+
+
+def on_every_call(monkeypatch, llm, role, action):
+    """`action(call number)` before each call of a role's engine."""
+    for executable in executables(llm, role):
+        run, calls = executable.run, iter(range(10**9))
+
+        def watched(feeds, cache, run=run, calls=calls):
+            action(next(calls))
+            return run(feeds, cache)
+
+        monkeypatch.setattr(executable, "run", watched)
+
+
+def working_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("edgespec")]
