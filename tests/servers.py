@@ -55,6 +55,12 @@ class Running:
         key = options.pop("api_key", "none")
         return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
 
+    def post(self, body: object, path: str = "/v1/completions", **headers: str) -> httpx.Response:
+        """Send bytes or JSON as they are."""
+        content = {"content": body} if isinstance(body, bytes) else {"json": body}
+        headers = {"content-type": "application/json", **headers}
+        return httpx.post(self.url + path, headers=headers, **content)
+
     def metrics(self) -> dict[str, float]:
         """By name and labels."""
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
@@ -82,6 +88,17 @@ def serving(
             server.should_exit = True
             thread.join(_PATIENCE)
             assert not thread.is_alive()
+
+
+def refused(response: httpx.Response, status: int, reason: str) -> None:
+    """A short answer that says why, and nothing of what the server runs on."""
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert reason in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert len(response.content) < 500
+    assert str(Path.cwd()) not in response.text
+    assert "Traceback" not in response.text
 
 
 def until(holds: Callable[[], object]) -> None:

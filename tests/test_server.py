@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from servers import MODEL, PLACE, PROMPT, serving
+from servers import MODEL, PLACE, PROMPT, refused, serving
 
 from edgespec import LLM
 
@@ -39,18 +39,6 @@ def running(llm):
 @pytest.fixture(scope="module")
 def client(running):
     return running.client()
-
-
-@pytest.fixture(scope="module")
-def post(running):
-    """Send bytes or JSON as they are."""
-
-    def send(body, path="/v1/completions", **headers):
-        content = {"content": body} if isinstance(body, bytes) else {"json": body}
-        headers = {"content-type": "application/json", **headers}
-        return httpx.post(running.url + path, headers=headers, **content)
-
-    return send
 
 
 def test_it_says_what_it_has(client, running):
@@ -234,121 +222,18 @@ def test_concurrent_clients_get_their_own_answers(client, plain):
         assert list(threads.map(ask, range(36))) == expected * 3
 
 
-# What is refused
-
-BAD_BODIES = {
-    "no JSON": (b"{", "no JSON in UTF-8"),
-    "nothing": (b"", "no JSON in UTF-8"),
-    "not UTF-8": (b'{"prompt": "\xff"}', "no JSON in UTF-8"),
-    "half a character": (b'{"prompt": "\\ud800"}', "no JSON in UTF-8"),
-    "too deep": (b"[" * 5000, "no JSON in UTF-8"),
-    "not a number": (b'{"prompt": "a", "temperature": NaN}', "temperature is nan"),
-    "no object": ([], "the body is []: Input should be an object"),
-    "no prompt": ({}, "prompt is missing"),
-    "empty prompt": ({"prompt": ""}, "prompt is ''"),
-    "no text": ({"prompt": 1.5}, "prompt is 1.5: Input should be a valid string or Input"),
-    "no token": ({"prompt": [1, "a"]}, "prompt.1 is 'a'"),
-    "unknown token": ({"prompt": [331]}, "token id 331 is not in the vocabulary of 331"),
-    "negative token": ({"prompt": [-1]}, "token id -1"),
-    "unknown field": ({"prompt": "a", "topp": 1}, "topp is not known here: leave it out"),
-    "long field": ({"prompt": "a", "x" * 999: 1}, "x is not known here"),
-    "named like a type": ({"prompt": "a", "str": 1}, " is not known here"),
-    "text for a number": ({"prompt": "a", "temperature": "1"}, "temperature is '1'"),
-    "text for a switch": ({"prompt": "a", "stream": "yes"}, "stream is 'yes'"),
-    "no tokens": ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0"),
-    "two texts": ({"prompt": "a", "n": 2}, "n is 2: Input should be less"),
-    "no whole number": ({"prompt": "a", "n": True}, "n is True"),
-    "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
-    "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
-    "seed": ({"prompt": "a", "seed": 1 << 64}, "seed is 18446744073709551616"),
-    "tiny temperature": ({"prompt": "a", "temperature": 1e-9}, "temperature is 1e-09"),
-    "many drafts": ({"prompt": "a", "speculative": {"num_draft_tokens": 999}}, "num_draft_tokens"),
-    "too long for the context": ({"prompt": "a b" * 1000}, "the context holds"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD_BODIES)
-def test_bad_bodies_are_refused_with_a_reason(post, name):
-    body, reason = BAD_BODIES[name]
-    refused(post(body), 400, reason)
-
-
-BAD_MESSAGES = {
-    "none": ([], "messages is []"),
-    "no list": ("hello", "messages is 'hello'"),
-    "unknown role": ([{"role": "god", "content": "a"}], "messages.0.role is 'god'"),
-    "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "type is 'image_url'"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_MESSAGES)
-def test_bad_messages_are_refused_with_a_reason(post, name):
-    messages, reason = BAD_MESSAGES[name]
-    refused(post({"messages": messages}, "/v1/chat/completions"), 400, reason)
-
-
-def refused(response, status, reason):
-    assert response.status_code == status
-    error = response.json()["error"]
-    assert reason in error["message"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert len(response.content) < 500
-    assert str(Path.cwd()) not in response.text
-    assert "Traceback" not in response.text
-
-
-def test_other_refusals(post, running):
-    whole = {"prompt": "a"}
-    refused(post({**whole, "model": "gpt-5"}), 404, f"use '{MODEL}'")
-    refused(post({"prompt": "a" * 20_000}), 413, "more than 10000 bytes")
-    refused(httpx.post(f"{running.url}/v1/completions", content=in_pieces()), 415, "send appl")
-    refused(post(in_bytes(20_000)), 413, "more than 10000 bytes")
-    refused(httpx.get(f"{running.url}/v1/completions"), 405, "another method")
-    refused(httpx.get(f"{running.url}/etc/passwd"), 404, "nothing here")
-    refused(post(whole, **{"content-type": "text/plain"}), 415, "application/json")
-    refused(post(whole, host="evil.example:8080"), 403, "localhost alone")
-    assert post(whole, host="localhost:1").status_code == 200
-
-
-def in_pieces():
-    yield b'{"prompt": "a"}'
-
-
-def in_bytes(size):
-    return b'{"prompt": "' + b"a" * size + b'"}'
-
-
-def test_the_client_sees_its_own_kinds_of_errors(client):
-    with pytest.raises(openai.NotFoundError, match="there is no model"):
-        client.completions.create(model="gpt-5", prompt="a")
-    with pytest.raises(openai.BadRequestError, match="max_tokens is 0") as caught:
-        client.completions.create(model=MODEL, prompt="a", max_tokens=0)
-    assert caught.value.param == "max_tokens"
-
-
-def test_without_the_key_only_health_is_told(llm):
-    with serving(llm, api_key="secret") as running:
-        assert running.client(api_key="secret").models.list().data[0].id == MODEL
-        for key in ("secre", "secret1", "geheim"):
-            with pytest.raises(openai.AuthenticationError, match="API key is missing or wrong"):
-                running.client(api_key=key).models.list()
-        for headers in ({}, {"authorization": "secret"}, {"authorization": "Basic secret"},
-                        {"authorization": b"Bearer \xff\xfe"}):  # fmt: skip
-            for path in ("/v1/models", "/metrics", "/nowhere"):
-                refused(httpx.get(running.url + path, headers=headers), 401, "Bearer KEY")
-        assert httpx.get(f"{running.url}/health").status_code == 200
-        assert httpx.get(f"{running.url}/openapi.json").json()["security"] == [{"key": []}]
+# What fails
 
 
 def test_a_failed_device_is_told_without_a_path_and_the_server_goes_on(
-    client, llm, post, plain, monkeypatch
+    client, llm, running, plain, monkeypatch
 ):
     def fail(*_):
         raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
 
     monkeypatch.setattr(llm.target.executables[0], "run", fail)
     for stream in (False, True):
-        refused(post({"prompt": "xyz" * 9, "stream": stream}), 500, "the server has failed")
+        refused(running.post({"prompt": "xyz" * 9, "stream": stream}), 500, "the server has failed")
     monkeypatch.undo()
     given = client.completions.create(prompt=PROMPT, **GREEDY)
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text

@@ -1,0 +1,116 @@
+"""What the server refuses: with which status, for what reason, and without a word too much."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+from servers import MODEL, PLACE, refused, serving
+
+from edgespec import LLM
+
+
+@pytest.fixture(scope="module")
+def llm(served_bundle):
+    return LLM(served_bundle, draft="lookup", **PLACE)
+
+
+@pytest.fixture(scope="module")
+def running(llm):
+    with serving(llm) as running:
+        yield running
+
+
+BAD_BODIES = {
+    "no JSON": (b"{", "no JSON in UTF-8"),
+    "nothing": (b"", "no JSON in UTF-8"),
+    "not UTF-8": (b'{"prompt": "\xff"}', "no JSON in UTF-8"),
+    "half a character": (b'{"prompt": "\\ud800"}', "no JSON in UTF-8"),
+    "too deep": (b"[" * 5000, "no JSON in UTF-8"),
+    "not a number": (b'{"prompt": "a", "temperature": NaN}', "temperature is nan"),
+    "no object": ([], "the body is []: Input should be an object"),
+    "no prompt": ({}, "prompt is missing"),
+    "empty prompt": ({"prompt": ""}, "prompt is ''"),
+    "no text": ({"prompt": 1.5}, "prompt is 1.5: Input should be a valid string or Input"),
+    "no token": ({"prompt": [1, "a"]}, "prompt.1 is 'a'"),
+    "unknown token": ({"prompt": [331]}, "token id 331 is not in the vocabulary of 331"),
+    "negative token": ({"prompt": [-1]}, "token id -1"),
+    "unknown field": ({"prompt": "a", "topp": 1}, "topp is not known here: leave it out"),
+    "long field": ({"prompt": "a", "x" * 999: 1}, "x is not known here"),
+    "named like a type": ({"prompt": "a", "str": 1}, " is not known here"),
+    "text for a number": ({"prompt": "a", "temperature": "1"}, "temperature is '1'"),
+    "text for a switch": ({"prompt": "a", "stream": "yes"}, "stream is 'yes'"),
+    "no tokens": ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0"),
+    "two texts": ({"prompt": "a", "n": 2}, "n is 2: Input should be less"),
+    "no whole number": ({"prompt": "a", "n": True}, "n is True"),
+    "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
+    "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
+    "seed": ({"prompt": "a", "seed": 1 << 64}, "seed is 18446744073709551616"),
+    "tiny temperature": ({"prompt": "a", "temperature": 1e-9}, "temperature is 1e-09"),
+    "many drafts": ({"prompt": "a", "speculative": {"num_draft_tokens": 999}}, "num_draft_tokens"),
+    "too long for the context": ({"prompt": "a b" * 1000}, "the context holds"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_bad_bodies_are_refused_with_a_reason(running, name):
+    body, reason = BAD_BODIES[name]
+    refused(running.post(body), 400, reason)
+
+
+BAD_MESSAGES = {
+    "none": ([], "messages is []"),
+    "no list": ("hello", "messages is 'hello'"),
+    "unknown role": ([{"role": "god", "content": "a"}], "messages.0.role is 'god'"),
+    "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "type is 'image_url'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MESSAGES)
+def test_bad_messages_are_refused_with_a_reason(running, name):
+    messages, reason = BAD_MESSAGES[name]
+    refused(running.post({"messages": messages}, "/v1/chat/completions"), 400, reason)
+
+
+def test_other_refusals(running):
+    whole = {"prompt": "a"}
+    refused(running.post({**whole, "model": "gpt-5"}), 404, f"use '{MODEL}'")
+    refused(running.post({"prompt": "a" * 20_000}), 413, "more than 10000 bytes")
+    refused(httpx.post(f"{running.url}/v1/completions", content=in_pieces()), 415, "send appl")
+    refused(running.post(in_bytes(20_000)), 413, "more than 10000 bytes")
+    refused(httpx.get(f"{running.url}/v1/completions"), 405, "another method")
+    refused(httpx.get(f"{running.url}/etc/passwd"), 404, "nothing here")
+    refused(running.post(whole, **{"content-type": "text/plain"}), 415, "application/json")
+    refused(running.post(whole, host="evil.example:8080"), 403, "localhost alone")
+    assert running.post(whole, host="localhost:1").status_code == 200
+
+
+def in_pieces():
+    yield b'{"prompt": "a"}'
+
+
+def in_bytes(size):
+    return b'{"prompt": "' + b"a" * size + b'"}'
+
+
+def test_the_client_sees_its_own_kinds_of_errors(running):
+    client = running.client()
+    with pytest.raises(openai.NotFoundError, match="there is no model"):
+        client.completions.create(model="gpt-5", prompt="a")
+    with pytest.raises(openai.BadRequestError, match="max_tokens is 0") as caught:
+        client.completions.create(model=MODEL, prompt="a", max_tokens=0)
+    assert caught.value.param == "max_tokens"
+
+
+def test_without_the_key_only_health_is_told(llm):
+    with serving(llm, api_key="secret") as running:
+        assert running.client(api_key="secret").models.list().data[0].id == MODEL
+        for key in ("secre", "secret1", "geheim"):
+            with pytest.raises(openai.AuthenticationError, match="API key is missing or wrong"):
+                running.client(api_key=key).models.list()
+        for headers in ({}, {"authorization": "secret"}, {"authorization": "Basic secret"},
+                        {"authorization": b"Bearer \xff\xfe"}):  # fmt: skip
+            for path in ("/v1/models", "/metrics", "/nowhere"):
+                refused(httpx.get(running.url + path, headers=headers), 401, "Bearer KEY")
+        assert httpx.get(f"{running.url}/health").status_code == 200
+        assert httpx.get(f"{running.url}/openapi.json").json()["security"] == [{"key": []}]
