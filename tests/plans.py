@@ -1,0 +1,9 @@
+"""What a plan of memory is the sum of."""
+
+from __future__ import annotations
+
+TERMS = ("baseline", "weights", "repacked", "kv", "logits", "workspace")
+
+
+def total(found):
+    return sum(demand.total for demand in found.devices)

@@ -1,0 +1,157 @@
+"""Memory that users allow: how it is written, what `edgespec plan` says of it, texts under it."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from commandline import FAST, PLACE, PROMPT, fails
+from pairs import LONG_PROMPT
+from plans import TERMS, total
+
+from edgespec import LLM
+from edgespec.bundle import DRAFT, TARGET
+from edgespec.errors import InputError, MemoryLimitError
+from edgespec.options import LoadOptions, parse_size
+from edgespec.runtime.engines import engine
+from edgespec.runtime.engines.host import cgroup_free
+from edgespec.runtime.plans import MIB
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GiB", 2 << 30), ("900MB", 900 * 10**6), ("1.5G", 3 << 29), ("1 TB", 10**12),
+        ("64k", 64 << 10), ("10mib", 10 << 20),
+    ],
+)  # fmt: skip
+def test_sizes(text, size):
+    assert parse_size(text) == size
+    assert LoadOptions(memory=text).memory == LoadOptions(memory=size).memory == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2", "GiB", "-1GB", "2 GiB free", "1e3MB", "0GB", "∞GB", "2PB"]
+)
+def test_sizes_that_are_refused(text):
+    with pytest.raises(InputError, match="size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("size", [0, -5, 1.5, True])
+def test_memory_is_a_whole_number_of_bytes(size):
+    with pytest.raises(InputError, match="memory is"):
+        LoadOptions(memory=size)
+
+
+# The command line
+
+
+def test_a_plan_as_json(cli):
+    result = cli("plan", "--json", *FAST[:2], "--memory", "2GiB", "--context", 512)
+    found = json.loads(result.out)
+    assert (result.code, result.err) == (0, "")
+    assert (found["fits"], found["context"], found["draft"]) == (True, 512, "model")
+    assert found["max_tree"] == 127
+    assert found["engines"] == {TARGET: "onnxruntime:cpu", DRAFT: "onnxruntime:cpu"}
+    (device,) = found["devices"]
+    assert device["device"] == "cpu"
+    assert device["limit_mb"] == 2048
+    assert device["total_mb"] == pytest.approx(sum(device[f"{term}_mb"] for term in TERMS))
+    assert device.keys() == {"device", "total_mb", "limit_mb", "mapped_mb"} | {
+        f"{term}_mb" for term in TERMS
+    }
+
+
+def test_a_plan_as_a_table(cli):
+    result = cli("plan", "--draft", "none", "--memory", "1GB")
+    assert result.code == 0
+    for part in ("KV caches", "16.0", "953.7", "context 2,048, draft none"):
+        assert part in result.out
+
+
+def test_the_limit_is_what_is_free_unless_one_is_given(cli):
+    (device,) = json.loads(cli("plan", "--json", *FAST[:2]).out)["devices"]
+    free = engine("onnxruntime:cpu").available_bytes()
+    assert device["limit_mb"] == pytest.approx(free / MIB, rel=0.2)
+
+
+def test_a_container_has_what_its_group_may_use(tmp_path):
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 300\nactive_file 100\n")
+    assert cgroup_free(tmp_path, "memory.max", "memory.current") == 400
+    (tmp_path / "memory.max").write_text("max\n")
+    with pytest.raises(ValueError, match="max"):
+        cgroup_free(tmp_path, "memory.max", "memory.current")
+    with pytest.raises(OSError, match=r"memory\.stat"):
+        cgroup_free(tmp_path / "none", "memory.max", "memory.current")
+
+
+@pytest.mark.parametrize("command", [["plan"], ["run", PROMPT]])
+def test_what_does_not_fit_is_refused_with_the_numbers(cli, command):
+    result = cli(*command, *FAST[:2], "--memory", "30MiB")
+    fails(result, "needs", "30 may be used", "repacked", "--memory", code=3)
+
+
+def test_a_plan_that_does_not_fit_is_still_json(cli):
+    result = cli("plan", "--json", *FAST[:2], "--memory", "30MiB")
+    assert result.code == 3
+    assert json.loads(result.out)["fits"] is False
+    assert "30 may be used" in result.err
+
+
+def test_bad_sizes_are_bad_input(cli):
+    fails(cli("plan", "--memory", "2"), "'2'", "2GiB")
+    fails(cli("run", PROMPT, "--memory", "lots"), "'lots'", "2GiB")
+    fails(cli("plan", "--context", 4096), "context is 4096")
+
+
+# Texts under a limit
+
+
+def test_a_text_under_a_limit_is_the_same(pairs, caplog):
+    """In fp32, since quantized rows depend a little on the rows beside them."""
+    path = pairs.pair("llama").path
+    free = LLM(path, **PLACE)
+    limit = total(LLM(path, **PLACE, draft="lookup").plan) - MIB
+    with caplog.at_level(logging.WARNING, "edgespec"):
+        tight = LLM(path, **PLACE, memory=limit)
+    assert (free.plan.draft, free.plan.prefill_chunk) == ("model", 128)
+    assert tight.plan.draft == "lookup"
+    assert tight.plan.prefill_chunk < 128
+    assert total(tight.plan) <= limit < total(free.plan)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("draft lookup instead of model")
+    wanted = free.generate(LONG_PROMPT, max_new_tokens=32)
+    assert wanted.prompt_tokens > 128
+    assert tight.generate(LONG_PROMPT, max_new_tokens=32).tokens == wanted.tokens
+
+
+def test_run_under_a_limit_gives_the_same_text(cli):
+    words = ["run", PROMPT, "-n", 8, *FAST]
+    wanted, found = cli(*words), cli(*words, "--memory", "60MiB")
+    assert found.code == 0
+    assert found.out == wanted.out
+    assert "draft lookup instead of model" in found.err
+
+
+def test_trees_stay_within_the_plan(caplog):
+    """As large as fits, whatever a text asks for."""
+    llm = LLM(**PLACE, draft="model", context=512)
+    tight = LLM(**PLACE, draft="model", context=512, memory=total(llm.plan) + MIB)
+    assert 7 <= tight.plan.max_tree < 127
+    with caplog.at_level(logging.WARNING, "edgespec"):
+        result = tight.generate(PROMPT, max_new_tokens=8, num_assistant_tokens=127)
+    assert f"trees of {tight.plan.max_tree} nodes" in caplog.text
+    assert result.tokens == llm.generate(PROMPT, max_new_tokens=8).tokens
+
+
+def test_a_context_asked_for_is_not_shortened():
+    with pytest.raises(MemoryLimitError, match="context 2048") as caught:
+        LLM(**PLACE, context=2048, draft="model", memory="60MiB")
+    assert caught.value.exit_code == 3
+    assert LLM(**PLACE, memory="60MiB").context_length <= 2048
