@@ -1,0 +1,60 @@
+"""Texts that were made in stated times, and workers that bring them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgespec import bench
+from edgespec.result import GenerationResult
+from edgespec.worker import Made
+
+TEXT = tuple(range(10, 23))
+
+
+def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, **facts):
+    """A text of as many rounds as `accepted` has; a token comes with each, and the first."""
+    result = GenerationResult(
+        text="", tokens=list(tokens), prompt_tokens=3, new_tokens=len(tokens),
+        finish_reason="length", seed=0, ttft_ms=20.0, tpot_ms=tpot_ms, tokens_per_second=0.0,
+        rounds=len(accepted), drafted=0, accepted=sum(accepted), mean_accepted_length=0.0, begun=0,
+        draft="", sources={"lookup": len(accepted)}, draft_memory=None,
+        predicted_tokens_per_second=None, measured_tokens_per_second=None,
+        engine="onnxruntime:cpu", draft_engine=None, peak_rss_mb=100.0, engine_ms=0.0, reused=0,
+        logprobs=(), simulated=None,
+    )  # fmt: skip
+    return Made(replace(result, **facts), tuple(accepted), 0.010, 0.030)
+
+
+def with_told_workers(monkeypatch):
+    """Workers that make what they are told, by name; `log` has what they were asked."""
+
+    class Told:
+        context_length = 50
+        found = "near-tie"
+
+        def __init__(self, name, path, options):
+            self.name = name
+            self.log.append((name, "load"))
+            self.options[name] = options
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.log.append((self.name, "end"))
+
+        def make(self, request):
+            self.log.append((self.name, request.prompt[0]))
+            return self.texts[self.name].pop(0)
+
+        def plain(self, request):
+            self.log.append((self.name, "plain"))
+            return self.plain_tokens
+
+        def verdict(self, request, expected, found):
+            self.log.append((self.name, "verdict", tuple(expected), tuple(found)))
+            return self.found
+
+    Told.texts, Told.log, Told.options, Told.plain_tokens = {}, [], {}, list(TEXT)
+    monkeypatch.setattr(bench, "Worker", Told)
+    return Told
