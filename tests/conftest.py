@@ -69,6 +69,13 @@ def saved_checkpoint(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def output(tmp_path):
+    """For exports: a destination in a folder of its own, so that anything left beside it shows."""
+    (tmp_path / "made").mkdir()
+    return tmp_path / "made" / "bundle"
+
+
 @pytest.fixture(scope="session")
 def served_bundle(tmp_path_factory):
     """For servers: random weights in fp32, with a chat template."""

@@ -1,65 +1,32 @@
-"""Exports that cannot be: each says why, and leaves the destination as it was."""
+"""Checkpoints that cannot be exported: each says why, and leaves the destination as it was."""
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import huggingface_hub
 import pytest
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from exports import refused
 from huggingface_hub.errors import GatedRepoError
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
-from edgespec.errors import BundleError, CheckpointError, ExportError, UnsupportedModelError
+from edgespec.errors import CheckpointError, ExportError, UnsupportedModelError
 from edgespec.export import ExportOptions, export_bundle, resolve_checkpoint
 from edgespec.export.graph import DataFile
 
-REPLACE = ExportOptions(overwrite=True)
-posix = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    path = tmp_path_factory.mktemp("saved") / "llama"
-    make_checkpoint(path, "llama")
-    write_tokenizer(path, 331)
-    return path
+def saved(saved_checkpoint):
+    return saved_checkpoint("llama")
 
 
 @pytest.fixture
 def source(saved, tmp_path):
     """A checkpoint that may be damaged."""
     return shutil.copytree(saved, tmp_path / "source")
-
-
-@pytest.fixture
-def output(tmp_path):
-    """A destination in a folder of its own, so that anything left beside it shows."""
-    (tmp_path / "made").mkdir()
-    return tmp_path / "made" / "bundle"
-
-
-def content(folder):
-    """All that lies in a folder, hidden files too, with its bytes."""
-    return {
-        str(file.relative_to(folder)): file.read_bytes() if file.is_file() else None
-        for file in folder.rglob("*")
-    }
-
-
-def refused(kind, match, output, *arguments):
-    """The export fails, and beside and at the destination is what was there before."""
-    before = content(output.parent)
-    with pytest.raises(kind, match=match):
-        export_bundle(arguments[0], output, *arguments[1:])
-    assert content(output.parent) == before
 
 
 # Checkpoints
@@ -202,172 +169,3 @@ def test_padded_vocabularies_pass(saved, tmp_path, output):
     export_bundle(saved, output, tmp_path / "padded")
     bundle = bundles.load(output)
     assert (bundle.target.vocab_size, bundle.draft.vocab_size) == (331, 384)
-
-
-# Destinations
-
-
-def test_places_where_no_bundle_can_be(saved, output):
-    refused(ExportError, "missing does not exist", output.parent / "missing" / "bundle", saved)
-    (output.parent / "file").write_text("mine")
-    refused(ExportError, "is not a folder", output.parent / "file" / "bundle", saved)
-    refused(ExportError, "exists and is not a bundle", output.parent / "file", saved, None, REPLACE)
-
-
-def test_an_existing_bundle_stays_unless_overwriting_is_asked_for(saved, output):
-    export_bundle(saved, output, options=ExportOptions(precision="int8"))
-    refused(ExportError, "exists: choose another name, or pass --overwrite", output, saved)
-    export_bundle(saved, output, options=REPLACE)
-    assert bundles.load(output).target.precision.weights == "int4"
-    assert list(output.parent.iterdir()) == [output]
-
-
-def test_overwriting_never_removes_what_is_not_a_bundle(saved, output):
-    output.mkdir()
-    (output / "thesis.txt").write_text("mine")
-    refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
-    (output / bundles.MANIFEST).write_text('{"name": "a web page"}')
-    refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
-
-
-def test_an_empty_folder_may_be_overwritten(saved, output):
-    output.mkdir()
-    refused(ExportError, "exists: ", output, saved)
-    export_bundle(saved, output, options=REPLACE)
-    assert bundles.load(output).path == output
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_what_appears_during_an_export_stays(saved, output, overwrite):
-    def progress(_role, _done, _total):
-        output.mkdir(exist_ok=True)
-        (output / "thesis.txt").write_text("mine")
-
-    with pytest.raises(ExportError, match="exists and is not a bundle"):
-        export_bundle(saved, output, options=ExportOptions(overwrite=overwrite), progress=progress)
-    assert content(output.parent) == {"bundle": None, "bundle/thesis.txt": b"mine"}
-
-
-def export_elsewhere(source, output):
-    """Export in another process."""
-    run = [sys.executable, "-m", "edgespec", "export", source, "-o", output]
-    subprocess.run(run, cwd=output.parent.parent, check=True)
-
-
-def test_of_two_exports_at_once_the_later_one_replaces_nothing_unasked(saved, output):
-    def progress(_role, _done, _total):
-        if not output.exists():
-            export_elsewhere(saved, output)
-
-    with pytest.raises(ExportError, match="exists: choose another name, or pass --overwrite"):
-        export_bundle(saved, output, options=ExportOptions("int8"), progress=progress)
-    assert bundles.load(output).target.precision.weights == "int4"
-
-
-# Faults on the way
-
-
-@pytest.fixture
-def full_disk(monkeypatch):
-    written, write = [], DataFile.write
-
-    def failing(self, array):
-        if len(written) == 3:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written.append(array.nbytes)
-        write(self, array)
-
-    monkeypatch.setattr(DataFile, "write", failing)
-
-
-@pytest.mark.usefixtures("full_disk")
-def test_a_full_disk(saved, output):
-    refused(ExportError, "No space left on device.*free some space", output, saved)
-
-
-def test_a_full_disk_keeps_the_old_bundle(saved, output, request):
-    export_bundle(saved, output)
-    request.getfixturevalue("full_disk")
-    refused(ExportError, "No space left on device", output, saved, None, REPLACE)
-    bundles.load(output).verify()
-
-
-def test_an_interrupted_export(saved, output):
-    def progress(_role, done, total):
-        if done > total // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        export_bundle(saved, output, progress=progress)
-    assert list(output.parent.iterdir()) == []
-
-
-def test_the_old_bundle_comes_back_if_the_new_one_cannot_take_its_place(saved, output, monkeypatch):
-    export_bundle(saved, output)
-    rename = Path.rename
-
-    def failing(self, target):
-        if ".partial-" in self.name:
-            raise OSError(errno.EACCES, "Permission denied")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", failing)
-    refused(ExportError, "Permission denied", output, saved, None, REPLACE)
-    bundles.load(output).verify()
-
-
-KILLED = """
-import os, pathlib, signal, sys
-from edgespec.export import ExportOptions, export_bundle, graph
-
-def kill(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-calls = 0
-write, rename = graph.DataFile.write, pathlib.Path.rename
-
-def write_or_die(self, array):
-    global calls
-    calls += 1
-    kill() if calls == 9 else write(self, array)
-
-def rename_or_die(self, target):
-    kill() if ".partial-" in self.name else rename(self, target)
-
-if sys.argv[1] == "writing":
-    graph.DataFile.write = write_or_die
-else:
-    pathlib.Path.rename = rename_or_die
-source, output = map(pathlib.Path, sys.argv[2:])
-export_bundle(source, output, options=ExportOptions(overwrite=True))
-"""
-
-
-def kill_while(doing, source, output):
-    run = [sys.executable, "-c", KILLED, doing, source, output]
-    died = subprocess.run(run, cwd=output.parent.parent, check=False)
-    assert died.returncode == -signal.SIGKILL
-
-
-@posix
-def test_a_killed_export_leaves_nothing_that_loads_and_the_next_one_succeeds(saved, output):
-    kill_while("writing", saved, output)
-    assert not output.exists()
-    (left,) = output.parent.iterdir()
-    assert left.name.startswith(".bundle.partial-")
-    with pytest.raises(BundleError, match="holds no manifest"):
-        bundles.load(left)
-    export_bundle(saved, output)
-    bundles.load(output).verify()
-    assert list(output.parent.iterdir()) == [output]
-
-
-@posix
-def test_an_export_killed_while_replacing_loses_no_bundle(saved, output):
-    export_bundle(saved, output, options=ExportOptions(precision="int8"))
-    kill_while("replacing", saved, output)
-    assert not output.exists()
-    with pytest.raises(ExportError, match="exists: "):
-        export_bundle(saved, output)
-    assert bundles.load(output).target.precision.weights == "int8"
-    assert list(output.parent.iterdir()) == [output]
