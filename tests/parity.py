@@ -51,6 +51,12 @@ def tree_rows():
     return Rows(TREE_TOKENS, [len(path_to(row)) - 1 for row in range(n)], mask)
 
 
+def tree_logits(runner):
+    """Of the tree's rows behind a short text."""
+    runner.prefill(range(1, 20))
+    return runner.verify(tree_rows())["logits"][:7].copy()
+
+
 def blocks(packed, scales, bits):
     """The values of quantized rows, [rows, blocks * block_size] float32."""
     return dequantize_rows(QuantizedRows(packed, scales, 0.0, 0.0), bits)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import onnx
 import pytest
 from checkpoints import edit_json
 from commandline import fails
 from npus import NpuOnCpu
-from onnx import TensorProto
-from parity import distance, load, made, tree_rows
+from parity import distance, load, tree_logits
 
 from edgespec import bundle as bundles
-from edgespec import quantizing
 from edgespec.bundle import MANIFEST, NPU, TARGET, Compiled, Precision
 from edgespec.errors import BundleError, DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
@@ -31,17 +27,13 @@ from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.socs import SOCS, soc_of
 from edgespec.runtime.stage_files import stage_file
-from edgespec.runtime.text import Tokenizer
-from edgespec.trial_text import PASSAGES, pieces_of
 
 CPU = "onnxruntime:cpu"
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoint")
-    made(folder, "llama")
-    return folder
+def checkpoint(saved_checkpoint):
+    return saved_checkpoint("llama")
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +106,21 @@ def test_what_an_export_refuses():
         ExportOptions(npu_precision="int2")
 
 
+def test_what_has_no_plain_weights_is_not_quantized(with_variant, without):
+    for opened in (with_variant, without):
+        with pytest.raises(InputError, match=r"no plain weights for NPUs: export it with --npu"):
+            quantize_variant(opened.path, "w8a16")
+
+
+def test_a_manifest_says_no_more_than_it_knows(with_variant, tmp_path):
+    for file in with_variant.path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    variants = json.loads((tmp_path / MANIFEST).read_text())["variants"]
+    edit_json(tmp_path / MANIFEST, variants=[{**variants[0], "speed": 3}])
+    with pytest.raises(BundleError, match=r"manifest\.variants\[0\]\.speed: unknown field"):
+        bundles.load(tmp_path)
+
+
 # Who takes it
 
 
@@ -141,18 +148,13 @@ def test_an_npu_takes_a_role_of_plain_weights_and_no_other(checkpoint, without, 
 def test_stages_of_a_variant_work_beside_those_of_the_role(checkpoint, with_variant, tmp_path):
     """Half-precision weights against those of four bits: the whole model in fp32 is between."""
     export_bundle(checkpoint, tmp_path / "whole", options=ExportOptions("fp32"))
-    wanted = _logits(load(bundles.load(tmp_path / "whole"), CPU))
+    wanted = tree_logits(load(bundles.load(tmp_path / "whole"), CPU))
     npu, cpu = NpuOnCpu(), engine(CPU)
     off = [
-        distance(_logits(Runner(Model.load(with_variant, TARGET, engines, 1))), wanted)
+        distance(tree_logits(Runner(Model.load(with_variant, TARGET, engines, 1))), wanted)
         for engines in ((npu, npu), (npu, cpu), (cpu, cpu))
     ]
     assert off[0] < 1e-2 < off[1] < off[2] < 0.5
-
-
-def _logits(runner):
-    runner.prefill(range(1, 20))
-    return runner.verify(tree_rows())["logits"][:7].copy()
 
 
 def test_what_half_precision_cannot_hold_hides_no_row(with_variant):
@@ -200,99 +202,6 @@ def test_compiled_files_must_be_listed_and_so_checked(with_variant, tmp_path):
     bundles.save_manifest(tmp_path, with_compiled(with_variant).manifest)
     with pytest.raises(BundleError, match=r"'compiled\.onnx' is used but not listed"):
         bundles.load(tmp_path)
-
-
-# Integer weights, 16-bit activations
-
-
-@pytest.fixture(scope="module", params=["w8a16", "w4a16"])
-def quantized(checkpoint, tmp_path_factory, request):
-    path = tmp_path_factory.mktemp("bundles") / request.param
-    options = ExportOptions(npu_precision="fp32", cut_layers=(1,))
-    export_bundle(checkpoint, path, options=options)
-    before = {file.name for file in path.iterdir()}
-    grown = quantize_variant(path, request.param)
-    opened = bundles.load(path)
-    return SimpleNamespace(bundle=opened, precision=request.param, before=before, grown=grown)
-
-
-def test_a_quantized_variant_takes_the_place_of_the_one_it_is_made_from(quantized):
-    [variant] = quantized.bundle.manifest.variants
-    assert variant.precision == Precision(quantized.precision, quantized.precision, "fp32", 0)
-    files = {file.name for file in quantized.bundle.path.iterdir()}
-    gone = {"target-npu-0.onnx", "target-npu-1.onnx", "target-npu.data"}
-    assert quantized.before - files == gone
-    graphs = {f"target-npu-{number}-{quantized.precision}.onnx" for number in range(2)}
-    assert files - quantized.before == graphs | {f"{graph}.data" for graph in graphs}
-    assert files - {MANIFEST, "README.md"} == quantized.bundle.manifest.files.keys()
-    assert quantized.grown < 0
-    quantized.bundle.verify()
-
-
-def test_it_is_calibrated_on_the_text_without_a_gap(checkpoint, tmp_path, monkeypatch):
-    read = []
-
-    class Recorded(Runner):
-        def __init__(self, model):
-            super().__init__(model)
-            read.append(self)
-
-    monkeypatch.setattr(quantizing, "Runner", Recorded)
-    export_bundle(checkpoint, tmp_path / "fp32", options=ExportOptions(npu_precision="fp32"))
-    quantize_variant(tmp_path / "fp32", "w8a16")
-    tokenizer = Tokenizer.from_folder(tmp_path / "fp32")
-    pieces = pieces_of("\n\n".join(PASSAGES), tokenizer, len(read), "our passages")
-    assert [runner.tokens for runner in read] == [list(piece.tokens) for piece in pieces]
-
-
-def test_what_quantizes_has_nothing_to_say(checkpoint, tmp_path, capfd):
-    export_bundle(checkpoint, tmp_path / "fp32", options=ExportOptions(npu_precision="fp32"))
-    quantize_variant(tmp_path / "fp32", "w8a16")
-    assert capfd.readouterr() == ("", "")
-
-
-def test_what_has_no_plain_weights_is_not_quantized(with_variant, without):
-    for opened in (with_variant, without):
-        with pytest.raises(InputError, match=r"no plain weights for NPUs: export it with --npu"):
-            quantize_variant(opened.path, "w8a16")
-
-
-def test_its_weights_have_few_bits_and_a_known_error(quantized):
-    [variant] = quantized.bundle.manifest.variants
-    errors = variant.quantization_error
-    assert "lm_head.weight" in errors
-    assert len(errors) == 2 * 5 + 1  # queries, keys and values are one matrix
-    low, high = {"w8a16": (1e-3, 2e-2), "w4a16": (5e-2, 0.2)}[quantized.precision]
-    assert all(low < error < high for error in errors.values())
-    graph = str(quantized.bundle.path / variant.stages[1].graph)
-    types = Counter(tensor.data_type for tensor in onnx.load(graph).graph.initializer
-                    if len(tensor.dims) == 2)  # fmt: skip
-    kind = {"w8a16": TensorProto.INT8, "w4a16": TensorProto.INT4}[quantized.precision]
-    assert types == {kind: 6}
-
-
-def test_it_computes_nearly_the_same_and_hides_what_is_hidden(checkpoint, quantized, tmp_path):
-    export_bundle(checkpoint, tmp_path / "whole", options=ExportOptions("fp32"))
-    wanted = _logits(load(bundles.load(tmp_path / "whole"), CPU))
-    model = Model.load(quantized.bundle, TARGET, NpuOnCpu(), 1)
-    assert model.role.bias_off == -100
-    most = {"w8a16": 0.15, "w4a16": 0.6}[quantized.precision]
-    assert distance(_logits(Runner(model)), wanted) < most
-
-
-def test_the_calibration_text_is_the_users(cli, checkpoint, tmp_path):
-    text, output = tmp_path / "text.txt", tmp_path / "bundle"
-    words = ["export", checkpoint, "-o", output, "--calibration", text]
-    fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: No such file")
-    assert not output.exists()
-    text.write_text("too short")
-    fails(cli(*words), "--calibration is for layer-skip drafts")
-    fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: ", "tokens: 64 are needed")
-    text.write_text("def twice(x):\n    return x * 2\n" * 40)
-    found = cli(*words, "--npu-precision", "w8a16", "--overwrite")
-    assert found.code == 0
-    assert bundles.load(output).manifest.variants[0].precision.weights == "w8a16"
-    assert "w8a16" in cli("inspect", output).out
 
 
 # Systems on a chip
@@ -347,12 +256,3 @@ def test_each_shape_has_weights_of_its_own():
 def test_weights_are_counted_whatever_they_are_stored_as(precision, block, scale, nbytes):
     stage = sizes(precision=precision, block_size=block, scale_bytes=scale)
     assert weight_count(stage, 1000 * nbytes) == 1000 * (block or 1)
-
-
-def test_a_manifest_says_no_more_than_it_knows(with_variant, tmp_path):
-    for file in with_variant.path.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    variants = json.loads((tmp_path / MANIFEST).read_text())["variants"]
-    edit_json(tmp_path / MANIFEST, variants=[{**variants[0], "speed": 3}])
-    with pytest.raises(BundleError, match=r"manifest\.variants\[0\]\.speed: unknown field"):
-        bundles.load(tmp_path)
