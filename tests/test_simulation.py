@@ -68,7 +68,7 @@ def test_a_plan_for_a_laptop_is_of_the_stated_models(name):
     plan = fit(EMBEDDED, LoadOptions(simulate=name))
     stated = load(name)
     [host] = plan.devices
-    read = sum(each.macs() for each in stated.models.values()) * 4.25 / 8
+    read = sum(each.macs() for each in stated.models.values()) * 4.125 / 8
     assert plan.fits
     assert host.repacked == pytest.approx(read, rel=0.1)
     assert host.limit == stated.memory_bytes("cpu")
@@ -88,7 +88,7 @@ def test_a_call_takes_what_is_read_or_what_is_multiplied_and_the_overhead(tmp_pa
     weights = 8 * (2 * 512 * 64 * 10 + 3 * 512 * 2048) + 512 * 32000
     whole = range(17)
     assert stated.models["target"].macs() == weights
-    reading = weights * 4.25 / 8 / 2e9
+    reading = weights * 4.125 / 8 / 2e9
     assert stated.seconds("gpu", "target", whole, 1) == pytest.approx(reading + 1e-4)
     multiplying = 64 * weights / 1e10
     assert stated.seconds("gpu", "target", whole, 64) == pytest.approx(multiplying + 1e-4)
@@ -130,10 +130,10 @@ def test_a_bundle_as_stated_has_their_sizes_and_its_own_stages(tmp_path):
         stated = models[role]
         sizes = stage_sizes(found, role)
         assert sum(each.matmul_bytes for each in sizes) == pytest.approx(
-            stated.macs() * 4.25 / 8, rel=0.01
+            stated.macs() * 4.125 / 8, rel=0.01
         )
         assert sum(each.layers for each in sizes) == stated.layers
-        assert sizes[0].embedding_bytes == pytest.approx(512 * 32000 * 4.25 / 8, rel=0.01)
+        assert sizes[0].embedding_bytes == pytest.approx(512 * 32000 * 4.125 / 8, rel=0.01)
         assert (sizes[0].hidden, sizes[0].intermediate) == (512, pytest.approx(2048, rel=0.01))
     assert stage_sizes(found, TARGET)[-1].result_bytes == 4 * 32000
 

@@ -9,7 +9,7 @@ from edgespec.bundle import Bundle, FileEntry, Precision, Role, Stage, Tensor
 from edgespec.errors import InputError
 
 _BLOCK = 128
-_BITS = 4 + 32 / _BLOCK  # of a weight: int4, and a float32 scale for each block
+_BITS = 4 + 16 / _BLOCK  # of a weight: int4, and a float16 scale for each block
 
 
 @dataclass(frozen=True)
