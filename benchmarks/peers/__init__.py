@@ -16,6 +16,7 @@ PEERS = {
     "edgespec": ("edgespec", "PEER"),
     "edgespec-w8a8": ("edgespec", "PEER_W8A8"),
     "llama.cpp": ("llama_cpp", "PEER"),
+    "llama.cpp-q8": ("llama_cpp", "PEER_Q8"),
     "openvino-genai": ("openvino_genai", "PEER"),
     "openvino-genai-f32": ("openvino_genai", "PEER_F32"),
     "onnxruntime-genai": ("onnxruntime_genai", "PEER"),

@@ -124,7 +124,7 @@ class Peer(Protocol):
 
     @property
     def home(self) -> str:
-        """Names its environment and models, which peers that differ in less may share."""
+        """Names its environment and, with the precision, its models: others may share them."""
 
     @property
     def requirements(self) -> tuple[str, ...]:

@@ -19,14 +19,14 @@ _DRAFTS = {PLAIN: "none", LOOKUP: "lookup", DRAFT: "model", AUTO: "auto"}
 
 
 class _Edgespec:
+    home = "edgespec"
     requirements = ()
     build: ClassVar[Mapping[str, str]] = {}
     settings: ClassVar[Mapping[str, str]] = {
         name: f"draft={draft}" for name, draft in _DRAFTS.items()
     }
 
-    def __init__(self, home: str, precision: str) -> None:
-        self.home = home
+    def __init__(self, precision: str) -> None:
         self.precision = precision
 
     def convert(self, checkpoints: Checkpoints, output: Path) -> None:
@@ -85,5 +85,5 @@ class _Decoder:
         )
 
 
-PEER = _Edgespec("edgespec", "int4")
-PEER_W8A8 = _Edgespec("edgespec-w8a8", "w8a8")
+PEER = _Edgespec("int4")
+PEER_W8A8 = _Edgespec("w8a8")

@@ -1,7 +1,7 @@
-"""A checkpoint as a GGUF file in Q4_0, by the `gguf` package and our own reader.
+"""A checkpoint as a GGUF file in Q4_0 or Q8_0, by the `gguf` package and our own reader.
 
 Runs where `gguf` and `ml_dtypes` are installed; of edgespec only `edgespec.models` is imported.
-Matrices are Q4_0, the embedding among them (`llama-quantize --pure`), vectors fp32.
+All matrices are quantized, the embedding among them (`llama-quantize --pure`), vectors fp32.
 """
 
 from __future__ import annotations
@@ -84,8 +84,13 @@ def heads_to_interleave(checkpoint: Checkpoint) -> dict[str, int]:
     return heads
 
 
-def write_gguf(source: Path, output: Path) -> None:
+def write_gguf(source: Path, output: Path, precision: str) -> None:
     """Write a checkpoint as GGUF.
+
+    Args:
+        source: Its folder.
+        output: The file.
+        precision: Of its matrices: `Q4_0`, `Q8_0` or another that has a type and a file type.
 
     Raises:
         ValueError: Its RoPE is scaled, which is not written.
@@ -95,15 +100,16 @@ def write_gguf(source: Path, output: Path) -> None:
 
     checkpoint = load_checkpoint(source)
     writer = gguf.GGUFWriter(str(output), _ARCHITECTURES[checkpoint.config.model_type])
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{precision}"])
     _write_numbers(writer, checkpoint)
     _write_vocabulary(writer, checkpoint)
+    kind = gguf.GGMLQuantizationType[precision]
     heads = heads_to_interleave(checkpoint)
     for name, place in gguf_names(checkpoint.decoder).items():
         values = checkpoint.tensors.read(name)
         if name in heads:
             values = interleaved(values, heads[name])
         if values.ndim == 2:
-            kind = gguf.GGMLQuantizationType.Q4_0
             writer.add_tensor(place, gguf.quants.quantize(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(place, values)
@@ -137,11 +143,8 @@ def write_rounded(source: Path, output: Path) -> None:
 
 
 def _write_numbers(writer: Any, checkpoint: Checkpoint) -> None:
-    import gguf
-
     config = checkpoint.config
     writer.add_name(checkpoint.path.name)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.context_length)
     writer.add_embedding_length(config.hidden_size)

@@ -30,12 +30,14 @@ class _LlamaCpp:
             else {}
         ),
     }
-    precision = "Q4_0"
     settings: ClassVar[Mapping[str, str]] = {
         PLAIN: "Llama.generate",
         LOOKUP: f"LlamaPromptLookupDecoding, {_LOOKUP_TOKENS} tokens",
         DRAFT: f"a second Llama as LlamaDraftModel, {_DRAFT_TOKENS} tokens",
     }
+
+    def __init__(self, precision: str) -> None:
+        self.precision = precision
 
     def convert(self, checkpoints: Checkpoints, output: Path) -> None:
         """See `Peer`."""
@@ -43,7 +45,7 @@ class _LlamaCpp:
 
         for role, path in (("target", checkpoints.target), ("draft", checkpoints.draft)):
             if path is not None:
-                write_gguf(path, output / f"{role}.gguf")
+                write_gguf(path, output / f"{role}.gguf", self.precision)
 
     def load(self, loading: Loading) -> _Decoder:
         """See `Peer`."""
@@ -108,4 +110,5 @@ class _Decoder(Unjudged):
         return watch.text()
 
 
-PEER = _LlamaCpp()
+PEER = _LlamaCpp("Q4_0")
+PEER_Q8 = _LlamaCpp("Q8_0")

@@ -72,12 +72,12 @@ def converted(name: str, python: Path, checkpoints: Checkpoints, cache: Path) ->
     Raises:
         PeerError: The conversion failed.
     """
-    home = peer(name).home
-    folder = cache / "models" / f"{checkpoints.target.name}-{digest(checkpoints)}" / home
+    models = f"{peer(name).home}-{peer(name).precision}"
+    folder = cache / "models" / f"{checkpoints.target.name}-{digest(checkpoints)}" / models
     if folder.exists():
         return folder
     # Under its final name only when it is complete.
-    partial = folder.with_name(f"{home}.partial")
+    partial = folder.with_name(f"{models}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     with PeerProcess(python, name, partial.with_suffix(".log")) as process:
