@@ -22,11 +22,11 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     embedding = role.vocab_size * role.hidden_size
     intermediate, tied = _mlp_width(role)
     # Integer products have a layout of their own, so that a tied matrix is stored twice.
-    stored_once = tied and role.precision.lm_head != W8A8
-    stored = role.parameters + (embedding if tied and not stored_once else 0)
+    twice = tied and role.precision.lm_head == W8A8
+    shared = tied and not twice
     # Of each matrix of the vocabulary's size: the embedding, and the head where that is another.
-    embedding_bytes = data * embedding // stored
-    layer_bytes = data - embedding_bytes * (1 if stored_once else 2)
+    embedding_bytes = data * embedding // (role.parameters + embedding * twice)
+    layer_bytes = data - embedding_bytes * (1 if shared else 2)
     mlp = 3 * role.hidden_size * intermediate
     ends = [0]
     for sublayer in range(2 * role.layers):
@@ -41,7 +41,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             matmul_bytes=behind - before + (embedding_bytes if last else 0),
             embedding_bytes=embedding_bytes if first else 0,
             file_bytes=data,
-            tied=stored_once and first and last,
+            tied=shared and first and last,
             precision=role.precision.weights,
             block_size=role.precision.block_size,
             scale_bytes={"fp16": 2, "fp32": 4}[role.precision.scales],

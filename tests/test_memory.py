@@ -112,9 +112,7 @@ def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
     errors = {**role.quantization_error, "lm_head.weight": 0.01}
     parameters = role.parameters + 4096 * 256
     untied = replace(role, parameters=parameters, quantization_error=errors)
-    roles = {**EMBEDDED.manifest.roles, TARGET: untied}
-    manifest = replace(EMBEDDED.manifest, roles=roles)
-    [sizes] = stage_sizes(replace(EMBEDDED, manifest=manifest), TARGET)
+    sizes = sizes_as(untied, role_bytes())
     assert not sizes.tied
     assert sizes.intermediate == pytest.approx(768, abs=1)
     assert 0 < sizes.embedding_bytes < sizes.matmul_bytes
@@ -123,18 +121,22 @@ def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
 
 def test_a_tied_matrix_has_two_layouts_for_integer_products():
     """The embedding's rows stay in the file, and the products' copy is packed."""
-    role, entry = EMBEDDED.target, EMBEDDED.manifest.files["target.data"]
-    head = replace(role, precision=replace(role.precision, weights=W8A8, lm_head=W8A8))
-    size = role.parameters + 4096 * 256
-    manifest = replace(
-        EMBEDDED.manifest,
-        roles={TARGET: head},
-        files={**EMBEDDED.manifest.files, "target.data": replace(entry, size=size)},
-    )
-    [sizes] = stage_sizes(replace(EMBEDDED, manifest=manifest), TARGET)
+    role = EMBEDDED.target
+    products = replace(role, precision=replace(role.precision, weights=W8A8, lm_head=W8A8))
+    sizes = sizes_as(products, role.parameters + 4096 * 256)
     assert not sizes.tied
     assert sizes.intermediate == 768
     assert (sizes.embedding_bytes, sizes.matmul_bytes) == (4096 * 256, role.parameters)
+
+
+def sizes_as(role, size):
+    """Of the target's one stage, if the target were this and had so many bytes."""
+    data = replace(EMBEDDED.manifest.files["target.data"], size=size)
+    files = {**EMBEDDED.manifest.files, "target.data": data}
+    roles = {**EMBEDDED.manifest.roles, TARGET: role}
+    manifest = replace(EMBEDDED.manifest, roles=roles, files=files)
+    [sizes] = stage_sizes(replace(EMBEDDED, manifest=manifest), TARGET)
+    return sizes
 
 
 def role_bytes():

@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add(parser, "draft_precision", PRECISIONS, "of the draft's (default: the target's)")
     _add(
         parser, "lm_head_precision", PRECISIONS, "of the output projection (default: the weights')"
-    )  # fmt: skip
+    )
     _add(parser, "kv_precision", KV_PRECISIONS, "of the KV cache")
     _add(
         parser, "npu_precision", (*NPU_PRECISIONS, *QUANTIZED), "of a target's variant for NPUs, "
