@@ -205,14 +205,16 @@ class StageLowering:
         g, heads, kv, hd = self._graph, layer.heads, layer.kv_heads, layer.head_dim
         x = self._linear(x, layer.q, layer.k, layer.v)
         x = g.op("Reshape", x, g.ints(-1, heads + 2 * kv, hd))
-        x = g.op("Transpose", x, perm=[1, 0, 2])
+        # Values leave before heads come first: parts of one buffer keep all of it until the end of
+        # the graph in OpenVINO, and through that half as much again for scores.
         norms = (layer.q_norm, layer.k_norm)
         if any(norms):
-            *turned, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=0)
+            *turned, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=1)
             pairs = zip(turned, norms, strict=True)
-            x = g.op("Concat", *(self._norm(y, norm) if norm else y for y, norm in pairs), axis=0)
+            x = g.op("Concat", *(self._norm(y, norm) if norm else y for y, norm in pairs), axis=1)
         else:
-            x, v = g.multi_op("Split", x, g.ints(heads + kv, kv), outputs=2, axis=0)
+            x, v = g.multi_op("Split", x, g.ints(heads + kv, kv), outputs=2, axis=1)
+        x, v = (g.op("Transpose", y, perm=[1, 0, 2]) for y in (x, v))
         first, second = g.multi_op("Split", x, outputs=2, axis=-1, num_outputs=2)
         swapped = g.op("Concat", second, first, axis=-1)
         x = g.op("Add", g.op("Mul", x, rows.cos), g.op("Mul", swapped, rows.sin))
