@@ -23,7 +23,7 @@ from edgespec.runtime.engines import (
     simulated_name,
 )
 from edgespec.runtime.fixing import all_ready, is_open, longest_text
-from edgespec.runtime.memory import Wishes, context_choices, plan, text_rows
+from edgespec.runtime.memory import USUAL_CONTEXT, Wishes, context_choices, plan, text_rows
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
 from edgespec.runtime.plans import HOST, Plan
 from edgespec.runtime.selection import (
@@ -45,7 +45,8 @@ def fit(bundle: Bundle, options: LoadOptions) -> Plan:
     """The plan for a bundle, under a limit of the user's or what memory is free.
 
     What the user asked for by name never gives way: only a draft model or context of our choice
-    does, and only the device `cpu` leaves the engine open. What gave way is one logged line.
+    does, and only the device `cpu` leaves the engine open. What gave way is one logged line, but
+    for tokens beyond `USUAL_CONTEXT`.
 
     Raises:
         DeviceError: if a device is not known, or no engine is installed.
@@ -310,7 +311,7 @@ def _explain(planned: Plan, draft: str, context: int) -> None:
         return
     if planned.draft != draft:
         changes.append(f"draft {planned.draft} instead of {draft}")
-    if planned.context != context:
+    if planned.context < min(context, USUAL_CONTEXT):  # few texts would miss more
         changes.append(f"a context of {planned.context} instead of {context} tokens")
     if changes:
         limits = ", ".join(f"{d.limit >> 20} MiB on {d.device}" for d in planned.devices)

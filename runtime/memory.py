@@ -3,12 +3,13 @@
 Memory is counted per device and means anonymous plus shared pages. Engines say what they take for
 a stage; here that is added up and fitted to a limit. What does not fit gives way in this order:
 
-1. the prefill chunk, which costs time to the first token only, and the draft tree's size; with them
+1. what a context of our choice has beyond `USUAL_CONTEXT`;
+2. the prefill chunk, which costs time to the first token only, and the draft tree's size; with them
    the second pair of rows and capacity of an NPU;
-2. the draft model;
-3. the context;
-4. what is compiled for an NPU already, where other shapes take less;
-5. the placement: an engine that needs less, where the user left the choice open.
+3. the draft model;
+4. the rest of the context;
+5. what is compiled for an NPU already, where other shapes take less;
+6. the placement: an engine that needs less, where the user left the choice open.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ from edgespec.runtime.sizes import kv_bytes, stage_sizes
 
 LEAST_CONTEXT = capacity_bucket(1)
 """A context is not shortened below this many tokens unasked: prompts would no longer fit."""
+
+USUAL_CONTEXT = 4096
+"""Tokens beyond these are not worth a draft model, unasked: models are made for 32 times as many.
+
+llama.cpp and Ollama draw the line there, too.
+"""
 
 # Python with numpy, tokenizers and this package. Parsing a tokenizer makes eight bytes of each one.
 _INTERPRETER_BYTES = 21 * MIB
@@ -125,12 +132,13 @@ def _chunks(bundle: Bundle) -> Sequence[int]:
 
 
 def _choices(wishes: Wishes, chunks: Sequence[int]) -> Iterator[_Choice]:
+    ways = list(itertools.product(wishes.drafts, _call_sizes(wishes.tree, chunks)))
     for engines in _placements(wishes.engines):
         for ready in (wishes.ready, {}) if any(wishes.ready.values()) else ({},):
             for context in wishes.contexts:
-                for draft in wishes.drafts:
-                    for tree, chunk in _call_sizes(wishes.tree, chunks):
-                        yield _Choice(engines, context, draft, tree, chunk, ready)
+                spare = context > max(USUAL_CONTEXT, wishes.contexts[-1])
+                for draft, (tree, chunk) in ways[:1] if spare else ways:
+                    yield _Choice(engines, context, draft, tree, chunk, ready)
 
 
 def _placements(engines: Mapping[str, Sequence[Engines]]) -> Iterator[Mapping[str, Engines]]:

@@ -15,7 +15,14 @@ from edgespec.errors import MemoryLimitError
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
-from edgespec.runtime.memory import LEAST_CONTEXT, Wishes, cache_rows, context_choices, plan
+from edgespec.runtime.memory import (
+    LEAST_CONTEXT,
+    USUAL_CONTEXT,
+    Wishes,
+    cache_rows,
+    context_choices,
+    plan,
+)
 from edgespec.runtime.plans import MIB
 from edgespec.runtime.sizes import stage_sizes
 
@@ -163,6 +170,19 @@ def test_what_gives_way_and_in_which_order():
     drafts = [draft for draft, _ in at_full]
     assert drafts == sorted(drafts, reverse=True)  # model, then lookup
     assert [chunk for draft, chunk in at_full if draft == "model"] == [128, 64, 32, 16, 8]
+
+
+def test_what_is_beyond_a_usual_context_gives_way_first():
+    contexts = context_choices(4 * USUAL_CONTEXT)
+    everything = total(fitted(1 << 40, contexts=contexts))
+    usual = total(fitted(1 << 40, contexts=(USUAL_CONTEXT,)))
+    found = [fitted(limit, contexts=contexts) for limit in range(usual, everything, 200_000)]
+    assert {each.context for each in found} == {c for c in contexts[1:] if c >= USUAL_CONTEXT}
+    assert {(each.draft, each.prefill_chunk) for each in found} == {("model", 128)}
+    less = fitted(usual - 1, contexts=contexts)
+    assert (less.context, less.draft, less.prefill_chunk) == (USUAL_CONTEXT, "model", 64)
+    asked = fitted(usual, contexts=contexts[:1])
+    assert (asked.context, asked.draft) == (4 * USUAL_CONTEXT, "lookup")
 
 
 def test_what_was_asked_for_does_not_give_way():

@@ -10,6 +10,7 @@ from typing import Any
 
 from edgespec.errors import InputError
 from edgespec.options import (
+    CONTEXT_HELP,
     DRAFTS,
     FIXED_DRAFT_TOKENS,
     GPU_LAYERS_HELP,
@@ -123,9 +124,7 @@ def add_device_options(group: argparse._ArgumentGroup) -> None:
     add_option(group, "gpu_layers", GPU_LAYERS_HELP)
     add_option(group, "draft_device", "where the draft model runs", kind=str)
     add_option(group, "threads", "of each engine (default: physical cores)")
-    add_option(
-        group, "context", "tokens of prompt and output (default: what the model was made for)"
-    )
+    add_option(group, "context", CONTEXT_HELP)
     group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
     group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
 

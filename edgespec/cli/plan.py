@@ -17,6 +17,7 @@ from edgespec import bundle as bundles
 from edgespec.cli import ways
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import (
+    CONTEXT_HELP,
     DRAFTS,
     GPU_LAYERS_HELP,
     MEMORY_HELP,
@@ -42,10 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a bundle's folder (default: the embedded pair)",
     )  # fmt: skip
     parser.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
-    parser.add_argument(
-        "--context", type=int, metavar="N",
-        help="tokens of prompt and output (default: what the model was made for, or what fits)",
-    )  # fmt: skip
+    parser.add_argument("--context", type=int, metavar="N", help=CONTEXT_HELP)
     for name, text in (
         ("device", "where the target runs"),
         ("draft-device", "where the draft runs"),
