@@ -20,6 +20,7 @@ from edgespec.errors import ContextLengthError, InputError
 from edgespec.fitting import as_planned, described, fitted
 from edgespec.options import LoadOptions
 from edgespec.runtime.engines import available_bytes
+from edgespec.runtime.memory import USUAL_CONTEXT
 from edgespec.runtime.plans import HOST, Plan
 from edgespec.worker import Made, Request, Worker
 
@@ -97,12 +98,14 @@ class Line:
 
 
 class Bench:
-    """Settings of a bundle.
+    """Settings of a bundle, and the texts that each of them is to make.
 
     Args:
         bundle: what all of them load.
-        options: how, but for the draft source.
+        options: how, but for the draft source. Where no context is said, it is no longer than the
+            texts need and `USUAL_CONTEXT`, so that memory rather holds all settings side by side.
         drafts: the sources beside plain decoding.
+        requests: at least one text; the first one also warms up.
 
     Attributes:
         settings: how each is loaded, by its name; `PLAIN` first.
@@ -114,8 +117,15 @@ class Bench:
         MemoryLimitError: if a setting does not fit memory.
     """
 
-    def __init__(self, bundle: Bundle, options: LoadOptions, drafts: Sequence[str]) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        options: LoadOptions,
+        drafts: Sequence[str],
+        requests: Sequence[Request],
+    ) -> None:
         self._bundle = bundle
+        self._requests = requests
         self.settings = {
             PLAIN if draft == "none" else draft: replace(
                 options,
@@ -124,13 +134,19 @@ class Bench:
             )
             for draft in ("none", *drafts)
         }
+        longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
+        enough = max(longest, USUAL_CONTEXT)
         plans = {}
         for name, each in self.settings.items():
             plans[name] = fitted(as_planned(bundle, each), each)
             plans[name].require_fit(described(bundle, each))
+            context = each.context
+            if context is None and plans[name].context > enough:
+                context = enough
+                plans[name] = fitted(as_planned(bundle, each), replace(each, context=context))
             # What the others take meanwhile is no reason to plan otherwise.
             limits = {demand.device: demand.limit for demand in plans[name].devices}
-            self.settings[name] = replace(each, memory=limits)
+            self.settings[name] = replace(each, context=context, memory=limits)
         self.together = _side_by_side(plans.values())
         if not self.together:
             _log.warning(
@@ -138,13 +154,10 @@ class Bench:
                 len(plans),
             )
 
-    def measure(
-        self, requests: Sequence[Request], repeats: int, report: Report = lambda what: None
-    ) -> list[Line]:
+    def measure(self, repeats: int, report: Report = lambda what: None) -> list[Line]:
         """Make all texts in all settings, `repeats` times.
 
         Args:
-            requests: at least one text; the first one also warms up.
             repeats: at least one.
             report: see `Report`; `steps` says how often.
 
@@ -153,6 +166,7 @@ class Bench:
             DeviceError: if a setting's process ends.
             InputError: if no text goes beyond its first token.
         """
+        requests = self._requests
         made: dict[str, list[list[Made]]] = {name: [] for name in self.settings}
         verdicts: dict[str, list[str]] = {name: [] for name in self.settings}
         contexts = {}
@@ -176,8 +190,9 @@ class Bench:
         plain = median(map(_speed, made[PLAIN]))
         return [_line(name, made[name], plain, contexts[name], verdicts[name]) for name in made]
 
-    def steps(self, texts: int, repeats: int) -> int:
+    def steps(self, repeats: int) -> int:
         """How many texts `measure` reports, warm-ups included."""
+        texts = len(self._requests)
         return sum(len(names) * (1 + turns * texts) for names, turns in self._shifts(repeats))
 
     def _shifts(self, repeats: int) -> list[tuple[list[str], int]]:

@@ -19,9 +19,14 @@ def told(monkeypatch):
 
 
 def measured(drafts, prompts, repeats, told, **options):
-    found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1, **options), drafts)
-    requests = [Request((number,) * 3, 13, 0.0, 0) for number in range(prompts)]
-    return {line.name: line for line in found.measure(requests, repeats)}
+    found = Bench(
+        bundles.load(BUNDLE), LoadOptions(threads=1, **options), drafts, short_texts(prompts)
+    )
+    return {line.name: line for line in found.measure(repeats)}
+
+
+def short_texts(count):
+    return [Request((number,) * 3, 13, 0.0, 0) for number in range(count)]
 
 
 def test_medians_and_ranges_are_of_repeats(told):
@@ -90,14 +95,23 @@ def test_what_memory_does_not_hold_together_takes_turns_by_repeats(told, monkeyp
     monkeypatch.setattr(bench, "available_bytes", lambda: 300 << 20)
     told.texts = {name: [made(1.0) for _ in range(6)] for name in ("plain", "auto")}
     told.log, reports = [], []
-    found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1), ["auto"])
+    found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1), ["auto"], short_texts(2))
     assert "memory does not hold 2 settings side by side" in caplog.text
-    requests = [Request((number,) * 3, 13, 0.0, 0) for number in range(2)]
-    found.measure(requests, 2, reports.append)
+    found.measure(2, reports.append)
     turn = [("load"), 0, 0, 1, "end"]
     expected = [(name, what) for _ in range(2) for name in ("plain", "auto") for what in turn]
     assert told.log == expected
-    assert len(reports) == found.steps(2, 2) == 12
+    assert len(reports) == found.steps(2) == 12
+
+
+@pytest.mark.parametrize(
+    ("usual", "asked", "expected"), [(64, None, 64), (4, None, 16), (4096, None, None), (4, 99, 99)]
+)
+def test_contexts_are_no_longer_than_needed(usual, asked, expected, monkeypatch):
+    monkeypatch.setattr(bench, "USUAL_CONTEXT", usual)
+    options = LoadOptions(threads=1, context=asked)
+    found = Bench(bundles.load(BUNDLE), options, ["auto"], short_texts(2))
+    assert {each.context for each in found.settings.values()} == {expected}
 
 
 def test_texts_that_differ_are_judged(told):
@@ -134,9 +148,9 @@ def test_what_cannot_be_measured(told):
     told.texts = {"plain": [made(0.0, (), TEXT[:1]) for _ in range(2)]}
     with pytest.raises(InputError, match="no text goes beyond its first token"):
         measured([], 1, 1, told)
-    found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1), [])
     long = [Request((1,), 13, 0.0, 0), Request((1,) * 50, 13, 0.0, 0)]
+    found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1), [], long)
     with pytest.raises(ContextLengthError, match="prompt 2 has 50 tokens and the context of plain"):
-        found.measure(long, 1)
+        found.measure(1)
     with pytest.raises(MemoryLimitError, match="MiB on cpu"):
         measured(["auto"], 1, 1, told, memory="20MiB")

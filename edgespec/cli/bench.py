@@ -65,7 +65,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_option(machine, "device", DEVICE_HELP, kind=str)
     add_option(machine, "draft_device", "where the draft model runs", kind=str)
     add_option(machine, "threads", "of each engine (default: physical cores)")
-    add_option(machine, "context", "tokens of prompt and output (default: what fits)")
+    add_option(
+        machine,
+        "context",
+        "tokens of prompt and output (default: 4096, or what texts need)",
+    )
     machine.add_argument("--memory", metavar="SIZE", help=f"of each setting: {MEMORY_HELP}")
 
 
@@ -95,9 +99,9 @@ def execute(arguments: argparse.Namespace) -> int:
         memory=arguments.memory,
     )
     requests = _requests(bundle, prompts, arguments)
-    bench = Bench(bundle, options, arguments.draft)
-    with progress_bar(bench.steps(len(requests), arguments.repeat)) as show:
-        lines = bench.measure(requests, arguments.repeat, lambda what: show(what, 1))
+    bench = Bench(bundle, options, arguments.draft, requests)
+    with progress_bar(bench.steps(arguments.repeat)) as show:
+        lines = bench.measure(arguments.repeat, lambda what: show(what, 1))
     facts = _facts(bundle, arguments, len(requests))
     facts |= {"threads": threads, "turns": "texts" if bench.together else "repeats"}
     if arguments.png is not None:
