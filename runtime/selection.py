@@ -38,6 +38,8 @@ CPU = "cpu"
 # rounds behind a prompt of 512 tokens.
 _ROUNDS_A_CHUNK = 32
 
+_LARGE = 256 << 20  # bytes of a bundle whose measuring takes so long that users are told
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -248,7 +250,12 @@ def _profiles(
             if profile.refusal is not None:
                 _log.info("not tried again before `edgespec profile`: %s", profile.refusal)
     for (names, threads), roles in unknown.items():
-        _log.info("measuring %s on %s, once", " and ".join(roles), joined(names))
+        size = sum(file.size for file in bundle.manifest.files.values())
+        _log.log(
+            logging.WARNING if size >= _LARGE else logging.INFO,
+            "measuring %s on %s, once: this load takes longer",
+            *(" and ".join(roles), joined(names)),
+        )
         for role, profile in measure_apart(Job(bundle, roles, threads, full=False)).items():
             found[role, _names(roles[role])] = profile
     return {

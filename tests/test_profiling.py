@@ -88,6 +88,13 @@ def test_numbers_of_rows_take_turns(monkeypatch):
     assert len(changes) // 3 >= 2
 
 
+def test_long_calls_are_repeated_once(monkeypatch):
+    monkeypatch.setattr(profiling, "_LONG", 32 * 256e-6)
+    points, runner = fake_measure(monkeypatch, (1, 32), (256,))
+    assert points[256][32] == pytest.approx(32 * 256e-6)
+    assert runner.calls[2:7] == [(1, 256)] * 3 + [(32, 256)] * 2
+
+
 CONTEXTS = {
     100: [256],
     256: [256],

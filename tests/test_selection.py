@@ -74,6 +74,15 @@ def test_reading_128_rows_of_a_prompt_counts_as_much_as_32_rounds(measured, smal
     assert names(choose(small, {"target": Placement("cpu", 1, (1,))})["target"])[0] == ENGINES[best]
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_that_a_large_bundle_is_measured_is_said(measured, small, monkeypatch, caplog, large):
+    monkeypatch.setattr(selection, "_LARGE", 1 if large else 1 << 40)
+    with caplog.at_level(logging.WARNING):
+        choose(small, {"target": CPU})
+    said = [f"measuring target on {name}, once: this load takes longer" for name in ENGINES]
+    assert caplog.messages == (said if large else [])
+
+
 def test_nothing_is_compiled_for_the_choice_and_one_engine_afterwards(measured, small, monkeypatch):
     compiled = []
     load = Model.load
