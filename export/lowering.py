@@ -198,28 +198,27 @@ class StageLowering:
     def _heads(self, x: str, layer: Attention, rows: _Rows) -> tuple[str, str, str]:
         """Queries [H, S, hd], keys and values [KV, S, hd], the first two after RoPE.
 
-        One product makes them all, and one rotation turns queries and keys: every operator has a
-        price beside its work. The host gives sin with its first half negated, so that a rotation
-        is x * cos + swap(x) * sin, where swap exchanges the halves.
+        One product makes them all. They part before heads come first: as parts of one buffer
+        OpenVINO would keep them together until the end, with more scores beside them.
         """
         g, heads, kv, hd = self._graph, layer.heads, layer.kv_heads, layer.head_dim
         x = self._linear(x, layer.q, layer.k, layer.v)
         x = g.op("Reshape", x, g.ints(-1, heads + 2 * kv, hd))
-        # Values leave before heads come first: parts of one buffer keep all of it until the end of
-        # the graph in OpenVINO, and through that half as much again for scores.
-        norms = (layer.q_norm, layer.k_norm)
-        if any(norms):
-            *turned, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=1)
-            pairs = zip(turned, norms, strict=True)
-            x = g.op("Concat", *(self._norm(y, norm) if norm else y for y, norm in pairs), axis=1)
-        else:
-            x, v = g.multi_op("Split", x, g.ints(heads + kv, kv), outputs=2, axis=1)
-        x, v = (g.op("Transpose", y, perm=[1, 0, 2]) for y in (x, v))
+        q, k, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=1)
+        q, k = self._turn(q, layer.q_norm, rows), self._turn(k, layer.k_norm, rows)
+        return q, k, g.op("Transpose", v, perm=[1, 0, 2])
+
+    def _turn(self, x: str, norm: Norm | None, rows: _Rows) -> str:
+        """[S, heads, hd], with its norm if it has one, after RoPE: [heads, S, hd].
+
+        The host gives sin with its first half negated, so that a rotation is x * cos + swap(x) *
+        sin, where swap exchanges the halves.
+        """
+        g = self._graph
+        x = g.op("Transpose", self._norm(x, norm) if norm else x, perm=[1, 0, 2])
         first, second = g.multi_op("Split", x, outputs=2, axis=-1, num_outputs=2)
         swapped = g.op("Concat", second, first, axis=-1)
-        x = g.op("Add", g.op("Mul", x, rows.cos), g.op("Mul", swapped, rows.sin))
-        q, k = g.multi_op("Split", x, g.ints(heads, kv), outputs=2, axis=0)
-        return q, k, v
+        return g.op("Add", g.op("Mul", x, rows.cos), g.op("Mul", swapped, rows.sin))
 
     def _scores(self, q: str, keys: str) -> str:
         """[KV, G * S, rows of keys]."""
