@@ -96,12 +96,12 @@ def measure(
 
 def timed(runner: Runner, rows: Rows) -> list[float]:
     """Seconds of some verifications in a row, the one that changes the shape left out."""
-    seconds: list[float] = []
-    while len(seconds) < _CALLS:
+    seconds = []
+    for call in range(_CALLS):
         begin = time.perf_counter()
         runner.verify(rows)
         seconds.append(time.perf_counter() - begin)
-        if min(seconds[1:], default=0.0) >= _LONG:
+        if call and seconds[-1] >= _LONG:
             break
     return seconds[1:]
 

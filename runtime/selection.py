@@ -38,7 +38,7 @@ CPU = "cpu"
 # rounds behind a prompt of 512 tokens.
 _ROUNDS_A_CHUNK = 32
 
-_LARGE = 256 << 20  # bytes of a bundle whose measuring takes so long that users are told
+_LARGE = 256 << 20  # bytes of roles whose measuring takes so long that users are told
 
 
 @dataclass(frozen=True)
@@ -250,9 +250,9 @@ def _profiles(
             if profile.refusal is not None:
                 _log.info("not tried again before `edgespec profile`: %s", profile.refusal)
     for (names, threads), roles in unknown.items():
-        size = sum(file.size for file in bundle.manifest.files.values())
+        large = sum(map(bundle.role_size, roles)) >= _LARGE
         _log.log(
-            logging.WARNING if size >= _LARGE else logging.INFO,
+            logging.WARNING if large else logging.INFO,
             "measuring %s on %s, once: this load takes longer",
             *(" and ".join(roles), joined(names)),
         )

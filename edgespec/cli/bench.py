@@ -65,11 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_option(machine, "device", DEVICE_HELP, kind=str)
     add_option(machine, "draft_device", "where the draft model runs", kind=str)
     add_option(machine, "threads", "of each engine (default: physical cores)")
-    add_option(
-        machine,
-        "context",
-        "tokens of prompt and output (default: 4096, or what texts need)",
-    )
+    add_option(machine, "context", "tokens of prompt and output (default: 4096 or what texts need)")
     machine.add_argument("--memory", metavar="SIZE", help=f"of each setting: {MEMORY_HELP}")
 
 
