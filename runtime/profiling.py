@@ -43,7 +43,7 @@ _SECONDS, _LEAST_TURNS, _MOST_TURNS = 0.5, 2, 10
 # Calls of one shape in a row. The first of them pays for the change of shape (up to 2 ms in
 # OpenVINO) and does not count: the rounds of a text mostly repeat the shape of those before.
 _CALLS = 3
-_LONG = 0.05  # seconds of a call of which one that counts is enough
+_LONG = 0.05  # seconds of a call beside which that is little: one is enough
 
 # With the parent's path it finds the same edgespec, installed or in a checkout, from any folder.
 # -P: until then nothing comes from the current folder.
@@ -95,15 +95,15 @@ def measure(
 
 
 def timed(runner: Runner, rows: Rows) -> list[float]:
-    """Seconds of some verifications in a row, the one that changes the shape left out."""
+    """Seconds of some verifications in a row, without a short one that changes the shape."""
     seconds = []
-    for call in range(_CALLS):
+    for _ in range(_CALLS):
         begin = time.perf_counter()
         runner.verify(rows)
         seconds.append(time.perf_counter() - begin)
-        if call and seconds[-1] >= _LONG:
+        if seconds[-1] >= _LONG:
             break
-    return seconds[1:]
+    return seconds[1:] or seconds
 
 
 @dataclass(frozen=True)
