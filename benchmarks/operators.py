@@ -104,7 +104,9 @@ def _measure(bundle: Bundle, name: str, arguments: argparse.Namespace) -> Pass:
                     seconds[with_profiler].append(time.perf_counter() - begin)
         if before:
             after = _openvino_costs(models[True], _WARM_UP + arguments.rounds)
-            costs = {kind: (n, taken - before[kind][1]) for kind, (n, taken) in after.items()}
+            warm = {kind: taken for kind, (_, taken) in before.items()}
+            # What took no time at first is not in `before`.
+            costs = {kind: (n, taken - warm.get(kind, 0.0)) for kind, (n, taken) in after.items()}
         else:
             costs = _onnxruntime_costs(models[True], arguments.rounds)
     of_one = {kind: (n, taken / arguments.rounds) for kind, (n, taken) in costs.items()}
