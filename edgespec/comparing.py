@@ -11,6 +11,7 @@ from edgespec.fitting import as_planned, fitted, gpu_of, place_to_use, placement
 from edgespec.options import LoadOptions, default_tree
 from edgespec.pipelining import apart, paired
 from edgespec.runtime.cost import Seconds
+from edgespec.runtime.engines import common_shapes
 from edgespec.runtime.memory import LEAST_CONTEXT
 from edgespec.runtime.model import Model
 from edgespec.runtime.outlook import Pair, plain
@@ -173,5 +174,5 @@ def _rates(
 def _seconds(candidate: Candidate) -> Seconds:
     """What a call costs in a short text, by its rows."""
     assert candidate.profile is not None, "costs were not asked for"
-    curve = candidate.profile.curve()
+    curve = candidate.profile.curve(common_shapes(candidate.engines))
     return lambda rows: curve.seconds(rows, LEAST_CONTEXT)

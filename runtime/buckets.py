@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from edgespec.errors import InputError
 
-ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128)
 """Rows of one call; the largest is the prefill chunk."""
+
+FINE_ROWS = tuple(sorted({*ROW_BUCKETS, 3, 5, 6, 10, 12, 24}))
+"""The same on engines to which another shape costs nothing; by these trees are sized."""
 
 SCRATCH_ROWS = 128
 """Rows of a draft model's cache that drafts may take behind the text."""
@@ -101,6 +104,9 @@ class Shapes:
 
 ANY_SHAPES = Shapes()
 """Of engines that compile a stage once for all shapes."""
+
+FINE_SHAPES = Shapes(FINE_ROWS)
+"""Of those among them to which another number of rows costs nothing."""
 
 NPU_SHAPES = Shapes((8, 32), (1024,))
 """Of NPUs that nobody has given or chosen shapes for, as where their compiler is only asked."""

@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import copysign, exp, isfinite, log
 
-from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
+from edgespec.runtime.buckets import ROW_BUCKETS
 
 Seconds = Callable[[int], float]
 """Seconds of one pass over so many rows."""
-
-# Index of the bucket by rows; the first entry stands for no rows, which no call has.
-_BUCKET = (0, *(ROW_BUCKETS.index(row_bucket(n)) for n in range(1, ROW_BUCKETS[-1] + 1)))
 
 _GAIN = 0.4  # of a surprise, in log seconds, that is believed at once
 # The part of it that is put down to the bucket and not to the machine. It shrinks with every
@@ -38,24 +35,30 @@ class Curve:
 
     Args:
         points: seconds by capacity and rows, as measured.
+        buckets: that the engine rounds rows up to.
 
     Raises:
         ValueError: if there is no point, or one that is not a positive time.
     """
 
-    def __init__(self, points: Mapping[int, Mapping[int, float]]) -> None:
+    def __init__(
+        self, points: Mapping[int, Mapping[int, float]], buckets: Sequence[int] = ROW_BUCKETS
+    ) -> None:
         known = {capacity: by_rows for capacity, by_rows in sorted(points.items()) if by_rows}
         times = [(*by_rows, *by_rows.values()) for by_rows in known.values()]
         if not known or not all(isfinite(v) and v > 0 for part in times for v in part):
             raise ValueError(f"a cost curve needs positive finite times: {points!r:.200}")
         self._capacities = list(known)
-        self._grid = _fitted([_over_rows(by_rows) for by_rows in known.values()])
+        self._buckets = buckets
+        # Index of the bucket by rows; the first entry stands for no rows, which no call has.
+        self._bucket = [0, *(bisect_left(buckets, n) for n in range(1, buckets[-1] + 1))]
+        self._grid = _fitted([_over_rows(by_rows, buckets) for by_rows in known.values()])
         self._measured: dict[int, list[float]] = {}  # log seconds of each bucket, by capacity
         self._now: dict[int, list[float]] = {}  # seconds with what was observed, by capacity
         self._drift = 0.0
-        self._own = [0.0] * len(ROW_BUCKETS)
-        self._observed = [0] * len(ROW_BUCKETS)
-        self._streak = [0] * len(ROW_BUCKETS)  # clipped surprises in a row; below 0: faster
+        self._own = [0.0] * len(buckets)
+        self._observed = [0] * len(buckets)
+        self._streak = [0] * len(buckets)  # clipped surprises in a row; below 0: faster
 
     def seconds(self, rows: int, capacity: int) -> float:
         """Expected duration of a call.
@@ -67,18 +70,13 @@ class Curve:
         by_bucket = self._now.get(capacity)
         if by_bucket is None:
             by_bucket = self._now[capacity] = self._predict(capacity)
-        return by_bucket[_BUCKET[rows]]
+        return by_bucket[self._bucket[rows]]
 
     def scaled(self, factor: float) -> Curve:
         """A curve of its own that starts at this one's measured points times `factor`."""
-        return Curve(
-            {
-                capacity: {
-                    rows: factor * seconds for rows, seconds in zip(ROW_BUCKETS, line, strict=True)
-                }
-                for capacity, line in zip(self._capacities, self._grid, strict=True)
-            }
-        )
+        lines = ([factor * seconds for seconds in line] for line in self._grid)
+        by_rows = (dict(zip(self._buckets, line, strict=True)) for line in lines)
+        return Curve(dict(zip(self._capacities, by_rows, strict=True)), self._buckets)
 
     def observe(self, rows: int, capacity: int, seconds: float) -> None:
         """Learn from a call that took this long.
@@ -87,7 +85,7 @@ class Curve:
         a growth of the cache or an engine's first call of a shape; one that lasts is followed
         within about ten calls.
         """
-        bucket = _BUCKET[rows]
+        bucket = self._bucket[rows]
         own, streak, seen = self._own, self._streak[bucket], self._observed[bucket]
         expected = self._log_measured(capacity)[bucket] + self._drift + own[bucket]
         surprise = log(max(seconds, _SHORTEST)) - expected
@@ -120,11 +118,11 @@ class Curve:
         return [exp(value + self._drift) for value in logs]
 
 
-def _over_rows(points: Mapping[int, float]) -> list[float]:
-    """Seconds of each row bucket from those of some numbers of rows."""
+def _over_rows(points: Mapping[int, float], buckets: Sequence[int]) -> list[float]:
+    """Seconds of each bucket from those of some numbers of rows."""
     rows = sorted(points)
     fit = [exp(v) for v in _isotonic([log(points[n]) for n in rows], [1.0] * len(rows))]
-    return [_on_line(rows, fit, bucket) for bucket in ROW_BUCKETS]
+    return [_on_line(rows, fit, bucket) for bucket in buckets]
 
 
 def _fitted(grid: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -52,19 +52,25 @@ class Rows:
 class Feeds:
     """Input buffers of one shape (S rows, capacity C, R rows of logits), filled for each call.
 
+    Args:
+        role: whose.
+        rope: its angles.
+        shape: S, C and R.
+        bias: memory for S * (C + S) or more, which buffers of other shapes may use, too.
+
     Attributes:
         stages: of each stage, its inputs by name, the past left out. All share what `fill` sets;
             `hidden`, [S, D], is each stage's own.
     """
 
-    def __init__(self, role: Role, rope: Rope, shape: tuple[int, int, int]) -> None:
+    def __init__(self, role: Role, rope: Rope, shape: tuple[int, int, int], bias: Floats) -> None:
         rows, capacity, logit_rows = shape
         self._capacity = capacity
         self._off = np.float32(role.bias_off)
         self._rope_table = rope.table(capacity + rows)
         self._places = np.zeros((2, rows), np.int64)  # ids and positions
         self._rope = np.zeros((2, rows, role.head_dim), np.float32)
-        self._bias = np.full((rows, capacity + rows), self._off, np.float32)
+        self._bias = bias[: rows * (capacity + rows)].reshape(rows, capacity + rows)
         self._logit_rows = np.arange(logit_rows, dtype=np.int64)
         shared: dict[str, Array] = {
             "input_ids": self._places[0],

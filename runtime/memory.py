@@ -54,7 +54,7 @@ llama.cpp and Ollama draw the line there, too.
 _INTERPRETER_BYTES = 21 * MIB
 _TOKENIZER_FACTOR = 8
 
-_CHUNKS = tuple(size for size in reversed(ROW_BUCKETS) if size >= 8)
+_CHUNKS = (ROW_BUCKETS[-1], 64, 32, 16, 8)  # rows of a prompt that a call reads at most
 
 
 @dataclass(frozen=True)

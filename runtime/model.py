@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from edgespec.bundle import Bundle, Role
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.engines import Engine, Executable, common_shapes, joined
@@ -51,6 +53,7 @@ class Model:
         self.executables = tuple(executables)
         self.sizes = TextSizes()
         self._feeds: dict[tuple[int, int, int], Feeds] = {}
+        self._bias = np.empty(0, np.float32)  # for the largest; memory is given as it is written
         self._rope = Rope(role)
 
     @classmethod
@@ -86,5 +89,7 @@ class Model:
         if shape not in self._feeds:
             # Texts grow: buffers of smaller capacities are not needed again soon.
             self._feeds = {k: v for k, v in self._feeds.items() if k[1] == capacity}
-            self._feeds[shape] = Feeds(self.role, self._rope, shape)
+            if self._bias.size != (room := ROW_BUCKETS[-1] * (capacity + ROW_BUCKETS[-1])):
+                self._bias = np.empty(room, np.float32)
+            self._feeds[shape] = Feeds(self.role, self._rope, shape, self._bias)
         return self._feeds[shape]

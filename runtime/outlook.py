@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.buckets import FINE_ROWS
 from edgespec.runtime.cost import Seconds
 
 
@@ -66,7 +66,7 @@ class Pair:
 
 def _lengths(longest: int) -> Iterator[int]:
     """Guesses that fill a bucket with the pending token, and the longest draft."""
-    for rows in ROW_BUCKETS[1:]:
+    for rows in FINE_ROWS[1:]:
         yield min(rows - 1, longest)
         if rows > longest:
             break

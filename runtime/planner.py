@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.buckets import FINE_ROWS
 from edgespec.runtime.cost import Seconds
 from edgespec.runtime.proposal import Forecast
 
@@ -54,7 +54,7 @@ def best_size(gains: Sequence[float], verify: Seconds, spent: float) -> Size:
     """
     best, best_seconds, best_rate = 0, 0.0, 0.0
     last = len(gains) - 1
-    for bucket in ROW_BUCKETS:
+    for bucket in FINE_ROWS:
         nodes = min(bucket - 1, last)
         seconds = spent + verify(nodes + 1)
         rate = (1 + gains[nodes]) / seconds
@@ -68,7 +68,7 @@ def best_size(gains: Sequence[float], verify: Seconds, spent: float) -> Size:
 def cheapest_row(verify: Seconds, most: int) -> float:
     """Seconds that a further row costs at least, in passes of up to `most` rows."""
     first, least = verify(1), math.inf
-    for rows in ROW_BUCKETS[1:]:
+    for rows in FINE_ROWS[1:]:
         least = min(least, (verify(rows) - first) / (rows - 1))
         if rows >= most:
             break

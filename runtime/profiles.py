@@ -17,6 +17,7 @@ from typing import TypeVar
 from edgespec import records
 from edgespec.bundle import Bundle
 from edgespec.cachedir import cache_folder
+from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.engines import Engines
 
@@ -56,13 +57,17 @@ class Profile:
             for capacity, by_rows in self.points.items()
         }
 
-    def curve(self) -> Curve:
+    def curve(self, shapes: Shapes = ANY_SHAPES) -> Curve:
         """A curve of its own for whoever asks: each learns from its own calls.
+
+        Args:
+            shapes: of the engines' calls.
 
         Raises:
             ValueError: if there are no points, or damaged ones.
         """
-        return Curve(self.seconds)
+        # Fixed shapes end where texts do not: beyond them their slope goes on.
+        return Curve(self.seconds, ROW_BUCKETS if shapes.capacities else shapes.rows)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from edgespec.runtime.runner import Runner
 Report = Callable[[str, int], None]
 """Is called with a role and a capacity when that has been measured."""
 
-_QUICK_ROWS = (1, 4, 8, 32)
+_QUICK_ROWS = (1, 2, 4, 8, 32)
 _FULL_ROWS = (1, 2, 4, 8, 16, 32)
 # Attention is linear in the capacity: beyond the last of these the curve's slope goes on.
 _CAPACITIES = (256, 1024, 4096)
@@ -169,9 +169,9 @@ def answer(job: Mapping[str, Any]) -> None:
 def _within(
     model: Model, rows: Sequence[int], capacities: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Of these, what fixed shapes allow."""
+    """Of these all, or the fixed shapes."""
     fixed = model.shapes
-    return [n for n in rows if n <= fixed.rows[-1]], fixed.capacities or capacities
+    return (fixed.rows, fixed.capacities) if fixed.capacities else (rows, capacities)
 
 
 def _tell(role: str, **facts: Any) -> None:

@@ -20,7 +20,15 @@ from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
 from edgespec.runtime.cost import Curve
-from edgespec.runtime.engines import CPU_ENGINES, Engine, Engines, best_gpu, engine, joined
+from edgespec.runtime.engines import (
+    CPU_ENGINES,
+    Engine,
+    Engines,
+    best_gpu,
+    common_shapes,
+    engine,
+    joined,
+)
 from edgespec.runtime.model import Model
 from edgespec.runtime.placement import GPU
 from edgespec.runtime.profiles import Profile
@@ -88,7 +96,7 @@ class Loaded:
     def curve(self) -> Curve:
         """Seconds of a call by rows and capacity; texts of this model share what they observe."""
         assert self.profile is not None, "load_models was not asked for costs"
-        return self.profile.curve()
+        return self.profile.curve(self.model.shapes)
 
 
 def load_models(
@@ -277,7 +285,8 @@ def _ranked(
         if candidate.profile.refusal is not None:
             refusals.append(candidate.profile.refusal)
             continue
-        curve, capacity = candidate.profile.curve(), capacity_bucket(1)
+        curve = candidate.profile.curve(common_shapes(candidate.engines))
+        capacity = capacity_bucket(1)
         decoding = sum(curve.seconds(rows, capacity) for rows in placement.work)
         reading = curve.seconds(ROW_BUCKETS[-1], capacity)
         _log.info(

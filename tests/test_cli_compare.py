@@ -217,7 +217,7 @@ def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):
     at_60, at_75, at_90 = overlap["tokens_per_second"].values()
     assert at_60 < at_75 < at_90
     for way, ms in ((plain, 20), (offload, 19)):
-        assert 0.5e3 / ms < way["tokens_per_second"]["0.75"] <= 1e3 / ms
+        assert 0.5e3 / ms < way["tokens_per_second"]["0.75"] <= 1.01e3 / ms
     assert overlap["slowdown"] > 1.1
     assert serial["tokens_per_second"]["0.75"] > plain["tokens_per_second"]["0.75"]
     monkeypatch.setattr(selection, "measure_apart", None)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
+from edgespec.runtime.buckets import FINE_ROWS, ROW_BUCKETS
 from edgespec.runtime.cost import Curve
 
 CAPACITIES = (128, 256, 300, 384, 1024, 1500, 2048, 8192)
@@ -29,25 +29,31 @@ observations = st.lists(
 )
 
 
-def monotone(curve):
+def monotone(curve, buckets=ROW_BUCKETS):
     grid = np.array([[curve.seconds(n, c) for n in ROWS] for c in CAPACITIES])
     assert (grid > 0).all()
     rising = 1 - 1e-12
     assert (grid[:, 1:] >= grid[:, :-1] * rising).all()
     assert (grid[1:] >= grid[:-1] * rising).all()
     for n in ROWS:  # a call costs what its bucket costs
-        assert grid[0, n - 1] == grid[0, row_bucket(n) - 1]
+        assert grid[0, n - 1] == grid[0, min(b for b in buckets if b >= n) - 1]
     return True
 
 
-@given(points, observations)
+@given(points, observations, st.sampled_from([ROW_BUCKETS, FINE_ROWS]))
 @settings(max_examples=60)
-def test_costs_never_fall_whatever_is_seen(measured, seen):
-    curve = Curve(measured)
-    assert monotone(curve)
+def test_costs_never_fall_whatever_is_seen(measured, seen, buckets):
+    curve = Curve(measured, buckets)
+    assert monotone(curve, buckets)
     for observation in seen:
         curve.observe(*observation)
-    assert monotone(curve)
+    assert monotone(curve, buckets)
+
+
+def test_what_is_scaled_has_the_same_buckets():
+    half = Curve({256: {1: 0.02, 5: 0.06}}, FINE_ROWS).scaled(0.5)
+    assert half.seconds(3, 256) == pytest.approx(0.02)
+    assert Curve({256: {1: 0.02, 5: 0.06}}).seconds(3, 256) == pytest.approx(0.05)
 
 
 def test_measured_points_that_rise_are_kept():

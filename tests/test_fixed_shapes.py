@@ -89,7 +89,7 @@ def test_fixed_shapes_are_measured_where_they_end(pairs):
     path, device = pairs.pair("llama").path, "onnxruntime:cpu#8x384"
     llm = LLM(path, device=device, draft="auto", draft_device=CPU_ENGINES[0], threads=1)
     points = profiles.recall(bundle.load(path), TARGET, (engine(device),), 1).seconds
-    assert {c: sorted(rows) for c, rows in points.items()} == {384: [1, 4, 8]}
+    assert {c: sorted(rows) for c, rows in points.items()} == {384: [8]}
     assert llm.plan.max_tree == 7
 
 
@@ -134,6 +134,13 @@ def test_any_shapes_are_the_buckets():
     assert ANY_SHAPES.all == ()
     assert [ANY_SHAPES.row_bucket(n) for n in (1, 3, 128)] == [1, 4, 128]
     assert ANY_SHAPES.capacity_bucket(300) == capacity_bucket(300)
+
+
+def test_onnxruntime_goes_in_smaller_steps_alone_but_not_beside_others():
+    alone, other = (engine(name).shapes for name in CPU_ENGINES)
+    assert [alone.row_bucket(n) for n in (1, 3, 7, 33, 128)] == [1, 3, 8, 48, 128]
+    assert other == ANY_SHAPES
+    assert alone.common(other) == other.common(alone) == ANY_SHAPES
 
 
 def test_devices_share_the_shapes_that_both_have():

@@ -107,6 +107,15 @@ def test_only_growth_makes_new_views():
 # A text's progress
 
 
+def test_results_of_all_shapes_lie_in_the_same_memory(pairs):
+    runner = Runner(pairs.llm("llama", "onnxruntime:cpu", "none").target)
+    many = runner.verify(Rows.chain(range(1, 9)))["logits"]
+    expected, few = many[:3].copy(), runner.verify(Rows.chain(range(1, 4)))["logits"]
+    assert few.shape == (3, many.shape[1])
+    assert np.shares_memory(many, few)
+    np.testing.assert_allclose(few, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_prefill_by_chunks_is_prefill_by_tokens(model):
     """300 tokens are three chunks, and the cache grows on the way."""
     text = text_of(300)

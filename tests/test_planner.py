@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
+from edgespec.runtime.buckets import FINE_ROWS, ROW_BUCKETS
 from edgespec.runtime.planner import Standing, best_size, cheapest_row
 from edgespec.runtime.proposal import Forecast
 
-FLAT = dict(zip(ROW_BUCKETS, (37, 38, 42, 47, 66, 110, 200, 390), strict=True))
-STEEP = dict(zip(ROW_BUCKETS, (35, 39, 53, 76, 122, 230, 440, 870), strict=True))
+FLAT = dict(zip((1, 2, 4, 8, 16, 32, 64, 128), (37, 38, 42, 47, 66, 110, 200, 390), strict=True))
+STEEP = dict(zip((1, 2, 4, 8, 16, 32, 64, 128), (35, 39, 53, 76, 122, 230, 440, 870), strict=True))
 
 
 def cost(curve):
-    return lambda rows: curve[row_bucket(rows)] / 1e3
+    """Of a curve by buckets: rows cost what the next bucket does."""
+    return lambda rows: min(ms for bucket, ms in curve.items() if bucket >= rows) / 1e3
 
 
 @st.composite
@@ -30,8 +31,10 @@ def gains(draw):
 
 @st.composite
 def curves(draw):
-    steps = draw(st.lists(st.floats(0, 50), min_size=8, max_size=8))
-    return dict(zip(ROW_BUCKETS, [sum(steps[:n]) + 1 for n in range(8)], strict=True))
+    buckets = draw(st.sampled_from([ROW_BUCKETS, FINE_ROWS]))
+    count = len(buckets)
+    steps = draw(st.lists(st.floats(0, 50), min_size=count, max_size=count))
+    return dict(zip(buckets, [sum(steps[:n]) + 1 for n in range(count)], strict=True))
 
 
 @given(gains(), curves(), st.floats(0, 0.1))

@@ -114,7 +114,7 @@ CONTEXTS = {
 @pytest.mark.parametrize(("context", "capacities"), CONTEXTS.items())
 def test_shapes_go_as_far_as_the_context(embedded, full, context, capacities):
     rows, found = shapes(replace(embedded.target, context_length=context), full)
-    assert list(rows) == ([1, 2, 4, 8, 16, 32] if full else [1, 4, 8, 32])
+    assert list(rows) == ([1, 2, 4, 8, 16, 32] if full else [1, 2, 4, 8, 32])
     assert list(found) == (capacities if full else [256])
 
 
@@ -155,7 +155,9 @@ def test_roles_are_measured_apart_from_any_folder(embedded, monkeypatch, tmp_pat
     assert caplog.records == []
     for role, profile in found.items():
         assert not profile.full
-        assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {256: [1, 4, 8, 32]}
+        assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {
+            256: [1, 2, 4, 8, 32]
+        }
         assert profiles.recall(embedded, role, (engine(ENGINES[0]),), 1) == profile
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, cast
 
-import numpy as np
 import onnxruntime as ort
 
-from edgespec.runtime.buckets import ANY_SHAPES, Shape, Shapes
+from edgespec.runtime.buckets import FINE_SHAPES, Shape, Shapes
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
@@ -31,11 +30,10 @@ from edgespec.runtime.engines.host import (
     score_bytes,
 )
 from edgespec.runtime.engines.ort_session import (
+    HostRoom,
     bind_host_input,
     bind_host_output,
-    new_kv_shape,
     open_session,
-    result_arrays,
     session_options,
 )
 
@@ -52,7 +50,7 @@ class OnnxRuntimeCpu(HostEngine):
     version: str = ort.__version__
     library_bytes = 8 * MIB
 
-    def __init__(self, shapes: Shapes = ANY_SHAPES) -> None:
+    def __init__(self, shapes: Shapes = FINE_SHAPES) -> None:
         require_one_distribution()
         super().__init__(shapes)
 
@@ -82,8 +80,7 @@ class OnnxRuntimeCpu(HostEngine):
             weights=widened,
             repacked=repacked,
             mapped=stage.embedding_bytes,
-            # Results have a buffer for each bucket, which together have twice the largest's rows.
-            logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
+            logits=calls.logit_rows * max(4 * stage.vocab, stage.result_bytes)
             + calls.rows * stage.passed_bytes,
             workspace=_GRAPH_BYTES + _LAYER_BYTES * stage.layers,
             shared=3 * score_bytes(stage, calls)
@@ -107,13 +104,17 @@ def _share_arena() -> None:
 
 
 class OnnxRuntimeExecutable:
-    """A session with a binding for each shape, made when the shape first comes."""
+    """A session with a binding for each shape, made when the shape first comes.
+
+    Results of all shapes lie in the same memory: those of one call last until the next.
+    """
 
     def __init__(self, session: Any, stage: StageFile) -> None:
         self._session = session
         self._stage = stage
         self._views: dict[str, Array] | None = None
         self._bindings: dict[int, _Binding] = {}
+        self._room = HostRoom(stage)
 
     def new_cache(self, capacity: int, most: int) -> HostCache:
         """See `Executable`."""
@@ -127,7 +128,8 @@ class OnnxRuntimeExecutable:
             self._views = views
         binding = self._bindings.get(id(feeds))
         if binding is None:
-            binding = _Binding(self._session, self._stage, feeds, views)
+            results, new_kv = self._room.outputs(feeds)
+            binding = _Binding(self._session, feeds, views, StageOutputs(results, new_kv))
             self._bindings[id(feeds)] = binding
         self._session.run_with_iobinding(binding.handle)
         return binding.outputs
@@ -156,17 +158,16 @@ class _Binding:
     def __init__(
         self,
         session: Any,
-        stage: StageFile,
         feeds: Mapping[str, Array],
         views: Mapping[str, Array],
+        outputs: StageOutputs,
     ) -> None:
         self.handle = session.io_binding()
+        self.outputs = outputs
         self._alive = (feeds, views)  # the handle holds addresses only
-        new_kv = np.empty(new_kv_shape(stage, feeds), stage.kv_dtype)
-        results = result_arrays(stage, feeds)
-        self.outputs = StageOutputs(results, new_kv)
         for name, array in {**feeds, **views}.items():
             bind_host_input(self.handle, name, array)
-        outputs = {**results, "new_kv": new_kv} if len(new_kv) else results
-        for name, array in outputs.items():
+        new_kv = cast(Array, outputs.new_kv)
+        results = {**outputs.results, "new_kv": new_kv} if len(new_kv) else outputs.results
+        for name, array in results.items():
             bind_host_output(self.handle, name, array)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
+from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.engines.base import Array, StageFile, row_count
 from edgespec.runtime.engines.optional import Assignment
 
@@ -93,9 +95,9 @@ def first_line(error: Exception) -> str:
 
 def result_arrays(stage: StageFile, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """An array on the host for each of the stage's results but `new_kv`."""
-    sizes = {"S": row_count(feeds), "R": len(feeds.get("logit_rows", ()))}
     return {
-        each.name: np.empty((sizes[each.rows], *each.shape), each.dtype) for each in stage.results
+        each.name: np.empty((rows, *each.shape), each.dtype)
+        for each, rows in zip(stage.results, _result_rows(stage, feeds), strict=True)
     }
 
 
@@ -103,6 +105,35 @@ def new_kv_shape(stage: StageFile, feeds: Mapping[str, Array]) -> tuple[int, ...
     """[layers, 2, KV, S, hd]."""
     layers, pair, heads, width = stage.cache_shape
     return (layers, pair, heads, row_count(feeds), width)
+
+
+class HostRoom:
+    """Memory for what calls of any shape return, one after the other.
+
+    Room for the largest, since the system gives memory only as it is written.
+
+    Args:
+        stage: whose results.
+    """
+
+    def __init__(self, stage: StageFile) -> None:
+        most = ROW_BUCKETS[-1]
+        self._stage = stage
+        self._results = [np.empty((most, *each.shape), each.dtype) for each in stage.results]
+        self._new_kv = np.empty(most * math.prod(stage.cache_shape), stage.kv_dtype)
+
+    def outputs(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
+        """Arrays for a call's results but `new_kv`, by name, and one for `new_kv`."""
+        rows = _result_rows(self._stage, feeds)
+        parts = zip(self._stage.results, self._results, rows, strict=True)
+        shape = new_kv_shape(self._stage, feeds)
+        new_kv = self._new_kv[: math.prod(shape)].reshape(shape)
+        return {each.name: array[:n] for each, array, n in parts}, new_kv
+
+
+def _result_rows(stage: StageFile, feeds: Mapping[str, Array]) -> list[int]:
+    sizes = {"S": row_count(feeds), "R": len(feeds.get("logit_rows", ()))}
+    return [sizes[each.rows] for each in stage.results]
 
 
 def bind_host_input(binding: Any, name: str, array: Array) -> None:
