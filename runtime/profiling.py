@@ -169,9 +169,9 @@ def answer(job: Mapping[str, Any]) -> None:
 def _within(
     model: Model, rows: Sequence[int], capacities: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Of these all, or the fixed shapes."""
+    """Of these, what fixed shapes allow."""
     fixed = model.shapes
-    return (fixed.rows, fixed.capacities) if fixed.capacities else (rows, capacities)
+    return [n for n in rows if n <= fixed.rows[-1]], fixed.capacities or capacities
 
 
 def _tell(role: str, **facts: Any) -> None:
