@@ -189,8 +189,10 @@ def _speed(
     runner = Runner(loaded[TARGET].model)
     calls = GuessedCalls(ModelCalls(Runner(loaded[DRAFT].model)), text)
     model = ModelDrafter(calls, Calibration())
-    source = WeighedModel(model, loaded[DRAFT].profile.curve())
-    drafter = PlannedDrafter([[source]], loaded[TARGET].profile.curve())
+    target, draft = (
+        each.profile.curve(each.model.shapes) for each in (loaded[TARGET], loaded[DRAFT])
+    )
+    drafter = PlannedDrafter([[WeighedModel(model, draft)]], target)
     made: Callable[[], Serial] = {
         "serial": lambda: Serial(runner, drafter),
         "overlap": lambda: Overlap(runner, drafter),

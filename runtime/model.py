@@ -89,7 +89,8 @@ class Model:
         if shape not in self._feeds:
             # Texts grow: buffers of smaller capacities are not needed again soon.
             self._feeds = {k: v for k, v in self._feeds.items() if k[1] == capacity}
-            if self._bias.size != (room := ROW_BUCKETS[-1] * (capacity + ROW_BUCKETS[-1])):
+            room = ROW_BUCKETS[-1] * (capacity + ROW_BUCKETS[-1])
+            if self._bias.size != room:
                 self._bias = np.empty(room, np.float32)
             self._feeds[shape] = Feeds(self.role, self._rope, shape, self._bias)
         return self._feeds[shape]
