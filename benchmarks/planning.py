@@ -1,0 +1,205 @@
+"""What `--draft auto` decides, judged by given costs: tokens per second that no load can move.
+
+    python benchmarks/planning.py --prompts HumanEval.jsonl --limit 40
+    python benchmarks/planning.py BUNDLE --prompts HumanEval.jsonl --limit 40
+
+A small pair makes the texts, and every call counts as what one of a large pair takes on some
+machine (`_MACHINES`). The planner knows just these costs; its own time and the text's are not
+counted, so that changes of a hundredth can be told. That holds if the text itself stays the same:
+give a bundle in fp16 or fp32. One whose draft is a copy of its target tells what better drafts
+could bring at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from common import add_threads, count, exit_code, print_result, print_table
+
+from edgespec import LLM
+from edgespec import bundle as bundles
+from edgespec.prompts import read_prompts
+from edgespec.runtime import profiles
+from edgespec.runtime.cost import Curve
+from edgespec.runtime.drafters import PlannedDrafter, planned, weighed
+from edgespec.runtime.profiles import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgespec.runtime.feeds import Floats
+    from edgespec.runtime.tree import TokenTree
+    from edgespec.runtime.verify import Verdict
+
+_CAPACITY = 256
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What calls of a pair cost somewhere, of models of 1.1 B and 77 M parameters.
+
+    Attributes:
+        engine: whose shapes they have.
+        target: milliseconds by rows.
+        draft: the same.
+    """
+
+    engine: str
+    target: dict[int, float]
+    draft: dict[int, float]
+
+    def profiles(self) -> dict[str, Profile]:
+        """Of each role, as if measured here."""
+        costs = {bundles.TARGET: self.target, bundles.DRAFT: self.draft}
+        return {
+            role: Profile.measured(True, {_CAPACITY: {rows: ms / 1e3 for rows, ms in by.items()}})
+            for role, by in costs.items()
+        }
+
+
+# Seen on AMD EPYC (AVX2 only) and on Intel Xeon (Sapphire Rapids), 2 threads each.
+_MACHINES = {
+    "w8a8 without VNNI": Machine(
+        "onnxruntime:cpu",
+        {1: 38, 2: 39.2, 3: 41, 4: 43.2, 5: 48.6, 6: 55, 8: 67.5, 10: 82.2, 12: 96.5, 16: 125},
+        {1: 2.75, 2: 2.92, 3: 3.2, 4: 3.65, 5: 4.05, 6: 4.62, 8: 5.75, 16: 10.1},
+    ),
+    "int4 without VNNI": Machine(
+        "onnxruntime:cpu",
+        {1: 25.2, 2: 32.6, 3: 46.2, 4: 56.8, 5: 69.5, 6: 80, 8: 104, 10: 128, 12: 151, 16: 200},
+        {1: 2.06, 2: 2.47, 3: 3.5, 4: 4.32, 5: 5.23, 6: 6.05, 8: 7.8, 16: 14.6},
+    ),
+    "int4 with AMX": Machine(
+        "openvino:cpu",
+        {1: 42.7, 2: 44.5, 4: 48.6, 8: 53.7, 16: 77},
+        {1: 2.99, 4: 3.1, 8: 3.63, 16: 5.26, 32: 8.49},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All texts of one temperature on one machine.
+
+    Attributes:
+        machine: of `_MACHINES`.
+        temperature: of the texts.
+        tokens_per_second: of all texts.
+        to_plain: by how much that is more than plain decoding's.
+        tokens: of a round.
+        nodes: of a tree.
+        pass_ms: of the target in a round.
+        draft_ms: of the draft model in a round, over all rounds.
+        asked: share of the rounds that it took part in.
+    """
+
+    machine: str
+    temperature: float
+    tokens_per_second: float
+    to_plain: float
+    tokens: float
+    nodes: float
+    pass_ms: float
+    draft_ms: float
+    asked: float
+
+
+class _Clock:
+    """Adds up what calls cost; nothing else takes time."""
+
+    def __init__(self) -> None:
+        self.passes = self.drafts = 0.0
+        self.asked = 0
+
+    def stopped(self) -> ExitStack:
+        """A context in which only calls of the models take time, and always what they should."""
+        stack = ExitStack()
+        for module in (planned, weighed):
+            still = SimpleNamespace(perf_counter=lambda: 0.0)
+            stack.enter_context(patch.object(module, "time", still))
+        stack.enter_context(patch.object(Curve, "observe", lambda *_: None))
+        observe, price = PlannedDrafter.observe, weighed.WeighedModel._price
+
+        def after_pass(
+            planner: PlannedDrafter, verdict: Verdict, tree: TokenTree, logits: Floats
+        ) -> None:
+            self.passes += planner._curve.seconds(len(tree) + 1, _CAPACITY)
+            observe(planner, verdict, tree, logits)
+
+        def after_draft(source: weighed.WeighedModel, *terms: object) -> None:
+            calls = [*source._drafter.fed, *source._drafter.levels]
+            self.drafts += sum(source._curve.seconds(rows, _CAPACITY) for rows in calls)
+            self.asked += 1
+            if calls:
+                price(source, *terms)  # type: ignore[arg-type]
+
+        stack.enter_context(patch.object(PlannedDrafter, "observe", after_pass))
+        stack.enter_context(patch.object(weighed.WeighedModel, "_price", after_draft))
+        return stack
+
+
+def main() -> None:
+    arguments = _parse_arguments()
+    prompts = read_prompts(arguments.prompts, arguments.limit)
+    outcomes = [
+        outcome
+        for name, machine in _MACHINES.items()
+        for outcome in _judge(name, machine, prompts, arguments)
+    ]
+    print_table([each.name for each in fields(Outcome)], list(map(astuple, outcomes)))
+    settings = {"prompts": len(prompts), "new_tokens": arguments.new_tokens}
+    print_result("planning", {**settings, "outcomes": [asdict(each) for each in outcomes]})
+
+
+def _judge(
+    name: str, machine: Machine, prompts: Sequence[str], arguments: argparse.Namespace
+) -> list[Outcome]:
+    costs, device = machine.profiles(), machine.engine
+    outcomes = []
+    with patch.object(profiles, "recall", lambda _bundle, role, *_: costs[role]):
+        llm = LLM(arguments.bundle, device=device, draft_device=device, threads=arguments.threads)
+        for temperature in arguments.temperatures:
+            clock, made = _Clock(), []
+            with clock.stopped():
+                for prompt in prompts:
+                    llm.forget()
+                    options = {"max_new_tokens": arguments.new_tokens, "temperature": temperature}
+                    made.append(llm.generate(prompt, seed=1, **options))
+            rounds, new = sum(r.rounds for r in made), sum(r.new_tokens - 1 for r in made)
+            rate = new / (clock.passes + clock.drafts)
+            outcomes.append(
+                Outcome(
+                    name,
+                    temperature,
+                    tokens_per_second=round(rate, 2),
+                    to_plain=round(rate * machine.target[1] / 1e3, 3),
+                    tokens=round(new / rounds, 3),
+                    nodes=round(sum(r.drafted for r in made) / rounds, 2),
+                    pass_ms=round(clock.passes / rounds * 1e3, 1),
+                    draft_ms=round(clock.drafts / rounds * 1e3, 1),
+                    asked=round(clock.asked / rounds, 2),
+                )
+            )
+    return outcomes
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What auto decides, judged by given costs.")
+    parser.add_argument("bundle", type=Path, nargs="?", help="default: the embedded pair")
+    parser.add_argument("--prompts", type=Path, action="append", default=[])
+    parser.add_argument("--limit", type=count, help="prompts at most")
+    parser.add_argument("--new-tokens", type=count, default=128, help="of each text (default 128)")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
+    add_threads(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
