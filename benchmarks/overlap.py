@@ -247,13 +247,13 @@ class GuessedCalls:
         self._text = text
         self._start = 0
         self._branches: list[list[int]] = []  # of the scratch rows
-        self.begin, self.room = calls.begin, calls.room
+        self.begin, self.room, self.unread = calls.begin, calls.room, calls.unread
 
-    def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
+    def feed(self, text: Sequence[int]) -> Candidates:
         """See `Calls`."""
-        _, fed = self._calls.feed(text)
+        self._calls.feed(text)
         self._start, self._branches = len(text), []
-        return self._guesses([[]]), fed
+        return self._guesses([[]])
 
     def level(self, rows: Rows) -> Candidates:
         """See `Calls`."""

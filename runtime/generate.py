@@ -116,7 +116,8 @@ def generate(
         begin = time.perf_counter()
         # The target adds one token of its own, so a deeper tree could not be used up.
         depth = min(budget.max_depth, end - len(text) - 1)
-        proposal = pipeline.draft(text, replace(budget, max_depth=depth))
+        left = replace(budget, max_depth=depth, remaining=end - len(text))
+        proposal = pipeline.draft(text, left)
         tree = proposal.tree()
         drafted = time.perf_counter()
         logits = pipeline.verify(_tree_rows(text[-1], tree))["logits"]

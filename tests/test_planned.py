@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from edgespec.runtime.drafters import (
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.successors import Successors
+from edgespec.runtime.tree import TokenTree
 from edgespec.runtime.verify import Verdict
 
 VOCABULARY = 331
@@ -136,6 +138,20 @@ def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
     assert asked[:6] == [(True, False)] * 3 + [(False, True)] * 3
     assert (True, True) not in asked
     assert asked[6:].count((False, True)) > 8 * asked[6:].count((True, False))
+
+
+def test_a_prompt_is_read_by_a_draft_model_where_the_text_is_long_enough_to_pay_for_it(
+    timed, clock
+):
+    text = list(range(1, 30))
+    for remaining, wanted in ((5, False), (100, True)):
+        model = timed(2.0)  # for the only call that the prompt takes; a pass takes 1
+        drafter = drafter_of(text, FLAT, model)
+        drafter.draft(text, replace(BUDGET, remaining=remaining))
+        assert model.asked == wanted
+    drafter.observe(Verdict((), (1,)), TokenTree.chain(()), NO_LOGITS)
+    drafter.draft([*text, 1], replace(BUDGET, remaining=20))
+    assert model.asked  # one token is read for as much, but 20 are left
 
 
 def test_a_text_of_all_sources_is_the_text(pairs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,6 +25,7 @@ class TreeBudget:
         least_gain: accepted tokens that a further level of a draft model must promise to be worth
             its call.
         least_value: accepted tokens that a node must promise to be worth its row.
+        remaining: tokens that the text gets at most.
     """
 
     max_nodes: int
@@ -31,6 +33,7 @@ class TreeBudget:
     width: int
     least_gain: float = 0.0
     least_value: float = 0.0
+    remaining: int = sys.maxsize
 
 
 class Drafter(Protocol):

@@ -43,8 +43,11 @@ class Calls(Protocol):
             width: rows of a call at most.
         """
 
-    def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
-        """What may follow the text, and the rows of each call that this took."""
+    def unread(self, text: Sequence[int]) -> list[int]:
+        """Rows of each call that `feed` will make."""
+
+    def feed(self, text: Sequence[int]) -> Candidates:
+        """What may follow the text."""
 
     def level(self, rows: Rows) -> Candidates:
         """What may follow these rows, which stay as scratch rows for deeper levels."""
@@ -78,11 +81,13 @@ class ModelCalls:
         """See `Calls`: up to the end of the draft model's context."""
         return self._runner.model.role.context_length - length
 
-    def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
+    def unread(self, text: Sequence[int]) -> list[int]:
         """See `Calls`: the tokens that are new to the model."""
-        fresh = text[self._runner.length :]
-        fed = self._runner.chunks(len(fresh))
-        return Candidates.of(self._runner.prefill(fresh), 1), fed
+        return self._runner.chunks(len(text) - self._runner.length)
+
+    def feed(self, text: Sequence[int]) -> Candidates:
+        """See `Calls`."""
+        return Candidates.of(self._runner.prefill(text[self._runner.length :]), 1)
 
     def level(self, rows: Rows) -> Candidates:
         """See `Calls`."""
@@ -128,10 +133,14 @@ class SkipCalls:
         most = self._runner.model.sizes.cache_rows or sys.maxsize
         return (most - length) // width + 1
 
-    def feed(self, text: Sequence[int]) -> tuple[Candidates, list[int]]:
+    def unread(self, text: Sequence[int]) -> list[int]:
         """See `Calls`: the pending token."""
+        return [1]
+
+    def feed(self, text: Sequence[int]) -> Candidates:
+        """See `Calls`."""
         self._runner.forget_scratch()
-        return self.level(Rows([text[-1]], [0], np.ones((1, 1), np.bool_), [START])), [1]
+        return self.level(Rows([text[-1]], [0], np.ones((1, 1), np.bool_), [START]))
 
     def level(self, rows: Rows) -> Candidates:
         """See `Calls`."""

@@ -108,6 +108,10 @@ class ModelDrafter:
         except DeviceError as error:
             self._give_up(error)
 
+    def unread(self, text: Sequence[int]) -> list[int]:
+        """Rows of each call that feeds the model what it has not read of a text."""
+        return self._calls.unread(text)
+
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`. Empty where the text has outgrown the draft's context, or it failed."""
         depth = min(budget.max_depth, self._calls.room(len(text), budget.width))
@@ -219,7 +223,8 @@ class ModelDrafter:
 
     def _grow(self, depth: int) -> None:
         if not self._levels:
-            candidates, self.fed = self._calls.feed(self._text)
+            self.fed = self._calls.unread(self._text)
+            candidates = self._calls.feed(self._text)
             self._scratch = len(self._calls.root)
             self._add_children([self._text_end], candidates)
         for level in range(depth - 1):

@@ -20,6 +20,7 @@ from edgespec.runtime.verify import Verdict
 _WEIGHT = 0.1  # of the latest round in moving averages
 _BELIEF = 4.0  # tokens that the forecasts of a text weigh before any came true
 _FORGET = 0.9  # of how forecasts came true, per round
+_READING = 0.2  # of what the text still takes without a source, for it to read what there is
 _SLACK = 0.5  # of what a row costs: a node of little value may fill a bucket
 
 
@@ -68,7 +69,9 @@ class PlannedDrafter:
         for source in self._sources:
             source.start_round()
         for group in self._groups if budget.max_nodes else ():
-            asked = _most_promising(group, size.rate)
+            left = _READING * budget.remaining / size.rate
+            read = [s for s in group if s.reading_seconds(text, self._capacity) <= left]
+            asked = _most_promising(read, size.rate)
             if asked is not None:
                 alternative = size.rate
                 terms = self._terms(asked, budget, rows)

@@ -83,6 +83,10 @@ class WeighedSource(ABC, Generic[Drafter_co]):
         """What a level costs, where levels are calls."""
         return 0.0
 
+    def reading_seconds(self, text: Sequence[int], capacity: int) -> float:
+        """What it costs to read what it has not read of a text; later rounds need not pay again."""
+        return 0.0
+
     def ahead(self) -> bool:
         """See `Drafter`; only who was asked has something to go on from."""
         return self.asked and self._drafter.ahead()
@@ -162,6 +166,11 @@ class WeighedModel(WeighedSource[ModelDrafter]):
     def level_seconds(self, budget: TreeBudget, capacity: int) -> float:
         """See `WeighedSource`."""
         return self._curve.seconds(min(budget.width, budget.max_nodes), capacity)
+
+    def reading_seconds(self, text: Sequence[int], capacity: int) -> float:
+        """See `WeighedSource`."""
+        calls = self._drafter.unread(text)
+        return sum([self._curve.seconds(rows, capacity) for rows in calls])
 
     def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
         # The model's nodes come first: where sources differ, it knows more of this text.
