@@ -13,13 +13,16 @@ import torch
 from checkpoint import load_folder, read_folder
 from loop import Run, report, train
 from losses import Losses
-from network import Decoder
+from network import ARITHMETIC, Decoder
 from optimizer import Rates
-from sampling import own_text
+from sampling import generate, pieces
 from torch import Tensor
 
 PROMPT = 128
 """Tokens of code before the target's own text in a row of samples."""
+
+TEMPERATURES = (0.8, 0.0)
+"""The target's own text is sampled and greedy by turns: drafts are asked for both."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class Recipe:
     work: Path
     target: Path
     init: Path | None
-    own_rows: int = 768
-    own_every: int = 8
+    own_rows: int = 1536
+    own_every: int = 4
     hard: float = 0.2
     compiled: bool = True
 
@@ -52,11 +55,12 @@ def samples(recipe: Recipe, target: Decoder, ids: Tensor, length: int, seed: int
         kept: Tensor = torch.load(path, weights_only=True)
         return kept
     per_call = 128
-    parts = []
+    parts: list[Tensor] = []
     for first in range(0, recipe.own_rows, per_call):
-        rows = min(per_call, recipe.own_rows - first)
-        parts.append(own_text(target, ids, rows, PROMPT, length + 1 - PROMPT, seed + first))
-        report({"own_rows": first + rows})
+        prompts = pieces(ids, min(per_call, recipe.own_rows - first), PROMPT, seed + first)
+        heat = TEMPERATURES[len(parts) % len(TEMPERATURES)]
+        parts.append(generate(target, prompts, length + 1 - PROMPT, heat, seed + first))
+        report({"own_rows": first + len(prompts)})
     text = torch.cat(parts)
     torch.save(text, path)
     return text
@@ -64,7 +68,7 @@ def samples(recipe: Recipe, target: Decoder, ids: Tensor, length: int, seed: int
 
 def distill(recipe: Recipe, draft: Decoder, rates: Rates, run: Run) -> None:
     """Train ``draft`` until ``run.tokens`` tokens have been seen."""
-    target = read_folder(recipe.target).to(torch.bfloat16).requires_grad_(False)
+    target = read_folder(recipe.target).to(ARITHMETIC).requires_grad_(False)
     if recipe.init is not None:
         load_folder(draft, recipe.init)
     ids, heldout = data.load(recipe.work, "train"), data.load(recipe.work, "heldout")

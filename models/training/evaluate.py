@@ -11,7 +11,7 @@ import torch
 from checkpoint import read_folder
 from loop import report
 from network import Decoder
-from sampling import generate, own_text
+from sampling import generate, pieces
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -95,10 +95,13 @@ def evaluate(work: Path, target_folder: Path, draft_folder: Path, length: int, t
     line["repeated_8grams"] = repetition([windows], tokens)
     report(rounded(line | measures.compare(draft, target, windows, 0, DTYPE)))
     # Prompts from held-out code, which the draft has never seen continued.
-    own = own_text(target, heldout, OWN_ROWS, PROMPT, tokens, seed=12345)
-    line = {"measure": "own text after held-out code, T=0.8", "tokens": OWN_ROWS * tokens}
-    line["repeated_8grams"] = repetition([own], tokens)
-    report(rounded(line | along(draft, target, [own], tokens)))
+    prompts = pieces(heldout, OWN_ROWS, PROMPT, seed=12345)
+    for heat in (0.0, 0.8):
+        own = generate(target, prompts, tokens, heat, 12345)
+        line = {"measure": f"own text after held-out code, T={heat}"}
+        line["tokens"] = OWN_ROWS * tokens
+        line["repeated_8grams"] = repetition([own], tokens)
+        report(rounded(line | along(draft, target, [own], tokens)))
     for heat in (0.0, 0.8):
         texts = prompt_texts(target, tokenizer, tokens, heat)
         line = {"measure": f"own text after {len(PROMPTS)} prompts, T={heat}"}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import torch
-from network import Decoder
+from network import ARITHMETIC, Decoder
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,7 +22,7 @@ def rows_of(ids: Tensor, length: int) -> Tensor:
 
 
 @torch.no_grad()
-def loss(model: Decoder, windows: Tensor, dtype: torch.dtype = torch.bfloat16) -> float:
+def loss(model: Decoder, windows: Tensor, dtype: torch.dtype = ARITHMETIC) -> float:
     """Mean next-token loss over ``windows`` (rows, length + 1), in nats per token."""
     total = 0.0
     for rows in torch.split(windows, ROWS):
@@ -39,7 +39,7 @@ def compare(
     target: Decoder,
     windows: Tensor,
     start: int = 0,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype = ARITHMETIC,
 ) -> dict[str, float]:
     """How well the draft foretells the target, both reading the same text.
 

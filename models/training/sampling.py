@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from network import Decoder, KVCache
+from network import ARITHMETIC, Decoder, KVCache
 from torch import Tensor
 
 
@@ -14,7 +14,7 @@ def generate(
     tokens: int,
     temperature: float,
     seed: int,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype = ARITHMETIC,
 ) -> Tensor:
     """Continue each prompt by exactly ``tokens`` tokens; a file's end is followed by a new file.
 
@@ -46,20 +46,8 @@ def generate(
     return text
 
 
-def own_text(model: Decoder, ids: Tensor, rows: int, prompt: int, tokens: int, seed: int) -> Tensor:
-    """Let the target continue pieces of code at temperature 0.8.
-
-    Args:
-        model: The target.
-        ids: Tokens the prompts are cut from.
-        rows: Rows to produce.
-        prompt: Tokens of code per row.
-        tokens: Tokens the target adds to each.
-        seed: Decides the pieces and the draws.
-
-    Returns:
-        Rows of code and continuation (rows, prompt + tokens), int64.
-    """
+def pieces(ids: Tensor, rows: int, length: int, seed: int) -> Tensor:
+    """Pieces of ``ids`` (rows, length) to prompt with, from places that ``seed`` decides."""
     generator = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(ids) - prompt, (rows, 1), generator=generator)
-    return generate(model, ids[starts + torch.arange(prompt)], tokens, 0.8, seed)
+    starts = torch.randint(len(ids) - length, (rows, 1), generator=generator)
+    return ids[starts + torch.arange(length)]

@@ -160,7 +160,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--decay", type=float, default=0.5, help="share of falling rates")
         command.add_argument("--init", type=Path, help="checkpoint folder to start from")
         command.add_argument("--no-compile", dest="compile", action="store_false")
-    draft.add_argument("--own-rows", type=int, default=768, help="rows of the target's own text")
+    draft.add_argument("--own-rows", type=int, default=1536, help="rows of the target's own text")
     draft.add_argument("--hard", type=float, default=0.2, help="share moved to the arg-max")
 
     measure = add("evaluate", evaluate_command)
