@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,23 +22,19 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from common import add_threads, count, exit_code, print_result, print_table
+from given_costs import given_costs
 
 from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.prompts import read_prompts
-from edgespec.runtime import profiles
-from edgespec.runtime.cost import Curve
-from edgespec.runtime.drafters import PlannedDrafter, planned, weighed
-from edgespec.runtime.profiles import Profile
+from edgespec.runtime.drafters import PlannedDrafter, TreeBudget, WeighedModel, planned, weighed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from edgespec.runtime.feeds import Floats
     from edgespec.runtime.tree import TokenTree
     from edgespec.runtime.verify import Verdict
-
-_CAPACITY = 256
 
 
 @dataclass(frozen=True)
@@ -55,13 +51,11 @@ class Machine:
     target: dict[int, float]
     draft: dict[int, float]
 
-    def profiles(self) -> dict[str, Profile]:
-        """Of each role, as if measured here."""
-        costs = {bundles.TARGET: self.target, bundles.DRAFT: self.draft}
-        return {
-            role: Profile.measured(True, {_CAPACITY: {rows: ms / 1e3 for rows, ms in by.items()}})
-            for role, by in costs.items()
-        }
+    @property
+    def costs(self) -> dict[str, dict[int, float]]:
+        """Seconds by role and rows."""
+        by_role = {bundles.TARGET: self.target, bundles.DRAFT: self.draft}
+        return {role: {rows: ms / 1e3 for rows, ms in by.items()} for role, by in by_role.items()}
 
 
 # Seen on AMD EPYC (AVX2 only) and on Intel Xeon (Sapphire Rapids), 2 threads each.
@@ -118,31 +112,30 @@ class _Clock:
         self.passes = self.drafts = 0.0
         self.asked = 0
 
-    def stopped(self) -> ExitStack:
-        """A context in which only calls of the models take time, and always what they should."""
-        stack = ExitStack()
-        for module in (planned, weighed):
-            still = SimpleNamespace(perf_counter=lambda: 0.0)
-            stack.enter_context(patch.object(module, "time", still))
-        stack.enter_context(patch.object(Curve, "observe", lambda *_: None))
-        observe, price = PlannedDrafter.observe, weighed.WeighedModel._price
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A context in which it does; for the planner, too."""
+        observe, price = PlannedDrafter.observe, WeighedModel._price
 
         def after_pass(
             planner: PlannedDrafter, verdict: Verdict, tree: TokenTree, logits: Floats
         ) -> None:
-            self.passes += planner._curve.seconds(len(tree) + 1, _CAPACITY)
+            self.passes += planner._verify(len(tree) + 1)
             observe(planner, verdict, tree, logits)
 
-        def after_draft(source: weighed.WeighedModel, *terms: object) -> None:
-            calls = [*source._drafter.fed, *source._drafter.levels]
-            self.drafts += sum(source._curve.seconds(rows, _CAPACITY) for rows in calls)
+        def after_draft(source: WeighedModel, budget: TreeBudget, capacity: int) -> None:
+            price(source, budget, capacity)
+            self.drafts += source.seconds
             self.asked += 1
-            if calls:
-                price(source, *terms)  # type: ignore[arg-type]
 
-        stack.enter_context(patch.object(PlannedDrafter, "observe", after_pass))
-        stack.enter_context(patch.object(weighed.WeighedModel, "_price", after_draft))
-        return stack
+        still = SimpleNamespace(perf_counter=lambda: 0.0)
+        with (
+            patch.object(planned, "time", still),
+            patch.object(weighed, "time", still),
+            patch.object(PlannedDrafter, "observe", after_pass),
+            patch.object(WeighedModel, "_price", after_draft),
+        ):
+            yield
 
 
 def main() -> None:
@@ -161,13 +154,12 @@ def main() -> None:
 def _judge(
     name: str, machine: Machine, prompts: Sequence[str], arguments: argparse.Namespace
 ) -> list[Outcome]:
-    costs, device = machine.profiles(), machine.engine
-    outcomes = []
-    with patch.object(profiles, "recall", lambda _bundle, role, *_: costs[role]):
+    outcomes, device = [], machine.engine
+    with given_costs(machine.costs):
         llm = LLM(arguments.bundle, device=device, draft_device=device, threads=arguments.threads)
         for temperature in arguments.temperatures:
             clock, made = _Clock(), []
-            with clock.stopped():
+            with clock.running():
                 for prompt in prompts:
                     llm.forget()
                     options = {"max_new_tokens": arguments.new_tokens, "temperature": temperature}

@@ -26,14 +26,13 @@ from unittest.mock import patch
 
 import numpy as np
 from common import add_threads, count, exit_code, print_result, print_table
+from given_costs import given_costs
 from random_pair import RandomPair
 
 from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.prompts import PYTHON
-from edgespec.runtime import profiles
-from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters import (
     LookupDrafter,
     ModelDrafter,
@@ -42,7 +41,6 @@ from edgespec.runtime.drafters import (
 )
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeExecutable
 from edgespec.runtime.engines.openvino import OpenVinoExecutable
-from edgespec.runtime.profiles import Profile
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.text import StreamDecoder
@@ -218,13 +216,8 @@ def _breakdown(subject: Subject, mode: str, new_tokens: int) -> dict[str, float]
 
 def _planning(mode: str, arguments: argparse.Namespace) -> dict[str, float]:
     """Nodes, and milliseconds a round of each step of planning, on the embedded pair."""
-    costs = {bundles.TARGET: 1e-2, bundles.DRAFT: 1e-4}
-    flat = {role: Profile.measured(True, {256: {1: seconds}}) for role, seconds in costs.items()}
     options = {"max_new_tokens": arguments.new_tokens, "num_assistant_tokens": _PLANNED_NODES}
-    with (
-        patch.object(profiles, "recall", lambda _bundle, role, *_: flat[role]),
-        patch.object(Curve, "observe", lambda *_: None),
-    ):
+    with given_costs({bundles.TARGET: {1: 1e-2}, bundles.DRAFT: {1: 1e-4}}):
         llm = LLM(arguments.bundle, threads=arguments.threads)
         for prompt in PYTHON:  # so that all sources have something to propose
             llm.generate(prompt, **options, **_MODES[mode])

@@ -1,0 +1,31 @@
+"""Costs of calls that are given instead of measured, where nothing else is to decide."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from edgespec.runtime import profiles
+from edgespec.runtime.cost import Curve
+from edgespec.runtime.profiles import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_CAPACITY = 256  # of one alone a curve is the same for all
+
+
+@contextmanager
+def given_costs(costs: Mapping[str, Mapping[int, float]]) -> Iterator[None]:
+    """A context whose models count as measured, and learn nothing from what calls really take.
+
+    Args:
+        costs: seconds by role and rows.
+    """
+    given = {role: Profile.measured(True, {_CAPACITY: dict(by)}) for role, by in costs.items()}
+    with (
+        patch.object(profiles, "recall", lambda _bundle, role, *_: given[role]),
+        patch.object(Curve, "observe", lambda *_: None),
+    ):
+        yield
