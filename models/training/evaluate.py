@@ -77,6 +77,15 @@ def along(draft: Decoder, target: Decoder, texts: list[Tensor], tokens: int) -> 
     return {key: sum(one[key] for one in found) / len(found) for key in found[0]}
 
 
+def report_own(
+    draft: Decoder, target: Decoder, name: str, texts: list[Tensor], tokens: int
+) -> None:
+    """Print the measurements of the last ``tokens`` tokens of texts, the target's own."""
+    line: dict[str, Any] = {"measure": name, "tokens": sum(map(len, texts)) * tokens}
+    line["repeated_8grams"] = repetition(texts, tokens)
+    report(rounded(line | along(draft, target, texts, tokens)))
+
+
 def evaluate(work: Path, target_folder: Path, draft_folder: Path, length: int, tokens: int) -> None:
     """Print every measurement as JSON lines, sampled text last.
 
@@ -97,17 +106,11 @@ def evaluate(work: Path, target_folder: Path, draft_folder: Path, length: int, t
     # Prompts from held-out code, which the draft has never seen continued.
     prompts = pieces(heldout, OWN_ROWS, PROMPT, seed=12345)
     for heat in (0.0, 0.8):
-        own = generate(target, prompts, tokens, heat, 12345)
-        line = {"measure": f"own text after held-out code, T={heat}"}
-        line["tokens"] = OWN_ROWS * tokens
-        line["repeated_8grams"] = repetition([own], tokens)
-        report(rounded(line | along(draft, target, [own], tokens)))
+        own = [generate(target, prompts, tokens, heat, 12345)]
+        report_own(draft, target, f"own text after held-out code, T={heat}", own, tokens)
     for heat in (0.0, 0.8):
         texts = prompt_texts(target, tokenizer, tokens, heat)
-        line = {"measure": f"own text after {len(PROMPTS)} prompts, T={heat}"}
-        line["tokens"] = len(PROMPTS) * tokens
-        line["repeated_8grams"] = repetition(texts, tokens)
-        report(rounded(line | along(draft, target, texts, tokens)))
+        report_own(draft, target, f"own text after {len(PROMPTS)} prompts, T={heat}", texts, tokens)
         for text in texts if heat > 0 else texts[:2]:
             print("-" * 30, f"T={heat}", "-" * 30)
             print(tokenizer.decode(text[0].tolist(), skip_special_tokens=False))
