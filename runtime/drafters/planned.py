@@ -70,8 +70,8 @@ class PlannedDrafter:
             source.start_round()
         for group in self._groups if budget.max_nodes else ():
             left = _READING * budget.remaining / size.rate
-            read = [s for s in group if s.reading_seconds(text, self._capacity) <= left]
-            asked = _most_promising(read, size.rate)
+            ready = [s for s in group if s.reading_seconds(text, self._capacity) <= left]
+            asked = _most_promising(ready, size.rate)
             if asked is not None:
                 alternative = size.rate
                 terms = self._terms(asked, budget, rows)
