@@ -165,9 +165,31 @@ def test_a_client_that_goes_before_the_first_token_leaves_nothing(llm, expected,
             until(lambda: queue.waiting == 0)
         until(lambda: queue.running == 0)
         numbers = running.metrics()
-        assert numbers["edgespec_rounds_after_cancel_count"] == 1
+        assert numbers["edgespec_rounds_after_cancel_count"] == 3
         assert numbers["edgespec_rounds_after_cancel_sum"] == 0
+        assert numbers['edgespec_texts_total{finish_reason="cancelled"}'] == 3
         assert ask(running.client()) == expected
+
+
+def test_a_client_that_goes_while_its_request_is_checked_is_counted(llm):
+    desk = Desk(llm, 1, 1)
+    checking, checked = threading.Event(), threading.Event()
+
+    def begin():
+        checking.set()
+        assert checked.wait(30)
+        return llm.stream(PROMPT, max_new_tokens=8)
+
+    async def work():
+        task = asyncio.create_task(desk.text(begin, None))
+        await asyncio.to_thread(checking.wait, 30)
+        task.cancel()
+        await asyncio.wait([task])
+        checked.set()
+
+    asyncio.run(work())
+    assert desk.queue.running == 0
+    assert b'edgespec_texts_total{finish_reason="cancelled"} 1.0' in desk.metrics.text()
 
 
 def connect(running, body):

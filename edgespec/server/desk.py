@@ -79,8 +79,12 @@ class Desk:
         asked = time.perf_counter()
         with ExitStack() as place:
             turn = place.enter_context(self.queue.place())
-            stream = await asyncio.to_thread(begin)
-            await turn
+            try:
+                stream = await asyncio.to_thread(begin)
+                await turn
+            except asyncio.CancelledError:  # the client has gone
+                self.metrics.unbegun()
+                raise
             if self._closed:
                 raise shutting_down()
             result = await self._read(stream, show, time.perf_counter() - asked, place.close)

@@ -88,6 +88,11 @@ class Metrics:
         """Count a text whose client went, and the rounds that it still made."""
         self._cancels.observe(rounds)
 
+    def unbegun(self) -> None:
+        """Count a text whose client went before it was begun."""
+        self._texts.labels("cancelled").inc()
+        self.abandoned(0)
+
     def refused(self, status: int) -> None:
         """Count a request without a text."""
         self._refusals.labels(str(status)).inc()
