@@ -195,7 +195,7 @@ class _Account:
 
     def _engines(self, role: str, choice: _Choice) -> Engines:
         """What runs a role, with shapes for those that must have some and have none yet."""
-        rows, needed = self._most_rows(role, choice), text_rows(role, choice.context)
+        rows, needed = self._most_rows(role, choice), text_rows(role, self._seen(role, choice))
         return fixed(choice.engines[role], chosen_shapes(rows, needed, choice.ready.get(role, ())))
 
     def _fixed_shapes(self, role: str, engines: Engines, choice: _Choice) -> Iterator[FixedShape]:
@@ -238,7 +238,7 @@ class _Account:
             engines = self._engines(name, choice)
             shapes = common_shapes(engines)
             calls = self._calls(name, choice, shapes)
-            rows = cache_rows(name, choice.context, shapes)
+            rows = cache_rows(name, self._seen(name, choice), shapes)
             for stage, engine in zip(self._stages[name], engines, strict=True):
                 taken = engine.footprint(stage, calls)
                 prints[engine.memory].append(taken)
@@ -274,6 +274,9 @@ class _Account:
         most = min(self._most_rows(name, choice), shapes.rows[-1])
         return CallSizes(most, cache_rows(TARGET, choice.context, shapes), rows)
 
+    def _seen(self, name: str, choice: _Choice) -> int:
+        return window(self._bundle.manifest.roles[name], choice.context)
+
     def _most_rows(self, name: str, choice: _Choice) -> int:
         return max(self._round_rows(name, choice), choice.chunk)
 
@@ -289,17 +292,22 @@ def _loaded(draft: str) -> tuple[str, ...]:
     return (TARGET, DRAFT) if draft == "model" else (TARGET,)
 
 
+def window(role: Role, context: int) -> int:
+    """Tokens of texts this long that a role sees at a time: a draft model may know fewer."""
+    return min(context, role.context_length)
+
+
 def text_rows(role: str, context: int) -> int:
-    """Cache rows that a role needs for texts of this many tokens."""
+    """Cache rows that a role needs to see this many tokens."""
     return context + (SCRATCH_ROWS if role == DRAFT else 0)
 
 
 def cache_rows(role: str, context: int, shapes: Shapes = ANY_SHAPES) -> int:
-    """The capacity that a role's cache grows to for texts of this many tokens.
+    """The capacity that a role's cache grows to.
 
     Args:
         role: whose.
-        context: tokens.
+        context: tokens that it sees at a time.
         shapes: of its calls; where they are fixed, one that is long enough or the longest.
     """
     needed = text_rows(role, context)

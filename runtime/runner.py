@@ -64,7 +64,8 @@ class Runner:
 
     def bytes_for(self, length: int) -> int:
         """Of its caches, once a text has so many tokens."""
-        rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(length))
+        seen = min(length, self.model.role.context_length)
+        rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(seen))
         return rows * sum(cache.row_bytes for cache in self._caches)
 
     def known(self, text: Sequence[int]) -> int:

@@ -203,18 +203,36 @@ def test_a_second_text_starts_afresh(draft_model):
     assert branches(drafter.draft([9, 8, 7], budget)) == branches(fresh.draft([9, 8, 7], budget))
 
 
-def test_a_text_longer_than_the_drafts_context_has_no_draft(pairs):
-    drafter = by_model(pairs.llm("stranger", ENGINES[0], "model")._loaded["draft"].model)
+def test_of_a_text_longer_than_its_context_a_draft_model_sees_a_window(pairs):
+    """The model knows 100 positions; a window that they have filled moves on by half of them."""
+    model = pairs.llm("stranger", ENGINES[0], "model")._loaded["draft"].model
     sampler, budget = Sampler(GREEDY, VOCABULARY), TreeBudget(9, 4, 3)
-    text = [5] * 95
+    drafter, text = by_model(model), [1 + n % 300 for n in range(95)]
     drafter.begin(text, sampler)
-    depths = []
-    while len(text) < 104:
-        tree = drafter.draft(text, budget).tree()
-        depths.append(max(tree.depths, default=0))
+    depths, read = [], []
+    while len(text) < 152:
+        read.append(sum(drafter.unread(text)))
+        proposal = drafter.draft(text, budget)
+        depths.append(max(proposal.tree().depths, default=0))
+        fresh, first = by_model(model), 50 * max(0, (len(text) - 50) // 50)
+        fresh.begin(text[first:-1], sampler)
+        expected = fresh.draft(text[first:], budget)
+        assert branches(proposal) == branches(expected)
         drafter.observe(Verdict((), (7,)), TokenTree.empty(), NO_LOGITS)
         text.append(7)
-    assert depths == [4, 4, 3, 2, 1, 0, 0, 0, 0]
+    assert depths[:9] == [4, 4, 3, 2, 1, 4, 4, 4, 4]
+    assert read == [95, 1, 1, 1, 1, 50, *[1] * 49, 50, 1]
+
+
+@pytest.mark.parametrize("tokens", [99, 100, 149, 150, 1000])
+def test_a_prompt_longer_than_the_drafts_context_is_read_from_where_its_window_begins(
+    pairs, tokens
+):
+    drafter = by_model(pairs.llm("stranger", ENGINES[0], "model")._loaded["draft"].model)
+    prompt = [1 + n % 300 for n in range(tokens)]
+    drafter.begin(prompt, Sampler(GREEDY, VOCABULARY))
+    assert 50 <= sum(drafter.unread([*prompt, 7])) < 100
+    assert len(drafter.draft([*prompt, 7], TreeBudget(4, 4, 1))) >= 1
 
 
 @pytest.mark.parametrize("budget", [TreeBudget(0, 4, 4), TreeBudget(7, 0, 4)], ids=str)

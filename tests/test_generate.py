@@ -134,12 +134,13 @@ def test_half_precision_caches(pairs, engine):
 
 @engines
 def test_a_draft_of_another_kind_that_is_outgrown(pairs, engine):
+    """It knows 100 positions, and of a longer text it sees the end."""
     llm = pairs.llm("stranger", engine, "model")
-    result = llm.generate(SHORT_PROMPT, max_new_tokens=NEW_TOKENS)
-    assert result.tokens == pairs.greedy("stranger", SHORT_PROMPT)
-    # It knows 100 positions; no tree reaches beyond them.
-    assert 0 < result.drafted < 7 * (100 - result.prompt_tokens)
-    assert llm.generate(LONG_PROMPT, max_new_tokens=8).drafted == 0
+    for prompt in (SHORT_PROMPT, LONG_PROMPT):
+        result = llm.generate(prompt, max_new_tokens=NEW_TOKENS)
+        assert result.tokens == pairs.greedy("stranger", prompt)
+        assert result.prompt_tokens + NEW_TOKENS > 100
+        assert result.drafted > result.rounds
 
 
 class Oracle:

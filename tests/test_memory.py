@@ -78,6 +78,16 @@ def test_every_term_of_a_plan():
     assert demand.total == sum(getattr(demand, term) for term in TERMS)
 
 
+def test_a_draft_model_that_knows_fewer_positions_needs_a_cache_for_no_more():
+    roles = EMBEDDED.manifest.roles
+    short = replace(roles[DRAFT], context_length=512)
+    manifest = replace(EMBEDDED.manifest, roles={**roles, DRAFT: short})
+    (demand,) = plan(replace(EMBEDDED, manifest=manifest), wishes(), {"cpu": 1 << 40}).devices
+    (usual,) = fitted(1 << 40).devices
+    assert cache_rows(DRAFT, 512) == 640 + 128
+    assert usual.kv - demand.kv == 4 * 2 * 2 * 2 * 32 * (2560 - 768)
+
+
 def test_a_library_counts_once_and_each_library_counts():
     one = fitted(1 << 40).devices[0].baseline
     other = {TARGET: [(Scale(),)], DRAFT: [(Scale(name="other:cpu", library_bytes=9),)]}

@@ -31,6 +31,16 @@ def test_texts_of_a_session_are_those_of_its_prompts_alone(pairs, draft, engine,
     assert reused > 200
 
 
+def test_a_draft_model_that_sees_a_window_of_a_session(pairs):
+    """It knows 100 positions, fewer than most turns have."""
+    plain, llm = pairs.llm("stranger", ENGINES[0], "none"), load(pairs, "model", "stranger")
+    with llm.session() as session:
+        for prompt in turns(llm, 8):
+            result = session.generate(prompt, **OPTIONS)
+            assert result.tokens == plain.generate(prompt, **OPTIONS).tokens
+            assert result.drafted > 0
+
+
 def test_layer_skip_drafts_in_a_session(pairs, tmp_path):
     from checkpoints import make_checkpoint, write_tokenizer
 

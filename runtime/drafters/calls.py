@@ -35,11 +35,18 @@ class Calls(Protocol):
     def restart(self) -> None:
         """Forget what was run of the text: it may be damaged."""
 
+    def slide(self, length: int) -> bool:
+        """Make room behind a text of so many tokens.
+
+        Returns:
+            Whether rows had to go for it, drafted ones too.
+        """
+
     def room(self, length: int, width: int) -> int:
         """Tokens one after the other that may be drafted behind a text of this many.
 
         Args:
-            length: of the text.
+            length: of the text; there was a `slide` to it.
             width: rows of a call at most.
         """
 
@@ -59,8 +66,11 @@ class Calls(Protocol):
 class ModelCalls:
     """A smaller model of the same vocabulary, with a cache of its own.
 
+    Of a text that its context cannot hold it sees the end: half a context of it at least, in
+    windows that begin where multiples of that half do, so that few tokens are read again.
+
     Args:
-        runner: the text in the draft model; what it holds of an earlier one is used again.
+        runner: the window in the draft model; what it holds of an earlier one is used again.
     """
 
     root = ()
@@ -68,26 +78,40 @@ class ModelCalls:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self._context = runner.model.role.context_length
+        self._first = 0  # of the text's tokens, where the window begins
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Calls`. What is new of the prompt is fed at the first draft."""
-        self._runner.resume(prompt)
+        self._first = self._beginning(len(prompt) + 1)
+        self._runner.resume(prompt[self._first :])
 
     def restart(self) -> None:
         """See `Calls`."""
         self._runner.restart()
 
+    def slide(self, length: int) -> bool:
+        """See `Calls`: the window moves on where the text has filled it."""
+        first = self._beginning(length)
+        moved = first != self._first
+        if moved:
+            self._first = first
+            self._runner.resume(())
+        return moved
+
     def room(self, length: int, width: int) -> int:
         """See `Calls`: up to the end of the draft model's context."""
-        return self._runner.model.role.context_length - length
+        return self._context - (length - self._beginning(length))
 
     def unread(self, text: Sequence[int]) -> list[int]:
-        """See `Calls`: the tokens that are new to the model."""
-        return self._runner.chunks(len(text) - self._runner.length)
+        """See `Calls`: the tokens of the window that are new to the model."""
+        first = self._beginning(len(text))
+        known = self._runner.length if first == self._first else 0
+        return self._runner.chunks(len(text) - first - known)
 
     def feed(self, text: Sequence[int]) -> Candidates:
         """See `Calls`."""
-        return Candidates.of(self._runner.prefill(text[self._runner.length :]), 1)
+        return Candidates.of(self._runner.prefill(text[self._first + self._runner.length :]), 1)
 
     def level(self, rows: Rows) -> Candidates:
         """See `Calls`."""
@@ -96,6 +120,12 @@ class ModelCalls:
     def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
         """See `Calls`."""
         self._runner.keep(text, drafts)
+
+    def _beginning(self, length: int) -> int:
+        """Where the window of a text begins, so that a token has room behind it."""
+        beyond = max(0, length + 1 - self._context)
+        half = max(1, self._context // 2)
+        return -(-beyond // half) * half
 
 
 class SkipCalls:
@@ -124,6 +154,10 @@ class SkipCalls:
 
     def restart(self) -> None:
         """See `Calls`: the next draft begins with the pending token anyway."""
+
+    def slide(self, length: int) -> bool:
+        """See `Calls`: the target's context ends the text before its drafts."""
+        return False
 
     def room(self, length: int, width: int) -> int:
         """See `Calls`: as many levels as the cache has rows for, behind the pending token's.

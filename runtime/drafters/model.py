@@ -113,16 +113,20 @@ class ModelDrafter:
         return self._calls.unread(text)
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. Empty where the text has outgrown the draft's context, or it failed."""
-        depth = min(budget.max_depth, self._calls.room(len(text), budget.width))
+        """See `Drafter`. Empty where the text has outgrown the cache, or the device failed."""
         self._text, self._budget = text, budget
         if self._reached != len(text):  # others have drafted since
             self._levels = []
         self.fed, self.levels = [], []
-        if self._lost or budget.max_nodes < 1 or depth < 1:
+        if self._lost or budget.max_nodes < 1:
             return Proposal()
-        proposal = Proposal(begun=bool(self._levels))
         try:
+            if self._calls.slide(len(text)):
+                self._levels = []
+            depth = min(budget.max_depth, self._calls.room(len(text), budget.width))
+            if depth < 1:
+                return Proposal()
+            proposal = Proposal(begun=bool(self._levels))
             self._grow(depth)
         except DeviceError as error:
             self._give_up(error)
