@@ -91,8 +91,9 @@ class Drafting:
         if source == "layer-skip":
             return PlannedDrafter([models], passes, "layer-skip")
         if DRAFT in self._loaded:
-            model = self._model(runners, learned, sampled)
-            models.insert(0, WeighedModel(model, self._loaded[DRAFT].curve))
+            model, draft = self._model(runners, learned, sampled), self._loaded[DRAFT]
+            context = draft.model.role.context_length
+            models.insert(0, WeighedModel(model, draft.curve, context=context))
         lookup = WeighedRetrieval(self._lookup(learned, sampled), free=True)
         recycling = WeighedRetrieval(self._recycling(learned, sampled))
         return PlannedDrafter([[lookup], [recycling], models], passes)

@@ -124,6 +124,16 @@ def test_a_cheap_draft_model_is_asked_and_a_dear_one_only_now_and_then(timed, cl
         assert asked >= (30 if seconds < 1 else 1)
 
 
+def test_behind_texts_longer_than_it_sees_a_draft_models_calls_cost_no_more(timed):
+    by_capacity = Curve({256: {1: 1.0, 4: 2.0, 128: 2.0}, 1024: {1: 4.0, 4: 8.0, 128: 8.0}})
+    drafter = timed(1.0)._drafter
+    text, budget = [1] * 256, TreeBudget(8, 4, 4)
+    for context, level in ((4096, 8.0), (200, 2.0)):
+        model = WeighedModel(drafter, by_capacity, context=context)
+        assert model.level_seconds(budget, 1024) == pytest.approx(level)
+        assert model.reading_seconds(text, 1024) == pytest.approx(level * len(drafter.unread(text)))
+
+
 def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
     """Each is tried, then the cheaper of two that draft the same."""
     dear, cheap = timed(0.8), timed(0.01)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
+from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
 from edgespec.runtime.drafters.model import ModelDrafter
@@ -148,11 +150,15 @@ class WeighedModel(WeighedSource[ModelDrafter]):
         drafter: the model's.
         curve: seconds of its calls; corrected by what they take.
         trials: see `WeighedSource`.
+        context: tokens that it sees at a time: behind longer texts its calls cost no more.
     """
 
-    def __init__(self, drafter: ModelDrafter, curve: Curve, trials: int = TRIALS) -> None:
+    def __init__(
+        self, drafter: ModelDrafter, curve: Curve, trials: int = TRIALS, context: int = sys.maxsize
+    ) -> None:
         super().__init__(drafter, trials)
         self._curve = curve
+        self._most = capacity_bucket(context)
 
     def ask(
         self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
@@ -165,12 +171,12 @@ class WeighedModel(WeighedSource[ModelDrafter]):
 
     def level_seconds(self, budget: TreeBudget, capacity: int) -> float:
         """See `WeighedSource`."""
-        return self._curve.seconds(min(budget.width, budget.max_nodes), capacity)
+        return self._seconds(min(budget.width, budget.max_nodes), capacity)
 
     def reading_seconds(self, text: Sequence[int], capacity: int) -> float:
         """See `WeighedSource`."""
         calls = self._drafter.unread(text)
-        return sum([self._curve.seconds(rows, capacity) for rows in calls])
+        return sum([self._seconds(rows, capacity) for rows in calls])
 
     def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
         # The model's nodes come first: where sources differ, it knows more of this text.
@@ -181,14 +187,17 @@ class WeighedModel(WeighedSource[ModelDrafter]):
     def _price(self, budget: TreeBudget, capacity: int) -> None:
         """What the calls should have cost; what they did corrects the curve."""
         fed, calls = self._drafter.fed, [*self._drafter.fed, *self._drafter.levels]
-        parts = [self._curve.seconds(rows, capacity) for rows in calls]
+        parts = [self._seconds(rows, capacity) for rows in calls]
         self.seconds, self.once = sum(parts), 0.0
         if fed:
             # The prompt, or text that others drafted, is fed once.
-            usual = self._curve.seconds(min(budget.width, fed[0]), capacity)
+            usual = self._seconds(min(budget.width, fed[0]), capacity)
             self.once = sum(parts[: len(fed)]) - usual
         for rows, part in zip(calls, parts, strict=True):
-            self._curve.observe(rows, capacity, part * self.spent / self.seconds)
+            self._curve.observe(rows, min(capacity, self._most), part * self.spent / self.seconds)
+
+    def _seconds(self, rows: int, capacity: int) -> float:
+        return self._curve.seconds(rows, min(capacity, self._most))
 
     def _learn_cost(self, learning: float) -> None:
         """The calls are nearly all of it, and corrected the curve."""
