@@ -65,12 +65,12 @@ def fitted(limit, **changes):
 
 
 def test_every_term_of_a_plan():
-    """The embedded pair: 8 layers of 2 x 64, and 2 layers of 2 x 32; 4096 tokens."""
+    """The embedded pair: 8 layers of 2 x 64, and 2 layers of 2 x 32; a vocabulary of 4096."""
     (demand,) = fitted(1 << 40).devices
     assert (demand.weights, demand.repacked, demand.mapped) == (20, 200, 2000)
-    # The draft's cache has room for its levels behind the text.
-    assert (cache_rows(TARGET, 2048), cache_rows(DRAFT, 2048)) == (2048, 2560)
-    assert demand.kv == 4 * (2 * 8 * 2 * 64 * 2048 + 2 * 2 * 2 * 32 * 2560)
+    # The draft's cache has room for the 512 tokens that it sees, and its levels behind them.
+    assert (cache_rows(TARGET, 2048), cache_rows(DRAFT, 512)) == (2048, 768)
+    assert demand.kv == 4 * (2 * 8 * 2 * 64 * 2048 + 2 * 2 * 2 * 32 * 768)
     assert demand.logits == 4096 * (8 + 4)  # the pending token and 7 nodes; a level of 4
     inputs = 2 * (4 * 128 * 2176 + 2 * 8 * 4096) + 4 * 2 * 2176 * (64 + 32)
     assert demand.workspace == 2 * 128 * 2048 + inputs
@@ -78,14 +78,14 @@ def test_every_term_of_a_plan():
     assert demand.total == sum(getattr(demand, term) for term in TERMS)
 
 
-def test_a_draft_model_that_knows_fewer_positions_needs_a_cache_for_no_more():
+@pytest.mark.parametrize(("knows", "rows"), [(1024, 1280), (2048, 2560), (4096, 2560)])
+def test_a_draft_models_cache_holds_what_it_sees_of_a_text(knows, rows):
     roles = EMBEDDED.manifest.roles
-    short = replace(roles[DRAFT], context_length=512)
-    manifest = replace(EMBEDDED.manifest, roles={**roles, DRAFT: short})
+    draft = replace(roles[DRAFT], context_length=knows)
+    manifest = replace(EMBEDDED.manifest, roles={**roles, DRAFT: draft})
     (demand,) = plan(replace(EMBEDDED, manifest=manifest), wishes(), {"cpu": 1 << 40}).devices
-    (usual,) = fitted(1 << 40).devices
-    assert cache_rows(DRAFT, 512) == 640 + 128
-    assert usual.kv - demand.kv == 4 * 2 * 2 * 2 * 32 * (2560 - 768)
+    assert cache_rows(DRAFT, min(knows, 2048)) == rows
+    assert demand.kv == 4 * (2 * 8 * 2 * 64 * 2048 + 2 * 2 * 2 * 32 * rows)
 
 
 def test_a_library_counts_once_and_each_library_counts():

@@ -32,7 +32,8 @@ class Shape:
         head_dim: Width of one head.
         inter: Width of the gated feed-forward layer.
         vocab: Vocabulary entries.
-        context: Positions the checkpoint claims, in tokens.
+        context: Positions the checkpoint claims, in tokens. A text ends with the target's. A draft
+            had best claim what it was trained on: of a longer text it is shown the end.
         rope_theta: Base of the rotary embedding (Su et al. 2021).
         eps: RMSNorm epsilon.
     """
@@ -54,7 +55,7 @@ class Shape:
 
 
 TARGET = Shape(layers=8, hidden=256, heads=4, kv_heads=2, head_dim=64, inter=768)
-DRAFT = Shape(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=32, inter=384)
+DRAFT = Shape(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=32, inter=384, context=512)
 
 
 class RMSNorm(nn.Module):
