@@ -192,7 +192,12 @@ def test_a_genai_folder_has_the_weights_below_it(genai_models, setting):
 
 def test_stretched_checkpoints_have_the_same_weights_and_more_positions(tmp_path):
     pair = base.Checkpoints(CHECKPOINTS / "python-7m", CHECKPOINTS / "python-1m")
-    assert setup.stretched(pair, 2048, tmp_path) == pair
+    assert setup.stretched(pair, 512, tmp_path) == pair
+    longer = setup.stretched(pair, 1000, tmp_path)
+    contexts = [
+        load_checkpoint(path).config.context_length for path in (longer.target, longer.draft)
+    ]
+    assert contexts == [2048, 1000]
     long = setup.stretched(pair, 8192, tmp_path)
     for path, original in ((long.target, pair.target), (long.draft, pair.draft)):
         assert load_checkpoint(path).config.context_length == 8192

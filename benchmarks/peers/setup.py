@@ -98,7 +98,7 @@ def digest(checkpoints: Checkpoints) -> str:
 
 
 def stretched(checkpoints: Checkpoints, positions: int, cache: Path) -> Checkpoints:
-    """The same weights, said to be made for so many positions; the same pair where they are.
+    """The same weights, said to be made for so many positions or more; the same pair if they are.
 
     What lies behind the original number is no language any more, and costs as much as if it were.
     """
@@ -114,7 +114,8 @@ def stretched(checkpoints: Checkpoints, positions: int, cache: Path) -> Checkpoi
                 link.symlink_to(file.resolve())
         if not (copy / _CONFIG).exists():
             config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-            (copy / _CONFIG).write_text(json.dumps({**config, _POSITIONS: positions}))
+            config[_POSITIONS] = max(config[_POSITIONS], positions)
+            (copy / _CONFIG).write_text(json.dumps(config))
     target, draft = checkpoints.target, checkpoints.draft
     return replace(
         checkpoints,
