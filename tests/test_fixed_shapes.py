@@ -53,6 +53,20 @@ def test_stages_of_fixed_shapes_mix_with_those_of_any(pairs, device):
 
 
 @devices
+def test_fixed_shapes_that_hold_a_draft_models_window_do_not_end_the_text(pairs, device):
+    """It knows 100 positions, and its drafts take 128 rows behind them."""
+    plain, place = pairs.llm("stranger", device, "none"), {"device": device, "threads": 1}
+    path, windowed = pairs.pair("stranger").path, f"{device}#8/32x256"
+    llm = LLM(path, draft="model", draft_device=windowed, **place)
+    assert llm.context_length == plain.context_length
+    found = llm.generate(2 * LONG_PROMPT, **GREEDY)
+    assert found.tokens == plain.generate(2 * LONG_PROMPT, **GREEDY).tokens
+    assert found.prompt_tokens > 256
+    assert found.drafted > 0
+    assert LLM(path, draft="model", draft_device=f"{device}#8/32x192", **place).context_length == 64
+
+
+@devices
 def test_logits_of_a_tree_and_of_a_prompt_are_those_of_any_shapes(pairs, device):
     opened = bundle.load(pairs.pair("llama").path)
     logits = []
