@@ -49,6 +49,22 @@ class Profile:
             full, {str(c): {str(n): s for n, s in rows.items()} for c, rows in seconds.items()}
         )
 
+    def least(self, again: Profile) -> Profile:
+        """The shorter times of two measurings of the same points: other load only ever adds.
+
+        One that did not come off does not count.
+        """
+        if self.refusal is not None or again.refusal is not None:
+            return again if self.refusal is not None else self
+        pairs = zip(self.seconds.items(), again.seconds.values(), strict=True)
+        return Profile.measured(
+            self.full,
+            {
+                at: {n: min(s, other[n]) for n, s in by_rows.items()}
+                for (at, by_rows), other in pairs
+            },
+        )
+
     @property
     def seconds(self) -> dict[int, dict[int, float]]:
         """The points, with numbers as keys."""

@@ -46,6 +46,8 @@ CPU = "cpu"
 # rounds behind a prompt of 512 tokens.
 _ROUNDS_A_CHUNK = 32
 
+_CLOSE = 1.2  # engines whose costs are this near to each other are measured twice
+
 _LARGE = 256 << 20  # bytes of roles whose measuring takes so long that users are told
 
 
@@ -257,6 +259,7 @@ def _profiles(
             found[role, _names(each)] = profile
             if profile.refusal is not None:
                 _log.info("not tried again before `edgespec profile`: %s", profile.refusal)
+    jobs = []
     for (names, threads), roles in unknown.items():
         large = sum(map(bundle.role_size, roles)) >= _LARGE
         _log.log(
@@ -264,12 +267,43 @@ def _profiles(
             "measuring %s on %s, once: this load takes longer",
             *(" and ".join(roles), joined(names)),
         )
-        for role, profile in measure_apart(Job(bundle, roles, threads, full=False)).items():
+        jobs.append(Job(bundle, roles, threads, full=False))
+        for role, profile in measure_apart(jobs[-1]).items():
             found[role, _names(roles[role])] = profile
-    return {
-        role: [Candidate(each, found[role, _names(each)]) for each in engines[role]]
-        for role in placements
-    }
+
+    def candidates(role: str) -> list[Candidate]:
+        return [Candidate(each, found[role, _names(each)]) for each in engines[role]]
+
+    new = {role for job in jobs for role in job.roles}
+    if len(jobs) > 1 and any(_close(placements[role], candidates(role)) for role in new):
+        _log.info("measuring once more, since engines are close to each other")
+        for job in jobs:
+            for role, again in measure_apart(job).items():
+                key = role, _names(job.roles[role])
+                found[key] = found[key].least(again)
+                profiles.remember(bundle, role, job.roles[role], job.threads, found[key])
+    return {role: candidates(role) for role in placements}
+
+
+def _close(placement: Placement, candidates: Sequence[Candidate]) -> bool:
+    """Whether other load, which may have met one engine alone, could have decided."""
+    known = (each for each in candidates if each.profile and each.profile.refusal is None)
+    costs = sorted(_of_text(*_seconds(placement, each)) for each in known)
+    return len(costs) > 1 and costs[1] < _CLOSE * costs[0]
+
+
+def _seconds(placement: Placement, candidate: Candidate) -> tuple[float, float]:
+    """Of a round, and of reading the most rows of a prompt at once."""
+    assert candidate.profile is not None
+    curve = candidate.profile.curve(common_shapes(candidate.engines))
+    capacity = capacity_bucket(1)
+    decoding = sum(curve.seconds(rows, capacity) for rows in placement.work)
+    return decoding, curve.seconds(ROW_BUCKETS[-1], capacity)
+
+
+def _of_text(decoding: float, reading: float) -> float:
+    """What engines are compared by."""
+    return _ROUNDS_A_CHUNK * decoding + reading
 
 
 def _names(engines: Engines) -> Names:
@@ -285,15 +319,12 @@ def _ranked(
         if candidate.profile.refusal is not None:
             refusals.append(candidate.profile.refusal)
             continue
-        curve = candidate.profile.curve(common_shapes(candidate.engines))
-        capacity = capacity_bucket(1)
-        decoding = sum(curve.seconds(rows, capacity) for rows in placement.work)
-        reading = curve.seconds(ROW_BUCKETS[-1], capacity)
+        decoding, reading = _seconds(placement, candidate)
         _log.info(
             "%s on %s: %.2f ms a round, %.2f ms for %d rows of a prompt",
             *(role, candidate.device, decoding * 1e3, reading * 1e3, ROW_BUCKETS[-1]),
         )
-        costs.append((_ROUNDS_A_CHUNK * decoding + reading, candidate))
+        costs.append((_of_text(decoding, reading), candidate))
     if not costs:
         raise _refused(role, refusals)
     return tuple(candidate for _, candidate in sorted(costs, key=lambda pair: pair[0]))

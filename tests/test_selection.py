@@ -68,6 +68,39 @@ def test_cpu_is_the_engine_that_does_the_work_cheapest(measured, small, work, be
     assert names(found["target"]) == [ENGINES[best], ENGINES[1 - best]]
 
 
+def test_other_load_that_met_one_engine_alone_does_not_decide(measured, small):
+    usual = {1: 0.01, 8: 0.02, 128: 0.1}
+    slower, slowed = ({n: f * s for n, s in usual.items()} for f in (1.2, 1.4))
+
+    class Once(dict):
+        """The first engine is slowed when it is measured first."""
+
+        def __getitem__(self, device):
+            first = sum(name == device for name, _, _ in measured.asked) == 1
+            return slower if device == ENGINES[1] else slowed if first else usual
+
+    measured.seconds = Once()
+    placement = Placement("cpu", 1, (8,))
+    for _ in range(2):  # what is stored is the least, too
+        best, other = choose(small, {"target": placement})["target"]
+        assert (best.device, other.device) == (ENGINES[0], ENGINES[1])
+        assert best.profile.seconds == {256: usual}
+        assert [device for device, _, _ in measured.asked] == [*ENGINES, *ENGINES]
+
+
+def test_engines_that_are_far_apart_are_measured_once(measured, small):
+    choose(small, {"target": Placement("cpu", 1, (8,))})
+    assert [device for device, _, _ in measured.asked] == list(ENGINES)
+
+
+def test_of_two_profiles_the_shorter_times_count():
+    one = Profile.measured(False, {256: {1: 1.0, 8: 5.0}})
+    other = Profile.measured(False, {256: {1: 2.0, 8: 4.0}})
+    refused = Profile(False, {}, "refused")
+    assert one.least(other) == other.least(one) == Profile.measured(False, {256: {1: 1.0, 8: 4.0}})
+    assert one.least(refused) == refused.least(one) == one
+
+
 @pytest.mark.parametrize(("reading", "best"), [(0.51, 0), (0.53, 1)])
 def test_reading_128_rows_of_a_prompt_counts_as_much_as_32_rounds(measured, small, reading, best):
     measured.seconds[ENGINES[0]] = {**STEEP, 128: reading}  # 32 rounds: 0.32 s, and 0.64 s
