@@ -23,14 +23,7 @@ from edgespec.runtime.engines import (
     simulated_name,
 )
 from edgespec.runtime.fixing import all_ready, is_open, longest_text
-from edgespec.runtime.memory import (
-    USUAL_CONTEXT,
-    Wishes,
-    context_choices,
-    plan,
-    text_rows,
-    window,
-)
+from edgespec.runtime.memory import USUAL_CONTEXT, Wishes, context_choices, plan, text_rows
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
 from edgespec.runtime.plans import HOST, Plan
 from edgespec.runtime.selection import (
@@ -101,7 +94,7 @@ def _wishes(bundle: Bundle, options: LoadOptions) -> Wishes:
     engines = {role: _candidates(bundle, role, at, context) for role, at in wished.items()}
     ready = {role: all_ready(bundle, role, choices[0]) for role, choices in engines.items()}
     first = {role: choices[0] for role, choices in engines.items()}
-    context = _within_shapes(bundle, options, first, ready)
+    context = _within_shapes(context, bundle, options, first, ready)
     return Wishes(
         contexts=context_choices(context) if options.context is None else (context,),
         drafts=drafts,
@@ -205,6 +198,7 @@ def _context_length(asked: int | None, bundle: Bundle) -> int:
 
 
 def _within_shapes(
+    context: int,
     bundle: Bundle,
     options: LoadOptions,
     engines: Mapping[str, Engines],
@@ -215,11 +209,11 @@ def _within_shapes(
     Raises:
         InputError: if the user asked for a longer one.
     """
-    context, asked = _context_length(options.context, bundle), options.context is not None
+    asked = options.context is not None
     for role, used in engines.items():
         for each in used:
             rows = longest_text(each, ready[role], asked)
-            seen = window(bundle.manifest.roles[role], context)
+            seen = bundle.manifest.roles[role].window(context)
             if rows is not None and rows < text_rows(role, seen):
                 context = rows - text_rows(role, 0)
     if context < (options.context or 2):

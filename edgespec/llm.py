@@ -28,7 +28,7 @@ from edgespec.pipelining import pipelines
 from edgespec.result import GenerationResult
 from edgespec.runtime.drafters import Experience, TreeBudget
 from edgespec.runtime.generate import Limits
-from edgespec.runtime.memory import cache_rows, window
+from edgespec.runtime.memory import cache_rows
 from edgespec.runtime.model import Model, TextSizes
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.selection import load_models
@@ -88,7 +88,7 @@ class LLM:
         self._loaded = load_models(self.bundle, places, costs=self.draft in PLANNED_DRAFTS)
         self.context_length = self.plan.context
         for role, loaded in self._loaded.items():
-            seen = window(loaded.model.role, self.context_length)
+            seen = loaded.model.role.window(self.context_length)
             rows = cache_rows(role, seen, loaded.model.shapes)
             loaded.model.sizes = TextSizes(self.plan.prefill_chunk, rows)
         self._drafting = Drafting(self.draft, self.bundle, self._loaded)

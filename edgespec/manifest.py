@@ -175,6 +175,10 @@ class Role:
     stages: tuple[Stage, ...]
     quantization_error: dict[str, float]
 
+    def window(self, length: int) -> int:
+        """Tokens of a text this long that it sees at a time: a draft model may know fewer."""
+        return min(length, self.context_length)
+
 
 @dataclass(frozen=True)
 class Compiled:

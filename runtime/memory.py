@@ -275,7 +275,7 @@ class _Account:
         return CallSizes(most, cache_rows(TARGET, choice.context, shapes), rows)
 
     def _seen(self, name: str, choice: _Choice) -> int:
-        return window(self._bundle.manifest.roles[name], choice.context)
+        return self._bundle.manifest.roles[name].window(choice.context)
 
     def _most_rows(self, name: str, choice: _Choice) -> int:
         return max(self._round_rows(name, choice), choice.chunk)
@@ -290,11 +290,6 @@ def _all_fit(demands: Iterable[Demand]) -> bool:
 
 def _loaded(draft: str) -> tuple[str, ...]:
     return (TARGET, DRAFT) if draft == "model" else (TARGET,)
-
-
-def window(role: Role, context: int) -> int:
-    """Tokens of texts this long that a role sees at a time: a draft model may know fewer."""
-    return min(context, role.context_length)
 
 
 def text_rows(role: str, context: int) -> int:

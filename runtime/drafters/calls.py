@@ -101,7 +101,7 @@ class ModelCalls:
 
     def room(self, length: int, width: int) -> int:
         """See `Calls`: up to the end of the draft model's context."""
-        return self._context - (length - self._beginning(length))
+        return self._context - (length - self._first)
 
     def unread(self, text: Sequence[int]) -> list[int]:
         """See `Calls`: the tokens of the window that are new to the model."""
