@@ -31,8 +31,8 @@ from edgespec.environment import MIB
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import Checkpoint, load_checkpoint
+from edgespec.runtime.device_names import cpu_engines
 from edgespec.runtime.engines import CPU_ENGINES
-from edgespec.runtime.selection import cpu_engines
 from edgespec.runtime.stage_files import suited
 
 if TYPE_CHECKING:

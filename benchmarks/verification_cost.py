@@ -25,12 +25,13 @@ from common import add_threads, count, counts, exit_code, print_result, print_ta
 from edgespec import bundle as bundles
 from edgespec.prompts import PYTHON
 from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.device_names import cpu_engines
 from edgespec.runtime.engines import CPU_ENGINES, StageFile
 from edgespec.runtime.engines.openvino import OpenVinoCpu
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
-from edgespec.runtime.selection import Placement, choose, cpu_engines
+from edgespec.runtime.selection import Placement, choose
 from edgespec.runtime.stage_files import suited
 from edgespec.runtime.text import Tokenizer
 

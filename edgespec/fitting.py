@@ -14,6 +14,7 @@ from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
 from edgespec.options import DEFAULT_TREE_WIDTH, FIXED_DRAFT_TOKENS, LoadOptions, default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, Shape, capacity_bucket
+from edgespec.runtime.device_names import CPU, engines_of, gpu_engine, resolved
 from edgespec.runtime.engines import (
     CallSizes,
     Engine,
@@ -26,15 +27,7 @@ from edgespec.runtime.fixing import all_ready, is_open, longest_text
 from edgespec.runtime.memory import USUAL_CONTEXT, Wishes, context_choices, plan, text_rows
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
 from edgespec.runtime.plans import HOST, Plan
-from edgespec.runtime.selection import (
-    CPU,
-    Placement,
-    engines_for,
-    engines_of,
-    gpu_engine,
-    known_order,
-    resolved,
-)
+from edgespec.runtime.selection import Placement, engines_for, known_order
 from edgespec.runtime.simulation import as_stated, load
 from edgespec.runtime.sizes import stage_sizes
 

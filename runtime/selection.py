@@ -2,8 +2,6 @@
 
 What is compared is a usual text, its prompt included: an engine that is a little faster at single
 rows may take twice as long to read a prompt.
-
-The device `gpu` is the best GPU engine that is usable here, or `cpu` where none is.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 
 from edgespec.bundle import Bundle, Role
@@ -20,17 +18,9 @@ from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
 from edgespec.runtime.cost import Curve
-from edgespec.runtime.engines import (
-    CPU_ENGINES,
-    Engine,
-    Engines,
-    best_gpu,
-    common_shapes,
-    engine,
-    joined,
-)
+from edgespec.runtime.device_names import engines_of, resolved
+from edgespec.runtime.engines import Engines, common_shapes, joined
 from edgespec.runtime.model import Model
-from edgespec.runtime.placement import GPU
 from edgespec.runtime.profiles import Profile
 from edgespec.runtime.profiling import Job, measure_apart
 from edgespec.runtime.stage_files import suited
@@ -38,9 +28,6 @@ from edgespec.runtime.stage_files import suited
 _log = logging.getLogger(__name__)
 
 Names = tuple[str, ...]
-
-CPU = "cpu"
-"""The device that leaves the engine open; so does `placement.GPU`."""
 
 # Engines are compared by a usual text: rounds for each full call that reads its prompt, as in 128
 # rounds behind a prompt of 512 tokens.
@@ -186,59 +173,6 @@ def engines_for(role: Role, placement: Placement) -> list[Engines]:
     behind = {name: suited(role, engines_of(name)) for name in dict.fromkeys(names)}
     choices = (dict(zip(behind, picked, strict=True)) for picked in product(*behind.values()))
     return [tuple(choice[name] for name in names) for choice in choices]
-
-
-def engines_of(device: str) -> list[Engine]:
-    """The engines behind a device.
-
-    Raises:
-        DeviceError: if it is not known, or no engine for it is usable.
-    """
-    name = resolved(device)
-    return cpu_engines() if name == CPU else [engine(name)]
-
-
-def resolved(device: str) -> str:
-    """The device itself; for `gpu` the engine it stands for, or `cpu` where there is none.
-
-    A GPU that the user named is an error where it is missing; `gpu` is a wish: that it could not
-    be fulfilled is logged once.
-    """
-    if device != GPU:
-        return device
-    found = best_gpu()
-    if found is None:
-        _warn_of_no_gpu()
-    return found or CPU
-
-
-def gpu_engine() -> Engine | None:
-    """The engine that `gpu` stands for; None where there is none."""
-    found = best_gpu()
-    return None if found is None else engine(found)
-
-
-@cache
-def _warn_of_no_gpu() -> None:
-    _log.warning("no GPU can be used here, so gpu is the cpu: `edgespec devices` says why")
-
-
-def cpu_engines() -> list[Engine]:
-    """The engines behind the device `cpu` whose libraries are here.
-
-    Raises:
-        DeviceError: if there is none.
-    """
-    engines, missing = [], []
-    for name in CPU_ENGINES:
-        try:
-            engines.append(engine(name))
-        except DeviceError as error:
-            _log.warning("%s", error)
-            missing.append(str(error))
-    if not engines:
-        raise DeviceError("no engine for the cpu is installed: " + "; ".join(missing))
-    return engines
 
 
 def _profiles(

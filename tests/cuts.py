@@ -8,7 +8,7 @@ from itertools import pairwise
 from edgespec import bundle
 from edgespec.bundle import TARGET, Stage, Tensor
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime import selection
+from edgespec.runtime import device_names
 from edgespec.runtime.buckets import ANY_SHAPES, Shapes
 from edgespec.runtime.engines import Footprint, engine
 from edgespec.runtime.engines.host import MIB
@@ -72,11 +72,13 @@ class Scale:
 
 def with_gpu(monkeypatch, gpu):
     """As if this were the machine's only GPU."""
-    monkeypatch.setattr(selection, "best_gpu", lambda: gpu.name)
-    monkeypatch.setattr(selection, "engine", lambda name: gpu if name == gpu.name else engine(name))
+    monkeypatch.setattr(device_names, "best_gpu", lambda: gpu.name)
+    monkeypatch.setattr(
+        device_names, "engine", lambda name: gpu if name == gpu.name else engine(name)
+    )
 
 
 def without_gpu(monkeypatch):
     """As if this machine had none."""
-    monkeypatch.setattr(selection, "best_gpu", lambda: None)
-    selection._warn_of_no_gpu.cache_clear()
+    monkeypatch.setattr(device_names, "best_gpu", lambda: None)
+    device_names._warn_of_no_gpu.cache_clear()

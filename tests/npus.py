@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgespec.bundle import NPU
-from edgespec.runtime import selection
+from edgespec.runtime import device_names
 from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import engine
 from edgespec.runtime.engines.npu import FewShapes
@@ -47,4 +47,4 @@ def with_npu(monkeypatch):
         base, *shapes = name.split("#")
         return NpuToPlan(*map(Shapes.parse, shapes)) if base == NAME else engine(name)
 
-    monkeypatch.setattr(selection, "engine", found)
+    monkeypatch.setattr(device_names, "engine", found)

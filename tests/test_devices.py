@@ -17,7 +17,7 @@ from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError
 from edgespec.fitting import fit
 from edgespec.options import LoadOptions
-from edgespec.runtime import engines, selection
+from edgespec.runtime import device_names, engines
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.engines import (
     GPU_ENGINES,
@@ -84,7 +84,7 @@ def test_a_draft_on_gpu_goes_to_the_gpu(monkeypatch):
 
 
 def test_who_wants_no_gpu_has_none_looked_for(monkeypatch):
-    monkeypatch.setattr(selection, "best_gpu", None)
+    monkeypatch.setattr(device_names, "best_gpu", None)
     assert fit(EMBEDDED, LoadOptions(**PLACE)).fits
 
 

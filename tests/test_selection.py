@@ -11,13 +11,14 @@ from pairs import ENGINES
 
 from edgespec import bundle as bundles
 from edgespec.errors import DeviceError
-from edgespec.runtime import profiles, selection
+from edgespec.runtime import device_names, profiles, selection
+from edgespec.runtime.device_names import cpu_engines
 from edgespec.runtime.engines import engine, joined
 from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
 from edgespec.runtime.engines.openvino import OpenVinoCpu
 from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
-from edgespec.runtime.selection import Placement, choose, cpu_engines, load_models
+from edgespec.runtime.selection import Placement, choose, load_models
 
 CPU = Placement("cpu", 1, (1, 8))
 STEEP, FLAT = {1: 0.010, 8: 0.080, 128: 0.300}, {1: 0.020, 8: 0.030, 128: 0.200}
@@ -170,7 +171,7 @@ def test_a_named_engine_is_measured_where_its_costs_are_asked_for(measured, smal
 
 
 def test_an_engine_that_is_alone_is_not_compared(measured, small, monkeypatch):
-    monkeypatch.setattr(selection, "CPU_ENGINES", ENGINES[:1])
+    monkeypatch.setattr(device_names, "CPU_ENGINES", ENGINES[:1])
     assert names(choose(small, {"target": CPU})["target"]) == [ENGINES[0]]
     assert measured.asked == []
 
@@ -181,10 +182,10 @@ def test_an_engine_that_is_not_installed_is_passed_over_with_a_warning(monkeypat
             raise DeviceError(f"device {name}: not here")
         return engine(name)
 
-    monkeypatch.setattr(selection, "engine", missing)
+    monkeypatch.setattr(device_names, "engine", missing)
     assert [found.name for found in cpu_engines()] == [ENGINES[0]]
     assert [record.message for record in caplog.records] == [f"device {ENGINES[1]}: not here"]
-    monkeypatch.setattr(selection, "CPU_ENGINES", ENGINES[1:])
+    monkeypatch.setattr(device_names, "CPU_ENGINES", ENGINES[1:])
     with pytest.raises(DeviceError, match="no engine for the cpu is installed: device openvino"):
         cpu_engines()
 

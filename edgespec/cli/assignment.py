@@ -39,9 +39,9 @@ def assignments(bundle: Bundle, device: str) -> list[StageAssignment]:
         DeviceError: if the device is not there, or refuses a stage.
         InputError: if its engine does not tell.
     """
+    from edgespec.runtime.device_names import CPU
     from edgespec.runtime.engines import NPU_ENGINES, Assigning, engine
     from edgespec.runtime.placement import GPU
-    from edgespec.runtime.selection import CPU
     from edgespec.runtime.stage_files import stage_file
 
     # cpu and gpu stand for several, none of which tells
