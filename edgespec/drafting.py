@@ -69,12 +69,12 @@ class Drafting:
         """For one text.
 
         Args:
-            runners: the text in each role's model.
+            runners: the text in each role's model; that of the draft may be missing.
             learned: from earlier texts.
             sampled: whether the text is; else it is greedy.
             source: one of `sources`.
         """
-        if source == "none":
+        if source == "none" or (source == "model" and DRAFT not in runners):
             return NoDrafter()
         if source != "auto":  # a source alone drafts each text as if it were the first
             learned = Experience(learned.successors)
@@ -90,7 +90,7 @@ class Drafting:
         passes = self._loaded[TARGET].curve
         if source == "layer-skip":
             return PlannedDrafter([models], passes, "layer-skip")
-        if DRAFT in self._loaded:
+        if DRAFT in runners:
             model, draft = self._model(runners, learned, sampled), self._loaded[DRAFT]
             context = draft.model.role.context_length
             models.insert(0, WeighedModel(model, draft.curve, context=context))

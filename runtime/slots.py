@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from edgespec.bundle import TARGET
-from edgespec.errors import InputError
+from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.engines import Array
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner, common_beginning
+
+_log = logging.getLogger(__name__)
 
 Caches = Mapping[str, Sequence[Array]]
 """Of each role, a snapshot of each stage's cache."""
@@ -22,7 +25,8 @@ class Slot:
     Attributes:
         owned: by a session; else any text may take it.
         kept: its caches outlive the text.
-        runners: the text in each role's model; none where their memory was wanted by others.
+        runners: the text in each role's model; none where their memory was wanted by others, the
+            target's alone where the draft's device had no room.
         busy: a text is being made in it.
     """
 
@@ -110,12 +114,20 @@ class Slots:
         """The runners of a slot, after others made room for a text of this length.
 
         Raises:
+            DeviceError: if the target's device gives no cache; without one the draft is left out.
             InputError: if all slots were cleared.
         """
         if not self._models:
             raise InputError("the model was closed: load it again")
-        if not slot.runners:
-            slot.runners = {role: Runner(model) for role, model in self._models.items()}
+        runners = dict(slot.runners)
+        for role, model in self._models.items():
+            try:
+                runners[role] = runners.get(role) or Runner(model)
+            except DeviceError as error:
+                if role == TARGET:
+                    raise
+                _log.warning("%s: the text goes on without drafts by the %s model", error, role)
+        slot.runners = runners
         self._make_room(slot, length)
         return slot.runners
 
@@ -147,7 +159,7 @@ class Slots:
         if shared < known[-1] + _WORTH_COPYING:
             return
         other = self._slots[known.index(shared)]
-        for role, runner in slot.runners.items():
-            source = other.runners[role]
-            rows = min(shared, source.length)
-            runner.restore(source.tokens[:rows], source.snapshot(rows))
+        for role, source in other.runners.items():
+            if role in slot.runners:
+                rows = min(shared, source.length)
+                slot.runners[role].restore(source.tokens[:rows], source.snapshot(rows))

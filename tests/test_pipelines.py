@@ -205,6 +205,31 @@ def test_a_draft_device_that_is_lost_with_its_caches_costs_no_token(
     assert warning.message.startswith("onnxruntime:cpu failed (device lost)")
 
 
+@pytest.mark.parametrize("draft", ["model", "auto"])
+def test_a_draft_device_without_room_for_a_cache_costs_no_token(
+    pairs, overlapping, monkeypatch, caplog, draft
+):
+    """Others may have taken its memory since the model was loaded."""
+    llm = overlapping(draft)
+    [executable] = executables(llm, "draft")
+
+    def full(*_):
+        raise MemoryError("out of memory")
+
+    with llm.session() as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(executable, "new_cache", full)
+            result = session.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
+        assert result.tokens == plain(pairs, {})
+        assert result.draft_engine is None
+        [warning] = caplog.records
+        assert warning.message.endswith("the text goes on without drafts by the draft model")
+        # The next text tries again.
+        result = session.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
+        assert result.tokens == plain(pairs, {})
+        assert result.draft_engine
+
+
 def test_a_draft_device_that_fails_beside_the_target_drafts_alone(
     pairs, overlapping, monkeypatch, caplog
 ):
