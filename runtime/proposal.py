@@ -120,4 +120,6 @@ class Proposal:
 
     def tree(self) -> TokenTree:
         """All nodes, as a tree to verify."""
+        if not self.tokens:
+            return TokenTree.empty()  # kept: plain decoding has one in every round
         return TokenTree(np.array(self.tokens, np.int64), np.array(self.parents, np.int64))

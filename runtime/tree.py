@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,7 @@ class TokenTree:
         object.__setattr__(self, "_nodes", nodes)
 
     @classmethod
+    @cache
     def empty(cls) -> TokenTree:
         """The tree without nodes: verifying it is plain decoding."""
         return cls.chain(())
