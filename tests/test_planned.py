@@ -21,7 +21,9 @@ from edgespec.runtime.drafters import (
     WeighedModel,
     WeighedRetrieval,
     planned,
+    weighed,
 )
+from edgespec.runtime.outlook import Pair, plain
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.successors import Successors
@@ -30,6 +32,7 @@ from edgespec.runtime.verify import Verdict
 
 VOCABULARY = 331
 FLAT = {256: {1: 1.0, 8: 1.2, 32: 1.6}}
+EVEN = {256: {1: 1.0}}
 STEEP = {256: {1: 1.0, 8: 8.0, 32: 32.0}}
 BUDGET = TreeBudget(31, 31, 4)
 REPEATING = [5, 6, 7, 8, 9, 10] * 6
@@ -99,11 +102,10 @@ def test_no_budget_no_draft(clock):
 def timed(pairs, clock):
     """A draft model whose calls take as long as told."""
 
-    def make(seconds):
+    def make(seconds, of_32_rows=0.0):
         model = pairs.llm("twin", ENGINES[0], "model")._loaded["draft"].model
-        return WeighedModel(
-            ModelDrafter(ModelCalls(Runner(model)), Calibration()), Curve({256: {1: seconds}})
-        )
+        curve = Curve({256: {1: seconds, 32: max(seconds, of_32_rows)}})
+        return WeighedModel(ModelDrafter(ModelCalls(Runner(model)), Calibration()), curve)
 
     return make
 
@@ -127,11 +129,14 @@ def test_a_cheap_draft_model_is_asked_and_a_dear_one_only_now_and_then(timed, cl
 def test_behind_texts_longer_than_it_sees_a_draft_models_calls_cost_no_more(timed):
     by_capacity = Curve({256: {1: 1.0, 4: 2.0, 128: 2.0}, 1024: {1: 4.0, 4: 8.0, 128: 8.0}})
     drafter = timed(1.0)._drafter
-    text, budget = [1] * 256, TreeBudget(8, 4, 4)
+    text, budget, slow_pass = [1] * 256, TreeBudget(8, 4, 4), lambda rows: 100.0
     for context, level in ((4096, 8.0), (200, 2.0)):
         model = WeighedModel(drafter, by_capacity, context=context)
         assert model.level_seconds(budget, 1024) == pytest.approx(level)
-        assert model.reading_seconds(text, 1024) == pytest.approx(level * len(drafter.unread(text)))
+        reading = level * len(drafter.unread(text)) - level / 2
+        left = reading / (1 - plain(slow_pass) / Pair(slow_pass, level / 2, 7).serial(0.7))
+        for share, pays in ((0.99, False), (1.01, True)):
+            assert model.pays_to_read(text, share * left, slow_pass, 1024) == pays
 
 
 def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
@@ -150,18 +155,26 @@ def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
     assert asked[6:].count((False, True)) > 8 * asked[6:].count((True, False))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "least"),
+    [
+        (0.05, 1.95 / 0.575),  # guesses that are right as often as usual save so much of the time
+        (0.9, 1.1 / 0.03),  # they would save nothing: only a long text can afford to see
+    ],
+)
 def test_a_prompt_is_read_by_a_draft_model_where_the_text_is_long_enough_to_pay_for_it(
-    timed, clock
+    timed, clock, monkeypatch, seconds, least
 ):
+    monkeypatch.setattr(weighed, "_TRY_ANYWAY", 0.03)
     text = list(range(1, 30))
-    for remaining, wanted in ((5, False), (100, True)):
-        model = timed(2.0)  # for the only call that the prompt takes; a pass takes 1
-        drafter = drafter_of(text, FLAT, model)
-        drafter.draft(text, replace(BUDGET, remaining=remaining))
+    for share, wanted in ((0.9, False), (1.1, True)):
+        model = timed(seconds, of_32_rows=2.0)  # the prompt takes one call; a pass takes 1
+        drafter = drafter_of(text, EVEN, model)
+        drafter.draft(text, replace(BUDGET, remaining=share * least))
         assert model.asked == wanted
     drafter.observe(Verdict((), (1,)), TokenTree.chain(()), NO_LOGITS)
-    drafter.draft([*text, 1], replace(BUDGET, remaining=20))
-    assert model.asked  # one token is read for as much, but 20 are left
+    drafter.draft([*text, 1], replace(BUDGET, remaining=1))
+    assert model.asked  # a draft begins with a call anyway
 
 
 def test_a_text_of_all_sources_is_the_text(pairs):

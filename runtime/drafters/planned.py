@@ -20,7 +20,6 @@ from edgespec.runtime.verify import Verdict
 _WEIGHT = 0.1  # of the latest round in moving averages
 _BELIEF = 4.0  # tokens that the forecasts of a text weigh before any came true
 _FORGET = 0.9  # of how forecasts came true, per round
-_READING = 0.2  # of what the text still takes without a source, for it to read what there is
 _SLACK = 0.5  # of what a row costs: a node of little value may fill a bucket
 
 
@@ -69,9 +68,7 @@ class PlannedDrafter:
         for source in self._sources:
             source.start_round()
         for group in self._groups if budget.max_nodes else ():
-            left = _READING * budget.remaining / size.rate
-            ready = [s for s in group if s.reading_seconds(text, self._capacity) <= left]
-            asked = _most_promising(ready, size.rate)
+            asked = self._most_promising(group, text, size.rate, budget.remaining)
             if asked is not None:
                 alternative = size.rate
                 terms = self._terms(asked, budget, rows)
@@ -102,6 +99,23 @@ class PlannedDrafter:
         own -= sum([source.spent for source in self._sources])
         self._host += (own - self._host) * (_WEIGHT if self._host else 1.0)
 
+    def _most_promising(
+        self,
+        group: Sequence[WeighedSource[Drafter]],
+        text: Sequence[int],
+        alternative: float,
+        remaining: int,
+    ) -> WeighedSource[Drafter] | None:
+        """The source to ask where there is something of `alternative` tokens/s; None: none."""
+        left = remaining / alternative
+        wanted = [
+            source
+            for source in group
+            if source.wanted(alternative)
+            and source.pays_to_read(text, left, self._verify, self._capacity)
+        ]
+        return max(wanted, key=lambda source: source.standing.rate, default=None)
+
     def _row_seconds(self, nodes: int) -> tuple[float, float]:
         """What a node must be worth where it is found for free, and where it takes a call.
 
@@ -128,11 +142,3 @@ class PlannedDrafter:
 
     def _verify(self, rows: int) -> float:
         return self._curve.seconds(rows, self._capacity)
-
-
-def _most_promising(
-    group: Sequence[WeighedSource[Drafter]], alternative: float
-) -> WeighedSource[Drafter] | None:
-    """The source to ask where there is something of `alternative` tokens/s; None: none of them."""
-    wanted = [source for source in group if source.wanted(alternative)]
-    return max(wanted, key=lambda source: source.standing.rate, default=None)

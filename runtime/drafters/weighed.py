@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 from edgespec.runtime.buckets import capacity_bucket
-from edgespec.runtime.cost import Curve
+from edgespec.runtime.cost import Curve, Seconds
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.feeds import Floats
+from edgespec.runtime.outlook import Pair, plain
 from edgespec.runtime.planner import TRIALS, Standing
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler
@@ -21,6 +22,8 @@ from edgespec.runtime.tree import TokenTree
 from edgespec.runtime.verify import Verdict
 
 _WEIGHT = 0.1  # of the latest round in moving averages
+_USUAL, _USUAL_DEPTH = 0.7, 7  # share of a draft model's guesses that are right, and how many
+_TRY_ANYWAY = 0.02  # of what a text still takes: this draft may guess better than usual
 _PROBE_DEPTH = 2
 _PROBE_NODES = 3
 
@@ -85,9 +88,11 @@ class WeighedSource(ABC, Generic[Drafter_co]):
         """What a level costs, where levels are calls."""
         return 0.0
 
-    def reading_seconds(self, text: Sequence[int], capacity: int) -> float:
-        """What it costs to read what it has not read of a text; later rounds need not pay again."""
-        return 0.0
+    def pays_to_read(
+        self, text: Sequence[int], left: float, verify: Seconds, capacity: int
+    ) -> bool:
+        """Whether to read what it has not read of a text, which still takes `left` seconds."""
+        return True
 
     def ahead(self) -> bool:
         """See `Drafter`; only who was asked has something to go on from."""
@@ -159,6 +164,7 @@ class WeighedModel(WeighedSource[ModelDrafter]):
         super().__init__(drafter, trials)
         self._curve = curve
         self._most = capacity_bucket(context)
+        self._savings: dict[int, float] = {}  # of this text, by capacity, of time without drafts
 
     def ask(
         self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
@@ -173,10 +179,16 @@ class WeighedModel(WeighedSource[ModelDrafter]):
         """See `WeighedSource`."""
         return self._seconds(min(budget.width, budget.max_nodes), capacity)
 
-    def reading_seconds(self, text: Sequence[int], capacity: int) -> float:
-        """See `WeighedSource`."""
-        calls = self._drafter.unread(text)
-        return sum([self._seconds(rows, capacity) for rows in calls])
+    def pays_to_read(
+        self, text: Sequence[int], left: float, verify: Seconds, capacity: int
+    ) -> bool:
+        """See `WeighedSource`: where usual guesses would save more, or little is lost by trying."""
+        call = self._seconds(1, capacity)  # a draft begins with one in any case
+        reading = sum([self._seconds(rows, capacity) for rows in self._drafter.unread(text)]) - call
+        if capacity not in self._savings:
+            usual = Pair(verify, call, _USUAL_DEPTH).serial(_USUAL)
+            self._savings[capacity] = max(1 - plain(verify) / usual, _TRY_ANYWAY)
+        return reading <= self._savings[capacity] * left
 
     def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
         # The model's nodes come first: where sources differ, it knows more of this text.
