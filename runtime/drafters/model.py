@@ -231,8 +231,8 @@ class ModelDrafter:
             candidates = self._calls.feed(self._text)
             self._scratch = len(self._calls.root)
             self._add_children([self._text_end], candidates)
-        for level in range(depth - 1):
-            parents, net = self._best(level, depth)
+        parents, net = self._best(0, depth)
+        for level in range(1, depth):
             if not parents or net * self._yield < self._budget.least_gain:
                 break
             fresh = [node for node in parents if not node.ran]
@@ -240,9 +240,10 @@ class ModelDrafter:
             if fresh and self._net(fresh) * self._yield >= self._budget.least_gain:
                 self.levels.append(len(fresh))
                 self._run(fresh)
-            if net > 0:
-                further = min(self._best(level + 1, depth)[1] / net, 1.0)
-                self._yield += (further - self._yield) * _YIELD_WEIGHT
+            above = net
+            parents, net = self._best(level, depth)
+            if above > 0:
+                self._yield += (min(net / above, 1.0) - self._yield) * _YIELD_WEIGHT
 
     def _add_children(self, parents: list[_Node], candidates: Candidates) -> None:
         """The best children of nodes of one level."""
