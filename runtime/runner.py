@@ -85,7 +85,8 @@ class Runner:
 
     def snapshot(self, rows: int) -> list[Array]:
         """The first committed rows of each stage's cache, [layers, 2, KV, rows, hd] each."""
-        return [cache.read(rows) for cache in self._caches]
+        with self._failures:
+            return [cache.read(rows) for cache in self._caches]
 
     def restore(self, tokens: Sequence[int], caches: Sequence[Array]) -> None:
         """Hold what a runner of the same model held when it was asked for a `snapshot`."""
@@ -93,8 +94,9 @@ class Runner:
         if not tokens:
             return
         self._make_room(len(tokens))
-        for cache, rows in zip(self._caches, caches, strict=True):
-            cache.load(rows)
+        with self._failures:
+            for cache, rows in zip(self._caches, caches, strict=True):
+                cache.load(rows)
         self.tokens.extend(tokens)
 
     def prefill(self, tokens: Sequence[int]) -> Results:
@@ -255,8 +257,8 @@ class Runner:
         return outputs.results
 
     def _store(self, stages: Sequence[int], rows: Sequence[int], start: int) -> None:
+        self._make_room(start + len(rows))
         with self._failures:
-            self._make_room(start + len(rows))
             for stage in stages:
                 self._caches[stage].write(self._new_kv[stage], rows, start)
 
@@ -268,8 +270,9 @@ class Runner:
 
     def _make_room(self, rows: int) -> None:
         if rows > self._caches[0].capacity:
-            for cache in self._caches:
-                cache.grow(self.model.shapes.capacity_bucket(rows))
+            with self._failures:
+                for cache in self._caches:
+                    cache.grow(self.model.shapes.capacity_bucket(rows))
 
 
 def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:

@@ -162,4 +162,8 @@ class Slots:
         for role, source in other.runners.items():
             if role in slot.runners:
                 rows = min(shared, source.length)
-                slot.runners[role].restore(source.tokens[:rows], source.snapshot(rows))
+                try:
+                    slot.runners[role].restore(source.tokens[:rows], source.snapshot(rows))
+                except DeviceError:  # of a draft's it costs drafts, if it fails once more
+                    if role == TARGET:
+                        raise

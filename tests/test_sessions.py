@@ -7,9 +7,11 @@ import random
 import pytest
 from pairs import ENGINES, LONG_PROMPT, SHORT_PROMPT
 from sessions import DRAFTS, OPTIONS, fresh, load, turns
+from watching import executables
 
 from edgespec import LLM
 from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.engines.host import HostCache
 from edgespec.runtime.slots import Slots
 
 # The text
@@ -98,6 +100,46 @@ def test_a_new_session_copies_what_another_knows(pairs):
     assert result.tokens == fresh(pairs, [*prompt, 9]).tokens
     assert one.tokens == held
     assert one.generate([*prompt, 5], **OPTIONS).tokens == fresh(pairs, [*prompt, 5]).tokens
+
+
+def test_a_draft_that_cannot_take_over_what_another_session_knows_reads_it(pairs, monkeypatch):
+    llm = load(pairs, "model", sessions=4)
+    one, other = llm.session(), llm.session()
+    prompt = llm.tokenizer.encode(LONG_PROMPT)
+    one.generate([*prompt, 5], **OPTIONS)
+    [executable] = executables(llm, "draft")
+    new_cache, failed = executable.new_cache, []
+
+    def fail(*_):
+        failed.append(True)
+        raise MemoryError("out of memory")
+
+    def made(*sizes):
+        cache = new_cache(*sizes)
+        monkeypatch.setattr(cache, "load", fail)
+        return cache
+
+    monkeypatch.setattr(executable, "new_cache", made)
+    result = other.generate([*prompt, 9], **OPTIONS)
+    assert failed
+    assert result.reused == len(prompt)
+    assert result.drafted
+    assert result.tokens == fresh(pairs, [*prompt, 9]).tokens
+
+
+def test_a_target_that_cannot_take_over_what_another_session_knows_is_an_error(pairs, monkeypatch):
+    llm = load(pairs, "none", sessions=4)
+    one, other = llm.session(), llm.session()
+    one.generate(LONG_PROMPT, **OPTIONS)
+
+    def fail(*_):
+        raise RuntimeError("device lost")
+
+    monkeypatch.setattr(HostCache, "read", fail)
+    with pytest.raises(DeviceError, match=r"onnxruntime:cpu failed \(device lost\)"):
+        other.generate(LONG_PROMPT, **OPTIONS)
+    monkeypatch.undo()
+    assert other.generate(LONG_PROMPT, **OPTIONS).tokens == fresh(pairs, LONG_PROMPT).tokens
 
 
 def test_a_cancelled_text_can_be_gone_on_from(pairs):
