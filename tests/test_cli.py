@@ -139,6 +139,17 @@ def test_a_fault_of_ours_is_two_lines(cli, monkeypatch):
     fails(result, "internal error: ValueError: first second", __file__, code=1)
 
 
+def test_memory_that_runs_out_is_no_fault_of_ours(cli, monkeypatch):
+    """As where another program has taken it since the plan was made."""
+
+    def execute(_arguments):
+        raise MemoryError("Unable to allocate 2 GiB")
+
+    monkeypatch.setattr("edgespec.cli.inspect.execute", execute)
+    result = cli("inspect")
+    fails(result, "memory ran out (Unable to allocate 2 GiB)", "`edgespec plan`", code=3)
+
+
 def test_version_and_module(tmp_path):
     run = [sys.executable, "-m", "edgespec", "--version"]
     found = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import edgespec
-from edgespec.errors import EdgespecError, InputError
+from edgespec.errors import EdgespecError, InputError, MemoryLimitError
 
 COMMANDS = {
     "run": "complete a prompt with a bundle",
@@ -80,12 +80,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename is not None else ""
         return _fail(f"{place}{error.strerror or error}", _BAD_INPUT)
     except Exception as error:
-        origin = traceback.extract_tb(error.__traceback__)[-1]
-        return _fail(
-            f"internal error: {type(error).__name__}: {_one_line(str(error))}\n"
-            f"at {origin.filename}:{origin.lineno}: please report it with the command you ran",
-            _BUG,
+        return _fail(*_unexpected(error))
+
+
+def _unexpected(error: Exception) -> tuple[str, int]:
+    """What to say of an error that nobody foresaw, and the exit code."""
+    name, text = type(error).__name__, _one_line(str(error))
+    if isinstance(error, MemoryError):
+        return (
+            f"memory ran out ({text or name}): close other programs, or see what takes how much "
+            "and fits with `edgespec plan`",
+            MemoryLimitError.exit_code,
         )
+    origin = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"internal error: {name}: {text}\n"
+        f"at {origin.filename}:{origin.lineno}: please report it with the command you ran",
+        _BUG,
+    )
 
 
 class _Parser(argparse.ArgumentParser):
