@@ -15,7 +15,6 @@ found made. Both runs without the prompt's round and the next, which feeds it to
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import tempfile
 import time
@@ -24,8 +23,8 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from common import count, exit_code, print_result, print_table
+from guesses import GuessedCalls, GuessedText
 
 from edgespec import LLM
 from edgespec import bundle as bundles
@@ -37,19 +36,11 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.options import LoadOptions
 from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.corun import slowdown
-from edgespec.runtime.drafters import (
-    ModelCalls,
-    ModelDrafter,
-    PlannedDrafter,
-    TreeBudget,
-    WeighedModel,
-)
+from edgespec.runtime.drafters import ModelDrafter, PlannedDrafter, TreeBudget, WeighedModel
 from edgespec.runtime.engines import simulated_name
-from edgespec.runtime.feeds import START
 from edgespec.runtime.generate import PROMPT, Limits, generate
 from edgespec.runtime.pipelines import Overlap, Payoff, Serial
 from edgespec.runtime.placement import GPU, parse
-from edgespec.runtime.ranking import Candidates
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.selection import Loaded, Placement, load_models
@@ -58,13 +49,8 @@ from edgespec.runtime.simulation import laptops, load
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from edgespec.runtime.drafters.calls import Calls
-    from edgespec.runtime.feeds import Rows
-
 _PROMPT = "def read_file(path):\n"
 _ACCEPTANCE = (0.6, 0.75, 0.9)
-_SECOND = 0.5  # of the cases in which the first guess is wrong
-_GUESSES = 4
 _TREE = TreeBudget(31, 31, 4)
 _WAYS = ("serial", "overlap", "auto")
 # Where the target and the draft run, of the devices that a machine has.
@@ -134,7 +120,7 @@ def _laptop(
     rows = []
     for acceptance in _ACCEPTANCE:
         speeds = {
-            way: _speed(loaded, way, factor, _Text(truth, acceptance), new_tokens)
+            way: _speed(loaded, way, factor, GuessedText(truth, acceptance), new_tokens)
             for way in (_WAYS if target != draft else _WAYS[:1])
         }
         rows.append(
@@ -150,14 +136,6 @@ def _laptop(
             }
         )
     return rows
-
-
-@dataclass(frozen=True)
-class _Text:
-    """What is to be guessed, and how well."""
-
-    tokens: Sequence[int]
-    acceptance: float
 
 
 def _plain(bundle: Bundle, laptop: str, new_tokens: int, **place: str) -> float:
@@ -184,10 +162,10 @@ def _offloaded(bundle: Bundle, laptop: str, new_tokens: int) -> float:
 
 
 def _speed(
-    loaded: Mapping[str, Loaded], way: str, factor: float, text: _Text, new_tokens: int
+    loaded: Mapping[str, Loaded], way: str, factor: float, text: GuessedText, new_tokens: int
 ) -> Speed:
     runner = Runner(loaded[TARGET].model)
-    calls = GuessedCalls(ModelCalls(Runner(loaded[DRAFT].model)), text)
+    calls = GuessedCalls(Runner(loaded[DRAFT].model), text)
     model = ModelDrafter(calls, Calibration())
     target, draft = (
         each.profile.curve(each.model.shapes) for each in (loaded[TARGET], loaded[DRAFT])
@@ -200,7 +178,7 @@ def _speed(
     }[way]
     watched, sampler = (
         Watched(made(), model),
-        Sampler(SamplingOptions(), max(text.tokens) + _GUESSES),
+        Sampler(SamplingOptions(), text.vocab_size),
     )
     prompt = text.tokens[: len(text.tokens) // 4]
     limits = Limits(new_tokens, len(text.tokens), frozenset())
@@ -230,59 +208,6 @@ def _formula(speeds: Mapping[str, Speed]) -> dict[str, Any]:
         "h": round(ahead, 2),
         "of formula": round(overlap.rate / expected, 3),
     }
-
-
-class GuessedCalls:
-    """A draft model's calls, with guesses of stated quality in place of its own.
-
-    Args:
-        calls: to the model, for the time they take.
-        text: to guess.
-    """
-
-    root, apart = (), True
-
-    def __init__(self, calls: Calls, text: _Text) -> None:
-        self._calls = calls
-        self._text = text
-        self._start = 0
-        self._branches: list[list[int]] = []  # of the scratch rows
-        self.begin, self.room, self.unread = calls.begin, calls.room, calls.unread
-
-    def feed(self, text: Sequence[int]) -> Candidates:
-        """See `Calls`."""
-        self._calls.feed(text)
-        self._start, self._branches = len(text), []
-        return self._guesses([[]])
-
-    def level(self, rows: Rows) -> Candidates:
-        """See `Calls`."""
-        self._calls.level(rows)
-        above = [[] if row == START else self._branches[row] for row in rows.parents]
-        branches = [[*path, int(token)] for path, token in zip(above, rows.tokens, strict=True)]
-        self._branches += branches
-        return self._guesses(branches)
-
-    def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
-        """See `Calls`."""
-        self._calls.keep(text, drafts)
-        self._start += len(text)
-        self._branches = [self._branches[row][len(text) :] for row in drafts]
-
-    def _guesses(self, branches: list[list[int]]) -> Candidates:
-        text, p = self._text.tokens, self._text.acceptance
-        ids = []
-        for branch in branches:
-            place = self._start + len(branch)
-            dice = random.Random(place)
-            guesses = [max(text) + 1 + number for number in range(_GUESSES)]
-            first, second = dice.random() < p, dice.random() < _SECOND
-            if list(text[self._start : place]) == branch and (first or second):
-                guesses[0 if first else 1] = text[place]
-            ids.append([guess % (max(text) + _GUESSES) for guess in guesses])
-        shares = [p, (1 - p) * _SECOND, *[(1 - p) * (1 - _SECOND) / 2] * 2]
-        logits = np.log(np.array([shares] * len(ids), np.float32))
-        return Candidates(np.array(ids, np.int64), logits, np.zeros(len(ids), np.float32))
 
 
 class Watched:
