@@ -83,7 +83,8 @@ class GuessedCalls(ModelCalls):
             dice = random.Random(place)
             guesses = [max(text) + 1 + number for number in range(_GUESSES)]
             first, second = dice.random() < p, dice.random() < _SECOND
-            if list(text[self._start : place]) == branch and (first or second):
+            known = place < len(text) and list(text[self._start : place]) == branch
+            if known and (first or second):
                 guesses[0 if first else 1] = text[place]
             ids.append([guess % self._guessed.vocab_size for guess in guesses])
         shares = [p, (1 - p) * _SECOND, *[(1 - p) * (1 - _SECOND) / 2] * 2]
