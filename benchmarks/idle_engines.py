@@ -38,7 +38,9 @@ _PASS_ROWS, _CALL_ROWS = 8, 4
 def main() -> None:
     arguments = _parse_arguments()
     bundle = bundles.load(arguments.bundle)
-    rows = [_pair(bundle, *names, arguments) for names in product(CPU_ENGINES, repeat=2)]
+    rows = [
+        _pair(bundle, target, draft, arguments) for target, draft in product(CPU_ENGINES, repeat=2)
+    ]
     print_table(list(rows[0]), [list(row.values()) for row in rows])
     print_result(
         "idle_engines",
@@ -77,7 +79,7 @@ def _busy_cores() -> float:
     before, begin = process.cpu_times(), time.perf_counter()
     time.sleep(_IDLE_SECONDS)
     after, waited = process.cpu_times(), time.perf_counter() - begin
-    return (after.user - before.user + after.system - before.system) / waited
+    return float(after.user - before.user + after.system - before.system) / waited
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -46,6 +46,7 @@ from edgespec.runtime.socs import EMULATED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edgespec.runtime.engines.base import Engine
     from edgespec.runtime.feeds import Floats
 
 _DEVICE = "qnn:emulated"
@@ -157,24 +158,24 @@ def _make(source: Path | None, path: Path, precision: str) -> None:
 
 def _loading(bundle: Bundle, device: str, arguments: argparse.Namespace) -> Loading:
     """Compile the target, then compile it into the bundle and load it from there."""
-    seconds, logits = [], []
-    grown = 0
-    for ahead in (False, True):
-        if ahead:
-            grown = precompile(bundle.path, EMULATED.device, arguments.shapes)
-            bundle = bundles.load(bundle.path)
-        found, before = engine(device), memory(os.getpid())
-        begin = time.perf_counter()
-        model = Model.load(bundle, TARGET, found, arguments.threads)
-        seconds.append(time.perf_counter() - begin)
-        taken = memory(os.getpid()) - before
-        logits.append(Runner(model).prefill([1, 2, 3])["logits"].copy())
-        del model
+    found = engine(device)
+    compiling, _, expected = _timed(bundle, found, arguments.threads)
+    grown = precompile(bundle.path, EMULATED.device, arguments.shapes)
+    bundle = bundles.load(bundle.path)
+    loading, taken, logits = _timed(bundle, found, arguments.threads)
     calls = CallSizes(arguments.shapes.rows[-1], arguments.shapes.capacities[-1], 1)
     prints = [found.footprint(stage, calls) for stage in stage_sizes(bundle, TARGET)]
     planned = sum(each.weights + each.repacked for each in prints)
-    same = np.array_equal(*logits)
-    return Loading(*seconds, same, grown / MIB, taken / MIB, planned / MIB)
+    same = np.array_equal(logits, expected)
+    return Loading(compiling, loading, same, grown / MIB, taken / MIB, planned / MIB)
+
+
+def _timed(bundle: Bundle, found: Engine, threads: int) -> tuple[float, int, Floats]:
+    """Seconds and bytes that loading the target takes, and the logits of a text."""
+    before, begin = memory(os.getpid()), time.perf_counter()
+    model = Model.load(bundle, TARGET, found, threads)
+    seconds, taken = time.perf_counter() - begin, memory(os.getpid()) - before
+    return seconds, taken, Runner(model).prefill([1, 2, 3])["logits"].copy()
 
 
 def _agreement(found: Model, reference: Model, tokens: Sequence[int], compared: int) -> Agreement:

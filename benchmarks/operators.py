@@ -27,7 +27,7 @@ from texts import facts_of
 
 from edgespec import bundle as bundles
 from edgespec.prompts import PYTHON
-from edgespec.runtime.engines import CPU_ENGINES, engine, onnxruntime, openvino
+from edgespec.runtime.engines import CPU_ENGINES, engine, onnxruntime, openvino, ort_session
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
@@ -136,7 +136,7 @@ def _lines(each: Pass) -> Iterator[list[object]]:
 @contextmanager
 def _profiled(folder: Path) -> Iterator[None]:
     """Have both engines compile with their profilers switched on."""
-    compile_for, session_options = openvino.compile_for, onnxruntime.session_options
+    compile_for, session_options = openvino.compile_for, ort_session.session_options
 
     def openvino_profiled(device: str, stage: Any, config: Mapping[str, str], *shapes: Any) -> Any:
         return compile_for(device, stage, {**config, "PERF_COUNT": "YES"}, *shapes)

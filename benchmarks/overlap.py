@@ -49,6 +49,10 @@ from edgespec.runtime.simulation import laptops, load
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from edgespec.runtime.feeds import Rows
+    from edgespec.runtime.proposal import Proposal
+    from edgespec.runtime.runner import Results
+
 _PROMPT = "def read_file(path):\n"
 _ACCEPTANCE = (0.6, 0.75, 0.9)
 _TREE = TreeBudget(31, 31, 4)
@@ -167,19 +171,13 @@ def _speed(
     runner = Runner(loaded[TARGET].model)
     calls = GuessedCalls(Runner(loaded[DRAFT].model), text)
     model = ModelDrafter(calls, Calibration())
-    target, draft = (
-        each.profile.curve(each.model.shapes) for each in (loaded[TARGET], loaded[DRAFT])
-    )
-    drafter = PlannedDrafter([[WeighedModel(model, draft)]], target)
+    drafter = PlannedDrafter([[WeighedModel(model, loaded[DRAFT].curve)]], loaded[TARGET].curve)
     made: Callable[[], Serial] = {
         "serial": lambda: Serial(runner, drafter),
         "overlap": lambda: Overlap(runner, drafter),
         "auto": lambda: Overlap(runner, drafter, Payoff(factor)),
     }[way]
-    watched, sampler = (
-        Watched(made(), model),
-        Sampler(SamplingOptions(), text.vocab_size),
-    )
+    watched, sampler = Watched(made(), model), Sampler(SamplingOptions(), text.vocab_size)
     prompt = text.tokens[: len(text.tokens) // 4]
     limits = Limits(new_tokens, len(text.tokens), frozenset())
     rounds = generate(watched, sampler, prompt, limits=limits, budget=_TREE)
@@ -210,33 +208,32 @@ def _formula(speeds: Mapping[str, Speed]) -> dict[str, Any]:
     }
 
 
-class Watched:
+class Watched(Serial):
     """A pipeline, seconds of its parts in each round, and the calls of a model's draft."""
 
     def __init__(self, pipeline: Serial, model: ModelDrafter) -> None:
+        super().__init__(pipeline.target, pipeline.drafter)
         self._pipeline = pipeline
         self._model = model
         self.calls: list[int] = []
-        self.target, self.drafter = pipeline.target, pipeline.drafter
         self.drafts: list[float] = []
         self.passes: list[float] = []
 
-    def draft(self, *arguments: Any) -> Any:
+    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Serial`."""
         self._model.fed, self._model.levels = [], []  # the planner may leave it out
-        proposal = self._timed(self.drafts, self._pipeline.draft, *arguments)
+        begin = time.perf_counter()
+        proposal = self._pipeline.draft(text, budget)
+        self.drafts.append(time.perf_counter() - begin)
         self.calls.append(len(self._model.fed) + len(self._model.levels))
         return proposal
 
-    def verify(self, *arguments: Any) -> Any:
+    def verify(self, rows: Rows) -> Results:
         """See `Serial`."""
-        return self._timed(self.passes, self._pipeline.verify, *arguments)
-
-    def _timed(self, seconds: list[float], call: Callable[..., Any], *arguments: Any) -> Any:
         begin = time.perf_counter()
-        result = call(*arguments)
-        seconds.append(time.perf_counter() - begin)
-        return result
+        results = self._pipeline.verify(rows)
+        self.passes.append(time.perf_counter() - begin)
+        return results
 
 
 def _draw(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -250,8 +247,7 @@ def _draw(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         for color, way in enumerate(("plain", "offload", "serial", "overlap")):
             points = [(row["acceptance"], row[way]) for row in mine if row[way] != "-"]
             if points:
-                style = {"marker": "o", "label": way, "color": f"C{color}"}
-                axes.plot(*zip(*points, strict=True), **style)
+                axes.plot(*zip(*points, strict=True), marker="o", label=way, color=f"C{color}")
         axes.set(title=f"{name} (simulated)", xlabel="acceptance", ylim=(0, None))
         axes.set_xticks(_ACCEPTANCE)
         axes.legend()

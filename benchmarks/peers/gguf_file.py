@@ -77,7 +77,7 @@ def heads_to_interleave(checkpoint: Checkpoint) -> dict[str, int]:
     """Heads of each tensor whose rows must be interleaved, by its name."""
     if _ARCHITECTURES[checkpoint.config.model_type] not in _INTERLEAVED:
         return {}
-    heads = {}
+    heads: dict[str, int] = {}
     for attention, _ in checkpoint.decoder.layers:
         heads |= dict.fromkeys(attention.q.tensors(), attention.heads)
         heads |= dict.fromkeys(attention.k.tensors(), attention.kv_heads)

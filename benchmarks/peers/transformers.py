@@ -61,7 +61,7 @@ class _Decoder(Unjudged):
         import torch
         from transformers.generation.streamers import BaseStreamer
 
-        class Streamer(BaseStreamer):
+        class Streamer(BaseStreamer):  # type: ignore[misc]
             """Gets the prompt first, then what is new."""
 
             seen_prompt = False
