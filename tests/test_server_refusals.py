@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import openai
 import pytest
+from pydantic import ValidationError
 from servers import MODEL, PLACE, refused, serving
 
 from edgespec import LLM
+from edgespec.server.requests import ChatRequest, CompletionRequest
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +76,21 @@ def test_bad_messages_are_refused_with_a_reason(running, name):
     refused(running.post({"messages": messages}, "/v1/chat/completions"), 400, reason)
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (CompletionRequest, {"prompt": [""] * 1000}),
+        (ChatRequest, {"messages": [1] * 1000}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [1] * 1000}]}),
+    ],
+)
+def test_of_a_long_list_the_first_wrong_item_is_told(kind, body):
+    """An error for each of a million would take a quarter of a minute."""
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate_json(json.dumps(body))
+    assert caught.value.error_count() <= 2
+
+
 def test_other_refusals(running):
     whole = {"prompt": "a"}
     refused(running.post({**whole, "model": "gpt-5"}), 404, f"use '{MODEL}'")
@@ -114,3 +133,12 @@ def test_without_the_key_only_health_is_told(llm):
                 refused(httpx.get(running.url + path, headers=headers), 401, "Bearer KEY")
         assert httpx.get(f"{running.url}/health").status_code == 200
         assert httpx.get(f"{running.url}/openapi.json").json()["security"] == [{"key": []}]
+
+
+def test_a_host_header_stands_for_no_path(llm):
+    """Of which older Starlettes make the URL."""
+    with serving(llm, api_key="secret", host="0.0.0.0") as running:
+        answer = httpx.get(
+            f"http://127.0.0.1:{running.port}/metrics", headers={"host": "x/health?"}
+        )
+        refused(answer, 401, "Bearer KEY")

@@ -111,7 +111,8 @@ class _Gate:
                 403, "the server answers to localhost alone: ask it there, or start it with --host",
                 "unknown_host",
             )  # fmt: skip
-        if self._key is None or request.url.path in _OPEN:
+        # The path that is routed by: a URL is made of the Host header, too, whatever that says.
+        if self._key is None or request.scope["path"] in _OPEN:
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         # Headers are bytes, which Starlette reads as Latin-1.

@@ -20,6 +20,10 @@ _SAMPLING = ("seed", "top_p", "top_k", "min_p", "repetition_penalty")
 _SHOWN = 40  # characters of what is wrong
 _TRIED = re.compile(r"str$|constrained-|list\[")
 
+# Of long lists the first wrong item is told: an error for each would take seconds.
+_LONG = Field(fail_fast=True)
+_SOME = Field(min_length=1, fail_fast=True)
+
 Count = Annotated[int, Field(ge=1)]
 One = Annotated[int, Field(ge=1, le=1)]  # a literal would also be true
 Nothing = Annotated[float, Field(ge=0, le=0)]
@@ -149,7 +153,7 @@ class TextRequest(_Body, ABC):
 class CompletionRequest(TextRequest):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[int], Field(min_length=1)]
+    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[int], _SOME]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: One | None = None
 
@@ -179,7 +183,7 @@ class Message(_Body):
     """
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextContent]
+    content: str | Annotated[list[TextContent], _LONG]
     name: str | None = None
     refusal: None = None
     annotations: None = None
@@ -199,7 +203,7 @@ class Message(_Body):
 class ChatRequest(TextRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], _SOME]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
