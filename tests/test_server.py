@@ -13,9 +13,13 @@ import pytest
 from servers import MODEL, PLACE, PROMPT, refused, serving
 
 from edgespec import LLM
+from edgespec.runtime.generate import Round
+from edgespec.server.answers import CompletionAnswer, TokenTexts
+from edgespec.server.desk import Part
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}
+FAILED = 'edgespec_refusals_total{status="500"}'
 SAMPLED = {"model": MODEL, "temperature": 1.3, "seed": 7, "max_tokens": 24}
 
 
@@ -222,6 +226,21 @@ def test_concurrent_clients_get_their_own_answers(client, plain):
         assert list(threads.map(ask, range(36))) == expected * 3
 
 
+def test_a_special_token_takes_nothing_from_what_was_drafted(plain):
+    answer = CompletionAnswer(MODEL, "fingerprint", TokenTexts(plain.tokenizer))
+    word, end = plain.tokenizer.encode("def")[-1], min(plain.tokenizer.special_ids)
+    text = plain.tokenizer.decode([word])
+
+    def drafted(*tokens, accepted):
+        made = Round(tokens, len(tokens), accepted, "lookup", 0.1)
+        return answer.part(Part(text * tokens.count(word), (), (made,)))["edgespec"]["drafted"]
+
+    assert drafted(word, end, accepted=1) == len(text)
+    assert drafted(word, word, accepted=1) == len(text)
+    assert drafted(word, word, accepted=2) == 2 * len(text)  # ended by a stop string
+    assert drafted(word, accepted=0) == 0
+
+
 # What fails
 
 
@@ -240,8 +259,9 @@ def test_a_failed_device_is_told_without_a_path_and_the_server_goes_on(
 
 
 def test_a_device_that_fails_in_the_midst_of_a_stream_ends_it_with_an_error(
-    client, llm, monkeypatch
+    client, llm, running, monkeypatch
 ):
+    told = running.metrics().get(FAILED, 0)
     executable = llm.target.executables[0]
     run, calls = executable.run, count()
 
@@ -257,6 +277,7 @@ def test_a_device_that_fails_in_the_midst_of_a_stream_ends_it_with_an_error(
     with pytest.raises(openai.APIError, match="the server has failed") as caught:
         list(chunks)
     assert str(Path.cwd()) not in str(caught.value.body)
+    assert running.metrics()[FAILED] == told + 1
 
 
 # Numbers

@@ -36,6 +36,10 @@ class TokenTexts:
         whole = self._tokenizer.decode([*self._before, token], skip_special=False)
         return whole[self._skipped :]
 
+    def shown(self, token: int) -> str:
+        """What a reader sees of it: of special tokens nothing."""
+        return self._tokenizer.decode([*self._before, token])[self._skipped :]
+
 
 class Answer(ABC):
     """One text of one request.
@@ -94,9 +98,11 @@ class Answer(ABC):
 
     def _rounds(self, part: Part) -> Json:
         """How the part came about; `drafted` is how many of its first characters were."""
-        drafted = 0
-        if any(each.accepted for each in part.rounds):  # what ends a round never is
-            drafted = max(len(part.text) - len(self._texts[part.rounds[-1].tokens[-1]]), 0)
+        drafted, last = 0, part.rounds[-1]
+        if any(each.accepted for each in part.rounds):
+            # The target's own token ends a round, but one that ended in the midst of its draft.
+            own = "" if last.accepted == len(last.tokens) else self._texts.shown(last.tokens[-1])
+            drafted = max(len(part.text) - len(own), 0)
         tokens = sum(len(each.tokens) for each in part.rounds)
         return {"rounds": len(part.rounds), "tokens": tokens, "drafted": drafted}
 

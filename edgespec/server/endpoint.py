@@ -103,6 +103,7 @@ class TextEndpoint:
             if not isinstance(error, RequestError):
                 _log.exception("a text has failed")
             refusal = error if isinstance(error, RequestError) else fault()
+            self._served.desk.metrics.refused(refusal.status)
             await events.end(refusal.body)
             return
         await events.begin(answer.opening())

@@ -44,8 +44,9 @@ class Metrics:
             "edgespec_texts", "texts by why they ended", ["finish_reason"], registry=registry
         )
         self._refusals = Counter(
-            "edgespec_refusals", "requests refused, by status", ["status"], registry=registry
-        )
+            "edgespec_refusals", "requests without a whole text, by status", ["status"],
+            registry=registry,
+        )  # fmt: skip
         self._sums = {
             name: Counter(f"edgespec_{name}", text, registry=registry)
             for name, text in _COUNTED.items()
@@ -94,7 +95,7 @@ class Metrics:
         self.abandoned(0)
 
     def refused(self, status: int) -> None:
-        """Count a request without a text."""
+        """Count a request without a text, or with one that failed when its stream had begun."""
         self._refusals.labels(str(status)).inc()
 
     def text(self) -> bytes:
