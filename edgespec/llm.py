@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -37,7 +38,7 @@ from edgespec.runtime.successors import Successors
 from edgespec.runtime.text import Tokenizer
 from edgespec.runtime.turns import Turns
 from edgespec.session import Session
-from edgespec.stream import Job, TextStream
+from edgespec.stream import Job, TextStream, TextUnderWay
 
 if TYPE_CHECKING:
     from edgespec.runtime.guide import Guides
@@ -99,14 +100,15 @@ class LLM:
         self._slots = Slots(
             models, sum(demand.kv for demand in self.plan.devices), self.options.prefix_reuse
         )
-        self._streams = weakref.WeakSet[TextStream]()
+        self._texts = weakref.WeakSet[TextUnderWay]()
+        self._beginning = threading.Lock()  # a text, or the end: after that none is added
         self._closed = False
         self.turns = Turns()
 
     @property
     def target(self) -> Model:
         """The compiled target, which others may use between the rounds of texts (`turns`)."""
-        self._require_open()
+        self.require_open()
         return self._loaded[bundles.TARGET].model
 
     @property
@@ -116,12 +118,23 @@ class LLM:
 
     def close(self) -> None:
         """End all texts after their present round, and give models and caches back."""
-        self._closed = True
-        for stream in list(self._streams):
-            stream.cancel()
+        with self._beginning:
+            self._closed = True
+            texts = list(self._texts)
+        for text in texts:
+            text.cancel()
         with self.turns:
             self._slots.clear()
             self._loaded.clear()
+
+    def require_open(self) -> None:
+        """Nothing, while it is.
+
+        Raises:
+            InputError: if it was closed.
+        """
+        if self._closed:
+            raise InputError("the model was closed: load it again")
 
     def __enter__(self) -> LLM:
         return self
@@ -131,7 +144,7 @@ class LLM:
 
     def session(self) -> Session:
         """Texts whose caches are kept from one to the next."""
-        self._require_open()
+        self.require_open()
         with self.turns:
             return Session(self, self._slots.add())
 
@@ -141,14 +154,14 @@ class LLM:
         Raises:
             InputError: if the file cannot be read, is damaged, or of another bundle or version.
         """
-        self._require_open()
+        self.require_open()
         with self.turns:
             slot = self._slots.add()
             try:
                 snapshots.restore(
                     Path(path), self.bundle.digest, self._slots, slot, self.context_length
                 )
-            except InputError:
+            except BaseException:
                 self._slots.remove(slot)
                 raise
         return Session(self, slot)
@@ -204,7 +217,7 @@ class LLM:
             slot: of a session; use `Session.stream`.
             options: see `generate`.
         """
-        self._require_open()
+        self.require_open()
         made = checked(GenerationOptions, options)
         tokens = self._prompt_tokens(prompt)
         source = self._source(made)
@@ -236,7 +249,9 @@ class LLM:
                 simulated=self.options.machine,
             )
         )
-        self._streams.add(stream)
+        with self._beginning:
+            self.require_open()
+            self._texts.add(stream.text)
         return stream
 
     def save_draft_memory(self, path: str | Path) -> None:
@@ -257,10 +272,6 @@ class LLM:
 
         target = self.bundle.target
         return Guides(self.bundle.path, self.tokenizer.vocab_size, target.eos_ids)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise InputError("the model was closed: load it again")
 
     def _successors(self) -> Successors:
         vocab_size, file = self.bundle.target.vocab_size, self.options.draft_memory

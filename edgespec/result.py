@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.runtime.generate import PROMPT, Round
@@ -111,6 +111,13 @@ class Clock:
             self.rounds.append(step)
             self.engine_seconds += sum(model.seconds for model in models) - before
         return step
+
+    def cut(self, tokens: int) -> None:
+        """Only so many tokens of the last round became text."""
+        if self.rounds:  # the prompt's own has one token
+            last = self.rounds[-1]
+            accepted = min(last.accepted, tokens)
+            self.rounds[-1] = replace(last, tokens=last.tokens[:tokens], accepted=accepted)
 
     def facts(self, tokens: int) -> dict[str, Any]:
         """What a `GenerationResult` of so many tokens says of its times and rounds."""

@@ -27,6 +27,7 @@ class Session:
     def __init__(self, llm: LLM, slot: Slot) -> None:
         self._llm = llm
         self._slot: Slot | None = slot
+        self._began = bool(slot.runners)  # a text, here or where it was saved
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -43,7 +44,9 @@ class Session:
         Raises:
             InputError: at the first piece, if another text is under way.
         """
-        return self._llm.stream(prompt, self._open(), **options)
+        stream = self._llm.stream(prompt, self._open(), **options)
+        self._began = True
+        return stream
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
         """See `LLM.chat`: give the whole conversation, of which only what is new is run."""
@@ -53,10 +56,17 @@ class Session:
         """Write its caches to a file, for `LLM.load_session` with the same bundle.
 
         Raises:
-            InputError: if the file cannot be written; one that was there stays as it was.
+            InputError: if its caches are gone, or the file cannot be written; one that was there
+                stays as it was.
         """
         slot = self._open()
+        self._llm.require_open()
         with self._llm.turns:
+            if self._began and not slot.runners:
+                raise InputError(
+                    "the session's caches gave way to those of others, or its text failed: let it "
+                    "make a text before it is saved"
+                )
             snapshots.save(Path(path), self._llm.bundle.digest, slot)
 
     def close(self) -> None:

@@ -78,10 +78,14 @@ def _fits(ids: Array, cache: Array, empty: Array) -> bool:
 def _read(path: Path, digest: str) -> dict[str, Array]:
     try:
         with safe_open(path, "numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            _check(path, file.metadata() or {}, digest)
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as a session ({error}): save it again") from error
+
+
+def _check(path: Path, metadata: dict[str, str], digest: str) -> None:
+    """Before any tensor is read: other files may be large, and hold what numpy has no type for."""
     if metadata.get("kind") != _KIND or metadata.get("version") != VERSION:
         raise InputError(
             f"{path} is no session of version {VERSION} but says {metadata}: save it again"
@@ -91,4 +95,3 @@ def _read(path: Path, digest: str) -> dict[str, Array]:
             f"{path} is of the bundle {metadata.get('bundle')} and {digest} is loaded: "
             "load that one, or begin another session"
         )
-    return tensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -11,7 +12,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from edgespec.bundle import DRAFT, TARGET
@@ -30,6 +33,7 @@ from edgespec.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from edgespec.runtime.guide import Guide
+    from edgespec.runtime.model import Model
 
 
 @dataclass(frozen=True)
@@ -78,21 +82,22 @@ class TextStream:
     round that is under way.
 
     Attributes:
-        logprobs: of the tokens so far, where they were asked for.
+        text: what is made; it goes on for as long as somebody reads the stream.
     """
 
     def __init__(self, job: Job) -> None:
-        self._job = job
-        self.logprobs: list[TokenLogprobs] = []
-        self._cancelled = threading.Event()
-        self._result: GenerationResult | None = None
-        self._clock = Clock()
-        self._pieces = self._run()
+        self.text = TextUnderWay(job)
+        self._pieces = self.text.pieces()
+
+    @property
+    def logprobs(self) -> Sequence[TokenLogprobs]:
+        """Of the tokens so far, where they were asked for."""
+        return self.text.logprobs
 
     @property
     def rounds(self) -> Sequence[Round]:
         """The rounds so far, the prompt's left out."""
-        return self._clock.rounds
+        return self.text.clock.rounds
 
     @property
     def result(self) -> GenerationResult:
@@ -101,9 +106,9 @@ class TextStream:
         Raises:
             InputError: while the stream has not been read to its end.
         """
-        if self._result is None:
+        if self.text.result is None:
             raise InputError("the stream has no result yet: read it to its end")
-        return self._result
+        return self.text.result
 
     def finish(self) -> GenerationResult:
         """Read it to its end."""
@@ -113,7 +118,7 @@ class TextStream:
 
     def cancel(self) -> None:
         """End the text after the present round."""
-        self._cancelled.set()
+        self.text.cancel()
 
     def __iter__(self) -> Iterator[str]:
         """Pieces of text, none of them empty, which together are `result.text`."""
@@ -135,7 +140,9 @@ class TextStream:
         import asyncio  # only here: it takes 20 ms to load, which few need
 
         def next_step() -> asyncio.Future[str]:
-            return asyncio.ensure_future(asyncio.to_thread(next, self._pieces, ""))
+            # No task, which the end of the event loop would cancel while its thread goes on.
+            step = partial(contextvars.copy_context().run, next, self._pieces, "")
+            return asyncio.get_running_loop().run_in_executor(None, step)
 
         step = next_step()
         try:
@@ -144,52 +151,59 @@ class TextStream:
                 step = next_step()
         finally:
             self.cancel()
-            await asyncio.wait([step])  # a round may be under way
+            interrupted = None
+            while not step.done():  # a round is under way
+                try:
+                    await asyncio.wait([step])
+                except asyncio.CancelledError as error:  # once more
+                    interrupted = error
             for _ in self._pieces:
                 pass
+            if interrupted is not None:
+                raise interrupted
 
-    def _run(self) -> Generator[str]:
+
+class TextUnderWay:
+    """What is made of a job. Its pieces are only their reader's, so that they end when he goes.
+
+    Attributes:
+        logprobs: of the tokens so far, where they were asked for.
+        clock: its rounds and times.
+        result: of the finished text; None before.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._cancelled = threading.Event()
+        self.logprobs: list[TokenLogprobs] = []
+        self.clock = Clock()
+        self.result: GenerationResult | None = None
+
+    def cancel(self) -> None:
+        """End it after the present round."""
+        self._cancelled.set()
+
+    def pieces(self) -> Generator[str]:
+        """Make it, once: pieces of text, none of them empty."""
         job, limits = self._job, self._job.limits
         text = _Text(job.tokenizer, job.prompt, job.stop)
-        self._clock.start()
-        with job.turns:
-            length = min(len(job.prompt) + limits.max_new_tokens, limits.context_length)
-            slot = job.slots.enter(job.slot, job.prompt, length)
-        sound = False
-        try:
-            yield from self._pieces_of(text, slot.runners)
-            sound = True
-        except GeneratorExit:  # closed between two rounds
-            sound = True
-            raise
-        finally:
-            slot.leave(sound)
-
-    def _pieces_of(self, text: _Text, runners: Mapping[str, Runner]) -> Generator[str]:
-        job, clock, target = self._job, self._clock, runners[TARGET]
-        models = [runner.model for runner in runners.values()]
-        reused = target.known(job.prompt)
-        with job.turns:
-            drafter = job.drafter(runners)
-            if job.guide is not None:
-                drafter = GuidedDrafter(drafter, job.guide)
-            rounds = generate(
-                job.pipeline(target, drafter), job.sampler, job.prompt,
-                limits=job.limits, budget=job.budget, logprobs=job.logprobs,
-                guide=job.guide,
-            )  # fmt: skip
-        while not (text.stopped or self._cancelled.is_set()):
-            with job.turns:  # for which it may have waited long
-                step = None if self._cancelled.is_set() else clock.round(rounds, models)
-            if step is None:
-                break
-            piece = text.push(step.tokens)
-            self.logprobs += step.logprobs[: len(text.tokens) - len(self.logprobs)]
-            if piece:
-                yield piece
-        if piece := text.flush():
-            yield piece
-        self._result = GenerationResult(
+        self.clock.start()
+        with ExitStack() as entered:
+            # One turn for all of it: between two the model may be closed, and what drafts with it.
+            with job.turns:
+                length = min(len(job.prompt) + limits.max_new_tokens, limits.context_length)
+                slot = entered.enter_context(job.slots.enter(job.slot, job.prompt, length))
+                runners, target = slot.runners, slot.runners[TARGET]
+                reused = target.known(job.prompt)
+                drafter = job.drafter(runners)
+                if job.guide is not None:
+                    drafter = GuidedDrafter(drafter, job.guide)
+                rounds = generate(
+                    job.pipeline(target, drafter), job.sampler, job.prompt,
+                    limits=limits, budget=job.budget, logprobs=job.logprobs, guide=job.guide,
+                )  # fmt: skip
+            yield from self._read(rounds, [runner.model for runner in runners.values()], text)
+        self.result = GenerationResult(
             text="".join(text.pieces),
             tokens=text.tokens,
             prompt_tokens=len(job.prompt),
@@ -203,8 +217,27 @@ class TextStream:
             reused=reused,
             logprobs=tuple(self.logprobs),
             simulated=job.simulated,
-            **clock.facts(len(text.tokens)),
+            **self.clock.facts(len(text.tokens)),
         )
+
+    def _read(
+        self, rounds: Iterator[Round], models: Sequence[Model], text: _Text
+    ) -> Generator[str]:
+        turns, clock = self._job.turns, self.clock
+        while not (text.stopped or self._cancelled.is_set()):
+            with turns:  # for which it may have waited long
+                step = None if self._cancelled.is_set() else clock.round(rounds, models)
+            if step is None:
+                break
+            before = len(text.tokens)
+            piece = text.push(step.tokens)
+            if text.stopped:
+                clock.cut(len(text.tokens) - before)
+            self.logprobs += step.logprobs[: len(text.tokens) - len(self.logprobs)]
+            if piece:
+                yield piece
+        if piece := text.flush():
+            yield piece
 
     def _finish_reason(self, text: _Text) -> str:
         limits, made = self._job.limits, len(text.tokens)

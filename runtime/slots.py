@@ -20,7 +20,7 @@ _WORTH_COPYING = 16  # tokens: the rows of fewer are computed in a call or two
 
 
 class Slot:
-    """The caches of one text, in every model.
+    """The caches of one text, in every model; a context manager for the text's time.
 
     Attributes:
         owned: by a session; else any text may take it.
@@ -28,6 +28,7 @@ class Slot:
         runners: the text in each role's model; none where their memory was wanted by others, the
             target's alone where the draft's device had no room.
         busy: a text is being made in it.
+        closed: nobody may make a text in it any more.
     """
 
     def __init__(self, owned: bool, kept: bool) -> None:
@@ -35,6 +36,7 @@ class Slot:
         self.kept = kept
         self.runners: dict[str, Runner] = {}
         self.busy = False
+        self.closed = False
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -46,9 +48,12 @@ class Slot:
         """Of its caches."""
         return sum(runner.bytes for runner in self.runners.values())
 
-    def leave(self, sound: bool) -> None:
-        """A text is over; `sound`: nothing failed, so that its caches can be trusted."""
-        if not (sound and self.kept):
+    def __enter__(self) -> Slot:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """A text is over. Its caches can be trusted if nothing failed: closing it is no failure."""
+        if not (kind in (None, GeneratorExit) and self.kept):
             self.runners = {}
         self.busy = False
 
@@ -78,7 +83,7 @@ class Slots:
         """Give the memory of a slot back, for good."""
         if slot in self._slots:
             self._slots.remove(slot)
-        slot.runners = {}
+        slot.runners, slot.closed = {}, True
 
     def enter(self, slot: Slot | None, prompt: Sequence[int], length: int) -> Slot:
         """Make a slot ready for a text, with what is known of how the text begins.
@@ -90,8 +95,10 @@ class Slots:
             length: that prompt and output may reach.
 
         Raises:
-            InputError: if the session's last text is not over.
+            InputError: if the session's last text is not over, or the session is.
         """
+        if slot is not None and slot.closed:
+            raise InputError("the session is closed: open another with LLM.session()")
         if slot is not None and slot.busy:
             raise InputError(
                 "the session is making a text: read that to its end, or open another session"

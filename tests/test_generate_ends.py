@@ -116,5 +116,10 @@ def test_stop_strings_end_it_wherever_tokens_begin(pairs, draft, fields):
         assert (result.text, result.tokens) == (expected.text, expected.tokens)
         assert result.finish_reason == "stop"
         assert result.new_tokens == len(result.tokens)
+        # What is behind the stop string in the last round became no text.
+        assert result.accepted < result.new_tokens
+        assert result.mean_accepted_length * result.rounds == pytest.approx(
+            result.new_tokens - 1, abs=1e-3 * result.rounds
+        )
         across += not borders.isdisjoint(range(start + 1, start + 4))
     assert across

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from pairs import ENGINES, LONG_PROMPT, SHORT_PROMPT
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as torch_save
 from sessions import DRAFTS, OPTIONS, fresh, load
 
 from edgespec.errors import InputError
@@ -50,6 +52,23 @@ def test_an_empty_session_can_be_saved(pairs, tmp_path):
     assert llm.load_session(tmp_path / "session").tokens == ()
 
 
+def test_a_session_without_its_caches_leaves_the_file_of_before(pairs, tmp_path):
+    llm, file = load(pairs, "none", context=512), tmp_path / "session"
+    session = llm.session()
+    session.generate(SHORT_PROMPT, **OPTIONS)
+    session.save(file)
+    saved, held = file.read_bytes(), session.tokens
+    llm.session().generate([5] * 300, **OPTIONS)
+    assert session.tokens == ()  # forgotten
+    with pytest.raises(InputError, match="gave way to those of others"):
+        session.save(file)
+    llm.close()
+    with pytest.raises(InputError, match="the model was closed"):
+        session.save(file)
+    assert file.read_bytes() == saved
+    assert load(pairs).load_session(file).tokens == held
+
+
 def test_files_that_are_no_session_of_the_bundle_are_refused(pairs, tmp_path):
     llm, file, bad = load(pairs, "model"), tmp_path / "session", tmp_path / "bad"
     with llm.session() as session:
@@ -63,6 +82,10 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(pairs, tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         llm.load_session(bad)
     tensors, metadata = load_file(file), {"kind": "edgespec session", "version": "1"}
+    weights = torch.ones(2, dtype=torch.float8_e4m3fn)  # a checkpoint's, which numpy cannot read
+    torch_save({"weight": weights}, bad)
+    with pytest.raises(InputError, match="no session of version 1"):
+        llm.load_session(bad)
     save_file(tensors, bad, {**metadata, "version": "2"})
     with pytest.raises(InputError, match="no session of version 1"):
         llm.load_session(bad)
