@@ -38,8 +38,10 @@ _FULL_ROWS = (1, 2, 4, 8, 16, 32)
 # Attention is linear in the capacity: beyond the last of these the curve's slope goes on.
 _CAPACITIES = (256, 1024, 4096)
 
-# Turns over all numbers of rows at one capacity: as many as fit the time, within these bounds.
+# Turns over all numbers of rows at one capacity: as many as fit the time, within these bounds. One
+# that takes long is enough: what else the machine does falls on its calls alike.
 _SECONDS, _LEAST_TURNS, _MOST_TURNS = 0.5, 2, 10
+_LONG_TURN = 5.0
 # Calls of one shape in a row. The first of them pays for the change of shape (up to 2 ms in
 # OpenVINO) and does not count: the rounds of a text mostly repeat the shape of those before.
 _CALLS = 3
@@ -87,7 +89,8 @@ def measure(
         samples: dict[int, list[float]] = {n: [] for n in rows}
         begin = time.perf_counter()
         for turn in range(_MOST_TURNS):
-            if turn >= _LEAST_TURNS and time.perf_counter() - begin > _SECONDS:
+            spent = time.perf_counter() - begin
+            if spent > (_SECONDS if turn >= _LEAST_TURNS else _LONG_TURN):
                 break
             for batch in batches:
                 samples[len(batch.tokens)] += timed(runner, batch)

@@ -99,6 +99,14 @@ def test_long_calls_are_not_repeated(monkeypatch):
     assert runner.calls[2:7] == [(1, 256)] * 3 + [(32, 256), (1, 256)]
 
 
+def test_one_long_turn_is_enough(monkeypatch):
+    monkeypatch.setattr(profiling, "_LONG", 0.0)
+    monkeypatch.setattr(profiling, "_LONG_TURN", 33 * 256e-6)
+    points, runner = fake_measure(monkeypatch, (1, 32), (256, 1024))
+    assert runner.calls == [(n, c) for c in (256, 1024) for n in (1, 32, 1, 32)]
+    assert all(by_rows.keys() == {1, 32} for by_rows in points.values())
+
+
 CONTEXTS = {
     100: [256],
     256: [256],
