@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from edgespec.models.fields import Fields
     from edgespec.models.rope import Rope
 
+# Far beyond any model; describing one that has more takes minutes, or all memory.
+_WIDEST, _DEEPEST = 2**20, 2**12
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -63,23 +66,28 @@ class ModelConfig:
             CheckpointError: A field is missing or has an impossible value.
         """
         _refuse_unsupported(fields)
-        hidden_size = fields.integer("hidden_size")
+        hidden_size = fields.integer("hidden_size", most=_WIDEST)
         heads = fields.integer("num_attention_heads")
         kv_heads = fields.integer("num_key_value_heads", heads)
         if heads % kv_heads:
             raise fields.invalid("num_key_value_heads", f"must divide num_attention_heads={heads}")
         head_dim = _head_dim(fields, hidden_size, heads)
+        context_length = fields.integer("max_position_embeddings")
+        if context_length < 2:
+            raise fields.invalid(
+                "max_position_embeddings", "must be 2 or more, for a prompt and text"
+            )
         return cls(
             model_type=str(fields.get("model_type")),
             vocab_size=fields.integer("vocab_size"),
             hidden_size=hidden_size,
             intermediate_size=fields.integer("intermediate_size"),
-            num_layers=fields.integer("num_hidden_layers"),
+            num_layers=fields.integer("num_hidden_layers", most=_DEEPEST),
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
             norm_eps=fields.number("rms_norm_eps"),
-            context_length=fields.integer("max_position_embeddings"),
+            context_length=context_length,
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
             tied=fields.flag("tie_word_embeddings"),
@@ -119,7 +127,7 @@ def _refuse_unsupported(fields: Fields) -> None:
 def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
     if fields.get("head_dim") is None and hidden_size % heads:
         raise fields.invalid("hidden_size", f"must be a multiple of num_attention_heads={heads}")
-    head_dim = fields.integer("head_dim", hidden_size // heads)
+    head_dim = fields.integer("head_dim", hidden_size // heads, most=_WIDEST)
     if head_dim % 2:
         raise fields.invalid("head_dim", f"must be even for RoPE, not {head_dim}")
     return head_dim

@@ -14,6 +14,8 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 if TYPE_CHECKING:
     from pathlib import Path
 
+_MOST = 2**31 - 1  # 32 bits; no model comes near
+
 
 @dataclass(frozen=True)
 class Fields:
@@ -71,8 +73,8 @@ class Fields:
             raise self.invalid(name, "must be an object")
         return Fields(value, f"{self.source}: {name}")
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        """A positive integer.
+    def integer(self, name: str, default: int | None = None, most: int = _MOST) -> int:
+        """A positive integer, `most` at most.
 
         Raises:
             CheckpointError: It is something else, or absent without a default.
@@ -82,6 +84,8 @@ class Fields:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.invalid(name, "must be a positive integer")
+        if value > most:
+            raise self.invalid(name, f"must be {most} or less")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

@@ -138,6 +138,11 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
     [
         ({"hidden_size": None}, ["hidden_size=(absent)"]),
         ({"vocab_size": 0}, ["vocab_size=0"]),
+        ({"max_position_embeddings": 1}, ["max_position_embeddings=1", "2 or more"]),
+        ({"vocab_size": 10**40}, ["vocab_size=1000", "2147483647 or less"]),
+        ({"hidden_size": 2**31, "head_dim": None}, ["hidden_size=2147483648", "1048576 or less"]),
+        ({"head_dim": 10**40}, ["head_dim=1000", "1048576 or less"]),
+        ({"num_hidden_layers": 100_000}, ["num_hidden_layers=100000", "4096 or less"]),
         ({"num_hidden_layers": "2"}, ["num_hidden_layers='2'"]),
         ({"intermediate_size": True}, ["intermediate_size=True"]),
         ({"rms_norm_eps": 0}, ["rms_norm_eps=0"]),
