@@ -159,7 +159,7 @@ def _read_shards(index: Path) -> dict[str, _Entry]:
     entries: dict[str, _Entry] = {}
     weight_map = Fields.read(index).group("weight_map")
     for name, file in weight_map.values.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or Path(file).name != file or file in ("", ".."):
             raise weight_map.invalid(name, "must be the name of a file beside the index")
         if file not in shards:
             if not (index.parent / file).is_file():

@@ -129,7 +129,9 @@ def test_index_that_names_a_tensor_its_shard_has_not(sharded):
         TensorStore(sharded)
 
 
-@pytest.mark.parametrize("file", ["../model-00001-of-00003.safetensors", "/etc/passwd", 3])
+@pytest.mark.parametrize(
+    "file", ["../model-00001-of-00003.safetensors", "/etc/passwd", 3, "", ".."]
+)
 def test_index_that_leaves_the_folder(sharded, file):
     index = sharded / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {EMBEDDING: file}}))
