@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import operator
 from pathlib import Path
-from typing import Any
+
+import tokenizers
 
 from edgespec.errors import CheckpointError, ExportError
 from edgespec.models import Checkpoint
+from edgespec.models.fields import read_text
 
 
 def check_vocabularies(expected: dict[str, int], found: dict[str, int]) -> None:
@@ -38,7 +38,8 @@ def token_ids(checkpoint: Checkpoint) -> dict[str, int]:
     """Every token of a checkpoint's tokenizer with its id, the added ones included.
 
     Raises:
-        CheckpointError: if tokenizer.json is missing, damaged or larger than the model.
+        CheckpointError: if tokenizer.json is missing, larger than the model, or nothing that the
+            runtime could use.
     """
     path = checkpoint.tokenizer_files.get("tokenizer.json")
     if path is None:
@@ -47,7 +48,9 @@ def token_ids(checkpoint: Checkpoint) -> dict[str, int]:
             "(AutoTokenizer.from_pretrained(...).save_pretrained(...))"
         )
     tokens = _read_tokens(path)
-    largest = max(tokens.values(), default=-1)
+    if not tokens:
+        raise CheckpointError(f"{path} holds no tokens: download it again")
+    largest = max(tokens.values())
     if largest >= checkpoint.config.vocab_size:
         raise CheckpointError(
             f"{path}: token id {largest} is beyond vocab_size "
@@ -57,12 +60,11 @@ def token_ids(checkpoint: Checkpoint) -> dict[str, int]:
 
 
 def _read_tokens(path: Path) -> dict[str, int]:
+    """By the library that every run loads it with: what that refuses must not become a bundle."""
+    text = read_text(path)
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        vocabulary = data["model"]["vocab"]
-        if isinstance(vocabulary, list):  # Unigram: pairs of token and score, ids by order
-            vocabulary = {token: index for index, (token, _) in enumerate(vocabulary)}
-        added = {entry["content"]: entry["id"] for entry in data.get("added_tokens", [])}
-        return {token: operator.index(id_) for token, id_ in {**vocabulary, **added}.items()}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a tokenizer ({error}): download it again") from error
+        return tokenizers.Tokenizer.from_str(text).get_vocab()
+    except Exception as error:  # the library raises nothing narrower
+        raise CheckpointError(
+            f"{path} is not a tokenizer that can be used ({error}): download it again"
+        ) from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
-from edgespec.models.fields import Fields
+from edgespec.models.fields import Fields, read_text
 from edgespec.models.llama import Llama, Mistral
 from edgespec.models.qwen2 import Qwen2
 from edgespec.models.qwen3 import Qwen3
@@ -82,6 +82,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     config = ModelConfig.from_fields(
         fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
     )
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        _optional(path / name)  # every run reads them, whatever else they say
     decoder = architecture(config).decoder()
     tensors = TensorStore(path)
     _check_tensors(fields, decoder, tensors)
@@ -136,10 +138,7 @@ def _chat_template(path: Path) -> str | None:
     """The template from its own file or, as it was before, from the tokenizer's config."""
     file = path / "chat_template.jinja"
     if file.is_file():
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{file} cannot be read ({error}): download it again") from error
+        return read_text(file)
     fields = _optional(path / "tokenizer_config.json")
     template = fields.get("chat_template")
     if isinstance(template, list):

@@ -37,12 +37,8 @@ class Fields:
             CheckpointError: The file is missing, unreadable, not JSON or not an object.
         """
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise CheckpointError(
-                f"{path} does not exist: give a folder as save_pretrained writes it"
-            ) from error
-        except (OSError, ValueError, RecursionError) as error:
+            values = json.loads(read_text(path))
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"{path} cannot be read as JSON ({error}): download it again"
             ) from error
@@ -129,3 +125,27 @@ class Fields:
     def _shown(self, name: str) -> str:
         value = self.get(name)
         return f"{self.source}: {name}={'(absent)' if value is None else reprlib.repr(value)}"
+
+
+def read_text(path: Path) -> str:
+    """The text of a checkpoint's file.
+
+    Raises:
+        CheckpointError: The file is missing, unreadable or not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path} does not exist: give a folder as save_pretrained writes it"
+        ) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not UTF-8 ({error}): download it again") from error
+
+
+def unreadable(path: Path, error: OSError) -> CheckpointError:
+    """The error for a file that may be whole, but that the system does not give."""
+    reason = error.strerror or error
+    return CheckpointError(f"{path} cannot be read ({reason}): check the file and its permissions")

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.models.fields import Fields
+from edgespec.models.fields import Fields, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,7 +185,9 @@ def _read_header(path: Path) -> dict[str, _Entry]:
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         entries = {name: _parse(path, 8 + length, **fields) for name, fields in header.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, f"header: {error}") from error
     for name, entry in entries.items():
         end = entry.start + entry.nbytes

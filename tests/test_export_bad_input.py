@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -159,8 +161,51 @@ def test_a_tokenizer_of_another_model(source, output):
     for damaged in ("{}", '{"model": {"vocab": {"a": "0"}}}', "[" * 100_000):
         (source / "tokenizer.json").write_text(damaged)
         refused(CheckpointError, "not a tokenizer", output, source)
+    (source / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {}, "merges": []}}')
+    refused(CheckpointError, r"tokenizer\.json holds no tokens", output, source)
     (source / "tokenizer.json").unlink()
     refused(CheckpointError, r"no tokenizer\.json", output, source)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        (None, "pre_tokenizer", {"type": "Nope"}),
+        ("model", "type", "Nope"),
+        ("model", "merges", ["a b c d"]),
+        ("model", "vocab", {"a": -1}),
+        ("model", "vocab", {"a": True}),
+    ],
+)
+def test_a_tokenizer_that_no_run_could_load(source, output, part, field, value):
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    (tokenizer if part is None else tokenizer[part])[field] = value
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    refused(CheckpointError, r"tokenizer\.json is not a tokenizer that can be", output, source)
+
+
+@pytest.mark.parametrize("name", ["special_tokens_map.json", "tokenizer_config.json"])
+def test_settings_of_a_tokenizer_that_no_run_could_read(source, output, name):
+    (source / "chat_template.jinja").write_text("{{ messages }}")
+    (source / name).write_text("[")
+    refused(CheckpointError, f"{name} cannot be read as JSON", output, source)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json"]
+)
+def test_a_file_that_the_system_does_not_give(source, output, monkeypatch, name):
+    """As modes are no bar to those who run tests as root."""
+    (source / "special_tokens_map.json").write_text("{}")
+    opened = Path.open
+
+    def failing(self, *arguments, **fields):
+        if self == source / name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return opened(self, *arguments, **fields)
+
+    monkeypatch.setattr(Path, "open", failing)
+    refused(CheckpointError, rf"{name} cannot be read \(Permission denied\)", output, source)
 
 
 def test_padded_vocabularies_pass(saved, tmp_path, output):

@@ -236,5 +236,5 @@ def test_unusable_chat_template(tmp_path):
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: chat_template=5"):
         load_checkpoint(tmp_path)
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(CheckpointError, match=r"chat_template\.jinja cannot be read"):
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja is not UTF-8"):
         load_checkpoint(tmp_path)
