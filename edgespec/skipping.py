@@ -212,9 +212,10 @@ class LayerSkipSearch:
         if making > _MAKING * options.budget:
             _log.info("trying sets on our own text: the model's would take %.0f s", making)
             return pieces_of("\n".join(PASSAGES), tokenizer, count, "the built-in text")
-        banned = sorted(
-            {*role.eos_ids, *tokenizer.special_ids, *range(tokenizer.vocab_size, role.vocab_size)}
-        )
+        never = {*role.eos_ids, *tokenizer.special_ids}
+        never |= {*range(tokenizer.vocab_size, role.vocab_size)}
+        # Some configs name an end of text that the model does not have.
+        banned = sorted(each for each in never if each < role.vocab_size)
         return evaluator.continued(
             openings(tokenizer, _OPENING, count), PIECE, banned, options.seed
         )

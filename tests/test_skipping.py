@@ -125,6 +125,13 @@ def test_a_model_of_one_layer_has_nothing_to_leave_out(tmp_path, caplog):
     assert "no layer can be left out of a model that has 1" in caplog.text
 
 
+def test_an_end_of_text_beyond_the_vocabulary_is_no_token_to_ban(tmp_path):
+    made(tmp_path / "checkpoint", "llama", eos_token_id=5000)
+    bundle, _ = searched(tmp_path / "checkpoint", tmp_path / "bundle", evaluations=2)
+    assert bundle.target.eos_ids == (5000,)
+    assert bundle.manifest.skip_sets
+
+
 def test_stages_the_user_wants_are_kept(checkpoint, tmp_path):
     search = LayerSkipSearch(SearchOptions(**QUICK, pieces=2, evaluations=6))
     options = ExportOptions("fp32", cut_layers=(2,))
