@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from edgespec.errors import InputError
 
+_DIGITS = 4  # of a layer's number, at most
 _PART = re.compile(r"(?P<layer>\d+)(?P<half>[am])?|(?P<first>\d+)-(?P<last>\d+)")
 
 
@@ -18,11 +19,14 @@ def parse(text: str) -> tuple[int, ...]:
     """Numbers of sublayers, ascending.
 
     Raises:
-        InputError: on anything that is not written as this module says.
+        InputError: on anything that is not written as this module says, or beyond any model.
     """
     found: set[int] = set()
     for part in text.replace(" ", "").split(","):
         match = _PART.fullmatch(part)
+        if any(len(number) > _DIGITS for number in re.findall(r"\d+", part)):
+            # Before a range is written out: it may not fit the memory.
+            raise InputError(f"{part!r}: no model has so many layers, name some that it has")
         if match is None or (match["first"] and int(match["first"]) > int(match["last"])):
             raise InputError(
                 f"{part!r} names no sublayers: write 3 for layer 3, 3a or 3m for its attention or "

@@ -32,6 +32,12 @@ def test_what_is_refused(text):
         parse(text)
 
 
+@pytest.mark.parametrize("text", ["1-999999999", "12345m", "1" * 5000])
+def test_layers_that_no_model_has(text):
+    with pytest.raises(InputError, match=f"'{text}': no model has so many layers"):
+        parse(text)
+
+
 def test_a_range_the_wrong_way_round():
     with pytest.raises(InputError, match="'4-2' names no sublayers"):
         parse("4-2")
