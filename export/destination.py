@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,15 +16,18 @@ from edgespec.bundle import MANIFEST
 from edgespec.errors import ExportError
 
 _PARTIAL, _REPLACED = "partial", "replaced"
+# What changes to a bundle leave in it if they are killed.
+_LEFTOVERS = (".quantizing-", ".compiling-", ".saving-")
 
 
 @contextmanager
-def replacing(output: Path, overwrite: bool) -> Iterator[Path]:
+def replacing(output: Path, overwrite: bool, sources: Sequence[Path] = ()) -> Iterator[Path]:
     """A hidden folder beside `output` that becomes `output` if all goes well and vanishes if not.
 
     Args:
         output: the folder to make.
         overwrite: replace a bundle, or an empty folder, that is there already.
+        sources: folders that are read for it, none of which may lie in `output`.
 
     Raises:
         ExportError: if `output` cannot or must not be written.
@@ -34,6 +37,7 @@ def replacing(output: Path, overwrite: bool) -> Iterator[Path]:
     try:
         _check_parent(output)
         _clean_up_after_killed(output)
+        _check_sources(output, sources)
         _check_place(output, overwrite)
         folder.mkdir()
         yield folder
@@ -54,23 +58,45 @@ def _check_parent(output: Path) -> None:
         raise ExportError(f"{output} cannot be made: {output.parent} {state}: make that folder")
 
 
+def _check_sources(output: Path, sources: Sequence[Path]) -> None:
+    for source in sources:
+        if output in source.resolve().parents:
+            raise ExportError(
+                f"{source} lies in {output}, where the bundle is wanted: choose another name"
+            )
+
+
 def _check_place(output: Path, overwrite: bool) -> None:
     """Nothing but a bundle or an empty folder is ever replaced, and these only if asked for."""
-    if output.exists() and not _replaceable(output):
+    if not output.exists():
+        return
+    listed = _listed(output)
+    if listed is None:
         raise ExportError(f"{output} exists and is not a bundle: choose another name")
-    if output.exists() and not overwrite:
+    names = (file.name for file in output.iterdir())
+    foreign = [each for each in names if each not in listed and not each.startswith(_LEFTOVERS)]
+    if foreign:
+        raise ExportError(
+            f"{output} holds {min(foreign)}, which is no part of the bundle there: move it "
+            "elsewhere, or choose another name"
+        )
+    if not overwrite:
         raise ExportError(f"{output} exists: choose another name, or pass --overwrite")
 
 
-def _replaceable(output: Path) -> bool:
+def _listed(output: Path) -> set[str] | None:
+    """The files of a bundle, by name; none of an empty folder, None of anything else."""
     if not output.is_dir():
-        return False
+        return None
     try:
         manifest = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return not any(output.iterdir())
+    except (OSError, ValueError, RecursionError):
+        return None if any(output.iterdir()) else set()
     # Other software has a manifest.json too.
-    return isinstance(manifest, dict) and {"format", "roles", "files"} <= manifest.keys()
+    if not isinstance(manifest, dict) or not {"format", "roles"} <= manifest.keys():
+        return None
+    files = manifest.get("files")
+    return {MANIFEST, *files} if isinstance(files, dict) else None
 
 
 def _swap(folder: Path, output: Path) -> None:

@@ -117,7 +117,8 @@ def export_bundle(
     layer_cuts = _layer_cuts(options.cut_layers, layers)
     check_skip_sets(options.skip_sets, layers)
     skips = tuple(bundle.SkipSet(skipped) for skipped in options.skip_sets)
-    with replacing(output, options.overwrite) as folder:
+    sources = (target,) if draft is None else (target, draft)
+    with replacing(output, options.overwrite, sources) as folder:
         tokenizer = checkpoints[bundle.TARGET].tokenizer_files
         for name, file in tokenizer.items():
             shutil.copyfile(file, folder / name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +50,34 @@ def test_overwriting_never_removes_what_is_not_a_bundle(saved, output):
     (output / "thesis.txt").write_text("mine")
     refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
     (output / bundles.MANIFEST).write_text('{"name": "a web page"}')
+    refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
+
+
+def test_overwriting_never_removes_what_lies_in_a_bundle(saved, output):
+    export_bundle(saved, output)
+    (output / "notes.txt").write_text("mine")
+    refused(ExportError, r"holds notes\.txt, which is no part", output, saved, None, REPLACE)
+    (output / "notes.txt").unlink()
+    source = shutil.copytree(saved, output / "source")
+    refused(ExportError, "holds source, which is no part", output, saved, None, REPLACE)
+    refused(ExportError, "source lies in .*bundle, where", output, saved, source, REPLACE)
+    refused(ExportError, "source lies in .*bundle, where", output, source, None, REPLACE)
+
+
+def test_what_killed_changes_left_in_a_bundle_goes_with_it(saved, output):
+    export_bundle(saved, output)
+    for kind in ("quantizing", "compiling", "saving"):
+        (output / f".{kind}-x").mkdir()
+    export_bundle(saved, output, options=REPLACE)
+    assert {file.name for file in output.iterdir()} == {
+        bundles.MANIFEST, *bundles.load(output).manifest.files
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("files", [[], "all", None])
+def test_a_manifest_that_lists_no_files_is_not_ours(saved, output, files):
+    output.mkdir()
+    (output / bundles.MANIFEST).write_text(json.dumps({"format": 2, "roles": {}, "files": files}))
     refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
 
 
