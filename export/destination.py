@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ from edgespec.errors import ExportError
 _PARTIAL, _REPLACED = "partial", "replaced"
 # What changes to a bundle leave in it if they are killed.
 _LEFTOVERS = (".quantizing-", ".compiling-", ".saving-")
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -49,7 +52,7 @@ def replacing(output: Path, overwrite: bool, sources: Sequence[Path] = ()) -> It
             f"{output} could not be written ({error.strerror or error}): {remedy} and run it again"
         ) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
 
 
 def _check_parent(output: Path) -> None:
@@ -110,7 +113,7 @@ def _swap(folder: Path, output: Path) -> None:
         if old.exists():
             old.rename(output)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
 
 
 def _clean_up_after_killed(output: Path) -> None:
@@ -124,7 +127,18 @@ def _clean_up_after_killed(output: Path) -> None:
             if kind == _REPLACED and not output.exists():
                 folder.rename(output)
             else:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder, if it is there, even if it is write-protected."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for place, _, _ in os.walk(folder):
+        with suppress(OSError):
+            Path(place).chmod(stat.S_IRWXU)
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        _log.warning("%s could not be removed: nobody needs it, remove it by hand", folder)
 
 
 def _alive(process: int) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +81,44 @@ def test_a_manifest_that_lists_no_files_is_not_ours(saved, output, files):
     output.mkdir()
     (output / bundles.MANIFEST).write_text(json.dumps({"format": 2, "roles": {}, "files": files}))
     refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
+
+
+@pytest.fixture
+def write_protection(monkeypatch):
+    """As the system's, which does not stop root: nothing goes from folders of such a mode."""
+    unlink = os.unlink
+
+    def protected(name, *, dir_fd=None):
+        folder = Path(name).parent if dir_fd is None else dir_fd
+        if not os.stat(folder).st_mode & stat.S_IWUSR:  # noqa: PTH116
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", protected)
+
+
+@posix
+@pytest.mark.usefixtures("write_protection")
+def test_a_write_protected_bundle_leaves_nothing_behind(saved, output):
+    export_bundle(saved, output)
+    output.chmod(0o555)
+    export_bundle(saved, output, options=REPLACE)
+    assert list(output.parent.iterdir()) == [output]
+
+
+@posix
+@pytest.mark.usefixtures("write_protection")
+def test_an_old_bundle_that_stays_is_warned_of(saved, output, monkeypatch, caplog):
+    export_bundle(saved, output)
+    output.chmod(0o555)
+
+    def refuse(self, mode):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    export_bundle(saved, output, options=REPLACE)
+    [left] = set(output.parent.iterdir()) - {output}
+    assert f"{left} could not be removed" in caplog.text
 
 
 def test_an_empty_folder_may_be_overwritten(saved, output):
