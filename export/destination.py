@@ -35,7 +35,7 @@ def replacing(output: Path, overwrite: bool, sources: Sequence[Path] = ()) -> It
     Raises:
         ExportError: if `output` cannot or must not be written.
     """
-    output = output.resolve()
+    output = _resolved(output)
     folder = _sibling(output, _PARTIAL)
     try:
         _check_parent(output)
@@ -53,6 +53,14 @@ def replacing(output: Path, overwrite: bool, sources: Sequence[Path] = ()) -> It
         ) from error
     finally:
         _remove(folder)
+
+
+def _resolved(output: Path) -> Path:
+    with suppress(RuntimeError):  # what a loop is up to Python 3.12
+        resolved = output.resolve()
+        if not resolved.is_symlink():
+            return resolved
+    raise ExportError(f"{output} is a loop of symbolic links: remove it, or choose another name")
 
 
 def _check_parent(output: Path) -> None:

@@ -83,6 +83,14 @@ def test_a_manifest_that_lists_no_files_is_not_ours(saved, output, files):
     refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
 
 
+def test_a_loop_of_links(saved, output):
+    other = output.with_name("other")
+    output.symlink_to(other)
+    other.symlink_to(output)
+    with pytest.raises(ExportError, match="bundle is a loop of symbolic links"):
+        export_bundle(saved, output)
+
+
 @pytest.fixture
 def write_protection(monkeypatch):
     """As the system's, which does not stop root: nothing goes from folders of such a mode."""
