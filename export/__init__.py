@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgespec.export.destination import replacing
 from edgespec.export.exporter import (
     BLOCK_SIZES,
     KV_PRECISIONS,
@@ -10,6 +11,7 @@ from edgespec.export.exporter import (
     ExportOptions,
     ExportReport,
     export_bundle,
+    write_bundle,
 )
 from edgespec.export.source import resolve_checkpoint
 
@@ -21,5 +23,7 @@ __all__ = [
     "ExportOptions",
     "ExportReport",
     "export_bundle",
+    "replacing",
     "resolve_checkpoint",
+    "write_bundle",
 ]

@@ -88,17 +88,17 @@ def export_bundle(
     progress: Progress = lambda role, done, total: None,
     skip_search: SkipSearch | None = None,
 ) -> ExportReport:
-    """Convert checkpoints to a bundle.
+    """Convert checkpoints to a bundle, all or nothing.
 
     The bundle grows in a hidden folder beside `output` and is renamed when it is complete.
 
     Args:
-        target: folder of the model whose text is wanted.
+        target: see `write_bundle`.
         output: folder to make.
-        draft: folder of a smaller model with the same tokenizer.
+        draft: see `write_bundle`.
         options: precisions; None for the defaults.
-        progress: told how much is written.
-        skip_search: finds further skip sets, or scores those of the options.
+        progress: see `write_bundle`.
+        skip_search: see `write_bundle`.
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
@@ -106,6 +106,34 @@ def export_bundle(
         InputError: if an option does not suit the model.
     """
     options = options or ExportOptions()
+    sources = (target,) if draft is None else (target, draft)
+    with replacing(output, options.overwrite, sources) as folder:
+        return write_bundle(target, folder, draft, options, progress, skip_search)
+
+
+def write_bundle(
+    target: Path,
+    folder: Path,
+    draft: Path | None,
+    options: ExportOptions,
+    progress: Progress,
+    skip_search: SkipSearch | None,
+) -> ExportReport:
+    """Write what checkpoints become, for those who add to it before it is at its place.
+
+    Args:
+        target: folder of the model whose text is wanted.
+        folder: empty, to write to; of no use if this fails.
+        draft: folder of a smaller model with the same tokenizer.
+        options: precisions; whether to overwrite has been decided.
+        progress: told how much is written.
+        skip_search: finds further skip sets, or scores those of the options.
+
+    Raises:
+        CheckpointError: if a checkpoint is damaged or not supported.
+        ExportError: if vocabularies differ.
+        InputError: if an option does not suit the model.
+    """
     checkpoints = {bundle.TARGET: load_checkpoint(target)}
     tokens = token_ids(checkpoints[bundle.TARGET])
     if draft is not None:
@@ -117,38 +145,34 @@ def export_bundle(
     layer_cuts = _layer_cuts(options.cut_layers, layers)
     check_skip_sets(options.skip_sets, layers)
     skips = tuple(bundle.SkipSet(skipped) for skipped in options.skip_sets)
-    sources = (target,) if draft is None else (target, draft)
-    with replacing(output, options.overwrite, sources) as folder:
-        tokenizer = checkpoints[bundle.TARGET].tokenizer_files
-        for name, file in tokenizer.items():
-            shutil.copyfile(file, folder / name)
-        roles = {}
-        for name, checkpoint in checkpoints.items():
-            precision = _precision(name, checkpoint.decoder, options)
-            writer = RoleWriter(folder, name, checkpoint, precision, candidates[name], progress)
-            with writer:
-                cuts: set[int] = set()
-                if name == bundle.TARGET:
-                    if skip_search is not None:
-                        with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
-                            skips = skip_search(trials.trial, skips)
-                    cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
-                roles[name] = writer.write(sorted(cuts))
-        variants: tuple[bundle.Variant, ...] = ()
-        if options.npu_precision is not None:
-            source, role = checkpoints[bundle.TARGET], roles[bundle.TARGET]
-            variants = (_npu_variant(folder, source, role, options.npu_precision, progress),)
-        files = bundle.describe_files(folder)
-        provenance = {
-            "edgespec": edgespec.__version__,
-            **{name: source_name(checkpoint.path) for name, checkpoint in checkpoints.items()},
-        }
-        bundle.save_manifest(
-            folder,
-            bundle.Manifest(
-                bundle.FORMAT, roles, tuple(tokenizer), provenance, files, skips, variants
-            ),
-        )
+    tokenizer = checkpoints[bundle.TARGET].tokenizer_files
+    for name, file in tokenizer.items():
+        shutil.copyfile(file, folder / name)
+    roles = {}
+    for name, checkpoint in checkpoints.items():
+        precision = _precision(name, checkpoint.decoder, options)
+        writer = RoleWriter(folder, name, checkpoint, precision, candidates[name], progress)
+        with writer:
+            cuts: set[int] = set()
+            if name == bundle.TARGET:
+                if skip_search is not None:
+                    with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
+                        skips = skip_search(trials.trial, skips)
+                cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
+            roles[name] = writer.write(sorted(cuts))
+    variants: tuple[bundle.Variant, ...] = ()
+    if options.npu_precision is not None:
+        source, role = checkpoints[bundle.TARGET], roles[bundle.TARGET]
+        variants = (_npu_variant(folder, source, role, options.npu_precision, progress),)
+    files = bundle.describe_files(folder)
+    provenance = {
+        "edgespec": edgespec.__version__,
+        **{name: source_name(checkpoint.path) for name, checkpoint in checkpoints.items()},
+    }
+    bundle.save_manifest(
+        folder,
+        bundle.Manifest(bundle.FORMAT, roles, tuple(tokenizer), provenance, files, skips, variants),
+    )
     return ExportReport(
         sum(checkpoint.tensors.nbytes for checkpoint in checkpoints.values()),
         sum(entry.size for entry in files.values()),

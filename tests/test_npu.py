@@ -10,11 +10,13 @@ import onnx
 import pytest
 from checkpoints import edit_json
 from commandline import fails
+from exports import content
 from npus import NpuOnCpu
 from parity import distance, load, tree_logits
 
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST, NPU, TARGET, Compiled, Precision
+from edgespec.cli import export
 from edgespec.errors import BundleError, DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.precompiling import precompile
@@ -202,6 +204,22 @@ def test_compiled_files_must_be_listed_and_so_checked(with_variant, tmp_path):
     bundles.save_manifest(tmp_path, with_compiled(with_variant).manifest)
     with pytest.raises(BundleError, match=r"'compiled\.onnx' is used but not listed"):
         bundles.load(tmp_path)
+
+
+def test_a_compiler_that_refuses_costs_no_bundle(cli, checkpoint, tmp_path, monkeypatch):
+    def refuse(path, *_):
+        assert bundles.load(path).variant(TARGET, NPU) is not None
+        raise DeviceError("it does not fit")
+
+    monkeypatch.setattr(export, "compiler", lambda device: None)
+    monkeypatch.setattr(export, "precompile", refuse)
+    words = ["export", checkpoint, "-o", tmp_path / "bundle", "--compile-for", "qnn:x-elite"]
+    fails(cli(*words), "it does not fit")
+    assert list(tmp_path.iterdir()) == []
+    export_bundle(checkpoint, tmp_path / "bundle")
+    before = content(tmp_path)
+    fails(cli(*words, "--overwrite"), "it does not fit")
+    assert content(tmp_path) == before
 
 
 # Systems on a chip

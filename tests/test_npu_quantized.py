@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import onnx
 import pytest
 from commandline import fails
+from exports import content
 from npus import NpuOnCpu
 from onnx import TensorProto
 from parity import distance, load, tree_logits
+from rich.filesize import decimal
 
 from edgespec import bundle as bundles
 from edgespec import quantizing
@@ -106,8 +108,16 @@ def test_the_calibration_text_is_the_users(cli, checkpoint, tmp_path):
     text.write_text("too short")
     fails(cli(*words), "--calibration is for layer-skip drafts")
     fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: ", "tokens: 64 are needed")
+    assert list(tmp_path.iterdir()) == [text]
     text.write_text("def twice(x):\n    return x * 2\n" * 40)
-    found = cli(*words, "--npu-precision", "w8a16", "--overwrite")
+    found = cli(*words, "--npu-precision", "w8a16")
     assert found.code == 0
-    assert bundles.load(output).manifest.variants[0].precision.weights == "w8a16"
+    made = bundles.load(output).manifest
+    assert made.variants[0].precision.weights == "w8a16"
+    stored = sum(entry.size for entry in made.files.values())
+    assert found.out.startswith(f"{output}: {decimal(stored)}, ")
     assert "w8a16" in cli("inspect", output).out
+    text.write_text("too short")
+    before = content(tmp_path)
+    fails(cli(*words, "--npu-precision", "w4a16", "--overwrite"), "tokens: 64 are needed")
+    assert content(tmp_path) == before

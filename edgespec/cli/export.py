@@ -21,8 +21,9 @@ from edgespec.export import (
     NPU_PRECISIONS,
     PRECISIONS,
     ExportOptions,
-    export_bundle,
+    replacing,
     resolve_checkpoint,
+    write_bundle,
 )
 from edgespec.precompiling import precompile
 from edgespec.quantizing import QUANTIZED, quantize_variant
@@ -121,16 +122,18 @@ def execute(arguments: argparse.Namespace) -> int:
         read_text(arguments.calibration)
     target = resolve_checkpoint(arguments.checkpoint)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
+    sources = (target,) if draft is None else (target, draft)
     requantized = compiled = 0
     with _progress_bars() as show:
         search = None if skips is None else _search(arguments, show)
-        report = export_bundle(target, arguments.output, draft, options, show, search)
-        if quantized:
-            requantized = quantize_variant(
-                arguments.output, arguments.npu_precision, arguments.calibration
-            )
-        for device in arguments.compile_for:
-            compiled += precompile(arguments.output, device, arguments.compile_shapes, show)
+        # All of it before an older bundle makes room: a text may be too short, a compiler refuse.
+        with replacing(arguments.output, options.overwrite, sources) as folder:
+            report = write_bundle(target, folder, draft, options, show, search)
+            if quantized:
+                precision, text = arguments.npu_precision, arguments.calibration
+                requantized = quantize_variant(folder, precision, text)
+            for device in arguments.compile_for:
+                compiled += precompile(folder, device, arguments.compile_shapes, show)
     stored = report.bundle_bytes + requantized
     share = stored / report.source_bytes
     print(
