@@ -156,18 +156,32 @@ class StreamDecoder:
 
     def push(self, *tokens: int) -> str:
         """The text that `tokens` complete; what ends inside a character waits for the rest."""
-        self._window += tokens
-        text = self._tokenizer.decode(self._window)
-        if len(text) <= len(self._shown) or text.endswith(_REPLACEMENT):
-            return ""
-        return self._settle(text)
+        # One by one, so that the text does not depend on which tokens come together: of bytes
+        # that end inside a character, some decoders don't show the whole ones before it either.
+        return "".join([self._push(token) for token in tokens])
 
     def flush(self) -> str:
         """The text held back, once no token follows: U+FFFD if it ends inside a character."""
-        return self._settle(self._tokenizer.decode(self._window))
+        return self._settle(self._piece())
 
-    def _settle(self, text: str) -> str:
-        piece = text[len(self._shown) :]
+    def _push(self, token: int) -> str:
+        self._window.append(token)
+        piece = self._piece()
+        return "" if not piece or piece.endswith(_REPLACEMENT) else self._settle(piece)
+
+    def _piece(self) -> str:
+        """The window's text behind what has been shown of it."""
+        text = self._tokenizer.decode(self._window)
+        if text.startswith(self._shown):
+            return text[len(self._shown) :]
+        whole = self._shown.rstrip(_REPLACEMENT)
+        if text.startswith(whole):  # the context ended inside a character, which goes on here
+            self._settled, self._shown = 0, whole
+            return text[len(whole) :]
+        # A broken character has undone whole ones before it, which have been shown.
+        return self._tokenizer.decode(self._window[self._settled :])
+
+    def _settle(self, piece: str) -> str:
         self._window = self._window[self._settled :]
         self._settled = len(self._window)
         self._shown = self._tokenizer.decode(self._window)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -133,6 +134,48 @@ def test_a_text_that_ends_inside_a_character_shows_it_at_the_flush_only(name):
     decoder = StreamDecoder(tokenizer)
     assert "".join(decoder.push(id_) for id_ in ids) == "a"
     assert set(decoder.flush()) == {"\ufffd"}
+
+
+def inside(tokenizer, text):
+    """Ids of what stands inside a text, where nothing is put before it."""
+    return tokenizer.encode("E" + text)[len(tokenizer.encode("E")) :]
+
+
+@pytest.mark.parametrize("name", ["byte_level", "byte_fallback"])
+@given(
+    parts=st.lists(st.tuples(st.sampled_from("a é🎉🐙"), st.integers(0, 2)), max_size=8),
+    context=st.integers(0, 9),
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+)
+@example(parts=[("🐙", 0), ("é", 0)], context=0, sizes=[5])  # a round ends inside a character
+@example(parts=[("🐙", 0), ("a", 0)], context=2, sizes=[1])  # a prompt does
+def test_the_text_depends_on_the_tokens_alone(name, parts, context, sizes):
+    """Whichever come together, and whether or not characters lack their first bytes."""
+    tokenizer = TOKENIZERS[name]
+    ids = [id_ for char, missing in parts for id_ in inside(tokenizer, char)[missing:]]
+    prompt = tokenizer.encode("E") + ids[:context]
+    alone = StreamDecoder(tokenizer, prompt)
+    expected = "".join(map(alone.push, ids[context:])) + alone.flush()
+    together, text, place = StreamDecoder(tokenizer, prompt), "", context
+    for size in itertools.cycle(sizes):
+        if place >= len(ids):
+            break
+        text += together.push(*ids[place : place + size])
+        place += size
+    assert text + together.flush() == expected
+    if not any(missing for _, missing in parts):
+        known = tokenizer.decode(prompt).rstrip("\ufffd")
+        assert known + expected == tokenizer.decode(tokenizer.encode("E") + ids)
+
+
+def test_a_broken_character_does_not_break_those_before_it():
+    tokenizer = TOKENIZERS["byte_fallback"]
+    octopus = inside(tokenizer, "🐙")
+    decoder = StreamDecoder(tokenizer)
+    assert decoder.push(*octopus, octopus[0]) == "🐙"
+    assert decoder.push(*inside(tokenizer, "a")) == "\ufffda"
+    assert decoder.push(*octopus, octopus[0]) == "🐙"
+    assert decoder.flush() == "\ufffd"
 
 
 def test_a_continuation_keeps_its_leading_space():
