@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, logits_of
 
+from edgespec.runtime.buckets import SCRATCH_ROWS
 from edgespec.runtime.drafters import (
     LookupDrafter,
     ModelCalls,
@@ -188,6 +189,13 @@ def test_after_any_verdicts_the_next_tree_is_a_fresh_drafters(draft_model, text,
     assert branches(proposal) == branches(expected)
     np.testing.assert_allclose(proposal.values, expected.values, rtol=2e-3)
     assert used._calls._runner.length == fresh._calls._runner.length == len(text)
+
+
+def test_drafts_take_no_more_rows_than_are_planned_for_them(draft_model):
+    drafter, text = by_model(draft_model), [1, 2, 3]
+    drafter.begin(text, Sampler(GREEDY, VOCABULARY))
+    drafter.draft(text, TreeBudget(127, 127, 48))
+    assert sum(drafter.levels) == drafter._calls._runner.scratch == SCRATCH_ROWS
 
 
 def test_a_second_text_starts_afresh(draft_model):

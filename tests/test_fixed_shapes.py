@@ -67,6 +67,16 @@ def test_fixed_shapes_that_hold_a_draft_models_window_do_not_end_the_text(pairs,
 
 
 @devices
+def test_a_tree_may_be_wider_than_a_draft_models_calls(pairs, device):
+    place = {"device": device, "draft_device": f"{device}#2x528", "threads": 1}
+    llm = LLM(pairs.pair("llama").path, draft="model", **place)
+    wanted = pairs.llm("llama", device, "none").generate(SHORT_PROMPT, **GREEDY)
+    found = llm.generate(SHORT_PROMPT, tree_width=8, **GREEDY)
+    assert found.tokens == wanted.tokens
+    assert found.accepted > 0
+
+
+@devices
 def test_logits_of_a_tree_and_of_a_prompt_are_those_of_any_shapes(pairs, device):
     opened = bundle.load(pairs.pair("llama").path)
     logits = []

@@ -29,6 +29,10 @@ class Calls(Protocol):
     def apart(self) -> bool:
         """Whether drafts can go on while the target verifies, and their rows last beyond it."""
 
+    @property
+    def most_rows(self) -> int:
+        """Of one call."""
+
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """A new text starts; `sampler` is the target's."""
 
@@ -78,6 +82,7 @@ class ModelCalls:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.most_rows = runner.model.shapes.rows[-1]
         self._context = runner.model.role.context_length
         self._first = 0  # of the text's tokens, where the window begins
 
@@ -145,6 +150,7 @@ class SkipCalls:
     def __init__(self, runner: Runner, path: Path) -> None:
         self._runner = runner
         self._path = path
+        self.most_rows = runner.model.shapes.rows[-1]
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Calls`."""

@@ -85,6 +85,7 @@ class ModelDrafter:
     _lost: bool  # it has failed alone, too
     _text: Sequence[int]  # of the last `draft`, as its budget
     _budget: TreeBudget
+    _width: int  # rows of a level's call at most
 
     def __init__(self, calls: Calls, calibration: Calibration, name: str = "model") -> None:
         self.name = name
@@ -115,6 +116,7 @@ class ModelDrafter:
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`. Empty where the text has outgrown the cache, or the device failed."""
         self._text, self._budget = text, budget
+        self._width = min(budget.width, self._calls.most_rows)
         if self._reached != len(text):  # others have drafted since
             self._levels = []
         self.fed, self.levels = [], []
@@ -123,7 +125,7 @@ class ModelDrafter:
         try:
             if self._calls.slide(len(text)):
                 self._levels = []
-            depth = min(budget.max_depth, self._calls.room(len(text), budget.width))
+            depth = min(budget.max_depth, self._calls.room(len(text), self._width))
             if depth < 1:
                 return Proposal()
             proposal = Proposal(begun=bool(self._levels))
@@ -140,15 +142,15 @@ class ModelDrafter:
         A node's value is the probability of just that, whether the verification under way accepts
         the node, ends at its parent, or a later one comes by.
         """
-        full = self._scratch + self._budget.width > SCRATCH_ROWS
+        full = self._scratch + self._width > SCRATCH_ROWS
         if self._alone or full or not self._calls.apart:
             return False
         best: list[_Node] = []
-        deepest = self._calls.room(len(self._text), self._budget.width) - 1
+        deepest = self._calls.room(len(self._text), self._width) - 1
         for level in self._levels[:deepest]:
             fresh = [node for node in level if not node.ran and node.value >= _LEAST_AHEAD]
             fresh.sort(key=_value, reverse=True)
-            best = max(best, fresh[: self._budget.width], key=_worth)
+            best = max(best, fresh[: self._width], key=_worth)
         if not best:
             return False
         try:
@@ -235,11 +237,13 @@ class ModelDrafter:
         for level in range(1, depth):
             if not parents or net * self._yield < self._budget.least_gain:
                 break
-            fresh = [node for node in parents if not node.ran]
+            fresh = [node for node in parents if not node.ran][: SCRATCH_ROWS - self._scratch]
             # Beside nodes that were run before, the others must be worth a call of their own.
             if fresh and self._net(fresh) * self._yield >= self._budget.least_gain:
                 self.levels.append(len(fresh))
                 self._run(fresh)
+            if level == len(self._levels):  # too few rows are left for it
+                break
             above = net
             parents, net = self._best(level, depth)
             if above > 0:
@@ -269,7 +273,7 @@ class ModelDrafter:
             bar = max(bar, sorted(values)[-budget.max_nodes])
         best = [node for node in reachable[level] if node.value > bar]
         best.sort(key=_value, reverse=True)
-        del best[budget.width :]
+        del best[self._width :]
         return best, self._net(best)
 
     def _net(self, nodes: list[_Node]) -> float:
