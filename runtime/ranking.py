@@ -113,10 +113,11 @@ def rank(
 
 
 def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
-    # A few small lists: plain Python is faster here than numpy's calls.
+    # A few small lists: plain Python is faster here than numpy's calls. A penalty below 1 lifts
+    # logits, but not the normalizer.
     ids, logits = candidates.tokens[:, :k].tolist(), candidates.logits[:, :k].tolist()
     return [
-        Ranking(tokens, [min(1.0, max(_LEAST_VALUE, math.exp(x - total))) for x in row])
+        Ranking(tokens, [max(_LEAST_VALUE, math.exp(min(x - total, 0.0))) for x in row])
         for tokens, row, total in zip(ids, logits, candidates.normalizers.tolist(), strict=True)
     ]
 

@@ -171,6 +171,13 @@ def test_a_penalty_sees_each_rows_own_branch():
         assert third.tokens == [1, 0]
 
 
+def test_a_penalty_that_lifts_tokens_leaves_values_at_most_one():
+    sampler = Sampler(SamplingOptions(repetition_penalty=0.01), 3)
+    ranking = rank_row(sampler, np.array([9.0, 10.0, 8.0], np.float32), context=[0])
+    assert ranking.tokens == [0, 1, 2]
+    assert ranking.values[0] == 1.0
+
+
 # Traps seen in other engines
 
 
