@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from edgespec.runtime.chat import ChatTemplate
 
 _REPLACEMENT = "\ufffd"
+_AROUND = 1000  # ids below and above the number of tokens, which show whether ids have gaps
 
 
 class Tokenizer:
@@ -46,9 +47,7 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         added = backend.get_added_tokens_decoder()
-        self.vocab_size = max(
-            backend.get_vocab_size(with_added_tokens=False), max(added, default=-1) + 1
-        )
+        self.vocab_size = _vocab_size(backend)
         self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._special_tokens = _special_tokens(config)
         self.bos_id = self._id_of(self._special_tokens.get("bos_token"))
@@ -243,6 +242,17 @@ class StopMatcher:
             ),
             0,
         )
+
+
+def _vocab_size(backend: tokenizers.Tokenizer) -> int:
+    """One more than the highest id: the number of tokens, unless ids have gaps."""
+    # As many ids lie beyond that number as are missing below it. Where that cannot be seen around
+    # it there are none: reading all of them takes 0.1 s and 30 MB at 150,000 tokens.
+    count = backend.get_vocab_size(with_added_tokens=True)
+    around = range(max(0, count - _AROUND), count + _AROUND)
+    if all((backend.id_to_token(id_) is None) == (id_ >= count) for id_ in around):
+        return count
+    return 1 + max(backend.get_vocab(with_added_tokens=True).values())
 
 
 def _read_json(path: Path) -> dict[str, Any]:

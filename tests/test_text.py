@@ -297,6 +297,14 @@ def test_the_vocabulary_ends_after_the_last_added_token(folder):
     assert backend.token_to_id("<tool>") == before
 
 
+@pytest.mark.parametrize("first", [1, 200, 5000])
+def test_the_vocabulary_ends_after_the_highest_id_where_ids_have_gaps(first):
+    ids = [0, *range(first, first + 300), first + 400]
+    vocabulary = {f"t{id_}": id_ for id_ in ids}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="t0"))
+    assert Tokenizer(backend, {}).vocab_size == first + 401
+
+
 def test_legacy_special_tokens_map_is_read(folder):
     (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|end|>"}}')
     tokenizer = Tokenizer.from_folder(folder)
