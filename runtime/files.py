@@ -15,19 +15,23 @@ from edgespec.errors import InputError
 def replaced(path: Path) -> Iterator[Path]:
     """Where to write what is to become `path`, and does when the context ends without an error.
 
+    A symbolic link stays one: what it points to is replaced.
+
     Raises:
         InputError: if it cannot be written; a file that was there stays as it was.
     """
     try:
+        target = Path(os.path.realpath(path))
         # Whatever happens before the file is moved into place, the folder is removed.
-        with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=path.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=target.parent) as folder:
             partial = Path(folder) / "partial"
             yield partial
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
-            partial.replace(path)
-    except OSError as error:
+            partial.replace(target)
+    except (OSError, ValueError) as error:  # a name with a NUL, a text that is not UTF-8
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{path} cannot be written ({error.strerror or error}): name a file in a folder that "
-            "exists and can be written to"
+            f"{path} cannot be written ({reason}): name a file in a folder that exists and can be "
+            "written to"
         ) from error

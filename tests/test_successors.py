@@ -287,7 +287,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
-    for path in (tmp_path / "absent" / "memory", tmp_path):
+    for path in (tmp_path / "absent" / "memory", tmp_path, tmp_path / "a\0b"):
         with pytest.raises(InputError, match="cannot be written") as caught:
             taught(SMALL).save(path, BUNDLE)
         assert str(caught.value).startswith(str(path))
@@ -306,6 +306,17 @@ def test_an_interrupted_save_leaves_the_old_file(memory, monkeypatch, failure):
         taught([*SMALL, [(3, 3, range(8))]]).save(memory, BUNDLE)
     assert memory.read_bytes() == old
     assert [file.name for file in memory.parent.iterdir()] == [memory.name]
+
+
+def test_a_save_through_a_link_replaces_what_it_points_to(memory):
+    link = memory.with_name("link")
+    try:
+        link.symlink_to(memory)
+    except OSError:
+        pytest.skip("no symbolic links here")
+    taught([[(3, 3, range(8))]]).save(link, BUNDLE)
+    assert link.is_symlink()
+    assert len(Successors.load(memory, BUNDLE, VOCABULARY)) == 2
 
 
 def test_a_save_replaces_the_file(memory):

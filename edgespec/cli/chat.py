@@ -20,6 +20,7 @@ from edgespec.cli.arguments import (
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.errors import EdgespecError, InputError
 from edgespec.options import GenerationOptions, checked
+from edgespec.runtime.files import replaced
 
 if TYPE_CHECKING:
     from edgespec.llm import LLM
@@ -143,12 +144,9 @@ class _Conversation:
     def _save(self, name: str) -> None:
         if not name:
             raise InputError("/save needs a file's name: /save FILE")
-        try:
-            text = json.dumps(self._messages, ensure_ascii=False, indent=1) + "\n"
-            Path(name).write_bytes(text.encode())
-        except (OSError, ValueError) as error:  # a name with a NUL, --system that is not UTF-8
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{name} cannot be written ({reason}): name another") from error
+        text = json.dumps(self._messages, ensure_ascii=False, indent=1) + "\n"
+        with replaced(Path(name)) as partial:
+            partial.write_bytes(text.encode())
         _say(f"{len(self._messages)} messages are in {name}")
 
     def _answer(self, said: str) -> None:
