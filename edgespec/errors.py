@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def reason(error: object, most: int = 200) -> str:
+    """What somebody else's error says, in one line that is not too long."""
+    return " ".join(str(error).split())[:most]
+
+
 class EdgespecError(Exception):
     """Base of all errors raised on purpose; the CLI prints it and exits with `exit_code`."""
 

@@ -13,7 +13,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from edgespec.errors import InputError
+from edgespec.errors import InputError, reason
 
 
 class ChatTemplate:
@@ -37,9 +37,12 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # deep nesting, too, ends in errors that are not jinja2's
             raise InputError(
-                f"the model's chat template is not valid ({error}): repair it, or prompt without it"
+                f"the model's chat template is not valid ({reason(error)}): repair it, or prompt "
+                "without it"
             ) from error
 
     def render(
@@ -62,9 +65,11 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # a template computes: whatever Python raises may come
             raise InputError(
-                f"the model's chat template refuses these messages: {error}. "
+                f"the model's chat template refuses these messages: {reason(error)}. "
                 "Give a list of messages with role and content as the model expects them"
             ) from error
 

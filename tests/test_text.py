@@ -340,6 +340,26 @@ def test_chat_errors_say_what_is_wrong(folder):
         tokenizer.chat(MESSAGES[::-1])
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1/0 }}",
+        "{{ range(10**9)|list }}",
+        "{{ 10.0**999 }}",
+        "{{ '%(x)s' % {} }}",
+        "{{ 10**5000 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        f"{{{{ {'(' * 5000}1{')' * 5000} }}}}",
+        "{{ raise_exception('a long\n' * 5000) }}",
+    ],
+)
+def test_whatever_fails_in_a_template_is_said_in_two_lines(folder, template):
+    with pytest.raises(InputError, match="chat template") as caught:
+        configure(folder, chat_template=template).chat(MESSAGES)
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("messages", ["hello", {"role": "user"}, [["role", "user"]]])
 def test_what_is_no_list_of_messages_is_refused(folder, messages):
     tokenizer = configure(folder, chat_template="{{ messages }}")
