@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.errors import InputError
+from edgespec.errors import DeviceError, InputError
 from edgespec.llm import LLM
 from edgespec.options import default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
@@ -46,8 +46,8 @@ class Mean:
 
     @property
     def perplexity(self) -> float:
-        """Where the average is of nats a token."""
-        return math.exp(self.value)
+        """Where the average is of nats a token; infinite beyond what a float holds."""
+        return exponential(self.value)
 
     @property
     def perplexity_error(self) -> float:
@@ -231,9 +231,27 @@ def windows(tokens: int, room: int, stride: int, begins: bool) -> list[Window]:
     return found
 
 
+def exponential(value: float) -> float:
+    """Of e, this power; infinite beyond what a float holds."""
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
 def log_probabilities(logits: Floats) -> LogProbabilities:
-    """[V] float64 of one row of logits."""
+    """[V] float64 of one row of logits.
+
+    Raises:
+        DeviceError: if the logits hold a NaN or an infinity.
+    """
     wide = logits.astype(np.float64)
+    faulty = wide[~np.isfinite(wide)]
+    if faulty.size:
+        raise DeviceError(
+            f"the model's logits hold {faulty[0]}: run it on another device or at a higher "
+            "precision"
+        )
     wide -= wide.max()
     wide -= np.log(np.exp(wide).sum())
     return wide

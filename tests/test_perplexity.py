@@ -12,6 +12,7 @@ from commandline import FAST, fails
 from pairs import ENGINES, LONG_PROMPT, logits_of
 
 from edgespec import bundle as bundles
+from edgespec.errors import DeviceError
 from edgespec.fitting import fit
 from edgespec.options import LoadOptions
 from edgespec.perplexity import (
@@ -113,6 +114,28 @@ def test_a_mean_has_an_error():
     assert (found.value, found.error) == (2.0, pytest.approx(1.0))
     assert found.perplexity_error == pytest.approx(math.exp(2.0))
     assert Mean.of([2.0]).error == 0
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_logits_that_are_no_numbers_are_the_devices_fault(value):
+    with pytest.raises(DeviceError, match=f"the model's logits hold {value}: .*another device"):
+        log_probabilities(np.array([1, value], np.float32))
+
+
+def test_a_perplexity_beyond_what_a_float_holds(cli, pairs, text, monkeypatch):
+    def loud(row):
+        return log_probabilities(row * 5000)
+
+    monkeypatch.setattr("edgespec.perplexity.log_probabilities", loud)
+    path = pairs.pair("llama").path
+    words = ["eval", path, "--text", text, "--against", path, *DEVICE]
+    result = cli(*words, "--json")
+    assert (result.code, result.err) == (0, "")
+    facts = json.loads(result.out, parse_constant=pytest.fail)
+    assert facts["perplexity"] is facts["perplexity_error"] is None
+    assert facts["against"]["perplexity"] is None
+    assert facts["nats_per_token"] == facts["against"]["nats_per_token"] > 1000
+    assert cli(*words).out.splitlines()[1:3] == ["perplexity inf ± inf", "reference inf, so +0.00%"]
 
 
 def test_a_bundle_is_at_no_distance_from_itself(cli, pairs, text):

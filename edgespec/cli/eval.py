@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--stride", type=int, metavar="N",
         help="tokens from the start of a window to that of the next (default: half a window)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--json", action="store_true",
+        help="print one JSON object; a perplexity beyond what a float holds is null there",
+    )  # fmt: skip
     machine = parser.add_argument_group("machine")
     add_option(machine, "device", DEVICE_HELP, kind=str)
     add_option(machine, "threads", "of each engine (default: physical cores)")
@@ -83,8 +87,8 @@ def _facts(
         "stride": found.stride,
         "engine": found.engine,
         "nats_per_token": found.nats.value,
-        "perplexity": found.nats.perplexity,
-        "perplexity_error": found.nats.perplexity_error,
+        "perplexity": _finite(found.nats.perplexity),
+        "perplexity_error": _finite(found.nats.perplexity_error),
         "against": None,
         "peak_rss_mb": peak_rss_mb(),
         "hardware": hardware(),
@@ -97,7 +101,8 @@ def _facts(
             "bundle_hash": reference.bundle.digest,
             "precision": reference.bundle.target.precision.weights,
             "engine": found.against.engine,
-            "perplexity": found.against.nats.perplexity,
+            "nats_per_token": found.against.nats.value,
+            "perplexity": _finite(found.against.nats.perplexity),
             "mean_kl": found.against.kl.value,
             "mean_kl_error": found.against.kl.error,
             "argmax_agreement": found.against.agreement,
@@ -105,7 +110,14 @@ def _facts(
     return facts
 
 
+def _finite(value: float) -> float | None:
+    """For JSON, which has no infinity."""
+    return value if math.isfinite(value) else None
+
+
 def _lines(found: Evaluation) -> list[str]:
+    from edgespec.perplexity import exponential
+
     lines = [
         f"{found.scored} of {found.tokens} tokens, windows of {found.window}, "
         f"stride {found.stride}, on {found.engine}",
@@ -113,7 +125,7 @@ def _lines(found: Evaluation) -> list[str]:
     ]
     if found.against is not None:
         kl, nats = found.against.kl, found.against.nats
-        more = found.nats.perplexity / nats.perplexity - 1
+        more = exponential(found.nats.value - nats.value) - 1
         lines += [
             f"reference {nats.perplexity:.6g}, so {more:+.2%}",
             f"mean KL {kl.value:.4g} ± {kl.error:.2g} nats",
