@@ -139,6 +139,13 @@ def test_a_fault_of_ours_is_two_lines(cli, monkeypatch):
     fails(result, "internal error: ValueError: first second", __file__, code=1)
 
 
+def test_names_that_hold_newlines_are_in_one_line(cli, tmp_path):
+    for words in (["inspect", tmp_path / "a\nb\nc"], ["run", "-f", tmp_path / "a\nb\nc"]):
+        result = cli(*words)
+        fails(result, f"{tmp_path / 'a b c'}")
+        assert len(result.err.splitlines()) == 1
+
+
 def test_memory_that_runs_out_is_no_fault_of_ours(cli, monkeypatch):
     """As where another program has taken it since the plan was made."""
 

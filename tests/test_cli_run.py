@@ -71,6 +71,13 @@ def test_options_may_stand_between_bundle_and_prompt(cli, llm):
     assert result.out == llm.generate("-x = ", max_new_tokens=3).text + "\n"
 
 
+def test_what_follows_two_dashes_is_no_option(cli, llm):
+    expected = llm.generate("-x", max_new_tokens=3).text + "\n"
+    for words in (["-n", 3, *FAST, "--", "-x"], ["-n", 3, *FAST, BUNDLE, "--", "-x"]):
+        assert cli("run", *words).out == expected
+    fails(cli("run", *FAST, "--", "a", "b", "-c"), "unrecognized arguments: -c")
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [

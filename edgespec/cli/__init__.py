@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(end="", flush=True)
             return code
     except EdgespecError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail(_one_line(str(error)), error.exit_code)
     except KeyboardInterrupt:
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is None:
             _abandon_stdout()
         place = f"{error.filename}: " if error.filename is not None else ""
-        return _fail(f"{place}{error.strerror or error}", _BAD_INPUT)
+        return _fail(_one_line(f"{place}{error.strerror or error}"), _BAD_INPUT)
     except Exception as error:
         return _fail(*_unexpected(error))
 
@@ -113,18 +113,24 @@ class _CommandParser(_Parser):
     def __init__(self, *, command: str, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
         self._command = command
-        self._configured = False
+        self._calls = 0
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """As argparse's, with options allowed between positional arguments."""
-        if self._configured:
-            return super().parse_known_args(args, namespace)
-        self._configured = True
-        import_module(f"edgespec.cli.{self._command}").configure(self)
-        self.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
-        return self.parse_known_intermixed_args(args, namespace)
+        self._calls += 1
+        if self._calls == 1:
+            import_module(f"edgespec.cli.{self._command}").configure(self)
+            self.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
+            return self.parse_known_intermixed_args(args, namespace)
+        if self._calls == 2 and args is not None and "--" in args:
+            # Until 3.12.6 and 3.13.0 that asks here for the options, then for what these leave,
+            # and loses the `--` that is part of it.
+            behind = args.index("--")
+            namespace, left = super().parse_known_args(args[:behind], namespace)
+            return namespace, [*left, *args[behind:]]
+        return super().parse_known_args(args, namespace)
 
 
 def _parser() -> argparse.ArgumentParser:
