@@ -95,6 +95,16 @@ def test_a_saved_conversation_goes_on(cli, bundles, answers, tmp_path):
     assert result.out == spoken(answers("hello", "and then?")[2:])
 
 
+def test_a_system_message_replaces_that_of_the_history(cli, bundles, answers, tmp_path):
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps(answers("hello", system="be long")))
+    arguments = ["chat", bundles / "chat", *SHORT, "--history", file, "--system", "be brief"]
+    cli(*arguments, stdin=said(f"/save {file}"))
+    expected = answers("hello", system="be long")
+    expected[0]["content"] = "be brief"
+    assert json.loads(file.read_text("utf-8")) == expected
+
+
 def test_stats_tell_what_was_reused(cli, bundles):
     lines = said("/stats", "hello", "/stats", "and then?", "/stats")
     result = cli("chat", bundles / "chat", *SHORT, stdin=lines)

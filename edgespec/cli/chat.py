@@ -44,7 +44,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "bundle", nargs="?", type=Path, metavar="BUNDLE",
         help="a bundle's folder (default: the embedded pair)",
     )  # fmt: skip
-    parser.add_argument("--system", metavar="TEXT", help="tell the model first how to answer")
+    parser.add_argument(
+        "--system", metavar="TEXT",
+        help="tell the model first how to answer, in place of what --history says there",
+    )  # fmt: skip
     parser.add_argument(
         "--history", type=Path, metavar="FILE", help="go on with a conversation that /save wrote"
     )
@@ -65,6 +68,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError("there is nobody to talk to: leave stdin and stdout open")
     messages = [] if arguments.history is None else _read(arguments.history)
     if arguments.system is not None:
+        if messages and messages[0]["role"] == "system":
+            del messages[0]
         messages.insert(0, {"role": "system", "content": arguments.system})
 
     from edgespec.llm import LLM
