@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edgespec.errors import InputError
+from edgespec.errors import InputError, reason
 from edgespec.runtime.buckets import ROW_BUCKETS
 from edgespec.runtime.sampling import SamplingOptions
 
@@ -22,6 +22,7 @@ FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
 MAX_DRAFT_TOKENS = ROW_BUCKETS[-1] - 1  # the pending token is a row of the verification too
+MAX_MEMORY = 1 << 62  # bytes, more than any machine has
 MAX_THREADS = 1024  # engines take memory for each, before any works
 CONTEXT_HELP = "tokens of prompt and output (default: what the model was made for, or what fits)"
 MEMORY_HELP = "what may be used, as 2GiB, or by device, as cpu=8GiB,gpu=3GiB (default: all free)"
@@ -109,11 +110,11 @@ class LoadOptions:
                 )
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", _parse_memory(self.memory))
-        if isinstance(self.memory, dict):
-            for device, size in self.memory.items():
-                _require_count(f"memory of {device}", size, 1)
-        else:
+        if not isinstance(self.memory, dict):
             _require_count("memory", self.memory, 1, optional=True)
+        for device, size in self.limits.items():
+            _require_count(f"memory of {device}", size, 1)
+            _require_most(f"memory of {device}", size, MAX_MEMORY)
         _require_count("sessions", self.sessions, 1)
         for name, least in (("threads", 1), ("context", 2), ("gpu_layers", 0)):
             _require_count(name, getattr(self, name), least, optional=True)
@@ -172,7 +173,7 @@ class GenerationOptions(SamplingOptions):
         _require_count("num_assistant_tokens", nodes, 0, optional=True)
         _require_count("logprobs", self.logprobs, 0, optional=True)
         if self.structure is not None and isinstance(self.json_schema, dict):
-            object.__setattr__(self, "json_schema", json.dumps(self.json_schema))
+            object.__setattr__(self, "json_schema", _as_json(self.json_schema))
         _require_most("num_assistant_tokens", nodes, MAX_DRAFT_TOKENS)
         several = isinstance(self.stop, Iterable) and not isinstance(self.stop, str)
         stop = tuple(self.stop) if several else (self.stop,)
@@ -187,6 +188,8 @@ class GenerationOptions(SamplingOptions):
         for kind, source in given:
             if not isinstance(source, str) and (kind, type(source)) != ("json_schema", dict):
                 raise InputError(f"{kind} is {source!r:.80}: give a text")
+            if isinstance(source, str):
+                _require_unicode(kind, source)
         if len(given) > 1:
             names = " and ".join(kind for kind, _ in given)
             raise InputError(f"{names} are given: a text can follow one of them")
@@ -211,10 +214,12 @@ def parse_size(text: str) -> int:
         raise InputError(f"size {text!r} is not known: give a number and a unit, as 2GiB or 900MB")
     number, prefix, rest = found.groups()
     base = 1000 if rest.lower() == "b" else 1024
-    size = int(float(number) * base ** ("kmgt".index(prefix.lower()) + 1))
+    size = float(number) * base ** ("kmgt".index(prefix.lower()) + 1)
     if size < 1:
         raise InputError(f"size {text!r} is less than a byte: give more")
-    return size
+    if size > MAX_MEMORY:
+        raise InputError(f"size {text!r:.40} is too large: give what the machine has")
+    return int(size)
 
 
 def _parse_memory(text: str) -> int | dict[str, int]:
@@ -242,6 +247,22 @@ def checked(kind: type[T], options: dict[str, Any]) -> T:
         if name not in known:
             raise TypeError(f"unknown option {name!r}: use one of {', '.join(known)}")
     return kind(**options)
+
+
+def _as_json(schema: dict[str, Any]) -> str:
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"json_schema is no JSON ({reason(error)}): correct it") from error
+
+
+def _require_unicode(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} is not valid Unicode at character {error.start}: give UTF-8"
+        ) from error
 
 
 def _require_count(name: str, value: object, least: int, optional: bool = False) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
-from edgespec.errors import BundleError, InputError
+from edgespec.errors import BundleError, InputError, reason
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -41,14 +41,15 @@ class Guides:
     """
 
     def __init__(self, folder: Path, vocab_size: int, stop_ids: Sequence[int]) -> None:
-        if not stop_ids:
+        stops = [each for each in stop_ids if each < vocab_size]  # others are the model's padding
+        if not stops:
             raise InputError(
                 "the model has no token that ends a text, so that none can be made to follow a "
                 "grammar: use another model"
             )
         path = folder / "tokenizer.json"
         try:
-            self._tokenizer = LLTokenizer(str(path), n_vocab=vocab_size, eos_token=list(stop_ids))
+            self._tokenizer = LLTokenizer(str(path), n_vocab=vocab_size, eos_token=stops)
         except ValueError as error:
             raise BundleError(f"{path}: no grammar works with it ({error})") from error
         self._vocab_size = vocab_size
@@ -65,8 +66,7 @@ class Guides:
         """
         matcher = LLMatcher(self._tokenizer, _compiled(kind, source), log_level=0)
         if matcher.is_error():
-            reason = matcher.get_error().strip().splitlines()[0]
-            raise InputError(f"{kind} cannot be used ({reason}): correct it")
+            raise InputError(f"{kind} cannot be used ({_reason(matcher)}): correct it")
         return Guide(matcher, self._vocab_size)
 
 
@@ -78,19 +78,24 @@ class Guide:
         self._vocab_size = vocab_size
 
     def allowed(self) -> Allowed:
-        """Which tokens may come next; at least one."""
+        """Which tokens may come next; at least one.
+
+        Raises:
+            InputError: if there is none, or the grammar has become too complex.
+        """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():  # the bits then let the text end, wherever it is
+            raise self._stuck()
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def advance(self, token: int) -> None:
         """This one came.
 
         Raises:
-            InputError: if the grammar has become too complex.
+            InputError: if the grammar wants what no token stands for, or has become too complex.
         """
         if not self._matcher.consume_token(token):
-            reason = self._matcher.get_error().strip().splitlines()[0]
-            raise InputError(f"the grammar failed: {reason}: make it simpler")
+            raise self._stuck()
 
     def forced(self) -> list[int]:
         """What comes next by the grammar alone, as the tokenizer would write it; often nothing."""
@@ -99,6 +104,17 @@ class Guide:
     def valid(self, tokens: Sequence[int]) -> int:
         """How many of these, in this order, may come next."""
         return int(self._matcher.validate_tokens(list(tokens)))
+
+    def _stuck(self) -> InputError:
+        return InputError(
+            f"the grammar cannot go on ({_reason(self._matcher)}): make it simpler, or have it ask "
+            "for no characters that the tokenizer lacks"
+        )
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """Why it failed, without the parser's state behind it."""
+    return reason(matcher.get_error().partition("<state>")[0])
 
 
 def _compiled(kind: str, source: str) -> str:
@@ -110,4 +126,4 @@ def _compiled(kind: str, source: str) -> str:
     try:
         return LLMatcher.grammar_from_json_schema(source, defaults=_COMPACT)
     except ValueError as error:
-        raise InputError(f"json_schema is no JSON object ({error}): correct it") from error
+        raise InputError(f"json_schema is no JSON object ({reason(error)}): correct it") from error

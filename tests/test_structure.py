@@ -9,6 +9,7 @@ import jsonschema
 import numpy as np
 import pytest
 from pairs import ENGINES, LONG_PROMPT
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from edgespec import LLM
 from edgespec.errors import InputError
@@ -153,9 +154,14 @@ def test_a_text_cut_short_is_a_beginning(load):
 
 
 def test_grammars_that_cannot_be_used_are_refused(load):
-    llm = load("none")
+    llm, circular = load("none"), {}
+    circular["not"] = circular
     for fields, part in (
-        ({"regex": "("}, "regex cannot be used"),
+        ({"regex": "("}, "unclosed group"),
+        ({"regex": "\udcff"}, "regex is not valid Unicode at character 0: give UTF-8"),
+        ({"grammar": "start: \udcff"}, "grammar is not valid Unicode at character 7"),
+        ({"json_schema": {"enum": {1}}}, "json_schema is no JSON (Object of type set"),
+        ({"json_schema": circular}, "json_schema is no JSON (Circular reference"),
         ({"grammar": "x:"}, "grammar cannot be used"),
         ({"json_schema": "[1"}, "no JSON object"),
         ({"json_schema": "[1]"}, "no JSON object"),
@@ -163,8 +169,35 @@ def test_grammars_that_cannot_be_used_are_refused(load):
         ({"json_schema": 3}, "json_schema is 3"),
         ({"regex": "a", "grammar": 'start: "a"'}, "regex and grammar are given"),
     ):
-        with pytest.raises(InputError, match=re.escape(part)):
+        with pytest.raises(InputError, match=re.escape(part)) as caught:
             llm.stream("x", **fields)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_ends_of_text_in_the_padding_of_the_vocabulary_count_for_nothing(load):
+    llm = load("none")
+    size = llm.tokenizer.vocab_size
+    guide = Guides(llm.bundle.path, size, (0, size + 19)).guide("regex", "a?")
+    assert guide.allowed()[0]
+    with pytest.raises(InputError, match="no token that ends a text"):
+        Guides(llm.bundle.path, size, (size + 19,))
+
+
+@pytest.mark.parametrize("regex", ["abz", "a(z|é)b"])
+def test_a_grammar_that_wants_what_no_token_stands_for_is_refused(tmp_path, regex):
+    vocabulary = {text: number for number, text in enumerate(["<unk>", "</s>", "a", "b"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    guide = Guides(tmp_path, len(vocabulary), (1,)).guide("regex", regex)
+
+    def go_on():
+        while (token := int(guide.allowed().argmax())) != 1:
+            guide.advance(token)
+
+    with pytest.raises(InputError, match="characters that the tokenizer lacks"):
+        go_on()
 
 
 def test_a_model_whose_text_never_ends_is_refused(pairs):
