@@ -170,6 +170,8 @@ def test_the_example_of_the_documentation_is_a_machine(tmp_path):
         (lambda it: it["models"].pop("target"), "no 'target'"),
         (lambda it: it["models"]["target"].pop("source"), "models.target.source: missing"),
         (lambda it: it["models"]["target"].update(layers=0), "models.target.layers is 0"),
+        (lambda it: it["models"]["target"].update(layers=10**30), f"layers is {10**30}: give 1 to"),
+        (lambda it: it["devices"]["cpu"].update(gib=figure(1e308)), "1e+308 among its figures"),
         (lambda it: it["devices"].pop("cpu"), "machine.devices.cpu: missing"),
         (lambda it: it["devices"]["cpu"].pop("gib"), "cpu: missing, or without gib"),
         (lambda it: it["devices"]["cpu"].update(gib=8), "devices.cpu.gib: expected dict, found 8"),

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
-from math import isfinite
 from pathlib import Path
 
 from edgespec import records
@@ -23,6 +22,7 @@ HOST = "cpu"
 
 _LAPTOPS = Path(__file__).with_name("laptops")
 _CAPACITY = 1  # of a stated curve's points, which are for any
+_MOST_SIZE, _MOST_FIGURE = 10**6, 1e12  # no machine's, and small enough to compute with
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,9 @@ def _faults(machine: Machine) -> Iterator[str]:
 def _faulty_numbers(machine: Machine) -> Iterator[str]:
     for role, model in machine.models.items():
         for field, value in records.encode(model).items():
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                yield f"machine.models.{role}.{field} is {value}: give 1 or more"
+            counts = isinstance(value, int) and not isinstance(value, bool)
+            if counts and not 1 <= value <= _MOST_SIZE:
+                yield f"machine.models.{role}.{field} is {value}: give 1 to {_MOST_SIZE}"
     for name, device in machine.devices.items():
         link = device.link
         figures = [device.overhead_us, device.gib, device.gb_per_s, device.tmac_per_s]
@@ -214,8 +215,11 @@ def _faulty_numbers(machine: Machine) -> Iterator[str]:
             _curve(tuple(sorted(points.ms.items())))
             numbers += [ms - device.overhead_us.value / 1e3 for ms in points.ms.values()]
         for number in numbers:
-            if not (isfinite(number) and number > 0):
-                yield f"machine.devices.{name}: {number} among its figures: give more than 0"
+            if not 0 < number <= _MOST_FIGURE:
+                yield (
+                    f"machine.devices.{name}: {number} among its figures: give more than 0 and "
+                    f"{_MOST_FIGURE:g} at most"
+                )
 
 
 @cache
