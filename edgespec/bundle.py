@@ -35,6 +35,7 @@ from edgespec.manifest import (
     Tensor,
     Variant,
 )
+from edgespec.manifest_values import fault
 
 __all__ = [
     "DRAFT",
@@ -154,7 +155,8 @@ def describe_files(folder: Path) -> dict[str, FileEntry]:
 def save_manifest(folder: Path, manifest: Manifest) -> None:
     """Write ``manifest.json``."""
     text = json.dumps(records.encode(manifest), indent=1, ensure_ascii=False)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    # The checkpoint's folder, which the provenance names, may be called what is no UTF-8.
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", errors="replace")
 
 
 def sha256(path: Path) -> str:
@@ -197,6 +199,8 @@ def _read_manifest(path: Path) -> Manifest:
                 f"{file}: the variant {variant.name!r} of {variant.role!r} is not cut as it is: "
                 "export the checkpoint again"
             )
+    if wrong := fault(manifest):
+        raise BundleError(f"{file}: {wrong}: export the checkpoint again")
     return manifest
 
 
@@ -215,9 +219,13 @@ def used_files(manifest: Manifest) -> list[str]:
 
 
 def _check_inside(folder: Path, name: str) -> None:
-    """Refuse names that leave the folder, by `..`, an absolute path or a symbolic link."""
+    """Refuse names that leave the folder, by `..`, an absolute path or a symbolic link.
+
+    And those that no folder has, with a NUL or half a character.
+    """
     pure = PurePosixPath(name)
-    unsafe = pure.is_absolute() or ".." in pure.parts or any(c in name for c in "\\:\0")
+    unsafe = pure.is_absolute() or ".." in pure.parts or any(c in name for c in "\\:")
+    unsafe = unsafe or not name.isprintable()
     if unsafe or not (folder / name).resolve().is_relative_to(folder.resolve()):
         raise BundleError(f"{folder / MANIFEST}: {name!r} leaves the bundle: do not use it")
 
@@ -229,7 +237,9 @@ def _verify_once(bundle: Bundle) -> None:
         for name, entry in sorted(bundle.manifest.files.items())
     )
     folder = cache_folder("verified")
-    marker = folder / hashlib.sha256(state.encode()).hexdigest()[:32] if folder else None
+    # Folders may be called what is no UTF-8.
+    digest = hashlib.sha256(state.encode(errors="surrogatepass")).hexdigest()[:32]
+    marker = folder / digest if folder else None
     if marker is not None and marker.exists():
         return
     bundle.verify()

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
@@ -138,6 +139,61 @@ def test_manifest_fields_are_checked_by_name_and_type(folder):
             refused(folder, f"manifest.{name}: missing")
 
 
+STAGE = "roles.target.stages.0"
+STILL = {"agreement": 0.5, "chain": 3, "tokens_per_second": 0.0}
+SCORE = {
+    "draft_cost": 0.5, "plain_tokens_per_second": 9.0, "engine": "x",
+    "greedy": STILL, "sampled": STILL,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "values", "part"),
+    [
+        ("roles.target.layers", [0, -1, 3, 10**30], ""),
+        ("roles.target.hidden_size", [0, 10**30], "roles.target.hidden_size is "),
+        ("roles.target.parameters", [0, 10**30], "roles.target.parameters is "),
+        ("roles.draft.context_length", [0, -1, 1], "roles.draft.context_length is "),
+        ("roles.target.inv_freq", [[], [float("nan")] * 12], "roles.target.inv_freq is ("),
+        ("roles.target.eos_ids", [[-1]], "roles.target.eos_ids is (-1,)"),
+        ("roles.target.bias_off", [0.0, float("nan")], "roles.target.bias_off is "),
+        ("roles.target.precision.weights", ["x", "w8a16"], "roles.target.precision.weights is '"),
+        ("roles.target.precision.kv", ["x"], "roles.target.precision.kv is 'x'"),
+        ("roles.target.precision.scales", ["x"], "roles.target.precision.scales is 'x'"),
+        ("roles.target.precision.block_size", [0], "roles.target.precision.block_size is 0"),
+        ("roles.target.stages", [[]], "roles.target.stages is ()"),
+        (f"{STAGE}.start", [1, 10**30], "roles.target.stages[0].start is 1"),
+        (f"{STAGE}.stop", [0, 4, 6, 10**30], "roles.target.stages[0].stop is "),
+        (f"{STAGE}.inputs.0.dtype", ["x"], "roles.target.stages[0].inputs[0].dtype is 'x'"),
+        (f"{STAGE}.outputs", [[]], "roles.target.stages[0].outputs is ()"),
+        (f"{STAGE}.outputs.0.dtype", ["x"], "roles.target.stages[0].outputs[0].dtype is 'x'"),
+        (f"{STAGE}.outputs.0.shape", [[], ["R", "x"]], "roles.target.stages[0].outputs[0]."),
+        (f"{STAGE}.outputs.1.name", ["x"], "roles.target.stages[0].outputs is ('logits', 'x')"),
+        ("skip_sets", [[{"skipped": each}] for each in ([], [-1], [99])], "skip_sets[0].skipped"),
+        ("skip_sets", [[{"skipped": [1], "score": SCORE}]], "skip_sets[0].score is "),
+    ],
+)
+def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, values, part):
+    *path, last = (int(name) if name.isdecimal() else name for name in place.split("."))
+    whole = (folder / MANIFEST).read_text()
+    for value in values:
+        record = manifest = json.loads(whole)
+        for name in path:
+            record = record[name]
+        record[last] = value
+        (folder / MANIFEST).write_text(json.dumps(manifest))
+        refused(folder, f"manifest.{part}", "which cannot be: export the checkpoint again")
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="where all names are Unicode")
+def test_a_folder_may_be_called_what_is_no_utf8(folder):
+    named = folder.rename(os.fsdecode(os.fsencode(folder) + b"\xff"))
+    bundle = bundles.load(named)
+    provenance = {"target": named.name}
+    bundles.save_manifest(named, replace(bundle.manifest, provenance=provenance))
+    assert bundles.load(named).manifest.provenance == {"target": "bundle?"}
+
+
 # Damage
 
 
@@ -225,7 +281,15 @@ def test_the_cache_is_the_users_or_there_is_none(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["../target.data", "sub/../../target.data", "..", "C:target.data", "..\\target.data", "a\0b"],
+    [
+        "../target.data",
+        "sub/../../target.data",
+        "..",
+        "C:target.data",
+        "..\\target.data",
+        "a\0b",
+        "\ud800",
+    ],
 )
 def test_names_that_leave_the_bundle_are_refused(folder, name):
     shutil.copy(folder / "target.data", folder.parent / "target.data")
