@@ -30,6 +30,7 @@ from edgespec.runtime.plans import HOST, Plan
 from edgespec.runtime.selection import Placement, engines_for, known_order
 from edgespec.runtime.simulation import as_stated, load
 from edgespec.runtime.sizes import stage_sizes
+from edgespec.runtime.stage_files import require_suited
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +43,15 @@ def fit(bundle: Bundle, options: LoadOptions) -> Plan:
     for tokens beyond `USUAL_CONTEXT`.
 
     Raises:
-        DeviceError: if a device is not known, or no engine is installed.
+        DeviceError: if a device is not known, no engine is installed, or it takes no such weights.
         InputError: if an option does not suit the bundle.
     """
     bundle = as_planned(bundle, options)
     wishes = _wishes(bundle, options)
     found = _planned(bundle, wishes, options)
+    for role in found.engines:
+        for each in wishes.engines[role][0]:  # another choice would be no better
+            require_suited(bundle, role, each)
     context = wishes.contexts[0]
     if context < _context_length(options.context, bundle):
         _log.warning("a context of %d tokens, for the fixed shapes of the device", context)

@@ -63,6 +63,19 @@ def suited(role: Role, engines: Sequence[Engine]) -> list[Engine]:
     return [each for each in engines if _multiplies(each, role.precision)] or list(engines)
 
 
+def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
+    """Refuse an engine for a role.
+
+    Raises:
+        DeviceError: if it does not run the role's weights, and takes no others.
+    """
+    if engine.variant is None and not _multiplies(engine, bundle.manifest.roles[name].precision):
+        raise DeviceError(
+            f"{engine.name} cannot run the {name} of {bundle.path}: it has w8a8 weights, which "
+            "only onnxruntime:cpu multiplies: use that, or export it again at int8 or int4"
+        )
+
+
 def ready_shapes(bundle: Bundle, name: str, number: int, engine: Fixable) -> frozenset[Shape]:
     """The shapes of a stage that an engine loads as the bundle has them compiled."""
     variant = bundle.variant(name, NPU)
@@ -90,13 +103,9 @@ def _stage_for(
     bundle: Bundle, name: str, number: int, engine: Engine
 ) -> tuple[Stage, Precision, tuple[Compiled, ...]]:
     """A stage that the engine takes, how its numbers are stored, and what is compiled of it."""
+    require_suited(bundle, name, engine)
     role = bundle.manifest.roles[name]
     if engine.variant is None:
-        if not _multiplies(engine, role.precision):
-            raise DeviceError(
-                f"{engine.name} cannot run the {name} of {bundle.path}: it has w8a8 weights, which "
-                "only onnxruntime:cpu multiplies: use that, or export it again at int8 or int4"
-            )
         return role.stages[number], role.precision, ()
     variant = bundle.variant(name, engine.variant)
     if variant is not None:

@@ -150,6 +150,13 @@ def test_trees_stay_within_the_plan(caplog):
     assert result.tokens == llm.generate(PROMPT, max_new_tokens=8).tokens
 
 
+@pytest.mark.parametrize("draft", ["lookup", "model"])
+def test_what_is_loaded_for_drafts_can_be_left_out(cli, draft):
+    result = cli("plan", "--memory", "10MiB", "--draft", draft)
+    assert result.code == 3
+    assert ("--draft lookup" in result.err) == (draft == "model")
+
+
 def test_a_context_asked_for_is_not_shortened():
     with pytest.raises(MemoryLimitError, match="context 2048") as caught:
         LLM(**PLACE, context=2048, draft="model", memory="60MiB")

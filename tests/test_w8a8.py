@@ -177,8 +177,9 @@ def test_cpu_is_the_engine_that_multiplies_integers_and_no_other_is_tried(pair, 
 def test_another_engine_says_what_to_use(pair, cli):
     with pytest.raises(DeviceError, match="w8a8 weights, which only onnxruntime:cpu multiplies"):
         LLM(pair, device="openvino:cpu", draft="none")
-    run = cli("run", pair, "x", "--device", "openvino:cpu", "--draft", "none")
-    fails(run, "openvino:cpu cannot run the target", "export it again at int8 or int4")
+    for words in (["run", pair, "x"], ["plan", pair]):
+        result = cli(*words, "--device", "openvino:cpu", "--draft", "none")
+        fails(result, "openvino:cpu cannot run the target", "export it again at int8 or int4")
 
 
 def test_the_output_projection_alone_can_be_products_of_integers(tmp_path):

@@ -128,8 +128,8 @@ class _CommandParser(_Parser):
             # Until 3.12.6 and 3.13.0 that asks here for the options, then for what these leave,
             # and loses the `--` that is part of it.
             behind = args.index("--")
-            namespace, left = super().parse_known_args(args[:behind], namespace)
-            return namespace, [*left, *args[behind:]]
+            options, left = super().parse_known_args(args[:behind], namespace)
+            return options, [*left, *args[behind:]]
         return super().parse_known_args(args, namespace)
 
 
