@@ -103,6 +103,19 @@ def test_a_card_as_a_picture(cli, card, tmp_path):
     assert (tmp_path / "card.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_was_measured_is_shown_where_no_picture_can_be_written(cli, card, tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "a.png"
+    try:
+        file.symlink_to(tmp_path / "nowhere" / "a.png")
+    except OSError:
+        pytest.skip("no symbolic links here")
+    result = cli("bench", *card, "--png", file, "--json")
+    assert result.code == 2
+    assert json.loads(result.out)["settings"]
+    assert f"{file} cannot be written" in result.err
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [

@@ -187,3 +187,16 @@ def test_a_png_is_drawn(cli, measured, tmp_path):
     result = cli("profile", "--png", tmp_path / "curves.PNG", "--json")
     assert result.code == 0
     assert (tmp_path / "curves.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_was_measured_is_shown_where_no_picture_can_be_written(cli, measured, tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "a.png"
+    try:
+        file.symlink_to(tmp_path / "nowhere" / "a.png")
+    except OSError:
+        pytest.skip("no symbolic links here")
+    result = cli("profile", "--png", file, "--json")
+    assert result.code == 2
+    assert json.loads(result.out)["curves"]
+    assert f"{file} cannot be written" in result.err

@@ -100,8 +100,6 @@ def execute(arguments: argparse.Namespace) -> int:
         lines = bench.measure(arguments.repeat, lambda what: show(what, 1))
     facts = _facts(bundle, arguments, len(requests))
     facts |= {"threads": threads, "turns": "texts" if bench.together else "repeats"}
-    if arguments.png is not None:
-        save_bench_png(arguments.png, lines, _heading(bundle, facts)[0])
     if arguments.json:
         print(json.dumps(facts | {"settings": [asdict(line) for line in lines]}))
     elif arguments.markdown:
@@ -111,6 +109,8 @@ def execute(arguments: argparse.Namespace) -> int:
     wrong = [line.name for line in lines if line.equal_to_plain == "no"]
     for name in wrong:
         _log.warning("%s made another text than plain decoding: please report it", name)
+    if arguments.png is not None:  # last, so that nothing measured is lost if it cannot be written
+        save_bench_png(arguments.png, lines, _heading(bundle, facts)[0])
     return _FAULT if wrong else 0
 
 

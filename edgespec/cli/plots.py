@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.errors import InputError
+from edgespec.runtime.files import replaced
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from edgespec.bench import Line
 
 Curves = Mapping[str, Mapping[int, float]]
@@ -55,7 +58,11 @@ def check_png(path: Path) -> None:
 
 
 def save_png(path: Path, panels: Mapping[str, Curves], rows: Sequence[int]) -> None:
-    """Draw a panel for each entry, side by side."""
+    """Draw a panel for each entry, side by side.
+
+    Raises:
+        InputError: if the file cannot be written.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6 * len(panels), 4.5), layout="constrained")
@@ -67,11 +74,15 @@ def save_png(path: Path, panels: Mapping[str, Curves], rows: Sequence[int]) -> N
         axes.set_xticks(rows, [str(n) for n in rows])
         axes.minorticks_off()
         axes.legend()
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def save_bench_png(path: Path, lines: Sequence[Line], title: str) -> None:
-    """Draw each setting's speed with its range, and how deep its drafts were accepted."""
+    """Draw each setting's speed with its range, and how deep its drafts were accepted.
+
+    Raises:
+        InputError: if the file cannot be written.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
@@ -95,4 +106,9 @@ def save_bench_png(path: Path, lines: Sequence[Line], title: str) -> None:
     if depths.lines:
         depths.legend()
         depths.xaxis.get_major_locator().set_params(integer=True)
-    figure.savefig(path)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with replaced(path) as partial:
+        figure.savefig(partial, format="png")

@@ -82,14 +82,14 @@ def execute(arguments: argparse.Namespace) -> int:
     bundle = bundles.load(arguments.bundle)
     choices = _choices(bundle, options, arguments.device or [options.device])
     measured = _measure(bundle, choices, options)
-    if arguments.png is not None:
-        panels = {role: _labelled(measured, role) for role in choices[0]}
-        rows = sorted({n for line in measured for n in line.ms})
-        save_png(arguments.png, panels, rows)
     if arguments.json:
         print(json.dumps({"curves": [asdict(line) for line in measured]}))
     else:
         _show(bundle, measured)
+    if arguments.png is not None:  # last, so that nothing measured is lost if it cannot be written
+        panels = {role: _labelled(measured, role) for role in choices[0]}
+        rows = sorted({n for line in measured for n in line.ms})
+        save_png(arguments.png, panels, rows)
     return 0
 
 
