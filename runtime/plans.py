@@ -103,11 +103,11 @@ class Plan:
         """
         for demand in self.devices:
             if demand.total > demand.limit:
-                smaller = "--draft lookup " if self.draft == "model" else ""
+                smaller = ", --draft lookup" if self.draft == "model" else ""
                 terms = ", ".join(f"{n} {size / MIB:.0f}" for n, size in demand.terms.items())
                 raise MemoryLimitError(
                     f"{name} needs {demand.total / MIB:.0f} MiB on {demand.device} and "
                     f"{demand.limit / MIB:.0f} may be used ({terms}; context {self.context}, "
-                    f"draft {self.draft}): raise --memory, or ask for a shorter --context, "
-                    f"{smaller}or a bundle of lower precision"
+                    f"draft {self.draft}): raise --memory, or ask for a shorter --context"
+                    f"{smaller} or a bundle of lower precision"
                 )
