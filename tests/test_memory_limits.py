@@ -41,7 +41,7 @@ def test_sizes_that_are_refused(text):
         parse_size(text)
 
 
-@pytest.mark.parametrize("size", [0, -5, 1.5, True, 10**400])
+@pytest.mark.parametrize("size", [0, -5, 1.5, True, 1 << 63])
 def test_memory_is_a_whole_number_of_bytes(size):
     with pytest.raises(InputError, match=r"^memory (of cpu )?is"):
         LoadOptions(memory=size)

@@ -353,7 +353,7 @@ def test_chat_errors_say_what_is_wrong(folder):
         "{{ raise_exception('a long\n' * 5000) }}",
     ],
 )
-def test_whatever_fails_in_a_template_is_said_in_two_lines(folder, template):
+def test_whatever_fails_in_a_template_is_said_in_a_line(folder, template):
     with pytest.raises(InputError, match="chat template") as caught:
         configure(folder, chat_template=template).chat(MESSAGES)
     assert len(str(caught.value)) < 400
