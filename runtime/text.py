@@ -79,7 +79,8 @@ class Tokenizer:
         if not path.is_file():
             raise BundleError(f"{path} is missing: copy it from where the model came from")
         try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
+            # Not by its name: a folder's may be no UTF-8.
+            backend = tokenizers.Tokenizer.from_buffer(path.read_bytes())
         except Exception as error:  # the library raises nothing narrower
             raise BundleError(f"{path} is damaged ({error}): fetch or export it again") from error
         config = _read_json(folder / "special_tokens_map.json")

@@ -16,6 +16,7 @@ from edgespec.bundle import MANIFEST
 from edgespec.cachedir import cache_folder
 from edgespec.errors import BundleError
 from edgespec.export import ExportOptions, export_bundle
+from edgespec.runtime.text import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +193,7 @@ def test_a_folder_may_be_called_what_is_no_utf8(folder):
     provenance = {"target": named.name}
     bundles.save_manifest(named, replace(bundle.manifest, provenance=provenance))
     assert bundles.load(named).manifest.provenance == {"target": "bundle?"}
+    Tokenizer.from_folder(named)
 
 
 # Damage

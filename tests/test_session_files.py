@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,9 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(pairs, tmp_path, monke
     session.generate(SHORT_PROMPT, **OPTIONS)
     session.save(file)
     before = file.read_bytes()
+    file.chmod(0o600)
+    session.save(file)
+    assert file.stat().st_mode & 0o777 == 0o600
     monkeypatch.setattr("edgespec.snapshots.save_file", no_space)
     with pytest.raises(InputError, match="No space left"):
         session.save(file)
@@ -118,6 +123,13 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(pairs, tmp_path, monke
     assert list(tmp_path.iterdir()) == [file]
     with pytest.raises(InputError, match="cannot be written"):
         session.save(tmp_path / "no folder" / "session")
+    with pytest.raises(InputError, match="cannot be written"):
+        session.save(tmp_path)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(InputError, match="no regular file"):
+            session.save(tmp_path / "pipe")
+        assert (tmp_path / "pipe").is_fifo()
 
 
 def no_space(*_):
