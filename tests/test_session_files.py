@@ -112,10 +112,10 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(pairs, tmp_path, monke
     session = llm.session()
     session.generate(SHORT_PROMPT, **OPTIONS)
     session.save(file)
-    before = file.read_bytes()
     file.chmod(0o600)
     session.save(file)
     assert file.stat().st_mode & 0o777 == 0o600
+    before = file.read_bytes()
     monkeypatch.setattr("edgespec.snapshots.save_file", no_space)
     with pytest.raises(InputError, match="No space left"):
         session.save(file)
