@@ -126,7 +126,8 @@ def draft(request, tmp_path_factory):
     for name, size, seed in (("target", tokens, 0), ("draft", padded, 1)):
         model = make_checkpoint(folder / name, "qwen2", vocab_size=size, seed=seed)
         vocabulary = {f"t{index}": index for index in range(tokens)}
-        (folder / name / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
+        words = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "t0"}
+        (folder / name / "tokenizer.json").write_text(json.dumps({"model": words}))
     weights = folder / "draft" / "model.safetensors"
     tensors = load_file(weights)
     tensors[HEAD] *= 60

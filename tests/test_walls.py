@@ -101,8 +101,10 @@ WALLS = {
         "edgespec.records",
     ),
     "edgespec.bundle": (
-        "edgespec.manifest", "edgespec.records", "edgespec.errors", "edgespec.cachedir",
+        "edgespec.manifest", "edgespec.manifest_values", "edgespec.records", "edgespec.errors",
+        "edgespec.cachedir",
     ),
+    "edgespec.manifest_values": ("edgespec.manifest",),
     "edgespec.manifest": ("edgespec.records", "edgespec.sublayers"),
     "edgespec.sublayers": ("edgespec.errors",),
     "edgespec.records": (),
