@@ -221,13 +221,15 @@ def used_files(manifest: Manifest) -> list[str]:
 def _check_inside(folder: Path, name: str) -> None:
     """Refuse names that leave the folder, by `..`, an absolute path or a symbolic link.
 
-    And those that no folder has, with a NUL or half a character.
+    And those that no file of a bundle has, as with a NUL or half a character.
     """
     pure = PurePosixPath(name)
     unsafe = pure.is_absolute() or ".." in pure.parts or any(c in name for c in "\\:")
     unsafe = unsafe or not name.isprintable()
     if unsafe or not (folder / name).resolve().is_relative_to(folder.resolve()):
-        raise BundleError(f"{folder / MANIFEST}: {name!r} leaves the bundle: do not use it")
+        raise BundleError(
+            f"{folder / MANIFEST}: {name!r} leaves the bundle, or names no file: do not use it"
+        )
 
 
 def _verify_once(bundle: Bundle) -> None:

@@ -251,7 +251,7 @@ class LLM:
         )
         with self._beginning:
             self.require_open()
-            self._texts.add(stream.text)
+            self._texts.add(stream.under_way)
         return stream
 
     def save_draft_memory(self, path: str | Path) -> None:

@@ -27,7 +27,6 @@ class Session:
     def __init__(self, llm: LLM, slot: Slot) -> None:
         self._llm = llm
         self._slot: Slot | None = slot
-        self._began = bool(slot.runners)  # a text, here or where it was saved
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -44,9 +43,7 @@ class Session:
         Raises:
             InputError: at the first piece, if another text is under way.
         """
-        stream = self._llm.stream(prompt, self._open(), **options)
-        self._began = True
-        return stream
+        return self._llm.stream(prompt, self._open(), **options)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
         """See `LLM.chat`: give the whole conversation, of which only what is new is run."""
@@ -62,7 +59,7 @@ class Session:
         slot = self._open()
         self._llm.require_open()
         with self._llm.turns:
-            if self._began and not slot.runners:
+            if slot.began and not slot.runners:
                 raise InputError(
                     "the session's caches gave way to those of others, or its text failed: let it "
                     "make a text before it is saved"

@@ -59,6 +59,7 @@ def restore(path: Path, digest: str, slots: Slots, slot: Slot, most: int) -> Non
     tensors = _read(path, digest)
     lengths = [ids.size for name, ids in tensors.items() if name.endswith(_TOKENS)]
     runners = slots.make_ready(slot, min(max(lengths, default=1), most))
+    slot.began = bool(lengths)
     for role, runner in runners.items():
         if role + _TOKENS not in tensors:  # saved without this model: it starts from nothing
             continue

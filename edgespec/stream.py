@@ -82,22 +82,22 @@ class TextStream:
     round that is under way.
 
     Attributes:
-        text: what is made; it goes on for as long as somebody reads the stream.
+        under_way: the text; it goes on for as long as somebody reads the stream.
     """
 
     def __init__(self, job: Job) -> None:
-        self.text = TextUnderWay(job)
-        self._pieces = self.text.pieces()
+        self.under_way = TextUnderWay(job)
+        self._pieces = self.under_way.pieces()
 
     @property
     def logprobs(self) -> Sequence[TokenLogprobs]:
         """Of the tokens so far, where they were asked for."""
-        return self.text.logprobs
+        return self.under_way.logprobs
 
     @property
     def rounds(self) -> Sequence[Round]:
         """The rounds so far, the prompt's left out."""
-        return self.text.clock.rounds
+        return self.under_way.clock.rounds
 
     @property
     def result(self) -> GenerationResult:
@@ -106,9 +106,9 @@ class TextStream:
         Raises:
             InputError: while the stream has not been read to its end.
         """
-        if self.text.result is None:
+        if self.under_way.result is None:
             raise InputError("the stream has no result yet: read it to its end")
-        return self.text.result
+        return self.under_way.result
 
     def finish(self) -> GenerationResult:
         """Read it to its end."""
@@ -118,7 +118,7 @@ class TextStream:
 
     def cancel(self) -> None:
         """End the text after the present round."""
-        self.text.cancel()
+        self.under_way.cancel()
 
     def __iter__(self) -> Iterator[str]:
         """Pieces of text, none of them empty, which together are `result.text`."""
@@ -164,7 +164,7 @@ class TextStream:
 
 
 class TextUnderWay:
-    """What is made of a job. Its pieces are only their reader's, so that they end when he goes.
+    """What is made of a job. Its pieces are only their reader's, so that they end when it goes.
 
     Attributes:
         logprobs: of the tokens so far, where they were asked for.

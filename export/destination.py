@@ -20,6 +20,7 @@ from edgespec.errors import ExportError
 _PARTIAL, _REPLACED = "partial", "replaced"
 # What changes to a bundle leave in it if they are killed.
 _LEFTOVERS = (".quantizing-", ".compiling-", ".saving-")
+_DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # of file managers, wherever one looks
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +59,7 @@ def replacing(output: Path, overwrite: bool, sources: Sequence[Path] = ()) -> It
 def _resolved(output: Path) -> Path:
     with suppress(RuntimeError):  # what a loop is up to Python 3.12
         resolved = output.resolve()
-        if not resolved.is_symlink():
+        if not os.path.islink(resolved):  # noqa: PTH114 - unlike Path's, it raises nothing
             return resolved
     raise ExportError(f"{output} is a loop of symbolic links: remove it, or choose another name")
 
@@ -107,7 +108,7 @@ def _listed(output: Path) -> set[str] | None:
     if not isinstance(manifest, dict) or not {"format", "roles"} <= manifest.keys():
         return None
     files = manifest.get("files")
-    return {MANIFEST, *files} if isinstance(files, dict) else None
+    return {MANIFEST, *files, *_DROPPINGS} if isinstance(files, dict) else None
 
 
 def _swap(folder: Path, output: Path) -> None:
@@ -145,7 +146,7 @@ def _remove(folder: Path) -> None:
         with suppress(OSError):
             Path(place).chmod(stat.S_IRWXU)
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
+    if os.path.lexists(folder):  # unlike `exists`, it raises nothing over an error under way
         _log.warning("%s could not be removed: nobody needs it, remove it by hand", folder)
 
 

@@ -22,9 +22,12 @@ def replaced(path: Path) -> Iterator[Path]:
         InputError: if it cannot be written; a file that was there stays as it was.
     """
     try:
-        target = Path(os.path.realpath(path))
-        if target.exists() and not target.is_file():  # a device, whose name would be a file's then
+        target = _target(path)
+        # A device's name would be a file's then, and so would that of a loop of links.
+        if os.path.lexists(target) and not target.is_file():
             raise OSError("no regular file")
+        if target.exists() and not os.access(target, os.W_OK):  # a move asks the folder alone
+            raise OSError("write-protected")
         # Whatever happens before the file is moved into place, the folder is removed.
         with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=target.parent) as folder:
             partial = Path(folder) / "partial"
@@ -34,9 +37,16 @@ def replaced(path: Path) -> Iterator[Path]:
             if target.exists():  # who may read it does not change
                 shutil.copymode(target, partial)
             partial.replace(target)
-    except (OSError, ValueError) as error:  # a name with a NUL, a text that is not UTF-8
+    except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
             f"{path} cannot be written ({reason}): name a file in a folder that exists and can be "
             "written to"
         ) from error
+
+
+def _target(path: Path) -> Path:
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError as error:  # a name with a NUL
+        raise OSError(error) from error

@@ -27,6 +27,7 @@ class Slot:
         kept: its caches outlive the text.
         runners: the text in each role's model; none where their memory was wanted by others, the
             target's alone where the draft's device had no room.
+        began: a text has, here or where it was saved.
         busy: a text is being made in it.
         closed: nobody may make a text in it any more.
     """
@@ -35,6 +36,7 @@ class Slot:
         self.owned = owned
         self.kept = kept
         self.runners: dict[str, Runner] = {}
+        self.began = False
         self.busy = False
         self.closed = False
 
@@ -108,7 +110,8 @@ class Slots:
         self._slots = [*(each for each in self._slots if each is not slot), slot]
         if slot.kept:
             self._copy_beginning(slot, prompt)
-        slot.busy = True  # not before: what could not be made ready is free for another try
+        # Not before: what could not be made ready is free for another try.
+        slot.began = slot.busy = True
         return slot
 
     def clear(self) -> None:

@@ -37,6 +37,8 @@ def test_places_where_no_bundle_can_be(saved, output):
     (output.parent / "file").write_text("mine")
     refused(ExportError, "is not a folder", output.parent / "file" / "bundle", saved)
     refused(ExportError, "exists and is not a bundle", output.parent / "file", saved, None, REPLACE)
+    long = output.parent / ("a" * 250)  # and the hidden folder's name is longer
+    refused(ExportError, "could not be written .File name too long", long, saved)
 
 
 def test_an_existing_bundle_stays_unless_overwriting_is_asked_for(saved, output):
@@ -66,10 +68,11 @@ def test_overwriting_never_removes_what_lies_in_a_bundle(saved, output):
     refused(ExportError, "source lies in .*bundle, where", output, source, None, REPLACE)
 
 
-def test_what_killed_changes_left_in_a_bundle_goes_with_it(saved, output):
+def test_what_killed_changes_and_file_managers_left_in_a_bundle_goes_with_it(saved, output):
     export_bundle(saved, output)
     for kind in ("quantizing", "compiling", "saving"):
         (output / f".{kind}-x").mkdir()
+    (output / ".DS_Store").touch()
     export_bundle(saved, output, options=REPLACE)
     assert {file.name for file in output.iterdir()} == {
         bundles.MANIFEST, *bundles.load(output).manifest.files

@@ -50,7 +50,9 @@ def test_a_longer_session_is_cut_to_what_was_planned(pairs, tmp_path, draft):
 
 def test_an_empty_session_can_be_saved(pairs, tmp_path):
     llm = load(pairs)
-    llm.session().save(tmp_path / "session")
+    session = llm.session()
+    session.stream(SHORT_PROMPT).close()  # which never began
+    session.save(tmp_path / "session")
     assert llm.load_session(tmp_path / "session").tokens == ()
 
 
@@ -130,6 +132,19 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(pairs, tmp_path, monke
         with pytest.raises(InputError, match="no regular file"):
             session.save(tmp_path / "pipe")
         assert (tmp_path / "pipe").is_fifo()
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # which is never said to root
+    with pytest.raises(InputError, match="write-protected"):
+        session.save(file)
+    assert file.read_bytes() == before
+
+
+def test_a_loop_of_links_is_no_file_to_write(pairs, tmp_path):
+    for name, target in (("a", "b"), ("b", "a")):
+        (tmp_path / name).symlink_to(tmp_path / target)
+    with pytest.raises(InputError, match="no regular file"):
+        load(pairs, "none").session().save(tmp_path / "a")
+    assert (tmp_path / "a").is_symlink()
 
 
 def no_space(*_):

@@ -125,7 +125,7 @@ class _CommandParser(_Parser):
             self.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
             return self.parse_known_intermixed_args(args, namespace)
         if self._calls == 2 and args is not None and "--" in args:
-            # Until 3.12.6 and 3.13.0 that asks here for the options, then for what these leave,
+            # Until 3.12.7 and 3.13.0 that asks here for the options, then for what these leave,
             # and loses the `--` that is part of it.
             behind = args.index("--")
             options, left = super().parse_known_args(args[:behind], namespace)
@@ -175,7 +175,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(map(str.strip, text.splitlines()))  # other spaces may be a file name's
 
 
 def _abandon_stdout() -> None:

@@ -86,7 +86,7 @@ def save_bench_png(path: Path, lines: Sequence[Line], title: str) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # it names a folder, which may have dollars
     speeds, depths = figure.subplots(1, 2)
     names = [line.name for line in lines]
     ranges = [line.tokens_per_second_range for line in lines]
