@@ -243,6 +243,10 @@ def _verdicts(
         found, expected = text.result.tokens, reference.result.tokens
         if found != expected and text.result.engine != reference.result.engine:
             expected = worker.plain(request)
+        # Where memory is short, settings have contexts of their own: what both had room for counts.
+        shorter = min(text.result, reference.result, key=lambda result: result.new_tokens)
+        if shorter.finish_reason == "context":
+            found, expected = found[: shorter.new_tokens], expected[: shorter.new_tokens]
         yield "yes" if found == expected else worker.verdict(request, expected, found)
 
 

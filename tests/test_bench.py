@@ -139,6 +139,17 @@ def test_on_another_engine_plain_decoding_is_asked_again(told):
         assert ("auto", "plain") in told.log
 
 
+def test_of_texts_that_a_context_ended_what_both_hold_counts(told):
+    told.found = "no"
+    for tokens, expected in ((TEXT[:9], {"yes": 1}), ((*TEXT[:8], 99), {"no": 1})):
+        ended = {"tokens": tokens, "finish_reason": "context"}
+        for plain, auto in (({}, ended), (ended, {})):
+            told.texts = {
+                "plain": [made(1.0), made(1.0, **plain)], "auto": [made(1.0), made(1.0, **auto)]
+            }  # fmt: skip
+            assert measured(["auto"], 1, 1, told)["auto"].verdicts == expected
+
+
 def test_acceptance_by_depth():
     assert acceptance_by_depth([0, 0]) == ()
     assert acceptance_by_depth([2, 0, 1, 2]) == (0.75, 0.5)
