@@ -8,6 +8,7 @@ ended, so that every token counts once, and those behind the first window's see 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -20,6 +21,7 @@ from edgespec.llm import LLM
 from edgespec.options import default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
 from edgespec.runtime.feeds import Floats, Rows
+from edgespec.runtime.plans import Plan
 from edgespec.runtime.runner import Runner
 
 LogProbabilities = npt.NDArray[np.float64]
@@ -145,7 +147,7 @@ class Reading:
         """Read the text, pass by pass."""
         nats: list[list[float]] = [[] for _ in self._llms]
         divergences, agreed = list[float](), 0
-        rows = min(map(_rows_of_a_pass, self._llms))
+        rows = rows_of_a_pass([llm.plan for llm in self._llms])
         for window in self._windows:
             passes = [self._passes(llm, window, rows) for llm in self._llms]
             for targets, *logits in zip(self._targets(window, rows), *passes, strict=True):
@@ -262,12 +264,17 @@ def divergence(reference: LogProbabilities, other: LogProbabilities) -> float:
     return float(np.exp(reference) @ (reference - other))
 
 
-def _rows_of_a_pass(llm: LLM) -> int:
-    """A prefill chunk, or as many rows as memory has room for the logits of."""
-    rooms = [
-        1 + max(demand.limit - demand.total, 0) / demand.logits
-        for demand in llm.plan.devices
-        if demand.logits
-    ]
-    most = min(llm.plan.prefill_chunk, _PLANNED_ROWS * min(rooms))
+def rows_of_a_pass(plans: Sequence[Plan]) -> int:
+    """A prefill chunk, or as many rows as memory has room for the logits of.
+
+    Args:
+        plans: of models whose logits are held at once, each within what those before it left.
+    """
+    logits: Counter[str] = Counter()
+    left: dict[str, int] = {}
+    for demand in (demand for plan in plans for demand in plan.devices):
+        logits[demand.device] += demand.logits
+        left[demand.device] = max(demand.limit - demand.total, 0)
+    rooms = [1 + left[device] / size for device, size in logits.items() if size]
+    most = min(*(plan.prefill_chunk for plan in plans), _PLANNED_ROWS * min(rooms))
     return max(rows for rows in ROW_BUCKETS if rows <= most)

@@ -21,8 +21,10 @@ from edgespec.perplexity import (
     Window,
     divergence,
     log_probabilities,
+    rows_of_a_pass,
     windows,
 )
+from edgespec.runtime.plans import Demand, Plan
 
 DEVICE = FAST[0], FAST[2]
 
@@ -207,6 +209,19 @@ def test_bundles_of_other_tokens_are_not_compared(cli, pairs, text):
     path = pairs.pair("llama").path
     found = cli("eval", "--text", text, "--against", path, *DEVICE)
     fails(found, "has a vocabulary of 331", "4096", "compare bundles of one model")
+
+
+def test_two_models_share_what_memory_is_left_for_logits():
+    def planned(limit, chunk=128):
+        demand = Demand("cpu", 10, 0, 0, 0, 8, 2, limit, 0)
+        return Plan(True, 64, "none", 0, chunk, {}, (demand,), ())
+
+    # 8 rows of logits take 8 bytes, and as many are planned for.
+    assert rows_of_a_pass([planned(20)]) == 8
+    assert rows_of_a_pass([planned(20 + 56)]) == 64
+    assert rows_of_a_pass([planned(20 + 56, chunk=32)]) == 32
+    left = 20 + 56  # of what the first may use, for the second
+    assert rows_of_a_pass([planned(20 + left), planned(left)]) == 32
 
 
 def test_both_bundles_must_fit_memory(cli, pairs, text):
