@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from benches import TEXT, made, with_told_workers
 from commandline import FAST, fails
+from links import linked
 
 from edgespec import bundle as bundles
 from edgespec import environment
@@ -105,11 +106,7 @@ def test_a_card_as_a_picture(cli, card, tmp_path):
 
 def test_what_was_measured_is_shown_where_no_picture_can_be_written(cli, card, tmp_path):
     pytest.importorskip("matplotlib")
-    file = tmp_path / "a.png"
-    try:
-        file.symlink_to(tmp_path / "nowhere" / "a.png")
-    except OSError:
-        pytest.skip("no symbolic links here")
+    file = linked(tmp_path / "a.png", tmp_path / "nowhere" / "a.png")
     result = cli("bench", *card, "--png", file, "--json")
     assert result.code == 2
     assert json.loads(result.out)["settings"]

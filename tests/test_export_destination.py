@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from exports import content, refused
+from links import linked
 
 from edgespec import bundle as bundles
 from edgespec.errors import BundleError, ExportError
@@ -88,8 +89,8 @@ def test_a_manifest_that_lists_no_files_is_not_ours(saved, output, files):
 
 def test_a_loop_of_links(saved, output):
     other = output.with_name("other")
-    output.symlink_to(other)
-    other.symlink_to(output)
+    linked(output, other)
+    linked(other, output)
     with pytest.raises(ExportError, match="bundle is a loop of symbolic links"):
         export_bundle(saved, output)
 

@@ -1,0 +1,179 @@
+"""Tokenizers from folders, and chat templates."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tokenizers
+from backends import byte_level
+from tokenizers import models, processors
+
+from edgespec.errors import BundleError, InputError
+from edgespec.runtime.text import Tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path):
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def configure(folder, **config):
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return Tokenizer.from_folder(folder)
+
+
+def test_a_bos_is_added_once_whoever_adds_it(folder):
+    plain = Tokenizer.from_folder(folder).encode("abc")
+    assert configure(folder, bos_token="<|end|>").encode("abc") == plain
+    asked = configure(folder, bos_token={"content": "<|end|>"}, add_bos_token=True)
+    assert asked.bos_id == 0
+    assert asked.encode("abc") == [0, *plain]
+    assert asked.encode("abc", add_special=False) == plain
+
+    backend = byte_level()
+    backend.post_processor = processors.TemplateProcessing("<|end|> $A", None, [("<|end|>", 0)])
+    backend.save(str(folder / "tokenizer.json"))
+    assert Tokenizer.from_folder(folder).encode("abc") == [0, *plain]
+
+
+def test_truncation_and_padding_of_training_are_off(folder):
+    backend = byte_level()
+    backend.enable_truncation(2)
+    backend.enable_padding(length=9)
+    backend.save(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.decode(tokenizer.encode("a longer text")) == "a longer text"
+
+
+def test_the_vocabulary_ends_after_the_last_added_token(folder):
+    backend = byte_level()
+    before = Tokenizer(backend, {}).vocab_size
+    backend.add_tokens(["<tool>"])
+    assert Tokenizer(backend, {}).vocab_size == before + 1
+    assert backend.token_to_id("<tool>") == before
+
+
+@pytest.mark.parametrize("first", [1, 200, 5000])
+def test_the_vocabulary_ends_after_the_highest_id_where_ids_have_gaps(first):
+    ids = [0, *range(first, first + 300), first + 400]
+    vocabulary = {f"t{id_}": id_ for id_ in ids}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="t0"))
+    assert Tokenizer(backend, {}).vocab_size == first + 401
+
+
+def test_legacy_special_tokens_map_is_read(folder):
+    (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|end|>"}}')
+    tokenizer = Tokenizer.from_folder(folder)
+    assert (tokenizer.eos_id, tokenizer.bos_id) == (0, None)
+
+
+def test_lone_surrogates_are_refused(folder):
+    with pytest.raises(InputError, match="character 1"):
+        Tokenizer.from_folder(folder).encode("a\udcff")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", None, "is missing"),
+        ("tokenizer.json", "{", "is damaged"),
+        ("tokenizer_config.json", "{", "is damaged"),
+        ("tokenizer_config.json", "[]", "no JSON object"),
+    ],
+)
+def test_damaged_files_are_named(folder, name, content, message):
+    (folder / name).unlink(missing_ok=True)
+    if content is not None:
+        (folder / name).write_text(content)
+    with pytest.raises(BundleError, match=f"{name} .*{message}|{name} {message}"):
+        Tokenizer.from_folder(folder)
+
+
+TEMPLATE = """{{ bos_token }}{% for m in messages %}
+{%- if m.role == 'system' and not loop.first %}
+{{ raise_exception('system comes first') }}
+{% endif %}
+{%- if m.role == 'tool' %}{% continue %}{% endif %}
+<|{{ m['role'] }}|>{% generation %}{{ m['content'] | trim }}{% endgeneration %}
+{{ {'é<': 1} | tojson }}
+{% endfor %}
+{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+MESSAGES = [
+    {"role": "system", "content": " be brief "},
+    {"role": "tool", "content": "skipped"},
+    {"role": "user", "content": "hi <b>"},
+]
+
+
+def test_chat_templates_render_as_in_transformers(folder):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = configure(folder, bos_token="<|end|>", chat_template=TEMPLATE)
+    reference = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=byte_level(), bos_token="<|end|>", chat_template=TEMPLATE
+    )
+    for prompt in (True, False):
+        expected = reference.apply_chat_template(
+            MESSAGES, tokenize=False, add_generation_prompt=prompt
+        )
+        assert tokenizer.chat(MESSAGES, prompt) == expected
+    assert "be brief" in tokenizer.chat(MESSAGES)
+
+
+def test_a_template_comes_from_its_file_or_from_a_named_list(folder):
+    named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "listed"}]
+    assert configure(folder, chat_template=named).chat(MESSAGES) == "listed"
+    odd = [*named, {"template": "nameless"}, "text"]
+    assert configure(folder, chat_template=odd).chat(MESSAGES) == "listed"
+    assert not configure(folder, chat_template=odd[2:]).has_chat_template
+    (folder / "chat_template.jinja").write_text("from a file, {{ strftime_now('%Y')|length }}")
+    assert Tokenizer.from_folder(folder).chat(MESSAGES) == "from a file, 4"
+
+
+def test_chat_errors_say_what_is_wrong(folder):
+    with pytest.raises(InputError, match="no chat template"):
+        Tokenizer.from_folder(folder).chat(MESSAGES)
+    broken = configure(folder, chat_template="{% if %}")
+    assert broken.decode(broken.encode("plain")) == "plain"  # which needs no template
+    with pytest.raises(InputError, match="not valid"):
+        broken.chat(MESSAGES)
+    tokenizer = configure(folder, chat_template=TEMPLATE)
+    with pytest.raises(InputError, match="system comes first"):
+        tokenizer.chat(MESSAGES[::-1])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1/0 }}",
+        "{{ range(10**9)|list }}",
+        "{{ 10.0**999 }}",
+        "{{ '%(x)s' % {} }}",
+        "{{ 10**5000 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        f"{{{{ {'(' * 5000}1{')' * 5000} }}}}",
+        "{{ raise_exception('a long\n' * 5000) }}",
+    ],
+)
+def test_whatever_fails_in_a_template_is_said_in_a_line(folder, template):
+    with pytest.raises(InputError, match="chat template") as caught:
+        configure(folder, chat_template=template).chat(MESSAGES)
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("messages", ["hello", {"role": "user"}, [["role", "user"]]])
+def test_what_is_no_list_of_messages_is_refused(folder, messages):
+    tokenizer = configure(folder, chat_template="{{ messages }}")
+    with pytest.raises(InputError, match="Give a list of messages"):
+        tokenizer.chat(messages)
+
+
+def test_templates_run_in_a_sandbox(folder):
+    tokenizer = configure(folder, chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    with pytest.raises(InputError, match="unsafe"):
+        tokenizer.chat(MESSAGES)
+    tokenizer = configure(folder, chat_template="{{ messages.append(1) }}")
+    with pytest.raises(InputError, match="refuses"):
+        tokenizer.chat(MESSAGES)
