@@ -38,11 +38,15 @@ from edgespec.manifest import (
 from edgespec.manifest_values import fault
 
 __all__ = [
+    "CHANGING",
+    "COMPILING",
     "DRAFT",
     "FORMAT",
     "HALF_BIAS_OFF",
     "MANIFEST",
     "NPU",
+    "QUANTIZING",
+    "SAVING",
     "TARGET",
     "W8A8",
     "Bundle",
@@ -66,6 +70,8 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 TARGET, DRAFT = "target", "draft"
+QUANTIZING, COMPILING, SAVING = CHANGING = (".quantizing-", ".compiling-", ".saving-")
+"""How folders are called in which a bundle is changed; those of a killed change stay."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def precompile(
     bundle, tool = bundles.load(path), compiler(device)
     if shapes is None:
         shapes = ahead_of_time(bundle.target.context_length)
-    with tempfile.TemporaryDirectory(prefix=".compiling-", dir=path) as folder:
+    with tempfile.TemporaryDirectory(prefix=bundles.COMPILING, dir=path) as folder:
         made = _compiled(bundle, tool, device, shapes, Path(folder), report)
         variant = _variant(bundle)
         kept = tuple(each for each in variant.compiled if each.device != device)
@@ -110,7 +110,7 @@ def replace_variant(bundle: Bundle, variant: Variant, folder: Path | None = None
     unused = set(bundles.used_files(old)) - used
     files = {name: entry for name, entry in manifest.files.items() if name not in unused}
     manifest = replace(manifest, files=files)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=path) as saving:
+    with tempfile.TemporaryDirectory(prefix=bundles.SAVING, dir=path) as saving:
         bundles.save_manifest(Path(saving), manifest)
         (Path(saving) / bundles.MANIFEST).replace(path / bundles.MANIFEST)
     for name in unused:

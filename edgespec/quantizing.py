@@ -65,7 +65,7 @@ def quantize_variant(path: Path, precision: str, calibration: Path | None = None
         _read(model, piece.tokens)
     stages: list[Stage] = []
     errors: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix=".quantizing-", dir=path) as folder:
+    with tempfile.TemporaryDirectory(prefix=bundles.QUANTIZING, dir=path) as folder:
         for number, stage in enumerate(variant.stages):
             graph = f"{Path(stage.graph).stem}-{precision}.onnx"
             source, output = stage_file(bundle, TARGET, number, tool), Path(folder) / graph

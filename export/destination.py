@@ -14,12 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from edgespec.bundle import MANIFEST
+from edgespec.bundle import CHANGING, MANIFEST
 from edgespec.errors import ExportError
 
 _PARTIAL, _REPLACED = "partial", "replaced"
-# What changes to a bundle leave in it if they are killed.
-_LEFTOVERS = (".quantizing-", ".compiling-", ".saving-")
 _DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # of file managers, wherever one looks
 _log = logging.getLogger(__name__)
 
@@ -86,7 +84,7 @@ def _check_place(output: Path, overwrite: bool) -> None:
     if listed is None:
         raise ExportError(f"{output} exists and is not a bundle: choose another name")
     names = (file.name for file in output.iterdir())
-    foreign = [each for each in names if each not in listed and not each.startswith(_LEFTOVERS)]
+    foreign = [each for each in names if each not in listed and not each.startswith(CHANGING)]
     if foreign:
         raise ExportError(
             f"{output} holds {min(foreign)}, which is no part of the bundle there: move it "
