@@ -4,7 +4,7 @@
     python benchmarks/memory.py uncut cut --drafts none,layer-skip --contexts 512 --to-first
 
 Each bundle runs in a process of its own, on each engine, with each draft source that it has and at
-each context length, with a prompt that fills the context but for a few tokens. Its memory is
+each context length, with a prompt that fills the context but for `--new-tokens`. Its memory is
 polled: anonymous plus shared, of all its processes. A bundle of more than 256 MiB also runs with
 no more memory than 1.5 times its target's weights, and whatever context and draft fit that.
 """
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common import counts, exit_code, print_result, print_table, watch
+from common import count, counts, exit_code, print_result, print_table, watch
 
 from edgespec import bundle as bundles
 from edgespec.environment import MIB
@@ -29,7 +29,6 @@ from edgespec.prompts import PYTHON
 from edgespec.runtime.text import Tokenizer
 
 _EDGESPEC = [sys.executable, "-m", "edgespec"]
-_NEW_TOKENS = 16
 _LARGE = 256 * MIB
 _LIMIT = 1.5
 
@@ -73,7 +72,7 @@ def main() -> None:
     for path in arguments.bundles:
         for engine in arguments.engines.split(","):
             for options in _settings(path, engine, arguments):
-                outcomes.append(_measure(path, engine, options))
+                outcomes.append(_measure(path, engine, options, arguments.new_tokens))
                 print(f"{path.name}: {outcomes[-1]}", file=sys.stderr, flush=True)
     header = ["bundle", "engine", "context", "draft", "chunk", "limit", "plan", "peak"]
     lines = [[*(getattr(o, name) for name in header), o.ratio] for o in outcomes]
@@ -102,14 +101,14 @@ def _settings(path: Path, engine: str, arguments: argparse.Namespace) -> Iterato
             yield [*options, f"--memory={weights * _LIMIT / MIB:.0f}MiB"]
 
 
-def _measure(path: Path, engine: str, options: list[str]) -> Outcome:
+def _measure(path: Path, engine: str, options: list[str], new_tokens: int) -> Outcome:
     plan = _plan(path, options)
     device = plan["devices"][0]
     with tempfile.TemporaryDirectory() as folder:
         prompt = Path(folder) / "prompt.txt"
-        prompt.write_text(_text(path, plan["context"] - _NEW_TOKENS), encoding="utf-8")
+        prompt.write_text(_text(path, plan["context"] - new_tokens), encoding="utf-8")
         # The longest text comes first, so that what is made once is counted.
-        run = [*_EDGESPEC, "run", str(path), "-f", str(prompt), "-n", str(_NEW_TOKENS), "--json"]
+        run = [*_EDGESPEC, "run", str(path), "-f", str(prompt), "-n", str(new_tokens), "--json"]
         peak = watch([*run, *options], quiet=True).peak_mib
     limited = any(option.startswith("--memory") for option in options)
     return Outcome(
@@ -157,6 +156,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--engines", default="onnxruntime:cpu,openvino:cpu", help="full names (default both)"
     )
+    parser.add_argument("--new-tokens", type=count, default=16, help="of each text (default 16)")
     parser.add_argument(
         "--to-first", action="store_true", help="compare with the first bundle's first source"
     )

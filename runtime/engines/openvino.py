@@ -73,8 +73,8 @@ class OpenVinoCpu(HostEngine):
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": str(threads),
-            # What is prepared for a shape is kept, up to 5000 times by default: texts of a small
-            # pair took a third more memory than planned, and no fewer seconds.
+            # What is prepared for a shape is kept, up to 5000 times by default: memory grew with
+            # the rounds of texts, beyond the plan.
             "CPU_RUNTIME_CACHE_CAPACITY": "64",
         }
 
