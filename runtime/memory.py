@@ -31,6 +31,7 @@ from edgespec.runtime.buckets import (
 )
 from edgespec.runtime.engines import (
     CallSizes,
+    Engine,
     Engines,
     Fixable,
     Footprint,
@@ -53,6 +54,9 @@ llama.cpp and Ollama draw the line there, too.
 # Python with numpy, tokenizers and this package. Parsing a tokenizer makes eight bytes of each one.
 _INTERPRETER_BYTES = 21 * MIB
 _TOKENIZER_FACTOR = 8
+
+# Of an engine's library that is only imported, to be weighed; ONNX Runtime's and OpenVINO's alike.
+_IMPORTED_BYTES = 8 * MIB
 
 _CHUNKS = (ROW_BUCKETS[-1], 64, 32, 16, 8)  # rows of a prompt that a call reads at most
 
@@ -163,6 +167,8 @@ class _Account:
         self._bundle = bundle
         self._stages = {name: stage_sizes(bundle, name) for name in wishes.engines}
         self._python_bytes = _INTERPRETER_BYTES + _tokenizer_bytes(bundle)
+        choices = (choice for each in wishes.engines.values() for choice in each)
+        self._imported = {_library(engine) for choice in choices for engine in choice}
         self._width = wishes.width
         self._texts = wishes.texts
         self._ready = wishes.ready
@@ -232,7 +238,7 @@ class _Account:
         prints: defaultdict[str, list[Footprint]] = defaultdict(list)
         shared: defaultdict[str, dict[tuple[str, str], int]] = defaultdict(dict)
         kv: defaultdict[str, int] = defaultdict(int)
-        libraries: dict[tuple[str, str], int] = {(HOST, "python"): self._python_bytes}
+        libraries = dict.fromkeys(self._imported, _IMPORTED_BYTES)
         inputs = 0
         for name in _loaded(choice.draft):
             engines = self._engines(name, choice)
@@ -246,12 +252,13 @@ class _Account:
                 shared[engine.memory][name, engine.name] = max(known, taken.shared)
                 row = 2 * stage.layers * stage.kv_width * kv_bytes(self._bundle, name, engine)
                 kv[engine.memory] += self._texts * rows * row
-                libraries[HOST, engine.name] = engine.library_bytes
+                libraries[_library(engine)] = engine.library_bytes
             inputs += _input_bytes(self._bundle.manifest.roles[name], calls)
+        baseline = self._python_bytes + sum(libraries.values())
         return tuple(
             Demand(
                 device=device,
-                baseline=sum(size for (place, _), size in libraries.items() if place == device),
+                baseline=baseline if device == HOST else 0,
                 weights=sum(p.weights for p in prints[device]),
                 repacked=sum(p.repacked for p in prints[device]),
                 kv=kv[device],
@@ -286,6 +293,11 @@ class _Account:
 
 def _all_fit(demands: Iterable[Demand]) -> bool:
     return all(demand.total <= demand.limit for demand in demands)
+
+
+def _library(engine: Engine) -> str:
+    """What is loaded once, whatever the shapes behind the engine's name."""
+    return engine.name.partition("#")[0]
 
 
 def _loaded(draft: str) -> tuple[str, ...]:

@@ -94,6 +94,21 @@ def test_a_library_counts_once_and_each_library_counts():
     assert fitted(1 << 40, engines=other).devices[0].baseline == one + 9
 
 
+def test_a_library_that_was_imported_to_be_weighed_counts_as_well():
+    alone = fitted(1 << 40).devices[0].baseline
+    scale, other = (Scale(),), (Scale(name="other:cpu", repacked=200),)
+    engines = {TARGET: [scale, other], DRAFT: [scale, other]}
+    chosen = fitted(1 << 40, engines=engines)
+    assert chosen.engines == {TARGET: ("scale:cpu",), DRAFT: ("scale:cpu",)}
+    assert chosen.devices[0].baseline == alone + 8 * MIB
+
+
+def test_a_library_counts_once_whatever_shapes_its_engines_have():
+    alone = fitted(1 << 40).devices[0].baseline
+    shaped = {TARGET: [(Scale(name="scale:cpu#8x512"),)], DRAFT: [(Scale(name="scale:cpu#4x512"),)]}
+    assert fitted(1 << 40, engines=shaped).devices[0].baseline == alone
+
+
 def test_loading_counts_where_nothing_later_takes_as_much():
     class Heavy(Scale):
         def footprint(self, stage, calls):
