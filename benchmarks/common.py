@@ -112,9 +112,10 @@ def memory(pid: int) -> int:
 
 
 def _own_memory(pid: int) -> int:
+    # Shares of pages: what a process has only just been forked from is its parent's memory.
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    counted = ("RssAnon:", "RssShmem:")
+    counted = ("Pss_Anon:", "Pss_Shmem:")
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(counted))
