@@ -67,12 +67,21 @@ def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
     """Refuse an engine for a role.
 
     Raises:
-        DeviceError: if it does not run the role's weights, and takes no others.
+        DeviceError: if it does not run the role's weights, and the bundle has no others for it.
     """
-    if engine.variant is None and not _multiplies(engine, bundle.manifest.roles[name].precision):
+    precision = bundle.manifest.roles[name].precision
+    if engine.variant is None:
+        if not _multiplies(engine, precision):
+            raise DeviceError(
+                f"{engine.name} cannot run the {name} of {bundle.path}: it has w8a8 weights, which "
+                "only onnxruntime:cpu multiplies: use that, or export it again at int8 or int4"
+            )
+    # Only quantized weights need other operators than ONNX's own.
+    elif precision.block_size and bundle.variant(name, engine.variant) is None:
         raise DeviceError(
-            f"{engine.name} cannot run the {name} of {bundle.path}: it has w8a8 weights, which "
-            "only onnxruntime:cpu multiplies: use that, or export it again at int8 or int4"
+            f"{engine.name} cannot run the {name} of {bundle.path}: it has {precision.weights} "
+            f"weights and no variant for the {engine.variant}: export it again with "
+            "--npu-precision fp16"
         )
 
 
@@ -105,18 +114,10 @@ def _stage_for(
     """A stage that the engine takes, how its numbers are stored, and what is compiled of it."""
     require_suited(bundle, name, engine)
     role = bundle.manifest.roles[name]
-    if engine.variant is None:
+    variant = bundle.variant(name, engine.variant) if engine.variant else None
+    if variant is None:
         return role.stages[number], role.precision, ()
-    variant = bundle.variant(name, engine.variant)
-    if variant is not None:
-        return variant.stages[number], variant.precision, variant.compiled
-    if role.precision.block_size:  # only quantized weights need other operators than ONNX's own
-        raise DeviceError(
-            f"{engine.name} cannot run the {name} of {bundle.path}: it has "
-            f"{role.precision.weights} weights and no variant for the {engine.variant}: export it "
-            "again with --npu-precision fp16"
-        )
-    return role.stages[number], role.precision, ()
+    return variant.stages[number], variant.precision, variant.compiled
 
 
 def _multiplies(engine: Engine, precision: Precision) -> bool:

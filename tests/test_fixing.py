@@ -18,7 +18,7 @@ from edgespec.bundle import (
     Compiled,
     Variant,
 )
-from edgespec.errors import InputError
+from edgespec.errors import DeviceError, InputError
 from edgespec.fitting import fit, placements, target_engines
 from edgespec.options import LoadOptions
 from edgespec.runtime.buckets import Shape, Shapes
@@ -36,22 +36,8 @@ def npu(monkeypatch):
     with_npu(monkeypatch)
 
 
-def planned(bundle=EMBEDDED, **options):
-    return fit(bundle, replace(OPTIONS, **{"memory": ENOUGH, **options}))
-
-
-def total(plan):
-    [demand] = plan.devices
-    return demand.total
-
-
-def named(plan):
-    [name] = plan.engines[TARGET]
-    return name.removeprefix(f"{NAME}#")
-
-
 def compiled(*shapes, bundle=EMBEDDED, stages=(0,), **facts):
-    """A bundle that has these shapes of some stages ready."""
+    """A bundle for NPUs, that has these shapes of some stages ready."""
     role = bundle.target
     usual = {"device": NAME, "compiler": COMPILER, "graph": "compiled.onnx", "data": ()}
     made = tuple(
@@ -70,11 +56,28 @@ def _hashes(bundle, stage):
     return tuple(bundle.manifest.files[name].sha256 for name in (stage.graph, stage.data))
 
 
+PAIR = compiled()
+
+
+def planned(bundle=PAIR, **options):
+    return fit(bundle, replace(OPTIONS, **{"memory": ENOUGH, **options}))
+
+
+def total(plan):
+    [demand] = plan.devices
+    return demand.total
+
+
+def named(plan):
+    [name] = plan.engines[TARGET]
+    return name.removeprefix(f"{NAME}#")
+
+
 def made_for(context):
     """The embedded pair as if its target had been made for so many tokens."""
-    roles = EMBEDDED.manifest.roles
-    target = replace(EMBEDDED.target, context_length=context)
-    return replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, roles={**roles, TARGET: target}))
+    roles = PAIR.manifest.roles
+    target = replace(PAIR.target, context_length=context)
+    return replace(PAIR, manifest=replace(PAIR.manifest, roles={**roles, TARGET: target}))
 
 
 # The choice
@@ -142,7 +145,7 @@ def test_memory_for_caches_is_that_of_the_capacity():
 def test_memory_for_caches_is_that_of_the_variants_precision():
     bundle = compiled((8, 1024))
     roles = bundle.manifest.roles
-    halved = replace(bundle.target.precision, kv="fp16")
+    halved = replace(bundle.target.precision, weights="fp16", kv="fp16", block_size=0)
     target = replace(bundle.target, precision=halved)
     manifest = replace(bundle.manifest, roles={**roles, TARGET: target})
     [whole], [half] = (
@@ -150,6 +153,15 @@ def test_memory_for_caches_is_that_of_the_variants_precision():
         for each in (manifest, replace(manifest, variants=()))
     )
     assert (whole.kv, half.kv) == (1024 * 4 * 2 * 8 * 2 * 64, 2048 * 2 * 2 * 8 * 2 * 64)
+
+
+def test_quantized_weights_alone_are_refused_before_anything_is_loaded():
+    with pytest.raises(DeviceError) as refused:
+        planned(EMBEDDED)
+    assert str(refused.value) == (
+        f"{NAME} cannot run the target of {EMBEDDED.path}: it has int8 weights and no variant for "
+        "the npu: export it again with --npu-precision fp16"
+    )
 
 
 # By memory
@@ -254,15 +266,15 @@ def test_more_than_two_pairs_are_refused(name, shapes):
 def test_engines_beside_an_npu_stay_open():
     """Which of the CPU's engines is faster is measured, whatever the NPU's shapes are."""
     options = replace(OPTIONS, device=LoadOptions.device, place=f"0-3={NAME},4-=cpu")
-    bundle = cut(8)
+    bundle = compiled(bundle=cut(8))
     plan = fit(bundle, options)
     assert placements(bundle, options, plan)[TARGET].device == (f"{NAME}#8/32x2048", "cpu")
-    whole = placements(EMBEDDED, OPTIONS, planned())
+    whole = placements(PAIR, OPTIONS, planned())
     assert whole[TARGET].device == (f"{NAME}#8/32x2048",)
 
 
 def test_they_are_measured_with_the_shapes_they_run_with():
-    [[found]] = target_engines(EMBEDDED, OPTIONS)
+    [[found]] = target_engines(PAIR, OPTIONS)
     assert found.name == f"{NAME}#8/32x2048"
     options = replace(OPTIONS, device=LoadOptions.device, place=f"0-3={NAME},4-=cpu")
     choices = target_engines(cut(8), options)
@@ -274,6 +286,7 @@ def test_they_are_measured_with_the_shapes_they_run_with():
 
 
 def test_plan_shows_the_pairs_and_what_each_takes(cli, monkeypatch):
+    monkeypatch.setattr("edgespec.bundle.load", lambda path: PAIR)
     words = ["plan", "--device", NAME, "--draft", "lookup", "--context", "1000"]
     facts = json.loads(cli(*words, "--json").out)
     [stage] = stage_sizes(EMBEDDED, TARGET)
