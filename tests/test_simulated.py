@@ -239,8 +239,8 @@ def test_what_is_measured_of_a_machine_is_its_own(tmp_path, monkeypatch):
 
 
 def test_trees_are_larger_where_rows_cost_less(tmp_path):
-    flat = {"target": curve(r1=8, r32=9), "draft": curve(r1=1)}
-    steep = {"target": curve(r1=8, r2=15, r8=60, r32=240), "draft": curve(r1=1)}
+    flat = {"target": curve(r1=16, r32=18), "draft": curve(r1=2)}
+    steep = {"target": curve(r1=16, r2=30, r8=120, r32=480), "draft": curve(r1=2)}
     sizes = []
     for name, curves in (("flat", flat), ("steep", steep)):
         llm = LLM(simulate=saved(tmp_path, machine(curves), name))
