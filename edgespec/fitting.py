@@ -30,7 +30,7 @@ from edgespec.runtime.plans import HOST, Plan
 from edgespec.runtime.selection import Placement, engines_for, known_order
 from edgespec.runtime.simulation import as_stated, load
 from edgespec.runtime.sizes import stage_sizes
-from edgespec.runtime.stage_files import require_suited
+from edgespec.runtime.stage_files import multiplies, require_suited
 
 _log = logging.getLogger(__name__)
 
@@ -64,14 +64,15 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
 
     Returns:
         `LoadOptions.place`; None where the user named a device, or where there is no GPU with
-        memory of its own, or none with room for the layers behind the bundle's last border.
+        memory of its own, or none that runs the target's weights and has room for the layers behind
+        the bundle's last border.
     """
     bundle = as_planned(bundle, options)
     devices, layers = _layer_devices(bundle, options), bundle.target.layers
     if devices is not None:
         return describe(devices)
     gpu = None if options.device != LoadOptions.device else gpu_of(options)
-    if gpu is None or gpu.memory == HOST:
+    if gpu is None or gpu.memory == HOST or not multiplies(gpu, bundle.target.precision):
         return None
     for first in (0, *borders(bundle.target)):
         place = describe(on_gpu(layers - first, layers, options.device))

@@ -58,9 +58,14 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
     )
 
 
+def multiplies(engine: Engine, precision: Precision) -> bool:
+    """Whether an engine runs weights of this precision."""
+    return W8A8 not in (precision.weights, precision.lm_head) or engine.integer_products
+
+
 def suited(role: Role, engines: Sequence[Engine]) -> list[Engine]:
     """The engines that run a role's weights; all where none does: loading then says why."""
-    return [each for each in engines if _multiplies(each, role.precision)] or list(engines)
+    return [each for each in engines if multiplies(each, role.precision)] or list(engines)
 
 
 def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
@@ -71,7 +76,7 @@ def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
     """
     precision = bundle.manifest.roles[name].precision
     if engine.variant is None:
-        if not _multiplies(engine, precision):
+        if not multiplies(engine, precision):
             raise DeviceError(
                 f"{engine.name} cannot run the {name} of {bundle.path}: it has w8a8 weights, which "
                 "only onnxruntime:cpu multiplies: use that, or export it again at int8 or int4"
@@ -118,10 +123,6 @@ def _stage_for(
     if variant is None:
         return role.stages[number], role.precision, ()
     return variant.stages[number], variant.precision, variant.compiled
-
-
-def _multiplies(engine: Engine, precision: Precision) -> bool:
-    return W8A8 not in (precision.weights, precision.lm_head) or engine.integer_products
 
 
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:
