@@ -46,12 +46,20 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        added = backend.get_added_tokens_decoder()
-        self.vocab_size = _vocab_size(backend)
-        self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._special_tokens = _special_tokens(config)
         self.bos_id = self._id_of(self._special_tokens.get("bos_token"))
         self.eos_id = self._id_of(self._special_tokens.get("eos_token"))
+        # The config's word counts, too: templates write tokens that `tokenizer.json` may not mark.
+        special = _special_ids(backend)
+        backend.add_special_tokens(
+            [
+                self._special_tokens[name]
+                for name, id_ in (("bos_token", self.bos_id), ("eos_token", self.eos_id))
+                if id_ is not None and id_ not in special
+            ]
+        )
+        self.special_ids = _special_ids(backend)
+        self.vocab_size = _vocab_size(backend)
         self.unknown_id = self._id_of(self._special_tokens.get("unk_token"))
         # Tokenizers that add a BOS do so in their post-processor; this is for those without one.
         self._prepended: list[int] = []
@@ -254,6 +262,11 @@ def _vocab_size(backend: tokenizers.Tokenizer) -> int:
     if all((backend.id_to_token(id_) is None) == (id_ >= count) for id_ in around):
         return count
     return 1 + max(backend.get_vocab(with_added_tokens=True).values())
+
+
+def _special_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
+    added = backend.get_added_tokens_decoder()
+    return frozenset(id_ for id_, token in added.items() if token.special)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

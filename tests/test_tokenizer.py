@@ -38,6 +38,25 @@ def test_a_bos_is_added_once_whoever_adds_it(folder):
     assert Tokenizer.from_folder(folder).encode("abc") == [0, *plain]
 
 
+@pytest.mark.parametrize("known", ["as an added token", "in the vocabulary", "as special"])
+def test_ends_that_the_config_names_are_special(folder, known):
+    backend = byte_level()
+    if known == "in the vocabulary":
+        content = json.loads(backend.to_str())
+        content["model"]["vocab"]["<|im_end|>"] = backend.get_vocab_size()
+        backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    else:
+        backend.add_tokens([tokenizers.AddedToken("<|im_end|>", special=known == "as special")])
+    backend.save(str(folder / "tokenizer.json"))
+    tokenizer = configure(folder, eos_token="<|im_end|>")
+    ids = tokenizer.encode("a<|im_end|>b")
+    assert len(ids) == 3
+    assert ids[1] == tokenizer.eos_id
+    assert ids[1] in tokenizer.special_ids
+    assert tokenizer.decode(ids) == "ab"
+    assert tokenizer.decode(ids, skip_special=False) == "a<|im_end|>b"
+
+
 def test_truncation_and_padding_of_training_are_off(folder):
     backend = byte_level()
     backend.enable_truncation(2)
