@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import edgespec
@@ -15,7 +15,7 @@ from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.skips import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.source import source_name
-from edgespec.export.vocabulary import check_vocabularies, token_ids
+from edgespec.export.vocabulary import check_vocabularies, end_ids, token_ids
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32", bundle.W8A8)
@@ -159,7 +159,8 @@ def write_bundle(
                     with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
                         skips = skip_search(trials.trial, skips)
                 cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
-            roles[name] = writer.write(sorted(cuts))
+            role = writer.write(sorted(cuts))
+        roles[name] = replace(role, eos_ids=end_ids(checkpoint, tokens))
     variants: tuple[bundle.Variant, ...] = ()
     if options.npu_precision is not None:
         source, role = checkpoints[bundle.TARGET], roles[bundle.TARGET]

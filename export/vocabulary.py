@@ -34,6 +34,17 @@ def check_vocabularies(expected: dict[str, int], found: dict[str, int]) -> None:
             )
 
 
+def end_ids(checkpoint: Checkpoint, tokens: dict[str, int]) -> tuple[int, ...]:
+    """What ends a text: the ids of the model's configs, and the tokenizer's `eos_token`.
+
+    Finetunes often give the tokenizer the end that they were trained on, `<|im_end|>`, and leave
+    the base model's in the configs, which they never write.
+    """
+    own = tokens.get(checkpoint.eos_token or "")
+    ends = checkpoint.config.eos_ids
+    return ends if own is None or own in ends else (*ends, own)
+
+
 def token_ids(checkpoint: Checkpoint) -> dict[str, int]:
     """Every token of a checkpoint's tokenizer with its id, the added ones included.
 

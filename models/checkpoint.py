@@ -55,6 +55,7 @@ class Checkpoint:
         tensors: The weights.
         tokenizer_files: Those of TOKENIZER_FILES that are present, by name.
         chat_template: Jinja source of the default chat template, if there is one.
+        eos_token: The tokenizer's end of text, if it names one.
     """
 
     path: Path
@@ -63,6 +64,7 @@ class Checkpoint:
     tensors: TensorStore
     tokenizer_files: Mapping[str, Path]
     chat_template: str | None
+    eos_token: str | None
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -82,8 +84,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
     config = ModelConfig.from_fields(
         fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
     )
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        _optional(path / name)  # every run reads them, whatever else they say
     decoder = architecture(config).decoder()
     tensors = TensorStore(path)
     _check_tensors(fields, decoder, tensors)
@@ -95,6 +95,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         tensors=tensors,
         tokenizer_files={name: path / name for name in TOKENIZER_FILES if (path / name).is_file()},
         chat_template=_chat_template(path),
+        eos_token=_eos_token(path),
     )
 
 
@@ -147,3 +148,13 @@ def _chat_template(path: Path) -> str | None:
     if template is not None and not isinstance(template, str):
         raise fields.invalid("chat_template", "must be text or a list of named templates")
     return template
+
+
+def _eos_token(path: Path) -> str | None:
+    """The end of text by the files that every run reads, the tokenizer's config first."""
+    names = ("special_tokens_map.json", "tokenizer_config.json")
+    map_, config = (_optional(path / name) for name in names)
+    token = config.with_defaults(map_.values).get("eos_token")
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None

@@ -32,8 +32,8 @@ class Tokenizer:
             logits (padding).
         special_ids: Ids that `decode` leaves out.
         bos_id: The beginning-of-text token, if there is one.
-        eos_id: The tokenizer's end-of-text token, if there is one. What ends generation is the
-            model's business, not the tokenizer's.
+        eos_id: The tokenizer's end-of-text token, if there is one. A bundle's manifest names all
+            tokens that end a text.
         unknown_id: What stands for text that the vocabulary lacks, if there is such a token.
     """
 

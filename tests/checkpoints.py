@@ -84,6 +84,7 @@ def write_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
     """Put a byte-level BPE tokenizer of exactly that size into a checkpoint's folder.
 
     `<|endoftext|>` has id 0, the bytes follow, merges come from a module of the standard library.
+    It is left to the model's config what ends a text.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = Tokenizer(models.BPE())
@@ -106,7 +107,6 @@ def write_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
                 "bos_token": "<|endoftext|>",
-                "eos_token": "<|endoftext|>",
                 "clean_up_tokenization_spaces": False,
             }
         )
