@@ -112,8 +112,7 @@ def _refuse_unsupported(fields: Fields) -> None:
             raise fields.unsupported(
                 "layer_types", f"layer {index} is {layer_type!r}, only full_attention is"
             )
-    # Qwen has a switch beside the window; elsewhere a window that is there is meant.
-    if fields.get("use_sliding_window") is None or fields.flag("use_sliding_window"):
+    if _has_window(fields):
         context = fields.integer("max_position_embeddings")
         window = fields.integer("sliding_window", context)
         if window < context:
@@ -122,6 +121,15 @@ def _refuse_unsupported(fields: Fields) -> None:
                 f"set max_position_embeddings, now {context}, to at most {window} "
                 "to run the model within its window",
             )
+
+
+def _has_window(fields: Fields) -> bool:
+    """Qwen has a switch beside its window, and the first layer to have one; others mean it."""
+    if fields.get("use_sliding_window") is None:
+        return True
+    first = fields.get("max_window_layers")
+    reached = not isinstance(first, int) or first < fields.integer("num_hidden_layers")
+    return fields.flag("use_sliding_window") and reached
 
 
 def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:

@@ -77,6 +77,12 @@ def test_null_kv_heads_means_as_many_as_heads():
         {"model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 4096},
         {"model_type": "qwen2", "sliding_window": 16},
         {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 32768},
+        {
+            "model_type": "qwen2",
+            "use_sliding_window": True,
+            "sliding_window": 16,
+            "max_window_layers": 1,
+        },
         {"model_type": "qwen3", "layer_types": ["full_attention"]},
         {"model_type": "llama", "pretraining_tp": 2, "layer_types": None},
     ],
@@ -113,6 +119,15 @@ def test_eos_ids(folder, generation, config, expected):
         ({"model_type": "mistral", "sliding_window": 128}, ["sliding_window=128", "512"]),
         (
             {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64},
+            ["sliding_window=64"],
+        ),
+        (
+            {
+                "model_type": "qwen2",
+                "use_sliding_window": True,
+                "sliding_window": 64,
+                "max_window_layers": 1,
+            },
             ["sliding_window=64"],
         ),
         (
