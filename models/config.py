@@ -98,7 +98,7 @@ class ModelConfig:
 
 def _refuse_unsupported(fields: Fields) -> None:
     """Refuse what changes the computation in a way that the shared layers do not have."""
-    if fields.get("hidden_act") != "silu":
+    if fields.get("hidden_act") not in ("silu", "swish"):  # two names of one function
         raise fields.unsupported("hidden_act", "only silu is")
     if fields.get("quantization_config") is not None:
         raise fields.group("quantization_config").unsupported(

@@ -84,6 +84,7 @@ def test_null_kv_heads_means_as_many_as_heads():
             "max_window_layers": 1,
         },
         {"model_type": "qwen3", "layer_types": ["full_attention"]},
+        {"model_type": "llama", "hidden_act": "swish"},
         {"model_type": "llama", "pretraining_tp": 2, "layer_types": None},
     ],
 )
