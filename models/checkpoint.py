@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.errors import CheckpointError
+from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.llama import Llama, Mistral
@@ -76,16 +76,17 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a folder: give a checkpoint's folder")
+    _refuse_parts(path)
     fields = Fields.read(path / "config.json")
     model_type = fields.get("model_type")
     architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if architecture is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
+    tensors = TensorStore(path)
     config = ModelConfig.from_fields(
         fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
     )
     decoder = architecture(config).decoder()
-    tensors = TensorStore(path)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors)
     return Checkpoint(
@@ -101,6 +102,22 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def _optional(path: Path) -> Fields:
     return Fields.read(path) if path.exists() else Fields({}, str(path))
+
+
+def _refuse_parts(path: Path) -> None:
+    """Refuse what is published like checkpoints, but is none by itself."""
+    adapter = path / "adapter_config.json"
+    if adapter.exists():
+        raise Fields.read(adapter).unsupported(
+            "base_model_name_or_path",
+            "this is an adapter to that model: merge them (merge_and_unload of peft) "
+            "and give the folder of the result, or delete the file where it is merged already",
+        )
+    gguf = sorted(path.glob("*.gguf"))
+    if gguf and not any(path.glob("*.safetensors")):
+        raise UnsupportedModelError(
+            f"{gguf[0]} is GGUF, which is not supported: give the checkpoint it was made from"
+        )
 
 
 def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorStore) -> None:

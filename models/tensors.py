@@ -62,7 +62,7 @@ class TensorStore:
         else:
             raise CheckpointError(
                 f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: only safetensors are read, "
-                "other formats are converted by transformers' save_pretrained"
+                "not GGUF; PyTorch's are converted by transformers' save_pretrained"
             )
 
     @property

@@ -39,6 +39,26 @@ def test_missing_weights(source, output):
     refused(CheckpointError, r"neither model\.safetensors nor", output, source)
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_an_adapter(source, output, merged):
+    named = {"peft_type": "LORA", "base_model_name_or_path": "meta-llama/Llama-2-7b-hf"}
+    (source / "adapter_config.json").write_text(json.dumps(named))
+    if not merged:
+        (source / "config.json").unlink()
+        (source / "model.safetensors").rename(source / "adapter_model.safetensors")
+    match = "adapter_config.json: base_model_name_or_path='meta-llama/Llama-2-7b-hf' .* merge them"
+    refused(UnsupportedModelError, match, output, source)
+
+
+def test_weights_in_gguf(source, output):
+    (source / "model.safetensors").rename(source / "model.Q4_K_M.gguf")
+    refused(UnsupportedModelError, r"model\.Q4_K_M\.gguf is GGUF, which is not", output, source)
+    # What is downloaded of such a repository.
+    (source / "model.Q4_K_M.gguf").unlink()
+    (source / "config.json").write_text('{"model_type": "llama"}')
+    refused(CheckpointError, "only safetensors are read, not GGUF", output, source)
+
+
 def test_truncated_weights(source, output):
     weights = source / "model.safetensors"
     data = weights.read_bytes()
