@@ -15,7 +15,7 @@ from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.skips import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.source import source_name
-from edgespec.export.vocabulary import check_vocabularies, end_ids, token_ids
+from edgespec.export.vocabulary import check_vocabularies, end_ids, read_tokenizer
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32", bundle.W8A8)
@@ -135,10 +135,10 @@ def write_bundle(
         InputError: if an option does not suit the model.
     """
     checkpoints = {bundle.TARGET: load_checkpoint(target)}
-    tokens = token_ids(checkpoints[bundle.TARGET])
+    source, tokens = read_tokenizer(checkpoints[bundle.TARGET])
     if draft is not None:
         checkpoints[bundle.DRAFT] = load_checkpoint(draft)
-        check_vocabularies(tokens, token_ids(checkpoints[bundle.DRAFT]))
+        check_vocabularies(tokens, read_tokenizer(checkpoints[bundle.DRAFT])[1])
     # Only a draft's graph picks candidates, among the ids of the tokenizer.
     candidates = {bundle.TARGET: 0, bundle.DRAFT: max(tokens.values()) + 1}
     layers = len(checkpoints[bundle.TARGET].decoder.layers)
@@ -148,6 +148,7 @@ def write_bundle(
     tokenizer = checkpoints[bundle.TARGET].tokenizer_files
     for name, file in tokenizer.items():
         shutil.copyfile(file, folder / name)
+    (folder / "tokenizer.json").write_bytes(source.encode())
     roles = {}
     for name, checkpoint in checkpoints.items():
         precision = _precision(name, checkpoint.decoder, options)
@@ -163,8 +164,8 @@ def write_bundle(
         roles[name] = replace(role, eos_ids=end_ids(checkpoint, tokens))
     variants: tuple[bundle.Variant, ...] = ()
     if options.npu_precision is not None:
-        source, role = checkpoints[bundle.TARGET], roles[bundle.TARGET]
-        variants = (_npu_variant(folder, source, role, options.npu_precision, progress),)
+        whole, role = checkpoints[bundle.TARGET], roles[bundle.TARGET]
+        variants = (_npu_variant(folder, whole, role, options.npu_precision, progress),)
     files = bundle.describe_files(folder)
     provenance = {
         "edgespec": edgespec.__version__,

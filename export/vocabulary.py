@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 
 import tokenizers
@@ -10,12 +12,15 @@ from edgespec.errors import CheckpointError, ExportError
 from edgespec.models import Checkpoint
 from edgespec.models.fields import read_text
 
+_SAVE = "save it with a fast tokenizer (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+_log = logging.getLogger(__name__)
+
 
 def check_vocabularies(expected: dict[str, int], found: dict[str, int]) -> None:
     """Pass a draft whose tokens are the target's, whatever padding the models carry.
 
     Args:
-        expected: the target's `token_ids`.
+        expected: the target's tokens, see `read_tokenizer`.
         found: the draft's.
 
     Raises:
@@ -45,8 +50,11 @@ def end_ids(checkpoint: Checkpoint, tokens: dict[str, int]) -> tuple[int, ...]:
     return ends if own is None or own in ends else (*ends, own)
 
 
-def token_ids(checkpoint: Checkpoint) -> dict[str, int]:
-    """Every token of a checkpoint's tokenizer with its id, the added ones included.
+def read_tokenizer(checkpoint: Checkpoint) -> tuple[str, dict[str, int]]:
+    """A checkpoint's tokenizer.json as its bundle gets it, and every token of it with its id.
+
+    Added tokens without a row of the model are left out, and logged: many finetunes have one for
+    padding, which nobody writes.
 
     Raises:
         CheckpointError: if tokenizer.json is missing, larger than the model, or nothing that the
@@ -54,25 +62,44 @@ def token_ids(checkpoint: Checkpoint) -> dict[str, int]:
     """
     path = checkpoint.tokenizer_files.get("tokenizer.json")
     if path is None:
-        raise CheckpointError(
-            f"{checkpoint.path} has no tokenizer.json: save it with a fast tokenizer "
-            "(AutoTokenizer.from_pretrained(...).save_pretrained(...))"
-        )
-    tokens = _read_tokens(path)
+        raise CheckpointError(f"{checkpoint.path} has no tokenizer.json: {_SAVE}")
+    text, rows = read_text(path), checkpoint.config.vocab_size
+    tokens = _read_tokens(path, text)
     if not tokens:
         raise CheckpointError(f"{path} holds no tokens: download it again")
+    if max(tokens.values()) >= rows:
+        text = _without_rowless(checkpoint, path, text)
+        tokens = _read_tokens(path, text)
     largest = max(tokens.values())
-    if largest >= checkpoint.config.vocab_size:
+    if largest >= rows:
         raise CheckpointError(
-            f"{path}: token id {largest} is beyond vocab_size "
-            f"{checkpoint.config.vocab_size}: the tokenizer belongs to another model"
+            f"{path}: token id {largest} is beyond vocab_size {rows}: "
+            "the tokenizer belongs to another model"
         )
-    return tokens
+    return text, tokens
 
 
-def _read_tokens(path: Path) -> dict[str, int]:
+def _without_rowless(checkpoint: Checkpoint, path: Path, text: str) -> str:
+    """The text without the added tokens beyond the model, unless one of them is written."""
+    content, rows = json.loads(text), checkpoint.config.vocab_size
+    added = content.get("added_tokens") or []
+    rowless = [token["content"] for token in added if token["id"] >= rows]
+    if any(_is_written(checkpoint, token) for token in rowless):
+        return text
+    if rowless:
+        names = ", ".join(map(repr, rowless[:4]))
+        _log.warning("%s: left out %s, beyond vocab_size %d", path, names, rows)
+    content["added_tokens"] = [token for token in added if token["id"] < rows]
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _is_written(checkpoint: Checkpoint, token: str) -> bool:
+    """Whether a token is part of conversations or ends texts."""
+    return token == checkpoint.eos_token or token in (checkpoint.chat_template or "")
+
+
+def _read_tokens(path: Path, text: str) -> dict[str, int]:
     """By the library that every run loads it with: what that refuses must not become a bundle."""
-    text = read_text(path)
     try:
         return tokenizers.Tokenizer.from_str(text).get_vocab()
     except Exception as error:  # the library raises nothing narrower

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 from checkpoints import edit_json
+from exports import refused
 
+from edgespec import LLM
 from edgespec import bundle as bundles
+from edgespec.errors import CheckpointError
 from edgespec.export import export_bundle
 
 
@@ -33,3 +37,29 @@ def test_a_text_ends_where_the_tokenizer_says_too(source, output, place, token, 
     edit_json(source / place, eos_token=token)
     export_bundle(source, output)
     assert bundles.load(output).target.eos_ids == expected
+
+
+def add_token(source, **token):
+    """As `save_pretrained` writes it, behind all that the model has rows for."""
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer["added_tokens"].append({"id": 331, "special": True, **flags, **token})
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def test_a_padding_token_without_a_row_is_left_out(source, output, caplog):
+    add_token(source, content="<pad>")
+    edit_json(source / "tokenizer_config.json", pad_token="<pad>")
+    export_bundle(source, output, source)
+    assert "tokenizer.json: left out '<pad>', beyond vocab_size 331" in caplog.text
+    with LLM(output, device="onnxruntime:cpu", draft="none") as llm:
+        assert llm.tokenizer.vocab_size == 331
+        assert max(llm.tokenizer.encode("a<pad>b")) < 331
+        assert llm.generate("a<pad>b", max_new_tokens=2, regex="[a-z]+").new_tokens == 2
+
+
+@pytest.mark.parametrize("place", ["eos_token", "chat_template"])
+def test_a_token_of_conversations_without_a_row_is_refused(source, output, place):
+    add_token(source, content="<|im_end|>")
+    edit_json(source / "tokenizer_config.json", **{place: "<|im_end|>"})
+    refused(CheckpointError, "token id 331 is beyond vocab_size 331", output, source)
