@@ -10,7 +10,7 @@ import tokenizers
 
 from edgespec.errors import CheckpointError, ExportError
 from edgespec.models import Checkpoint
-from edgespec.models.fields import read_text
+from edgespec.models.fields import Fields, read_text
 
 _SAVE = "save it with a fast tokenizer (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
 _log = logging.getLogger(__name__)
@@ -76,7 +76,25 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[str, dict[str, int]]:
             f"{path}: token id {largest} is beyond vocab_size {rows}: "
             "the tokenizer belongs to another model"
         )
+    _check_declared(checkpoint, tokens)
     return text, tokens
+
+
+def _check_declared(checkpoint: Checkpoint, tokens: dict[str, int]) -> None:
+    """Refuse tokens that conversations need and only the settings know, as slow tokenizers left it.
+
+    transformers adds them when it loads; here their letters would be read.
+    """
+    file = checkpoint.tokenizer_files.get("tokenizer_config.json")
+    if file is None:
+        return
+    added = Fields.read(file).group("added_tokens_decoder")
+    for id_, token in added.values.items():
+        content = token.get("content") if isinstance(token, dict) else None
+        if isinstance(content, str) and content not in tokens and _is_written(checkpoint, content):
+            raise CheckpointError(
+                f"{added.source}: {id_} is {content!r}, which tokenizer.json lacks: {_SAVE}"
+            )
 
 
 def _without_rowless(checkpoint: Checkpoint, path: Path, text: str) -> str:

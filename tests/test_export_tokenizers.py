@@ -63,3 +63,14 @@ def test_a_token_of_conversations_without_a_row_is_refused(source, output, place
     add_token(source, content="<|im_end|>")
     edit_json(source / "tokenizer_config.json", **{place: "<|im_end|>"})
     refused(CheckpointError, "token id 331 is beyond vocab_size 331", output, source)
+
+
+@pytest.mark.parametrize("place", ["eos_token", "chat_template"])
+def test_a_token_of_conversations_that_only_the_settings_know_is_refused(source, output, place):
+    settings = source / "tokenizer_config.json"
+    edit_json(settings, added_tokens_decoder={"330": {"content": "<|im_end|>"}})
+    export_bundle(source, output)
+    shutil.rmtree(output)
+    edit_json(settings, **{place: "<|im_end|>"})
+    match = r"added_tokens_decoder: 330 is '<\|im_end\|>', which tokenizer\.json lacks"
+    refused(CheckpointError, match, output, source)
