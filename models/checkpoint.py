@@ -122,6 +122,12 @@ def _refuse_parts(path: Path) -> None:
 
 def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorStore) -> None:
     """Refuse weights that contradict the config, `tie_word_embeddings` included."""
+    packed = sorted(name for name in tensors.names if name.endswith(".qweight"))
+    if packed:  # the first of these had no quantization_config
+        raise UnsupportedModelError(
+            f"{tensors.folder}: {packed[0]} is quantized by GPTQ or AWQ, which is not supported: "
+            "use the original checkpoint in bf16, fp16 or fp32"
+        )
     tie = "tie_word_embeddings"
     if not decoder.tied and _HEAD not in tensors.names:
         raise fields.invalid(tie, f"contradicts the weights, which lack {_HEAD}")

@@ -148,6 +148,18 @@ def test_missing_tensor(tmp_path, name):
         load_checkpoint(tmp_path)
 
 
+def test_weights_of_gptq_without_a_word_in_the_config(tmp_path):
+    make_checkpoint(tmp_path, "llama")
+    name = "model.layers.0.self_attn.q_proj"
+    rewrite(
+        tmp_path, lambda tensors: tensors.update({f"{name}.qweight": tensors.pop(f"{name}.weight")})
+    )
+    with pytest.raises(
+        UnsupportedModelError, match=rf"{name}\.qweight is quantized by GPTQ or AWQ"
+    ):
+        load_checkpoint(tmp_path)
+
+
 def test_more_layers_than_weights(tmp_path):
     make_checkpoint(tmp_path, "llama")
     edit_json(tmp_path / "config.json", num_hidden_layers=3)
