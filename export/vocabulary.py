@@ -1,4 +1,4 @@
-"""Whether a draft speaks the target's language."""
+"""Whether a draft speaks the target's language, and a tokenizer its model's."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def _without_rowless(checkpoint: Checkpoint, path: Path, text: str) -> str:
     content, rows = json.loads(text), checkpoint.config.vocab_size
     added = content.get("added_tokens") or []
     rowless = [token["content"] for token in added if token["id"] >= rows]
-    if any(_is_written(checkpoint, token) for token in rowless):
+    around = json.dumps(content.get("post_processor"), ensure_ascii=False)
+    if any(token in around or _is_written(checkpoint, token) for token in rowless):
         return text
     if rowless:
         names = ", ".join(map(repr, rowless[:4]))

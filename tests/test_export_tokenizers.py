@@ -6,8 +6,10 @@ import json
 import shutil
 
 import pytest
+import tokenizers
 from checkpoints import edit_json
 from exports import refused
+from tokenizers import processors
 
 from edgespec import LLM
 from edgespec import bundle as bundles
@@ -62,6 +64,15 @@ def test_a_padding_token_without_a_row_is_left_out(source, output, caplog):
 def test_a_token_of_conversations_without_a_row_is_refused(source, output, place):
     add_token(source, content="<|im_end|>")
     edit_json(source / "tokenizer_config.json", **{place: "<|im_end|>"})
+    refused(CheckpointError, "token id 331 is beyond vocab_size 331", output, source)
+
+
+def test_a_beginning_of_texts_without_a_row_is_refused(source, output):
+    add_token(source, content="<s>")
+    begins = processors.TemplateProcessing("<s> $A", None, [("<s>", 331)])
+    backend = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    backend.post_processor = begins
+    backend.save(str(source / "tokenizer.json"))
     refused(CheckpointError, "token id 331 is beyond vocab_size 331", output, source)
 
 
