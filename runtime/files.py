@@ -32,7 +32,7 @@ def replaced(path: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=target.parent) as folder:
             partial = Path(folder) / "partial"
             yield partial
-            with partial.open("rb") as file:
+            with partial.open("rb+") as file:  # Windows flushes what may be written alone
                 os.fsync(file.fileno())
             if target.exists():  # who may read it does not change
                 shutil.copymode(target, partial)

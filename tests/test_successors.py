@@ -309,6 +309,17 @@ def test_an_interrupted_save_leaves_the_old_file(memory, monkeypatch, failure):
     assert [file.name for file in memory.parent.iterdir()] == [memory.name]
 
 
+def test_a_save_is_flushed_to_the_disk_as_windows_wants_it(memory, monkeypatch):
+    flushed = []
+
+    def flush(number):
+        flushed.append(os.write(number, b""))  # EBADF if it is open for reading alone, as there
+
+    monkeypatch.setattr(os, "fsync", flush)
+    taught(SMALL).save(memory, BUNDLE)
+    assert flushed == [0]
+
+
 def test_a_save_through_a_link_replaces_what_it_points_to(memory):
     link = linked(memory.with_name("link"), memory)
     taught([[(3, 3, range(8))]]).save(link, BUNDLE)
