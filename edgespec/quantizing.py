@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgespec import bundle as bundles
-from edgespec.bundle import NPU, TARGET, Precision, Stage, Variant
+from edgespec.bundle import NPU, TARGET, Bundle, Precision, Stage, Variant
 from edgespec.errors import InputError
 from edgespec.fitting import default_threads
 from edgespec.precompiling import bundle_size, replace_variant
-from edgespec.runtime.engines import quantizer
+from edgespec.runtime.engines import Quantizer, quantizer
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
@@ -60,9 +60,7 @@ def quantize_variant(path: Path, precision: str, calibration: Path | None = None
     hidden = replace(variant, bias_off=_BIAS_OFF)
     bundle = replace(bundle, manifest=replace(bundle.manifest, variants=(*kept, hidden)))
     tool = quantizer()
-    model = Model.load(bundle, TARGET, tool, default_threads())
-    for piece in pieces:
-        _read(model, piece.tokens)
+    _calibrate(bundle, tool, pieces)
     stages: list[Stage] = []
     errors: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix=bundles.QUANTIZING, dir=path) as folder:
@@ -89,6 +87,13 @@ def _text(path: Path, calibration: Path | None) -> list[Piece]:
     text = "\n\n".join(PASSAGES) if calibration is None else read_text(calibration)
     source = "our passages" if calibration is None else str(calibration)
     return pieces_of(text, Tokenizer.from_folder(path), _PIECES, source)
+
+
+def _calibrate(bundle: Bundle, tool: Quantizer, pieces: Sequence[Piece]) -> None:
+    """Show the tool calls; the model ends here, since Windows deletes no file that is mapped."""
+    model = Model.load(bundle, TARGET, tool, default_threads())
+    for piece in pieces:
+        _read(model, piece.tokens)
 
 
 def _read(model: Model, tokens: Sequence[int]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import onnx
+import psutil
 import pytest
 from commandline import fails
 from exports import content
@@ -18,6 +20,7 @@ from edgespec import bundle as bundles
 from edgespec import quantizing
 from edgespec.bundle import MANIFEST, TARGET, Precision
 from edgespec.export import ExportOptions, export_bundle
+from edgespec.precompiling import replace_variant
 from edgespec.quantizing import quantize_variant
 from edgespec.runtime.engines import CPU_ENGINES
 from edgespec.runtime.model import Model
@@ -69,6 +72,20 @@ def test_it_is_calibrated_on_the_text_without_a_gap(checkpoint, tmp_path, monkey
     tokenizer = Tokenizer.from_folder(tmp_path / "fp32")
     pieces = pieces_of("\n\n".join(PASSAGES), tokenizer, len(read), "our passages")
     assert [runner.tokens for runner in read] == [list(piece.tokens) for piece in pieces]
+
+
+@pytest.mark.skipif(not hasattr(psutil.Process, "memory_maps"), reason="macOS does not tell")
+def test_plain_weights_are_not_mapped_any_more_when_they_go(checkpoint, tmp_path, monkeypatch):
+    def watched(*arguments):
+        mapped.update(Path(each.path) for each in psutil.Process().memory_maps())
+        return replace_variant(*arguments)
+
+    mapped: set[Path] = set()
+    monkeypatch.setattr(quantizing, "replace_variant", watched)
+    export_bundle(checkpoint, tmp_path / "fp32", options=ExportOptions(npu_precision="fp32"))
+    quantize_variant(tmp_path / "fp32", "w8a16")
+    assert mapped
+    assert tmp_path.resolve() / "fp32" / "target-npu.data" not in mapped
 
 
 def test_what_quantizes_has_nothing_to_say(checkpoint, tmp_path, capfd):
