@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from edgespec.runtime import profiles
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.engines import Engines, engine, joined
 from edgespec.runtime.feeds import Rows
+from edgespec.runtime.interpreter import UNSEEN, interpreter
 from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
 from edgespec.runtime.runner import Runner
@@ -129,6 +130,8 @@ class Job:
 def measure_apart(job: Job, report: Report | None = None) -> dict[str, Profile]:
     """Measure roles in a process of its own, and store what comes out.
 
+    Where none can be started that is not this program once more, they are measured here.
+
     Returns:
         A profile of each role. What could not be measured has its refusal, which was logged; a
         process that died is not stored as one, so that the next load tries again.
@@ -140,7 +143,12 @@ def measure_apart(job: Job, report: Report | None = None) -> dict[str, Profile]:
         "threads": job.threads,
         "full": job.full,
     }
-    found, failure = _converse(request, report)
+    python = interpreter()
+    if python is None:
+        _log.info("measuring in this process: a program with a Python of its own runs no other")
+        found, failure = _listen(map(str.encode, _lines(request)), report), "it was not measured"
+    else:
+        found, failure = _converse(python, request, report)
     for role, engines in job.roles.items():
         if role in found:
             profiles.remember(job.bundle, role, engines, job.threads, found[role])
@@ -154,18 +162,24 @@ def measure_apart(job: Job, report: Report | None = None) -> dict[str, Profile]:
 
 def answer(job: Mapping[str, Any]) -> None:
     """The child's part: what was measured, as lines of JSON on stdout."""
+    for line in _lines(job):
+        # It begins afresh, whatever a library has written before.
+        print(f"\n{line}", flush=True)
+
+
+def _lines(job: Mapping[str, Any]) -> Iterator[str]:
     bundle = bundles.load(Path(job["bundle"]))
     for role, names in job["roles"].items():
         try:
             model = Model.load(bundle, role, [engine(name) for name in names], job["threads"])
         except DeviceError as error:
-            _tell(role, profile=records.encode(Profile(job["full"], {}, str(error))))
+            yield _line(role, profile=records.encode(Profile(job["full"], {}, str(error))))
             continue
         seconds = {}
         for capacity, by_rows in measure(model, *_within(model, *shapes(model.role, job["full"]))):
             seconds[capacity] = by_rows
-            _tell(role, capacity=capacity)
-        _tell(role, profile=records.encode(Profile.measured(job["full"], seconds)))
+            yield _line(role, capacity=capacity)
+        yield _line(role, profile=records.encode(Profile.measured(job["full"], seconds)))
         del model  # before the next one comes
 
 
@@ -177,22 +191,22 @@ def _within(
     return [n for n in rows if n <= fixed.rows[-1]], fixed.capacities or capacities
 
 
-def _tell(role: str, **facts: Any) -> None:
-    # A line begins afresh, whatever a library has written before.
-    print("\n" + json.dumps({"role": role, **facts}), flush=True)
+def _line(role: str, **facts: Any) -> str:
+    return json.dumps({"role": role, **facts})
 
 
-def _converse(request: Mapping[str, Any], report: Report | None) -> tuple[dict[str, Profile], str]:
+def _converse(
+    python: str, request: Mapping[str, Any], report: Report | None
+) -> tuple[dict[str, Profile], str]:
     """Run the child; what it told, and in one line why that is not all (if it is not)."""
-    found: dict[str, Profile] = {}
     with tempfile.TemporaryFile() as complaints:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CHILD],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
+                [python, "-P", "-c", _CHILD],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, **UNSEEN,
             )  # fmt: skip
         except OSError as error:
-            return found, f"no process to measure in could be started ({error})"
+            return {}, f"no process to measure in could be started ({error})"
         with process:
             try:
                 assert process.stdin is not None
@@ -200,10 +214,7 @@ def _converse(request: Mapping[str, Any], report: Report | None) -> tuple[dict[s
                 with suppress(OSError):  # it ended already: its status tells why
                     process.stdin.write(json.dumps(request).encode("ascii"))
                     process.stdin.close()
-                for line in process.stdout:
-                    step = _listen(line, found)
-                    if step is not None and report is not None:
-                        report(*step)
+                found = _listen(process.stdout, report)
             except BaseException:
                 process.kill()
                 raise
@@ -211,8 +222,18 @@ def _converse(request: Mapping[str, Any], report: Report | None) -> tuple[dict[s
         return found, reason + _last(complaints)
 
 
-def _listen(line: bytes, found: dict[str, Profile]) -> tuple[str, int] | None:
-    """Take in a line of the child's: a profile, or a role and a capacity that it is done with.
+def _listen(lines: Iterable[bytes], report: Report | None) -> dict[str, Profile]:
+    """The profiles among the lines of `answer`."""
+    found: dict[str, Profile] = {}
+    for line in lines:
+        step = _take_in(line, found)
+        if step is not None and report is not None:
+            report(*step)
+    return found
+
+
+def _take_in(line: bytes, found: dict[str, Profile]) -> tuple[str, int] | None:
+    """What a line tells: a profile, or a role and a capacity that it is done with.
 
     What libraries print between does not concern us.
     """

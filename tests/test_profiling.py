@@ -223,7 +223,7 @@ def test_what_was_measured_before_a_crash_is_kept(embedded, monkeypatch):
 
 
 def test_a_process_that_cannot_start_is_a_refusal(embedded, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     found = measure_apart(job(embedded, "target"))["target"]
     assert "no process to measure in could be started" in found.refusal
 

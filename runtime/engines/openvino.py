@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from edgespec.runtime.engines.host import (
     layer_cache_bytes,
     score_bytes,
 )
+from edgespec.runtime.interpreter import UNSEEN, interpreter
 
 # From ONNX, quantized weights are copied before they are packed; from OpenVINO's own format they
 # are mapped, which spares memory of their size. Below this size (bytes) nobody notices.
@@ -222,18 +222,28 @@ def _readable(stage: StageFile) -> Path:
     converted = folder / f"{stage.key}-{ov.__version__.split('-')[0]}.xml"
     if not converted.exists():
         _log.info("converting %s for OpenVINO, once", stage.graph.name)
-        # In its own process: what the conversion takes at its peak is gone when it ends.
-        # -P keeps this folder, whose modules are named after libraries, out of its import path.
-        script = Path(__file__).with_name("openvino_ir.py")
-        command = [sys.executable, "-P", str(script)]
-        done = subprocess.run(
-            [*command, str(stage.graph), str(converted)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            _log.warning("OpenVINO's cache was not made (%s): reading ONNX instead", reason)
+        failure = _convert(stage.graph, converted)
+        # Who converted it at the same time has it open by now, which Windows replaces for nobody.
+        if failure is not None and not converted.exists():
+            _log.warning("OpenVINO's cache was not made (%s): reading ONNX instead", failure)
             return stage.graph
     return converted
+
+
+def _convert(graph: Path, converted: Path) -> str | None:
+    """Make a cached conversion; in one line why there is none (if there is none).
+
+    In its own process: what the conversion takes at its peak is gone when it ends.
+    """
+    python = interpreter()
+    if python is None:
+        return "a program with a Python of its own runs no other"
+    # -P keeps this folder, whose modules are named after libraries, out of its import path.
+    command = [python, "-P", str(Path(__file__).with_name("openvino_ir.py"))]
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        [*command, str(graph), str(converted)],
+        capture_output=True, encoding="utf-8", errors="replace", check=False, **UNSEEN,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
