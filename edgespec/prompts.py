@@ -52,7 +52,7 @@ def read_prompts(paths: Sequence[Path], limit: int | None = None) -> list[str]:
 
 def _read(path: Path) -> str:
     try:
-        text = read_utf8(path, "the prompts", "utf-8-sig")
+        text = read_utf8(path, "the prompts")
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}): give a file of prompts"

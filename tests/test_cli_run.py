@@ -100,6 +100,16 @@ def test_a_folder_that_is_no_bundle_is_not_taken_for_a_prompt(cli, checkpoint):
     fails(cli("run", checkpoint, "-p", "x"), "edgespec export")
 
 
+def test_what_windows_adds_to_texts_is_no_part_of_the_prompt(cli, llm, tmp_path):
+    prompt = "def f(x):\n    return "
+    data = ("\ufeff" + prompt.replace("\n", "\r\n")).encode()
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(data)
+    for words, stdin in ((["-f", file], b""), ([], data)):
+        found = json.loads(cli("run", *words, "-n", 1, "--json", *FAST, stdin=stdin).out)
+        assert found["prompt_tokens"] == len(llm.tokenizer.encode(prompt))
+
+
 def test_a_terminal_is_waited_for_only_when_asked(cli):
     fails(cli("run", terminal=True), "there is no prompt")
     fails(cli("run", BUNDLE, terminal=True), "there is no prompt")

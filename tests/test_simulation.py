@@ -154,7 +154,8 @@ def test_models_that_cannot_stand_for_a_bundle(tmp_path):
 
 def test_the_example_of_the_documentation_is_a_machine(tmp_path):
     text = (Path(__file__).parents[1] / "docs" / "simulator.md").read_text(encoding="utf-8")
-    (tmp_path / "example.json").write_text(text.split("```json")[1].split("```")[0])
+    example = text.split("```json")[1].split("```")[0]
+    (tmp_path / "example.json").write_text(example, encoding="utf-8-sig")  # as on Windows
     stated = load(str(tmp_path / "example.json"))
     assert stated.seconds("cpu", "target", range(17), 8) == pytest.approx(53.68e-3)
     assert stated.transfer_seconds("gpu", 6500) == pytest.approx(21e-6)

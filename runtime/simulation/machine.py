@@ -160,7 +160,7 @@ def load(reference: str) -> Machine:
     """
     file = _LAPTOPS / f"{reference}.json" if reference in laptops() else Path(reference)
     try:
-        return _parsed(file.read_text(encoding="utf-8"))
+        return _parsed(file.read_text(encoding="utf-8-sig"))  # as editors on Windows write it
     except (FileNotFoundError, IsADirectoryError) as error:
         raise InputError(
             f"there is no machine {reference!r} to simulate: give a JSON file, or one of "
