@@ -102,7 +102,8 @@ def cli(capsys, monkeypatch):
             def isatty(self):
                 return terminal
 
-        monkeypatch.setattr(sys, "stdin", Stdin(io.BytesIO(stdin)))
+        # The encoding is what Windows has for pipes.
+        monkeypatch.setattr(sys, "stdin", Stdin(io.BytesIO(stdin), "cp1252"))
         monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
         capsys.readouterr()
         code = main([str(argument) for argument in arguments])

@@ -95,6 +95,13 @@ def test_a_saved_conversation_goes_on(cli, bundles, answers, tmp_path):
     assert result.out == spoken(answers("hello", "and then?")[2:])
 
 
+def test_what_is_said_is_utf8(cli, bundles, tmp_path):
+    file = tmp_path / "talk.json"
+    lines = b"\xef\xbb\xbf" + said("naïve", f"/save {file}")
+    assert cli("chat", bundles / "chat", *SHORT, stdin=lines).code == 0
+    assert json.loads(file.read_text("utf-8"))[0]["content"] == "naïve"
+
+
 def test_a_system_message_replaces_that_of_the_history(cli, bundles, answers, tmp_path):
     file = tmp_path / "talk.json"
     file.write_text(json.dumps(answers("hello", system="be long")))

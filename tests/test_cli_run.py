@@ -316,6 +316,16 @@ def test_an_output_that_knows_only_ascii_gets_question_marks(start, bundle):
     assert out.isascii()
 
 
+def test_texts_in_pipes_are_utf8(start, bundle):
+    words = ["-n", 60, "--temperature", 2, "--seed", 3, "--draft", "none", *FAST]
+    posix = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    out, _ = start("run", bundle, "x", *words, **posix).communicate()
+    options = {"max_new_tokens": 60, "temperature": 2, "seed": 3}
+    text = LLM(bundle, draft="none", **PLACE).generate("x", **options).text
+    assert not text.isascii()
+    assert out.decode().splitlines() == text.splitlines()
+
+
 def test_a_draft_model_elsewhere_is_named(cli):
     options = ["--device=onnxruntime:cpu", "--draft-device=openvino:cpu", "--threads=1"]
     err = cli("run", PROMPT, "-n", "4", "--draft=model", *options).err

@@ -52,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: after `--help` and `--version`.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+        # Pipes and files have a code page on Windows, and what it lacks would be lost.
+        text = not sys.stdout.isatty() and "PYTHONIOENCODING" not in os.environ
+        sys.stdout.reconfigure(encoding="utf-8" if text else None, errors="replace")
     if sys.stderr is None:  # closed: print would take stdout in its place
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     log = logging.getLogger("edgespec")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from contextlib import suppress
@@ -66,6 +67,8 @@ def execute(arguments: argparse.Namespace) -> int:
     checked(GenerationOptions, options)  # before a large model is loaded in vain
     if sys.stdin is None or sys.stdout is None:
         raise InputError("there is nobody to talk to: leave stdin and stdout open")
+    if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
+        sys.stdin.reconfigure(encoding="utf-8-sig")  # whatever code page Windows has for pipes
     messages = [] if arguments.history is None else _read(arguments.history)
     if arguments.system is not None:
         if messages and messages[0]["role"] == "system":
@@ -181,7 +184,7 @@ def _read(path: Path) -> list[Message]:
         OSError: if it cannot be read.
     """
     try:
-        messages = json.loads(path.read_text(encoding="utf-8"))
+        messages = json.loads(path.read_text(encoding="utf-8-sig"))
         texts = [each["role"] + each["content"] for each in messages]
         if isinstance(messages, list) and all(isinstance(text, str) for text in texts):
             "".join(texts).encode()  # JSON may hold half characters, which no model reads
