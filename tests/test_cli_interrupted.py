@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import signal
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from commandline import FAST, PROMPT
 
+from edgespec.cli import main
 from edgespec.stream import TextStream
 
 FULL = Path("/dev/full")
@@ -81,6 +84,21 @@ def test_a_reader_that_leaves_a_table_is_told_apart_from_a_fault_of_ours(start):
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait(timeout=60) == 141
+
+
+def test_a_reader_that_leaves_on_windows(monkeypatch):
+    class Left(io.TextIOWrapper):
+        def write(self, text):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        def fileno(self):
+            raise io.UnsupportedOperation
+
+    for system, code in (("win32", 141), ("linux", 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "platform", system)
+            patch.setattr(sys, "stdout", Left(io.BytesIO(), "utf-8"))
+            assert main(["inspect", "--json"]) == code
 
 
 def test_a_closed_stderr_leaves_stdout_to_the_results(cli, monkeypatch):

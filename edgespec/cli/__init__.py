@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import logging
 import os
@@ -77,12 +78,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         _abandon_stdout()
         return _PIPE_CLOSED
     except OSError as error:
-        if error.filename is None:
-            _abandon_stdout()
-        place = f"{error.filename}: " if error.filename is not None else ""
-        return _fail(_one_line(f"{place}{error.strerror or error}"), _BAD_INPUT)
+        return _unreadable(error)
     except Exception as error:
         return _fail(*_unexpected(error))
+
+
+def _unreadable(error: OSError) -> int:
+    """The exit code for a file that cannot be read, or output that cannot be written."""
+    if error.filename is not None:
+        return _fail(_one_line(f"{error.filename}: {error.strerror or error}"), _BAD_INPUT)
+    _abandon_stdout()
+    if sys.platform == "win32" and error.errno == errno.EINVAL:
+        return _PIPE_CLOSED  # so Windows has it (python/cpython#79935)
+    return _fail(_one_line(f"{error.strerror or error}"), _BAD_INPUT)
 
 
 def _unexpected(error: Exception) -> tuple[str, int]:
