@@ -19,7 +19,8 @@ from edgespec.export.skip_costs import PassCosts, probe_cuts, score
 from edgespec.export.skip_search import Problem, Tried, choose, search
 from edgespec.export.skips import Trial, skip_cuts
 from edgespec.fitting import default_threads
-from edgespec.runtime.engines import CPU_ENGINES, Engine, engine
+from edgespec.runtime.device_names import engines_of
+from edgespec.runtime.engines import Engine
 from edgespec.runtime.stage_files import suited
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial import Evaluator, Text, measure_stages
@@ -115,8 +116,7 @@ class LayerSkipSearch:
         self._report = report
         self._given_text = None if options.calibration is None else read_text(options.calibration)
         self._threads = options.threads or default_threads()
-        names = CPU_ENGINES if options.engine == "cpu" else (options.engine,)
-        self._engines = [engine(name) for name in names]
+        self._engines = engines_of(options.engine)
         self._begin = 0.0
         self.summary = ""
 

@@ -53,6 +53,12 @@ def _warn_of_no_gpu() -> None:
     _log.warning("no GPU can be used here, so gpu is the cpu: `edgespec devices` says why")
 
 
+@cache
+def _pass_over(level: int, reason: str) -> None:
+    """Log it once a process, however often the engines are asked for."""
+    _log.log(level, "%s", reason)
+
+
 def cpu_engines() -> list[Engine]:
     """The engines behind the device `cpu` whose libraries are here.
 
@@ -64,7 +70,9 @@ def cpu_engines() -> list[Engine]:
         try:
             engines.append(engine(name))
         except DeviceError as error:
-            _log.warning("%s", error)
+            # Not installed: as on Windows on ARM, for which there is none.
+            absent = isinstance(error.__cause__, ModuleNotFoundError)
+            _pass_over(logging.INFO if absent else logging.WARNING, str(error))
             missing.append(str(error))
     if not engines:
         raise DeviceError("no engine for the cpu is installed: " + "; ".join(missing))

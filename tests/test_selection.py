@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass, field, replace
 from shutil import copytree
 
@@ -184,10 +185,17 @@ def test_an_engine_that_is_not_installed_is_passed_over_with_a_warning(monkeypat
 
     monkeypatch.setattr(device_names, "engine", missing)
     assert [found.name for found in cpu_engines()] == [ENGINES[0]]
+    assert len(cpu_engines()) == 1
     assert [record.message for record in caplog.records] == [f"device {ENGINES[1]}: not here"]
     monkeypatch.setattr(device_names, "CPU_ENGINES", ENGINES[1:])
     with pytest.raises(DeviceError, match="no engine for the cpu is installed: device openvino"):
         cpu_engines()
+
+
+def test_an_engine_that_a_platform_lacks_needs_no_warning(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "edgespec.runtime.engines.openvino", None)
+    assert [found.name for found in cpu_engines()] == [ENGINES[0]]
+    assert caplog.records == []
 
 
 def refuse(self, stage, threads):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 from commandline import fails
@@ -42,6 +43,11 @@ def found(checkpoint, tmp_path_factory):
     search = LayerSkipSearch(options, lambda done, total: told.append((done, total)))
     export_bundle(checkpoint, output, options=ExportOptions("fp32"), skip_search=search)
     return bundles.load(output), search, told
+
+
+def test_an_engine_that_a_platform_lacks_is_not_asked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "edgespec.runtime.engines.openvino", None)
+    assert LayerSkipSearch(SearchOptions()).engine.name == CPU_ENGINES[0]
 
 
 def test_a_bundle_gets_the_sets_that_were_found(found):
