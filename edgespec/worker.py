@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -152,7 +153,7 @@ class Worker:
 
     def _ended(self) -> DeviceError:
         self._process.join(_GRACE)
-        said = self._said.read_text(errors="replace").strip() if self._said.exists() else ""
+        said = self._said.read_text("utf-8", "replace").strip() if self._said.exists() else ""
         last = f" ({said.splitlines()[-1]})" if said else ""
         return DeviceError(
             f"{self._name}: its process ended with status {self._process.exitcode}{last}: "
@@ -176,6 +177,8 @@ def _serve(pipe: Connection, said: Path, level: int, bundle: Path, options: dict
     descriptor = os.open(said, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for stream in (1, 2):  # libraries print, and stdout is for results
         os.dup2(descriptor, stream)
+    # What Python has made of a console on Windows writes to no file.
+    sys.stdout = sys.stderr = said.open("a", 1, "utf-8", "backslashreplace")
     log = logging.getLogger("edgespec")
     log.addHandler(_ToPipe(pipe))
     log.setLevel(level)

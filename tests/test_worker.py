@@ -67,3 +67,11 @@ def test_a_process_that_dies_is_named(pairs):
         last = r"ended with status 1 \(AttributeError: .* has no attribute 'nonsense'\): leave"
         with pytest.raises(DeviceError, match=last):
             faulty._ask("nonsense")
+
+
+def test_what_a_process_says_is_read_in_any_code_page(pairs, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "cp1252")
+    options = LoadOptions(device=ENGINES[0], draft="none", threads=1)
+    found = pytest.raises(DeviceError, match="no attribute 'über'")
+    with Worker("plain", pairs.pair("llama").path, options) as faulty, found:
+        faulty._ask("über")
