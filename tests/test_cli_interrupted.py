@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import uvicorn
 from commandline import FAST, PROMPT
 
 from edgespec.cli import main
+from edgespec.cli.interrupts import endings_unheard
 from edgespec.stream import TextStream
 
 FULL = Path("/dev/full")
@@ -99,6 +101,22 @@ def test_a_reader_that_leaves_on_windows(monkeypatch):
             patch.setattr(sys, "platform", system)
             patch.setattr(sys, "stdout", Left(io.BytesIO(), "utf-8"))
             assert main(["inspect", "--json"]) == code
+
+
+@posix
+def test_what_ends_a_server_is_not_heard_again(monkeypatch):
+    """As Ctrl-Break on Windows, by which programs end others there."""
+    heard = []
+    monkeypatch.setattr(uvicorn.server, "HANDLED_SIGNALS", (signal.SIGINT, signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, lambda number, _frame: heard.append(number))
+    try:
+        with endings_unheard():
+            signal.raise_signal(signal.SIGUSR1)
+        assert heard == []
+        signal.raise_signal(signal.SIGUSR1)
+        assert heard == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_closed_stderr_leaves_stdout_to_the_results(cli, monkeypatch):

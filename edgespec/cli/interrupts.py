@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def endings_unheard() -> Iterator[None]:
-    """For a server that heeds SIGINT and SIGTERM itself and repeats them when it has ended."""
-    heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """For a server that heeds them itself and repeats them when it has ended."""
+    from uvicorn.server import HANDLED_SIGNALS  # on Windows Ctrl-Break, too, which ends services
+
+    heard = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
     for number in heard:
         signal.signal(number, lambda _number, _frame: None)
     try:
