@@ -321,7 +321,8 @@ class LLM:
             raise InputError(f"token id {wrong[0]} is not in the vocabulary of {vocabulary}")
         if len(tokens) >= self.context_length:
             raise ContextLengthError(
-                f"the prompt has {len(tokens)} tokens and the context holds "
-                f"{self.context_length}, a new one included: shorten the prompt or raise --context"
+                f"the prompt has {len(tokens)} tokens and with a new one is longer than the "
+                f"model's context length of {self.context_length}: shorten the prompt or raise "
+                "--context"
             )
         return tokens

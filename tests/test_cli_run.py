@@ -125,7 +125,7 @@ def test_bytes_that_are_not_utf8_are_located(cli, tmp_path):
 
 
 def test_a_prompt_may_be_longer_than_any_path_but_not_than_the_context(cli):
-    fails(cli("run", "word " * 1200, "--context", 64, *FAST), "the context holds 64")
+    fails(cli("run", "word " * 1200, "--context", 64, *FAST), "context length of 64")
 
 
 # Options

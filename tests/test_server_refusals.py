@@ -52,7 +52,7 @@ BAD_BODIES = {
     "seed": ({"prompt": "a", "seed": 1 << 64}, "seed is 18446744073709551616"),
     "tiny temperature": ({"prompt": "a", "temperature": 1e-9}, "temperature is 1e-09"),
     "many drafts": ({"prompt": "a", "speculative": {"num_draft_tokens": 999}}, "num_draft_tokens"),
-    "too long for the context": ({"prompt": "a b" * 1000}, "the context holds"),
+    "too long for the context": ({"prompt": "a b" * 1000}, "the model's context length of"),
 }  # fmt: skip
 
 
@@ -119,6 +119,9 @@ def test_the_client_sees_its_own_kinds_of_errors(running):
     with pytest.raises(openai.BadRequestError, match="max_tokens is 0") as caught:
         client.completions.create(model=MODEL, prompt="a", max_tokens=0)
     assert caught.value.param == "max_tokens"
+    with pytest.raises(openai.BadRequestError, match="longer than the model's") as caught:
+        client.completions.create(model=MODEL, prompt="a b" * 1000)
+    assert caught.value.code == "context_length_exceeded"
 
 
 def test_without_the_key_only_health_is_told(llm):

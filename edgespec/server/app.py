@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edgespec.errors import EdgespecError, InputError
+from edgespec.errors import ContextLengthError, EdgespecError, InputError
 from edgespec.server.answers import ChatAnswer, CompletionAnswer
 from edgespec.server.endpoint import Served, TextEndpoint
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
@@ -135,7 +135,11 @@ def _refused(error: Exception, metrics: Metrics) -> Response:
     if isinstance(error, RequestError):
         refusal = error
     elif isinstance(error, InputError):
-        refusal = RequestError(400, str(error), "invalid_value")
+        # Clients shorten a conversation by this code, or by the message's words.
+        long = isinstance(error, ContextLengthError)
+        refusal = RequestError(
+            400, str(error), "context_length_exceeded" if long else "invalid_value"
+        )
     elif isinstance(error, HTTPException):
         refusal = RequestError(error.status_code, _PHRASES.get(error.status_code, error.detail))
         headers.update(error.headers or {})
