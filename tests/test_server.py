@@ -88,6 +88,11 @@ def test_a_stream_is_the_same_text(client, fields):
     assert usage.usage.total_tokens == whole.usage.total_tokens
 
 
+def test_events_say_what_they_are_written_in(running):
+    body = {"prompt": PROMPT, "stream": True, "max_tokens": 1}
+    assert running.post(body).headers["content-type"] == "text/event-stream; charset=utf-8"
+
+
 def test_an_answer_in_a_conversation(client, plain):
     given = client.chat.completions.create(messages=MESSAGES, **GREEDY)
     expected = plain.chat(MESSAGES, max_new_tokens=24).text

@@ -131,7 +131,11 @@ class _Events:
         if self.begun:
             return
         self.begun = True
-        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+        # Clients take text without a charset for Latin-1, though events have no other than this.
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+        ]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.give(*opening)
 
