@@ -46,7 +46,10 @@ def client(running):
 
 
 def test_it_says_what_it_has(client, running):
-    assert [model.id for model in client.models.list()] == [MODEL]
+    (listed,) = client.models.list()
+    assert listed.id == MODEL
+    assert client.models.retrieve(MODEL) == listed
+    assert httpx.get(f"{running.url}/v1/models/").json()["data"][0]["id"] == MODEL
     assert httpx.get(f"{running.url}/health").json() == {"status": "ok"}
 
 

@@ -37,7 +37,7 @@ def test_the_document_has_all_routes(running):
     found = httpx.get(f"{running.url}/openapi.json").json()
     assert sorted(found["paths"]) == [
         "/", "/health", "/metrics", "/openapi.json", "/v1/chat/completions", "/v1/completions",
-        "/v1/models",
+        "/v1/models", "/v1/models/{model}",
     ]  # fmt: skip
     for path, methods in found["paths"].items():
         for method, described in methods.items():

@@ -116,6 +116,9 @@ def test_the_client_sees_its_own_kinds_of_errors(running):
     client = running.client()
     with pytest.raises(openai.NotFoundError, match="there is no model"):
         client.completions.create(model="gpt-5", prompt="a")
+    with pytest.raises(openai.NotFoundError, match="there is no model") as caught:
+        client.models.retrieve("meta/gpt-5")
+    assert caught.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError, match="max_tokens is 0") as caught:
         client.completions.create(model=MODEL, prompt="a", max_tokens=0)
     assert caught.value.param == "max_tokens"

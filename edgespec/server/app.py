@@ -41,12 +41,22 @@ def application(served: Served, api_key: str | None, hosts: Iterable[str] | None
         api_key: which clients must have; None: nobody needs one.
         hosts: what they may call this machine; None: anything.
     """
-    began, metrics, llm = int(time.time()), served.desk.metrics, served.desk.llm
+    metrics, llm = served.desk.metrics, served.desk.llm
+
+    facts = {
+        "id": served.model,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "edgespec",
+        "edgespec": {"chat": llm.tokenizer.has_chat_template, "draft": llm.draft},
+    }
 
     async def models(_request: Request) -> Response:
-        model = {"id": served.model, "object": "model", "created": began, "owned_by": "edgespec"}
-        facts = {"chat": llm.tokenizer.has_chat_template, "draft": llm.draft}
-        return JSONResponse({"object": "list", "data": [{**model, "edgespec": facts}]})
+        return JSONResponse({"object": "list", "data": [facts]})
+
+    async def model(request: Request) -> Response:
+        served.require(request.path_params["model"])
+        return JSONResponse(facts)
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -69,7 +79,8 @@ def application(served: Served, api_key: str | None, hosts: Iterable[str] | None
     return Starlette(
         routes=[
             Route("/", page),
-            Route("/v1/models", models),
+            *(Route(path, models) for path in ("/v1/models", "/v1/models/")),
+            Route("/v1/models/{model:path}", model),
             Route("/health", health),
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),

@@ -38,6 +38,18 @@ class Served:
     model: str
     body_limit: int
 
+    def require(self, model: str) -> None:
+        """Nothing, where a client calls the model by its name.
+
+        Raises:
+            RequestError: if it means another.
+        """
+        if model != self.model:
+            raise RequestError(
+                404, f"there is no model of that name here: use {self.model!r}",
+                "model_not_found", "model",
+            )  # fmt: skip
+
 
 class TextEndpoint:
     """One route, as an ASGI application: it must know when its client goes.
@@ -66,11 +78,8 @@ class TextEndpoint:
             asked = await read(Request(scope, receive), self._asks, self._served.body_limit)
         except ClientDisconnect:
             return
-        if asked.model not in (None, self._served.model):
-            raise RequestError(
-                404, f"there is no model of that name here: use {self._served.model!r}",
-                "model_not_found", "model",
-            )  # fmt: skip
+        if asked.model is not None:
+            self._served.require(asked.model)
         answer = self._answers(self._served.model, self._fingerprint, self._texts)
         if asked.stream:
             work = self._stream(asked, answer, _Events(send))

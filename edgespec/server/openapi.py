@@ -65,6 +65,7 @@ def document(needs_key: bool) -> Json:
         "security": security,
         "paths": {
             "/v1/models": _reads("the model that is served", _OBJECT, needs_key),
+            "/v1/models/{model}": _reads("the same by its name", _OBJECT, needs_key, "model"),
             "/v1/completions": _makes("a text that goes on from a prompt", "CompletionRequest"),
             "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
             "/": _reads("a page to chat on", _PAGE, False),
@@ -75,12 +76,16 @@ def document(needs_key: bool) -> Json:
     }
 
 
-def _reads(summary: str, content: Json, needs_key: bool) -> Json:
+def _reads(summary: str, content: Json, needs_key: bool, name: str | None = None) -> Json:
     responses = {"200": {"description": summary, "content": content}}
+    further: Json = {} if needs_key else {"security": []}
     if needs_key:
         responses["401"] = _refusal("the API key is missing or wrong")
-    security: Json = {} if needs_key else {"security": []}
-    return {"get": {"summary": summary, "responses": responses, **security}}
+    if name is not None:
+        responses["404"] = _refusal("there is none of this name")
+        schema = {"type": "string", "minLength": 1}
+        further["parameters"] = [{"name": name, "in": "path", "required": True, "schema": schema}]
+    return {"get": {"summary": summary, "responses": responses, **further}}
 
 
 def _makes(summary: str, schema: str) -> Json:
