@@ -143,6 +143,14 @@ def test_a_prompt_of_tokens(client, plain):
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
 
 
+@pytest.mark.parametrize("wrapped", [[PROMPT], [[5, 6, 7]]], ids=["text", "tokens"])
+def test_a_prompt_alone_in_a_list_is_that_prompt(client, wrapped):
+    one, other = (
+        client.completions.create(prompt=prompt, **GREEDY) for prompt in (wrapped, wrapped[0])
+    )
+    assert one.choices[0].text == other.choices[0].text
+
+
 def test_the_text_ends_before_a_stop_string(client, plain):
     text = plain.generate(PROMPT, max_new_tokens=24).text
     given = client.completions.create(prompt=PROMPT, stop=["not there", text[9:12]], **GREEDY)

@@ -37,6 +37,7 @@ BAD_BODIES = {
     "empty prompt": ({"prompt": ""}, "prompt is ''"),
     "no text": ({"prompt": 1.5}, "prompt is 1.5: Input should be a valid string or Input"),
     "no token": ({"prompt": [1, "a"]}, "prompt.1 is 'a'"),
+    "two prompts": ({"prompt": ["a", "b"]}, "prompt is ['a', 'b']: Send one prompt at a time"),
     "unknown token": ({"prompt": [331]}, "token id 331 is not in the vocabulary of 331"),
     "negative token": ({"prompt": [-1]}, "token id -1"),
     "unknown field": ({"prompt": "a", "topp": 1}, "topp is not known here: leave it out"),

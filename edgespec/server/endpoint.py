@@ -15,9 +15,10 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from edgespec.server.answers import Answer, Json, TokenTexts
+from edgespec.server.bodies import read
 from edgespec.server.desk import Desk, Part
 from edgespec.server.refusals import RequestError, fault
-from edgespec.server.requests import TextRequest, read
+from edgespec.server.requests import TextRequest
 
 Give = Callable[[Json], Awaitable[None]]
 

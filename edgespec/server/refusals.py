@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+SHOWN = 40
+"""Characters of what a client has sent, in an error."""
+
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -48,3 +51,9 @@ def shutting_down() -> RequestError:
 def fault() -> RequestError:
     """Something failed that the client cannot mend; what it was may name files of this machine."""
     return RequestError(500, "the server has failed: its log says how", "internal_error")
+
+
+def shown(value: Any) -> str:
+    """A value in an error."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

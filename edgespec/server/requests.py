@@ -1,24 +1,21 @@
-"""The bodies that clients send: their fields, what they may hold, and what is made of them."""
+"""What clients may send: the fields of a body, what they may hold, and what is made of them."""
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from edgespec.llm import LLM
 from edgespec.options import MAX_DRAFT_TOKENS
-from edgespec.server.refusals import RequestError
+from edgespec.server.refusals import RequestError, shown
 from edgespec.stream import TextStream
 
 # What a completion has where nothing is said, in OpenAI's API.
 _COMPLETION_TOKENS = 16
 _SAMPLING = ("seed", "top_p", "top_k", "min_p", "repetition_penalty")
-_SHOWN = 40  # characters of what is wrong
-_TRIED = re.compile(r"str$|constrained-|list\[")
 
 # Of long lists the first wrong item is told: an error for each would take seconds.
 _LONG = Field(fail_fast=True)
@@ -28,6 +25,8 @@ Count = Annotated[int, Field(ge=1)]
 One = Annotated[int, Field(ge=1, le=1)]  # a literal would also be true
 Nothing = Annotated[float, Field(ge=0, le=0)]
 Stop = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
+Tokens = Annotated[list[int], _SOME]
 
 
 class _Body(BaseModel):
@@ -66,7 +65,7 @@ class ResponseFormat(_Body):
         """
         if (self.json_schema is not None) != (self.type == "json_schema"):
             raise RequestError(
-                400, f"response_format.type is {_shown(self.type)}: give json_schema with "
+                400, f"response_format.type is {shown(self.type)}: give json_schema with "
                 "'json_schema' and with nothing else", param="response_format",
             )  # fmt: skip
         if self.json_schema is not None:
@@ -150,10 +149,25 @@ class TextRequest(_Body, ABC):
         """What the model goes on from."""
 
 
+def _only(prompt: Any) -> Any:
+    """The prompt in a list of prompts, as clients send it that could send several."""
+    if not isinstance(prompt, list) or not prompt or not isinstance(prompt[0], str | list):
+        return prompt
+    if len(prompt) > 1:
+        raise PydanticCustomError("several", "Send one prompt at a time")
+    return prompt[0]
+
+
+Alone = Annotated[list[Text | Tokens], Field(min_length=1, max_length=1)]
+Prompt = Annotated[
+    Text | Tokens, BeforeValidator(_only, json_schema_input_type=Text | Tokens | Alone)
+]
+
+
 class CompletionRequest(TextRequest):
     """`POST /v1/completions`."""
 
-    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[int], _SOME]
+    prompt: Prompt
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: One | None = None
 
@@ -220,64 +234,3 @@ class ChatRequest(TextRequest):
 
     def prompt_for(self, llm: LLM) -> list[int]:  # noqa: D102
         return llm.chat_tokens([message.plain for message in self.messages])
-
-
-Body = TypeVar("Body", bound=TextRequest)
-
-
-async def read(request: Request, kind: type[Body], limit: int) -> Body:
-    """What a client has sent.
-
-    Args:
-        request: whose body is read.
-        kind: what it should be.
-        limit: bytes that it may have.
-
-    Raises:
-        ClientDisconnect: if the client goes meanwhile.
-        RequestError: if it is something else.
-    """
-    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # A page of another site can post anything else here without asking the browser first.
-    if content != "application/json":
-        raise RequestError(
-            415, f"the content type is {_shown(content)}: send application/json", "not_json"
-        )
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise RequestError(
-                413, f"the body has more than {limit} bytes: shorten it", "too_large"
-            )
-    try:
-        return kind.model_validate_json(bytes(body))
-    except ValidationError as error:
-        raise _refusal(error) from error
-
-
-def _refusal(error: ValidationError) -> RequestError:
-    """What is wrong with the field that is wrong most deeply."""
-    found = error.errors(include_url=False, include_context=False)
-    deepest = max(found, key=lambda each: len(each["loc"]))
-    if deepest["type"] == "json_invalid":
-        return RequestError(400, f"the body is no JSON in UTF-8: {deepest['msg']}", "invalid_json")
-    name = _name(deepest["loc"])[:_SHOWN]
-    if deepest["type"] == "extra_forbidden":
-        return RequestError(400, f"{name} is not known here: leave it out", "unknown", name)
-    if deepest["type"] == "missing":
-        return RequestError(400, f"{name} is missing: give it", "missing", name)
-    wanted = [each["msg"] for each in found if _name(each["loc"])[:_SHOWN] == name]
-    where = name or "the body"
-    message = f"{where} is {_shown(deepest['input'])}: {' or '.join(dict.fromkeys(wanted))}"
-    return RequestError(400, message, "invalid_value", name or None)
-
-
-def _name(place: tuple[int | str, ...]) -> str:
-    """Of a field; where it may be one thing or another, its place also says which was tried."""
-    return ".".join(part for part in map(str, place) if not _TRIED.match(part))
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
