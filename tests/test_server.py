@@ -91,11 +91,6 @@ def test_a_stream_is_the_same_text(client, fields):
     assert usage.usage.total_tokens == whole.usage.total_tokens
 
 
-def test_events_say_what_they_are_written_in(running):
-    body = {"prompt": PROMPT, "stream": True, "max_tokens": 1}
-    assert running.post(body).headers["content-type"] == "text/event-stream; charset=utf-8"
-
-
 def test_an_answer_in_a_conversation(client, plain):
     given = client.chat.completions.create(messages=MESSAGES, **GREEDY)
     expected = plain.chat(MESSAGES, max_new_tokens=24).text
@@ -106,27 +101,6 @@ def test_an_answer_in_a_conversation(client, plain):
     assert "".join(chunk.choices[0].delta.content for chunk in chunks) == expected
     assert chunks[-1].choices[0].finish_reason == "length"
     assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
-
-
-def test_messages_in_parts_and_by_developers(client, plain):
-    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
-    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}]
-    given = client.chat.completions.create(
-        messages=messages, response_format={"type": "text"}, n=1, user="me",
-        model=MODEL, temperature=0, max_completion_tokens=9,
-    )  # fmt: skip
-    assert given.choices[0].message.content == plain.chat(MESSAGES, max_new_tokens=9).text
-
-
-@pytest.mark.parametrize("written", ["to_dict", "model_dump"])
-def test_an_answer_goes_into_the_next_request_as_it_came(client, plain, written):
-    answer = client.chat.completions.create(messages=MESSAGES, **GREEDY).choices[0].message
-    said = [{"role": "assistant", "content": answer.content}, {"role": "user", "content": "more"}]
-    given = client.chat.completions.create(
-        messages=[*MESSAGES, getattr(answer, written)(), said[1]], **GREEDY
-    )
-    expected = plain.chat([*MESSAGES, *said], max_new_tokens=24).text
-    assert given.choices[0].message.content == expected
 
 
 def test_an_answer_may_fill_the_context(client, plain):
@@ -141,14 +115,6 @@ def test_a_prompt_of_tokens(client, plain):
     tokens = plain.tokenizer.encode(PROMPT)
     given = client.completions.create(prompt=tokens, **GREEDY)
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
-
-
-@pytest.mark.parametrize("wrapped", [[PROMPT], [[5, 6, 7]]], ids=["text", "tokens"])
-def test_a_prompt_alone_in_a_list_is_that_prompt(client, wrapped):
-    one, other = (
-        client.completions.create(prompt=prompt, **GREEDY) for prompt in (wrapped, wrapped[0])
-    )
-    assert one.choices[0].text == other.choices[0].text
 
 
 def test_the_text_ends_before_a_stop_string(client, plain):

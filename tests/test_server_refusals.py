@@ -71,6 +71,22 @@ BAD_MESSAGES = {
 }
 
 
+UNMADE = {
+    "tools": ([{"type": "function", "function": {"name": "f"}}], "tools is [{"),
+    "tool_choice": ("required", "tool_choice is 'required'"),
+    "logit_bias": ({"1": 5}, "logit_bias is {'1': 5"),
+}
+
+
+@pytest.mark.parametrize("name", UNMADE)
+def test_what_would_change_the_text_and_is_not_there_is_refused(running, name):
+    value, reason = UNMADE[name]
+    body = {"messages": [{"role": "user", "content": "a"}], name: value}
+    response = running.post(body, "/v1/chat/completions")
+    refused(response, 400, reason)
+    assert response.json()["error"]["param"] == name
+
+
 @pytest.mark.parametrize("name", BAD_MESSAGES)
 def test_bad_messages_are_refused_with_a_reason(running, name):
     messages, reason = BAD_MESSAGES[name]

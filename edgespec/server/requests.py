@@ -25,6 +25,7 @@ Count = Annotated[int, Field(ge=1)]
 One = Annotated[int, Field(ge=1, le=1)]  # a literal would also be true
 Nothing = Annotated[float, Field(ge=0, le=0)]
 Stop = Annotated[str, Field(min_length=1)]
+Empty = Annotated[list[Any], Field(max_length=0)]
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[int], _SOME]
 
@@ -102,6 +103,7 @@ class TextRequest(_Body, ABC):
     n: One | None = None
     frequency_penalty: Nothing | None = None
     presence_penalty: Nothing | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
     response_format: ResponseFormat | None = None
     regex: str | None = None
     grammar: str | None = None
@@ -170,6 +172,8 @@ class CompletionRequest(TextRequest):
     prompt: Prompt
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: One | None = None
+    echo: Literal[False] | None = None
+    suffix: Literal[""] | None = None
 
     @property
     def tokens(self) -> int:  # noqa: D102 - of the base class
@@ -193,17 +197,20 @@ class TextContent(_Body):
 class Message(_Body):
     """One of a conversation.
 
-    The last fields are those of answers, which clients send back with nothing in them.
+    The last fields are those of answers, which clients send back with nothing in them, or with what
+    they have made of the content.
     """
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextContent], _LONG]
     name: str | None = None
     refusal: None = None
-    annotations: None = None
+    annotations: Empty | None = None
     audio: None = None
     function_call: None = None
-    tool_calls: None = None
+    tool_calls: Empty | None = None
+    parsed: Any = None
+    provider_specific_fields: dict[str, Any] | None = None
 
     @property
     def plain(self) -> dict[str, str]:
@@ -221,6 +228,20 @@ class ChatRequest(TextRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    modalities: list[Literal["text"]] | None = None
+    # There are no tools, but clients without any may say so, and what to do with them.
+    tools: Empty | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Empty | None = None
+    function_call: Literal["none", "auto"] | None = None
+    # What OpenAI's servers keep, queue and guess by; no text depends on it.
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prediction: dict[str, Any] | None = None
 
     @property
     def tokens(self) -> int | None:  # noqa: D102
