@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,13 +71,13 @@ class Running:
 @contextmanager
 def serving(
     llm: LLM, *, parallel: int = 1, limit: int = 8, api_key: str | None = None,
-    host: str = "127.0.0.1",
+    host: str = "127.0.0.1", origins: Sequence[str] = (),
 ) -> Iterator[Running]:  # fmt: skip
     """A server of a model."""
     ready = threading.Event()
     with listen(host, 0) as sock:
         desk = Desk(llm, parallel, limit)
-        server = Server(Served(desk, MODEL, 10_000), api_key, sock, ready.set)
+        server = Server(Served(desk, MODEL, 10_000), api_key, sock, ready.set, origins)
         thread = threading.Thread(target=server.serve_here)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 from openai.types.chat import ChatCompletionMessage
 from servers import MODEL, PLACE, PROMPT, serving
@@ -9,6 +10,7 @@ from servers import MODEL, PLACE, PROMPT, serving
 from edgespec import LLM
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+SITE = "http://localhost:3000"
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}
 
 
@@ -84,3 +86,36 @@ def test_a_prompt_alone_in_a_list_is_that_prompt(client, wrapped):
 def test_events_say_what_they_are_written_in(running):
     body = {"prompt": PROMPT, "stream": True, "max_tokens": 1}
     assert running.post(body).headers["content-type"] == "text/event-stream; charset=utf-8"
+
+
+# Pages of other sites
+
+
+def preflight(running, origin):
+    headers = {
+        "origin": origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+    }
+    return httpx.options(f"{running.url}/v1/chat/completions", headers=headers)
+
+
+def test_pages_of_the_sites_that_are_named_may_ask(plain):
+    with serving(plain, api_key="secret", origins=[SITE]) as running:
+        asked = preflight(running, SITE)
+        assert asked.status_code == 200
+        assert asked.headers["access-control-allow-origin"] == SITE
+        assert "authorization" in asked.headers["access-control-allow-headers"]
+        assert preflight(running, "http://evil.example").status_code == 400
+        # Pages read why they are refused, too.
+        for key, status in (("secret", 200), ("wrong", 401)):
+            headers = {"origin": SITE, "authorization": f"Bearer {key}"}
+            given = httpx.get(f"{running.url}/v1/models", headers=headers)
+            assert given.status_code == status
+            assert given.headers["access-control-allow-origin"] == SITE
+
+
+def test_no_other_page_may_ask_by_default(running):
+    assert preflight(running, SITE).status_code == 405
+    given = httpx.get(f"{running.url}/v1/models", headers={"origin": SITE})
+    assert "access-control-allow-origin" not in given.headers

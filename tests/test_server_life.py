@@ -310,6 +310,7 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(cli, tmp_pat
     fails(cli("serve", "--api-key", ""), "API key is empty")
     fails(cli("serve", "--api-key", "schlüssel"), "use ASCII")
     fails(cli("serve", "--max-body", "much"), "size 'much'")
+    fails(cli("serve", "--allow-origin", "http://a.example/"), "without a path")
 
 
 def test_whoever_can_reach_a_server_without_a_key_is_said(cli, tmp_path):

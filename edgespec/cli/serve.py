@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _PORTS = range(1 << 16)
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE),
         help=f"what clients must send; other users see it here, and not in {KEY_VARIABLE}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="ORIGIN",
+        help="another site whose pages may ask here, as http://localhost:3000; *: all; repeatable",
     )  # fmt: skip
     parser.add_argument(
         "--model-name", metavar="NAME", help="what clients call the model (default: its folder)"
@@ -100,7 +106,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 print(f"{name} is served on {place}: Ctrl-C stops it", file=sys.stderr, flush=True)
 
             with endings_unheard():
-                Server(served, arguments.api_key, sock, ready).serve_here()
+                Server(served, arguments.api_key, sock, ready, arguments.allow_origin).serve_here()
             if arguments.draft_memory is not None:
                 llm.save_draft_memory(arguments.draft_memory)
     return 0
@@ -114,6 +120,12 @@ def _check(arguments: argparse.Namespace) -> None:
             raise InputError(f"--{name} is {value}: give a whole number from {least} upwards")
     if arguments.port not in _PORTS:
         raise InputError(f"--port is {arguments.port}: give a number up to {_PORTS[-1]}")
+    for origin in arguments.allow_origin:
+        if not _ORIGIN.fullmatch(origin):
+            raise InputError(
+                f"--allow-origin is {origin!r}: give it as http://localhost:3000, without a path, "
+                "or * for all"
+            )
     if arguments.api_key is not None and not arguments.api_key.isascii():
         raise InputError("the API key has characters that headers cannot have: use ASCII alone")
     if not arguments.api_key and arguments.api_key is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -33,13 +34,16 @@ _PHRASES = {
 }
 
 
-def application(served: Served, api_key: str | None, hosts: Iterable[str] | None) -> Starlette:
+def application(
+    served: Served, api_key: str | None, hosts: Iterable[str] | None, origins: Sequence[str] = ()
+) -> Starlette:
     """The server as an ASGI application.
 
     Args:
         served: the model and its queue.
         api_key: which clients must have; None: nobody needs one.
         hosts: what they may call this machine; None: anything.
+        origins: other sites whose pages browsers let ask here; `*`: all.
     """
     metrics, llm = served.desk.metrics, served.desk.llm
 
@@ -76,6 +80,10 @@ def application(served: Served, api_key: str | None, hosts: Iterable[str] | None
         ("/v1/completions", TextEndpoint(served, CompletionRequest, CompletionAnswer)),
         ("/v1/chat/completions", TextEndpoint(served, ChatRequest, ChatAnswer)),
     )
+    pages = Middleware(
+        CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+    )
+    gate = Middleware(_Gate, api_key=api_key, hosts=hosts, metrics=metrics)
     return Starlette(
         routes=[
             Route("/", page),
@@ -86,7 +94,8 @@ def application(served: Served, api_key: str | None, hosts: Iterable[str] | None
             Route("/openapi.json", openapi),
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in texts),
         ],
-        middleware=[Middleware(_Gate, api_key=api_key, hosts=hosts, metrics=metrics)],
+        # Before the gate: browsers ask without the key whether a page may ask with it.
+        middleware=[pages, gate] if origins else [gate],
         exception_handlers=dict.fromkeys(
             (RequestError, EdgespecError, HTTPException, Exception), refuse
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import uvicorn
 
@@ -47,11 +47,12 @@ class Server(uvicorn.Server):
         api_key: which clients must have; None: nobody needs one.
         sock: from `listen`.
         ready: called when clients are let in.
+        origins: see `application`.
     """
 
     def __init__(
         self, served: Served, api_key: str | None, sock: socket.socket,
-        ready: Callable[[], None] = lambda: None,
+        ready: Callable[[], None] = lambda: None, origins: Sequence[str] = (),
     ) -> None:  # fmt: skip
         hosts = (*_LOCAL, sock.getsockname()[0]) if is_local(sock) else None
         self._desk = served.desk
@@ -59,8 +60,8 @@ class Server(uvicorn.Server):
         self._ready = ready
         super().__init__(
             uvicorn.Config(
-                application(served, api_key, hosts), lifespan="off", ws="none", log_config=None,
-                access_log=False, proxy_headers=False, server_header=False,
+                application(served, api_key, hosts, origins), lifespan="off", ws="none",
+                log_config=None, access_log=False, proxy_headers=False, server_header=False,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
             )
         )  # fmt: skip
