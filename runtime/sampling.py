@@ -24,6 +24,9 @@ from edgespec.runtime.truncation import Indices, Nucleus, leaders
 Logits = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
 
+LEAST_TEMPERATURE = 1e-6
+"""Besides 0; beyond it and a million, shares in float32 no longer tell tokens apart."""
+
 _HEAD = 64  # likeliest tokens that set the bar for the others
 _DIRECT = 8192  # up to this many tokens, noise for all is cheaper than a short list
 _CONTENDERS = 2  # of the best under noise, how many are tried at first
@@ -65,7 +68,7 @@ _RANGES: tuple[tuple[str, type | tuple[type, ...], Callable[..., bool], str], ..
     (
         "temperature",
         (int, float),
-        lambda x: x == 0 or 1e-6 <= x <= 1e6,  # beyond, float32 shares no longer tell tokens apart
+        lambda x: x == 0 or LEAST_TEMPERATURE <= x <= 1e6,
         "0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)",
     ),
     ("top_k", int, lambda x: x >= 0, "a whole number from 1 upwards, or 0 to switch it off"),

@@ -55,6 +55,11 @@ def test_what_changes_no_text_may_be_said(client, plain):
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
 
 
+def test_a_temperature_of_almost_nothing_is_none(client, plain):
+    given = client.completions.create(prompt=PROMPT, **{**GREEDY, "temperature": 1e-8})
+    assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
+
+
 # Of an answer, what litellm and OpenAI's own `parse` add to it.
 def _noted(answer):
     return {**answer.to_dict(), "provider_specific_fields": {"refusal": None}, "tool_calls": []}

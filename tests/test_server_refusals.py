@@ -51,7 +51,7 @@ BAD_BODIES = {
     "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
     "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
     "seed": ({"prompt": "a", "seed": 1 << 64}, "seed is 18446744073709551616"),
-    "tiny temperature": ({"prompt": "a", "temperature": 1e-9}, "temperature is 1e-09"),
+    "huge temperature": ({"prompt": "a", "temperature": 1e9}, "temperature is 1000000000.0"),
     "many drafts": ({"prompt": "a", "speculative": {"num_draft_tokens": 999}}, "num_draft_tokens"),
     "too long for the context": ({"prompt": "a b" * 1000}, "the model's context length of"),
 }  # fmt: skip

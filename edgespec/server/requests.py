@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from edgespec.llm import LLM
 from edgespec.options import MAX_DRAFT_TOKENS
+from edgespec.runtime.sampling import LEAST_TEMPERATURE
 from edgespec.server.refusals import RequestError, shown
 from edgespec.stream import TextStream
 
@@ -126,7 +127,7 @@ class TextRequest(_Body, ABC):
         most = self.tokens
         return llm.stream(
             self.prompt_for(llm),
-            temperature=1.0 if self.temperature is None else self.temperature,
+            temperature=self._temperature,
             stop=() if self.stop is None else self.stop,
             max_new_tokens=llm.context_length if most is None else min(most, llm.context_length),
             logprobs=self.likeliest,
@@ -135,6 +136,13 @@ class TextRequest(_Body, ABC):
             **said,
             **structure,
         )
+
+    @property
+    def _temperature(self) -> float:
+        if self.temperature is None:
+            return 1.0
+        # Some clients, ragas among them, write 1e-8 where they mean 0.
+        return 0.0 if self.temperature < LEAST_TEMPERATURE else self.temperature
 
     @property
     @abstractmethod
