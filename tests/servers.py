@@ -77,7 +77,7 @@ def serving(
     ready = threading.Event()
     with listen(host, 0) as sock:
         desk = Desk(llm, parallel, limit)
-        server = Server(Served(desk, MODEL, 10_000), api_key, sock, ready.set, origins)
+        server = Server(Served(desk, MODEL, 100_000), api_key, sock, ready.set, origins)
         thread = threading.Thread(target=server.serve_here)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         thread.start()

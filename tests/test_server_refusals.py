@@ -37,6 +37,8 @@ BAD_BODIES = {
     "empty prompt": ({"prompt": ""}, "prompt is ''"),
     "no text": ({"prompt": 1.5}, "prompt is 1.5: Input should be a valid string or Input"),
     "no token": ({"prompt": [1, "a"]}, "prompt.1 is 'a'"),
+    "echo": ({"prompt": "a", "echo": True}, "echo is True: Input should be false"),
+    "echo by number": ({"prompt": "a", "echo": 0}, "echo is 0"),
     "two prompts": ({"prompt": ["a", "b"]}, "prompt is ['a', 'b']: Send one prompt at a time"),
     "unknown token": ({"prompt": [331]}, "token id 331 is not in the vocabulary of 331"),
     "negative token": ({"prompt": [-1]}, "token id -1"),
@@ -111,9 +113,9 @@ def test_of_a_long_list_the_first_wrong_item_is_told(kind, body):
 def test_other_refusals(running):
     whole = {"prompt": "a"}
     refused(running.post({**whole, "model": "gpt-5"}), 404, f"use '{MODEL}'")
-    refused(running.post({"prompt": "a" * 20_000}), 413, "more than 10000 bytes")
+    refused(running.post({"prompt": "a" * 200_000}), 413, "more than 100000 bytes")
     refused(httpx.post(f"{running.url}/v1/completions", content=in_pieces()), 415, "send appl")
-    refused(running.post(in_bytes(20_000)), 413, "more than 10000 bytes")
+    refused(running.post(in_bytes(200_000)), 413, "more than 100000 bytes")
     refused(httpx.get(f"{running.url}/v1/completions"), 405, "another method")
     refused(httpx.get(f"{running.url}/etc/passwd"), 404, "nothing here")
     refused(running.post(whole, **{"content-type": "text/plain"}), 415, "application/json")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from edgespec.llm import LLM
@@ -168,6 +175,14 @@ def _only(prompt: Any) -> Any:
     return prompt[0]
 
 
+def _off(value: bool) -> bool:
+    if value:
+        raise PydanticCustomError("on", "Input should be false")
+    return value
+
+
+# As with `One`: a literal would also be 0.
+Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"type": "boolean", "const": False})]
 Alone = Annotated[list[Text | Tokens], Field(min_length=1, max_length=1)]
 Prompt = Annotated[
     Text | Tokens, BeforeValidator(_only, json_schema_input_type=Text | Tokens | Alone)
@@ -180,7 +195,7 @@ class CompletionRequest(TextRequest):
     prompt: Prompt
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: One | None = None
-    echo: Literal[False] | None = None
+    echo: Off | None = None
     suffix: Literal[""] | None = None
 
     @property
