@@ -30,6 +30,7 @@ from edgespec.runtime.engines.base import (
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import available_bytes
 from edgespec.runtime.engines.optional import Assigning, Assignment, Compiler, Fixable, Quantizer
+from edgespec.runtime.engines.telemetry import switch_off
 from edgespec.runtime.socs import soc_of
 
 __all__ = [
@@ -63,6 +64,8 @@ __all__ = [
     "require_one_distribution",
     "simulated_name",
 ]
+
+switch_off()  # here, since no engine's module is imported before this package
 
 _ENGINES = {
     "onnxruntime:cpu": ("edgespec.runtime.engines.onnxruntime", "OnnxRuntimeCpu"),

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import openvino as ov
+
+sys.modules["openvino_telemetry"] = None  # type: ignore[assignment] # see telemetry.py
+import openvino as ov  # noqa: E402
 
 
 def convert(graph: Path, output: Path) -> None:

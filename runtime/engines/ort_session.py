@@ -18,6 +18,8 @@ from edgespec.runtime.engines.optional import Assignment
 # What may be left to the CPU: these read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})
 
+ort.disable_telemetry_events()  # another package may have imported it before `telemetry`
+
 
 def session_options(threads: int) -> Any:
     """What all sessions have in common."""
