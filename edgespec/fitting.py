@@ -105,8 +105,7 @@ def _wishes(bundle: Bundle, options: LoadOptions) -> Wishes:
 
 
 def _planned(bundle: Bundle, wishes: Wishes, options: LoadOptions) -> Plan:
-    choices = (choice for each in wishes.engines.values() for choice in each)
-    return plan(bundle, wishes, _limits(options, (engine for each in choices for engine in each)))
+    return plan(bundle, wishes, _limits(options, wishes.all_engines))
 
 
 def placements(bundle: Bundle, options: LoadOptions, planned: Plan) -> dict[str, Placement]:

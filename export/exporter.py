@@ -147,7 +147,8 @@ def write_bundle(
     skips = tuple(bundle.SkipSet(skipped) for skipped in options.skip_sets)
     tokenizer = checkpoints[bundle.TARGET].tokenizer_files
     for name, file in tokenizer.items():
-        shutil.copyfile(file, folder / name)
+        if name != "tokenizer.json":
+            shutil.copyfile(file, folder / name)
     (folder / "tokenizer.json").write_bytes(source.encode())
     roles = {}
     for name, checkpoint in checkpoints.items():

@@ -55,7 +55,7 @@ llama.cpp and Ollama draw the line there, too.
 _INTERPRETER_BYTES = 21 * MIB
 _TOKENIZER_FACTOR = 8
 
-# Of an engine's library that is only imported, to be weighed; ONNX Runtime's and OpenVINO's alike.
+# Of an engine's library that is only imported, to be weighed: ONNX Runtime's, OpenVINO's is less.
 _IMPORTED_BYTES = 8 * MIB
 
 _CHUNKS = (ROW_BUCKETS[-1], 64, 32, 16, 8)  # rows of a prompt that a call reads at most
@@ -82,6 +82,12 @@ class Wishes:
     width: int
     texts: int = 1
     ready: Mapping[str, Collection[Shape]] = field(default_factory=dict)
+
+    @property
+    def all_engines(self) -> Iterator[Engine]:
+        """Every one that may come to run a stage, once for each."""
+        for choices in self.engines.values():
+            yield from itertools.chain.from_iterable(choices)
 
 
 @dataclass(frozen=True)
@@ -167,8 +173,7 @@ class _Account:
         self._bundle = bundle
         self._stages = {name: stage_sizes(bundle, name) for name in wishes.engines}
         self._python_bytes = _INTERPRETER_BYTES + _tokenizer_bytes(bundle)
-        choices = (choice for each in wishes.engines.values() for choice in each)
-        self._imported = {_library(engine) for choice in choices for engine in choice}
+        self._imported = {_library(engine) for engine in wishes.all_engines}
         self._width = wishes.width
         self._texts = wishes.texts
         self._ready = wishes.ready
@@ -220,7 +225,7 @@ class _Account:
             taken = [engine.fixed(alone).footprint(stage, calls) for stage, engine in npus]
             yield FixedShape(
                 role,
-                joined(engine.name.partition("#")[0] for _, engine in npus),
+                joined(_library(engine) for _, engine in npus),
                 shape,
                 sum(each.weights + each.logits + each.workspace for each in taken),
                 shape in self._ready.get(role, ()),
@@ -296,7 +301,7 @@ def _all_fit(demands: Iterable[Demand]) -> bool:
 
 
 def _library(engine: Engine) -> str:
-    """What is loaded once, whatever the shapes behind the engine's name."""
+    """The engine's name without its shapes: what is loaded once for all of them."""
     return engine.name.partition("#")[0]
 
 

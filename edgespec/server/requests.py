@@ -32,7 +32,6 @@ _SOME = Field(min_length=1, fail_fast=True)
 Count = Annotated[int, Field(ge=1)]
 One = Annotated[int, Field(ge=1, le=1)]  # a literal would also be true
 Nothing = Annotated[float, Field(ge=0, le=0)]
-Stop = Annotated[str, Field(min_length=1)]
 Empty = Annotated[list[Any], Field(max_length=0)]
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[int], _SOME]
@@ -98,7 +97,7 @@ class TextRequest(_Body, ABC):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
