@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,6 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-
-from edgespec.prompts import PYTHON
 
 ARCHITECTURES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -84,7 +83,7 @@ def make_checkpoint(
 def write_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
     """Put a byte-level BPE tokenizer of exactly that size into a checkpoint's folder.
 
-    `<|endoftext|>` has id 0, the bytes follow, merges come from the benchmarks' prompts.
+    `<|endoftext|>` has id 0, the bytes follow, merges come from a module of the standard library.
     It is left to the model's config what ends a text.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -97,7 +96,8 @@ def write_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(PYTHON, trainer)
+    lines = Path(textwrap.__file__).read_text(encoding="utf-8").splitlines(keepends=True)
+    tokenizer.train_from_iterator(lines, trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise ValueError(f"the corpus gives {tokenizer.get_vocab_size()} tokens, not {vocab_size}")
     path.mkdir(parents=True, exist_ok=True)

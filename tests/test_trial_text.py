@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from skips import MODEL
+from skips import MODEL, PROSE
 
 from edgespec.errors import InputError
-from edgespec.prompts import PYTHON
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial_text import PIECE, pieces_of, read_text
 
@@ -62,7 +61,7 @@ def test_a_text_of_another_script_is_warned_of(tokenizer, caplog):
     assert record.getMessage().startswith("russian.txt: 1.0")
     assert "tokens a byte" in record.getMessage()
     caplog.clear()
-    pieces_of("".join(PYTHON), tokenizer, 2, "code.py")
+    pieces_of(PROSE, tokenizer, 2, "prose.txt")
     assert not caplog.records
 
 
