@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -45,6 +44,19 @@ ODD_SHAPES: dict[str, Any] = {
     "eos_token_id": 0,
     "tie_word_embeddings": False,
 }
+
+# Of code, the most frequent first. Written down, so that every Python has the same random texts.
+_MERGES = """
+Ġ+Ġ ĠĠ+ĠĠ ĠĠ+Ġ i+n ĠĠĠĠ+ĠĠĠĠ Ġ+t e+n -+- ĠĠĠĠ+ĠĠĠ r+e Ġ+w t+e Ġ+s Ġ+c Ġ+a Ġ+l a+c Ġt+h in+e
+ac+e e+l o+n u+n Ġ+i o+r Ġ+' t+h in+g --+-- p+ace x+t Ġth+e d+e u+r en+t h+i Ġ+in un+k r+a Ġ+=
+ĠĠĠĠĠĠĠĠ+ĠĠĠ h+unk Ġl+ine Ġ+# Ġ+b el+f s+e Ġ+f te+s n+d "+" hi+tes hites+pace l+l a+r Ġ+o
+hunk+s e+r ra+p e+xt s+t i+d Ġ+( Ġ+p Ġt+o l+e Ġ+re ĠĠĠĠĠĠĠĠ+ĠĠĠĠĠĠĠĠ id+th l+ine Ġs+elf Ġa+nd
+Ġ+n Ġ+m or+d Ġc+ur Ġi+s i+t Ġt+ext ----+---- d+ent p+l Ġo+f a+b Ġi+f Ġline+s a+k de+f en+d
+Ġw+hitespace w+hitespace Ġ+"" ĠĠĠĠĠĠĠĠ+ĠĠĠĠĠĠĠ re+ak Ġb+e a+n i+ll Ġw+idth te+xt Ġs+t Ġn+o )+:
+r+ing Ġc+hunks Ġ""+" c+hunks e+d o+m ab+s (+) a+l ar+g rap+p '+, te+r a+t l+t r+i Ġ+e Ġw+ord
+t+ur Ġs+pace tur+n o+p s+elf u+e v+er w+idth on+g Ġre+turn a+te a+nd h+en o+l Ġ+" Ġ+T Ġ+h Ġ+on
+in+dent Ġb+reak Ġf+or Ġst+ring c+e
+"""
 
 
 def make_checkpoint(
@@ -83,23 +95,20 @@ def make_checkpoint(
 def write_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
     """Put a byte-level BPE tokenizer of exactly that size into a checkpoint's folder.
 
-    `<|endoftext|>` has id 0, the bytes follow, merges come from a module of the standard library.
+    `<|endoftext|>` has id 0, the bytes follow, then what `_MERGES` makes of them.
     It is left to the model's config what ends a text.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    tokenizer = Tokenizer(models.BPE())
+    pieces = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    merges = [tuple(pair.split("+")) for pair in _MERGES.split()[: vocab_size - len(pieces)]]
+    pieces += [left + right for left, right in merges]
+    if len(pieces) != vocab_size:
+        raise ValueError(f"the merges give {len(pieces)} tokens, not {vocab_size}")
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.add_special_tokens(pieces[:1])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    lines = Path(textwrap.__file__).read_text(encoding="utf-8").splitlines(keepends=True)
-    tokenizer.train_from_iterator(lines, trainer)
-    if tokenizer.get_vocab_size() != vocab_size:
-        raise ValueError(f"the corpus gives {tokenizer.get_vocab_size()} tokens, not {vocab_size}")
     path.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(
