@@ -19,12 +19,12 @@ _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15  # splitmix64's increment: 2**64 / golden ratio, made odd
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
+_UNSHIFTED = _MASK ^ (_MASK >> _LAST_SHIFT)  # the bits that the last shift leaves alone
 _CHUNK = 16384  # tokens hashed at once, so that the passes stay in the cache
 
 _TABULATED = 8192  # vocabularies up to this size have their noise made as a whole
 _BLOCK = 4  # positions made at once: of small arrays the calls cost more than the elements
 _CACHED_BLOCKS = 4
-_CACHED_POSITIONS = 8
 
 
 def _mix(state: int) -> int:
@@ -38,11 +38,18 @@ def _mix_all(states: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     flat = states.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
-        for shift, factor in _ROUNDS:
-            part ^= part >> np.uint64(shift)
-            part *= np.uint64(factor)
+        _multiply(part)
         part ^= part >> np.uint64(_LAST_SHIFT)
     return states
+
+
+def _multiply(states: npt.NDArray[np.uint64]) -> None:
+    """The rounds of `_mix`, in place. The shift that follows leaves the highest bits alone."""
+    shifted = np.empty_like(states)
+    for shift, factor in _ROUNDS:
+        np.right_shift(states, np.uint64(shift), out=shifted)
+        states ^= shifted
+        states *= np.uint64(factor)
 
 
 def _steps(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -114,14 +121,12 @@ class Noise:
 
     Attributes:
         tabulated: Whether noise for the whole vocabulary is cheap, so that it is made at once.
-        bits: The random bits of the whole vocabulary at a position, [V] uint64.
     """
 
     def __init__(self, seed: int, vocab_size: int) -> None:
         self._seed = seed
         self._steps = _steps(np.arange(vocab_size))
         self.tabulated = vocab_size <= _TABULATED
-        self.bits = lru_cache(_CACHED_POSITIONS)(self._bits)
         self._block = lru_cache(_CACHED_BLOCKS)(self._of_block)
 
     def of(self, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -136,8 +141,20 @@ class Noise:
         row: npt.NDArray[np.float64] = self._block(position // _BLOCK)[position % _BLOCK]
         return row
 
-    def _bits(self, position: int) -> npt.NDArray[np.uint64]:
-        return _mix_all(self._steps + np.uint64(_first_state(self._seed, position)))
+    def reaching(self, position: int, noise: float) -> npt.NDArray[np.bool_]:
+        """Which tokens have so much noise at a position, or a little less, [V].
+
+        No logarithm is taken, and of the hash only what decides the highest bits.
+        """
+        first = np.uint64(_first_state(self._seed, position))
+        bound = np.uint64(bits_reaching(noise) & _UNSHIFTED)
+        reached = np.empty(self._steps.size, np.bool_)
+        for start in range(0, reached.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            states = self._steps[part] + first
+            _multiply(states)
+            np.greater_equal(states, bound, out=reached[part])
+        return reached
 
     def _of_block(self, block: int) -> npt.NDArray[np.float64]:
         """The noise of the whole vocabulary at `_BLOCK` consecutive positions, [_BLOCK, V]."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime.noise import Noise, bits_reaching
+from edgespec.runtime.noise import Noise
 from edgespec.runtime.truncation import Indices, Nucleus, leaders
 
 Logits = npt.NDArray[np.float32]
@@ -146,15 +146,16 @@ class Sampler:
             tokens, kept = tokens[inside], kept[inside]
         if options.top_p < 1:
             nucleus = Nucleus(kept, options.temperature, options.top_p)
-            members = nucleus.members(_HEAD if kept.size > _DIRECT else kept.size)
+            head = leaders(kept, _HEAD if kept.size > _DIRECT else kept.size)
+            members = nucleus.members(head)
             if members is None:
-                return self._contest(nucleus, kept, peak, tokens, position)
+                return self._contest(nucleus, kept, tokens, position, head)
             tokens, kept = tokens[members], kept[members]
         if options.min_p:
             inside = np.flatnonzero(kept >= self._floor(peak))
             tokens, kept = tokens[inside], kept[inside]
         if tokens.size > _DIRECT:
-            inside = self._short_list(kept, peak, tokens, position, 1)
+            inside = self._short_list(kept, tokens, position, leaders(kept, _HEAD), 1)
             tokens, kept = tokens[inside], kept[inside]
         return int(tokens[self._scores(kept, peak, self.noise.of(position, tokens)).argmax()])
 
@@ -208,16 +209,19 @@ class Sampler:
             scores[best] = -math.inf
 
     def _contest(
-        self, nucleus: Nucleus, logits: Logits, peak: float, tokens: Indices, position: int
+        self, nucleus: Nucleus, logits: Logits, tokens: Indices, position: int, head: Indices
     ) -> int:
         """The best token under noise that lies in the nucleus, without knowing the nucleus.
 
         The best under noise regardless of it are tried in turn: mostly the first is inside.
         """
-        floor, count = self._floor(peak), _CONTENDERS
+        peak, count = float(logits[head].max()), _CONTENDERS
+        floor = self._floor(peak)
         while True:
             count = min(count, logits.size)
-            inside = self._short_list(logits, peak, tokens, position, count)
+            if count > head.size:
+                head = leaders(logits, count)
+            inside = self._short_list(logits, tokens, position, head, count)
             noise = self.noise.of(position, tokens[inside])
             scores = self._scores(logits[inside], peak, noise)
             for _ in range(count):
@@ -242,23 +246,22 @@ class Sampler:
         return scores
 
     def _short_list(
-        self, logits: Logits, peak: float, tokens: Indices, position: int, count: int
+        self, logits: Logits, tokens: Indices, position: int, head: Indices, count: int
     ) -> Indices:
-        """Indices of a superset of the best `count` under noise, without noise for all.
+        """Indices of a superset of the best `count` under noise, ascending, without noise for all.
 
-        The likeliest tokens set a bar. No other token is likelier than the last of them, so only
-        one with enough noise to lift that one over the bar can be among the best.
+        The likeliest tokens, those of `head`, set a bar. No other token is likelier than the last
+        of them, so only one with enough noise to lift that one over the bar can be among the best.
         """
-        head = leaders(logits, max(_HEAD, count))
+        likeliest = logits[head]
+        peak, least = float(likeliest.max()), float(likeliest.min())
         noise = self.noise.of(position, tokens[head])
-        bar = np.sort(self._scores(logits[head], peak, noise))[-count]
+        bar = np.sort(self._scores(likeliest, peak, noise))[-count]
         if bar == -math.inf:  # a grammar allows fewer than `count`
             return np.arange(logits.size)
-        missing = bar - (float(logits[head].min()) - peak) / self.options.temperature
-        bits = self.noise.bits(position)
-        if tokens.size < bits.size:
-            bits = bits[tokens]
-        listed = bits >= np.uint64(bits_reaching(missing))
+        listed = self.noise.reaching(position, bar - (least - peak) / self.options.temperature)
+        if tokens.size < listed.size:
+            listed = listed[tokens]
         listed[head] = True
         return np.flatnonzero(listed)
 

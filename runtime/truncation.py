@@ -70,13 +70,16 @@ class Nucleus:
         self._wanted = top_p * total
         self._spared = total - self._wanted
 
-    def members(self, most: int) -> Indices | None:
-        """The set, ascending [1 or more] int64, or None if it has more than `most` tokens."""
+    def members(self, likeliest: Indices) -> Indices | None:
+        """The set, ascending [1 or more] int64, or None if it reaches beyond the `likeliest`.
+
+        Args:
+            likeliest: Of the logits, as `leaders` gives them.
+        """
         logits = self._logits
-        if most < min(self._wanted, logits.size):
+        if likeliest.size < min(self._wanted, logits.size):
             return None  # no weight is above 1, so that many tokens cannot weigh enough
-        candidates = logits[leaders(logits, most)]
-        descending = -np.sort(-candidates)
+        descending = -np.sort(-logits[likeliest])
         mass = np.exp((descending - self._peak) / self._temperature).cumsum(dtype=np.float64)
         size = int(np.searchsorted(mass, self._wanted)) + 1
         if size > mass.size:

@@ -52,7 +52,6 @@ def test_noise_kept_for_a_vocabulary_is_the_same_noise(size):
     for position in (0, 3, 4, 1, 10**6, 63, 0):  # in any order, whatever else was made
         expected = gumbel(5, position, np.arange(size))
         np.testing.assert_array_equal(noise.of(position, some), expected[some])
-        np.testing.assert_array_equal(gumbel_of(noise.bits(position)), expected)
         if noise.tabulated:
             np.testing.assert_array_equal(noise.of_all(position), expected)
 
@@ -95,6 +94,18 @@ def test_noise_is_finite_for_all_bits():
     assert np.isfinite(extremes).all()
     assert (np.diff(extremes) >= 0).all()
     assert extremes[-1] > 36
+
+
+@pytest.mark.parametrize("size", [1, SMALL, LARGE, 3 * 16384])
+def test_tokens_reaching_a_noise_are_told_without_making_it(size):
+    noise = Noise(5, size)
+    for position in (0, 9):
+        whole = gumbel(5, position, np.arange(size))
+        ranked = np.sort(whole)
+        for wanted in (-10.0, *ranked[[0, size // 2, -1]], ranked[-min(size, 40)], 37.0):
+            reaching = noise.reaching(position, float(wanted))
+            assert reaching[whole >= wanted].all()
+            assert (whole[reaching] > wanted - 1e-3).all()
 
 
 @given(st.floats(-5, 40))
