@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 
 import numpy as np
 import onnx
@@ -89,6 +90,20 @@ def test_logits_of_a_tree_and_of_a_prompt_are_those_of_any_shapes(pairs, device)
         found.append(runner.prefill([7, 8])["logits"].copy())
         logits.append(np.vstack(found))
     assert distance(logits[1], logits[0]) < SAME
+
+
+@devices
+def test_texts_of_several_capacities_in_turns_leave_no_buffers_behind(pairs, device):
+    """Each turn makes buffers of its capacity; who has bound those before is not to keep them."""
+    opened = bundle.load(pairs.pair("llama").path)
+    model = Model.load(opened, TARGET, engine(f"{device}#8x256/512"), 1)
+    texts, buffers = {256: Runner(model), 512: Runner(model)}, []
+    texts[512].prefill([5] * 300)
+    for _ in range(5):
+        for capacity, text in texts.items():
+            text.prefill([5])
+            buffers.append(weakref.ref(model.feeds(8, capacity, 8).stages[0]["input_ids"]))
+    assert sum(buffer() is not None for buffer in buffers) == 2
 
 
 # What is compiled

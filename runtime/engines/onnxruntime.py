@@ -18,6 +18,7 @@ from edgespec.runtime.engines.base import (
     StageFile,
     StageOutputs,
     StageSizes,
+    row_count,
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.fixed import FixedExecutable
@@ -113,7 +114,7 @@ class OnnxRuntimeExecutable:
         self._session = session
         self._stage = stage
         self._views: dict[str, Array] | None = None
-        self._bindings: dict[int, _Binding] = {}
+        self._bindings: dict[tuple[int, int], _Binding] = {}  # by rows, and rows of logits
         self._room = HostRoom(stage)
 
     def new_cache(self, capacity: int, most: int) -> HostCache:
@@ -126,11 +127,12 @@ class OnnxRuntimeExecutable:
         if views is not self._views:
             self._bindings.clear()  # bindings to another cache would keep it alive
             self._views = views
-        binding = self._bindings.get(id(feeds))
-        if binding is None:
+        shape = row_count(feeds), len(feeds.get("logit_rows", ()))
+        binding = self._bindings.get(shape)
+        if binding is None or binding.feeds is not feeds:  # buffers of before are to go
             results, new_kv = self._room.outputs(feeds)
             binding = _Binding(self._session, feeds, views, StageOutputs(results, new_kv))
-            self._bindings[id(feeds)] = binding
+            self._bindings[shape] = binding
         self._session.run_with_iobinding(binding.handle)
         return binding.outputs
 
@@ -164,7 +166,7 @@ class _Binding:
     ) -> None:
         self.handle = session.io_binding()
         self.outputs = outputs
-        self._alive = (feeds, views)  # the handle holds addresses only
+        self.feeds, self._views = feeds, views  # kept: the handle holds addresses only
         for name, array in {**feeds, **views}.items():
             bind_host_input(self.handle, name, array)
         new_kv = cast(Array, outputs.new_kv)
