@@ -29,7 +29,6 @@ LEAST_TEMPERATURE = 1e-6
 
 _HEAD = 64  # likeliest tokens that set the bar for the others
 _DIRECT = 8192  # up to this many tokens, noise for all is cheaper than a short list
-_CONTENDERS = 2  # of the best under noise, how many are tried at first
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class Sampler:
             inside = np.flatnonzero(kept >= self._floor(peak))
             tokens, kept = tokens[inside], kept[inside]
         if tokens.size > _DIRECT:
-            inside = self._short_list(kept, tokens, position, leaders(kept, _HEAD), 1)
+            inside = self._short_list(kept, tokens, position, leaders(kept, _HEAD))
             tokens, kept = tokens[inside], kept[inside]
         return int(tokens[self._scores(kept, peak, self.noise.of(position, tokens)).argmax()])
 
@@ -186,7 +185,7 @@ class Sampler:
     def _choose_of_few(self, logits: Logits, top: int, position: int) -> int:
         """The choice where noise for all tokens is at hand: few passes, each over all of them.
 
-        The best under noise regardless of top-p are tried in turn: mostly the first is inside.
+        The best under noise regardless of top-p is tried first, see `_contest`.
         """
         options, peak = self.options, float(logits[top])
         scores = self._scores(logits, peak, self.noise.of_all(position)[: logits.size])
@@ -206,31 +205,29 @@ class Sampler:
             best = int(scores.argmax())
             if nucleus is None or nucleus.holds(best):
                 return best
-            scores[best] = -math.inf
+            scores[~nucleus.before(best)] = -math.inf
 
     def _contest(
         self, nucleus: Nucleus, logits: Logits, tokens: Indices, position: int, head: Indices
     ) -> int:
         """The best token under noise that lies in the nucleus, without knowing the nucleus.
 
-        The best under noise regardless of it are tried in turn: mostly the first is inside.
+        The best under noise regardless of it is mostly inside. One that is not leaves those that
+        come before it and that min-p keeps, so that few are tried however flat the row.
         """
-        peak, count = float(logits[head].max()), _CONTENDERS
+        peak = float(logits[head].max())
         floor = self._floor(peak)
+        inside = self._short_list(logits, tokens, position, head)
         while True:
-            count = min(count, logits.size)
-            if count > head.size:
-                head = leaders(logits, count)
-            inside = self._short_list(logits, tokens, position, head, count)
             noise = self.noise.of(position, tokens[inside])
-            scores = self._scores(logits[inside], peak, noise)
-            for _ in range(count):
-                best = scores.argmax()
-                index = inside[best]
-                if logits[index] >= floor and nucleus.holds(index):
-                    return int(tokens[index])
-                scores[best] = -math.inf
-            count *= 8
+            index = int(inside[self._scores(logits[inside], peak, noise).argmax()])
+            if logits[index] >= floor and nucleus.holds(index):
+                return int(tokens[index])
+            inside = np.flatnonzero(nucleus.before(index) & (logits >= floor))
+            if inside.size > _DIRECT:
+                rivals = logits[inside]
+                head = leaders(rivals, _HEAD)
+                inside = inside[self._short_list(rivals, tokens[inside], position, head)]
 
     def _floor(self, peak: float) -> float:
         """The least logit that min-p keeps (Nguyen et al., 2024)."""
@@ -245,20 +242,16 @@ class Sampler:
         scores += noise
         return scores
 
-    def _short_list(
-        self, logits: Logits, tokens: Indices, position: int, head: Indices, count: int
-    ) -> Indices:
-        """Indices of a superset of the best `count` under noise, ascending, without noise for all.
+    def _short_list(self, logits: Logits, tokens: Indices, position: int, head: Indices) -> Indices:
+        """Indices of the best under noise among few others, ascending, without noise for all.
 
         The likeliest tokens, those of `head`, set a bar. No other token is likelier than the last
-        of them, so only one with enough noise to lift that one over the bar can be among the best.
+        of them, so only one with enough noise to lift that one over the bar can be the best.
         """
         likeliest = logits[head]
         peak, least = float(likeliest.max()), float(likeliest.min())
         noise = self.noise.of(position, tokens[head])
-        bar = np.sort(self._scores(likeliest, peak, noise))[-count]
-        if bar == -math.inf:  # a grammar allows fewer than `count`
-            return np.arange(logits.size)
+        bar = float(self._scores(likeliest, peak, noise).max())
         listed = self.noise.reaching(position, bar - (least - peak) / self.options.temperature)
         if tokens.size < listed.size:
             listed = listed[tokens]

@@ -105,3 +105,10 @@ class Nucleus:
         before = float(np.multiply(self._weights, logits > logits[index]).sum())
         equals = int(np.count_nonzero(logits[:index] == logits[index]))
         return before + equals * float(self._weights[index]) < self._wanted
+
+    def before(self, index: int) -> npt.NDArray[np.bool_]:
+        """Which tokens are in any such set that one is in: likelier, or equal and lower, [n]."""
+        logits = self._logits
+        before: npt.NDArray[np.bool_] = logits > logits[index]
+        before[:index] |= logits[:index] == logits[index]
+        return before

@@ -13,6 +13,7 @@ from transformers.generation import logits_process as hf
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.noise import gumbel
 from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.truncation import Nucleus
 
 
 def exact_distribution(row, options, context):
@@ -157,6 +158,28 @@ def test_a_nucleus_that_excludes_what_noise_favours(size):
             favourites = np.argsort(-noise)[:8]
             outside += not np.isin(favourites, kept).any()
     assert outside  # so that more contenders had to be called
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize(
+    "fields", [{"top_p": 0.005}, {"top_p": 0.5, "min_p": 1}, {"top_p": 0.5, "min_p": 0.9}], ids=str
+)
+def test_of_a_flat_row_few_are_tried_that_the_truncation_excludes(size, fields, monkeypatch):
+    """Noise favours nearly anyone."""
+    row = np.random.default_rng(9).standard_normal(size).astype(np.float32)
+    options = SamplingOptions(temperature=20.0, seed=5, **fields)
+    sampler, tried, asked = Sampler(options, size), [], []
+    holds, noise_of = Nucleus.holds, sampler.noise.of
+    monkeypatch.setattr(Nucleus, "holds", lambda *args: tried.append(1) or holds(*args))
+    sampler.noise.of = lambda place, ids: asked.append(ids.size) or noise_of(place, ids)
+    kept = survivors(row, options)
+    for position in range(4):
+        tried.clear()
+        asked.clear()
+        scores = row[kept].astype(np.float64) / 20 + gumbel(5, position, kept)
+        assert sampler.choose(row, position, []) == kept[scores.argmax()]
+        assert len(tried) < 2 * math.log2(size)
+        assert sum(asked) < 2 * LARGE
 
 
 def test_greedy_takes_the_lowest_id_of_the_best():

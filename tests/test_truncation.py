@@ -114,3 +114,5 @@ def test_top_p_between_equal_logits_keeps_the_lowest_ids():
     assert flat.members(np.arange(LARGE)).tolist() == list(range(LARGE // 4))
     assert flat.holds(LARGE // 4 - 1)
     assert not flat.holds(LARGE // 4)
+    assert np.flatnonzero(Nucleus(row, 1.0, 0.4).before(2)).tolist() == [1]
+    assert np.flatnonzero(Nucleus(row, 1.0, 0.4).before(5)).tolist() == [0, 1, 2, 3, 4]
