@@ -26,7 +26,7 @@ def resolve_checkpoint(source: str) -> Path:
     if not _HUB_ID.fullmatch(source):
         raise ExportError(f"{source}: no such folder, and not a Hub id (owner/name)")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+    from huggingface_hub.errors import GatedRepoError
 
     try:
         return Path(snapshot_download(source, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
@@ -35,7 +35,9 @@ def resolve_checkpoint(source: str) -> Path:
             f"{source}: the Hub gives it only to those who accepted its licence: accept it on the "
             "model's page, log in with `hf auth login`, and try again"
         ) from error
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of whichever HTTP library its version asks with
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(
             f"{source}: not a folder here, and the Hub did not give it ({reason}): "

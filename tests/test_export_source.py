@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 
+import httpx
 import huggingface_hub
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from huggingface_hub.utils import filter_repo_objects
 
 from edgespec import bundle as bundles
+from edgespec.errors import ExportError
 from edgespec.export import export_bundle, resolve_checkpoint
 
 NAME, REVISION = "mistralai/Mistral-7B-v0.3", "d8cadc02ac76bd617a919d50b092e59d2d110aff"
@@ -46,6 +48,15 @@ def downloads(tmp_path, monkeypatch):
 def test_weights_are_downloaded_once_and_nothing_in_vain(downloads):
     resolve_checkpoint(NAME)
     assert set(downloads) == USED
+
+
+def test_a_download_that_breaks_off_is_no_fault_of_ours(monkeypatch):
+    def download(repo, **patterns):
+        raise httpx.RemoteProtocolError("peer closed connection")  # no OSError, as others were
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ExportError, match=r"peer closed.*: check the name"):
+        resolve_checkpoint(NAME)
 
 
 @pytest.mark.usefixtures("downloads")
