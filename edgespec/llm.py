@@ -258,9 +258,10 @@ class LLM:
         """Keep what recycling learned of this bundle's target, for `LoadOptions.draft_memory`.
 
         Raises:
-            OSError: if the file cannot be written; one that was there stays as it was.
+            InputError: if the file cannot be written; one that was there stays as it was.
         """
-        self._experience.successors.save(Path(path), self.bundle.digest)
+        with self.turns:  # texts of other threads learn in theirs
+            self._experience.successors.save(Path(path), self.bundle.digest)
 
     def forget(self) -> None:
         """Draft the next text as if it were the first: without what earlier ones taught."""

@@ -52,6 +52,17 @@ def test_texts_take_turns_round_by_round(pairs):
     assert done[0] < 150
 
 
+def test_what_was_learned_is_saved_between_rounds(pairs, tmp_path):
+    llm, path = load(pairs, "recycling"), tmp_path / "memory"
+    thread = threading.Thread(target=llm.save_draft_memory, args=(path,))
+    with llm.turns:  # as a text has while it learns
+        thread.start()
+        thread.join(0.2)
+        assert not path.exists()
+    thread.join()
+    assert path.exists()
+
+
 def test_one_thread_may_read_two_texts_in_turn(pairs):
     llm = load(pairs)
     streams = [llm.stream(prompt, **OPTIONS) for prompt in (LONG_PROMPT, SHORT_PROMPT)]
