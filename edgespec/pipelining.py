@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
-from edgespec.errors import InputError
+from edgespec.errors import DeviceError, InputError
 from edgespec.runtime import profiles
 from edgespec.runtime.corun import slowdown
 from edgespec.runtime.drafters import Drafter
@@ -49,7 +49,11 @@ def pipelines(asked: str, bundle: Bundle, loaded: Mapping[str, Loaded], threads:
     if not apart(*((each.name for each in role.engines) for role in (target, draft))):
         return Serial
     engines = (*target.engines, *draft.engines)
-    pairing = paired(bundle, engines, threads, lambda: (target.model, draft.model))
+    try:
+        pairing = paired(bundle, engines, threads, lambda: (target.model, draft.model))
+    except DeviceError as error:
+        _log.warning("%s: drafts wait for the target, since both at once failed", error)
+        return Serial
     return partial(Overlap, payoff=Payoff(pairing.slowdown))
 
 
@@ -68,6 +72,9 @@ def paired(
         engines: the target's, and then the draft's.
         threads: for each engine's operators.
         models: gives both; asked only where they have to be measured.
+
+    Raises:
+        DeviceError: if a device fails while it is measured.
     """
     pairing = profiles.recall_pairing(bundle, engines, threads)
     if pairing is None:

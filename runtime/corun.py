@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 
+from edgespec.errors import DeviceError
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.profiling import timed
@@ -24,6 +25,9 @@ def slowdown(target: Model, draft: Model) -> float:
 
     Returns:
         A factor, 1 or more.
+
+    Raises:
+        DeviceError: if one of their devices fails.
     """
     passes, calls = Runner(target), Runner(draft)
     rows, level = Rows.chain([0] * _PASS_ROWS), Rows.chain([0] * _CALL_ROWS)
@@ -40,11 +44,14 @@ def slowdown(target: Model, draft: Model) -> float:
 @contextmanager
 def _busy(runner: Runner, rows: Rows) -> Iterator[None]:
     """Calls on a thread of their own, one after the other."""
-    done = threading.Event()
+    done, failures = threading.Event(), list[DeviceError]()
 
     def work() -> None:
-        while not done.is_set():
-            runner.verify(rows)
+        try:
+            while not done.is_set():
+                runner.verify(rows)
+        except DeviceError as error:
+            failures.append(error)
 
     thread = threading.Thread(target=work, name="edgespec-corun")
     thread.start()
@@ -53,3 +60,5 @@ def _busy(runner: Runner, rows: Rows) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+    if failures:  # what was measured had nothing beside it
+        raise failures[0]

@@ -9,7 +9,7 @@ from pairs import ENGINES
 from watching import on_every_call, working_threads
 
 from edgespec import LLM, pipelining
-from edgespec.errors import InputError
+from edgespec.errors import DeviceError, InputError
 from edgespec.pipelining import pipelines
 from edgespec.runtime import corun, profiles
 from edgespec.runtime.drafters import NoDrafter
@@ -92,6 +92,23 @@ def test_models_that_share_a_device_slow_each_other_down(pairs, monkeypatch):
     assert 1.5 < corun.slowdown(*models) < 2.5
     beside = 1
     assert 1.0 <= corun.slowdown(*models) < 1.4
+    assert not working_threads()
+
+
+def test_a_device_that_fails_while_it_is_measured_ends_the_overlap(pairs, monkeypatch, caplog):
+    llm = pairs.llm("llama", ENGINES[0], "model")
+
+    def fail(_):
+        if any(thread.name == "edgespec-corun" for thread in working_threads()):
+            raise RuntimeError("out of memory")
+
+    on_every_call(monkeypatch, llm, "draft", fail)
+    with pytest.raises(DeviceError, match=r"onnxruntime:cpu failed \(out of memory\)"):
+        corun.slowdown(llm.target, llm._loaded["draft"].model)
+    monkeypatch.setattr(pipelining, "apart", lambda *_: True)
+    for _ in range(2):  # nothing is remembered
+        assert pipelines("auto", llm.bundle, llm._loaded, 1) is Serial
+    assert caplog.text.count("drafts wait for the target") == 2
     assert not working_threads()
 
 
