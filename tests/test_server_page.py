@@ -75,6 +75,17 @@ def test_the_stop_button_ends_the_text(page, llm, running):
     assert running.metrics()['edgespec_texts_total{finish_reason="cancelled"}'] == 1
 
 
+def test_a_new_conversation_knows_nothing_of_an_answer_under_way(page, llm, running):
+    with llm.turns:
+        say(page, "hello")
+        until(lambda: running.desk.queue.running == 1)
+        page.run("document.getElementById('reset').click()")
+        page.until(IDLE)
+    say(page, "then?")
+    page.until(IDLE)
+    assert page.run(ANSWER) == conversation(llm, "then?")[0]
+
+
 def test_errors_are_shown(page):
     say(page, "too long " * 200)
     page.until("document.querySelectorAll('article.error').length")
