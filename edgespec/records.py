@@ -57,7 +57,10 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
         absent = data is None and len(kinds) < len(arguments)
         return None if absent else _decode(kinds[0], data, where)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise RecordError(f"{where}: expected float, found {data!r:.80}") from None
     return _expect(kind, data, where)
 
 
