@@ -109,11 +109,12 @@ def _of_skips(where: str, skips: SkipSet, target: Role) -> Iterator[_Check]:
     yield f"{where}.skipped", skips.skipped, bool(skips.skipped) and within
     if skips.score is not None:
         score = skips.score
-        speeds = (
+        figures = (
+            score.draft_cost,
             score.plain_tokens_per_second,
             *(promise.tokens_per_second for promise in (score.greedy, score.sampled)),
         )
-        yield f"{where}.score", score, min(speeds) > 0 and _finite(speeds)
+        yield f"{where}.score", score, min(figures) > 0 and _finite(figures)
 
 
 def _is_size(text: str) -> bool:

@@ -144,10 +144,14 @@ def test_manifest_fields_are_checked_by_name_and_type(folder):
 
 STAGE = "roles.target.stages.0"
 STILL = {"agreement": 0.5, "chain": 3, "tokens_per_second": 0.0}
+MOVING = {**STILL, "tokens_per_second": 9.0}
 SCORE = {
     "draft_cost": 0.5, "plain_tokens_per_second": 9.0, "engine": "x",
-    "greedy": STILL, "sampled": STILL,
+    "greedy": MOVING, "sampled": MOVING,
 }  # fmt: skip
+SCORES = [
+    {**SCORE, "sampled": STILL}, *({**SCORE, "draft_cost": cost} for cost in (0, -1, float("nan"))),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ SCORE = {
         (f"{STAGE}.outputs.0.shape", [[], ["R", "x"]], "roles.target.stages[0].outputs[0]."),
         (f"{STAGE}.outputs.1.name", ["x"], "roles.target.stages[0].outputs is ('logits', 'x')"),
         ("skip_sets", [[{"skipped": each}] for each in ([], [-1], [99])], "skip_sets[0].skipped"),
-        ("skip_sets", [[{"skipped": [1], "score": SCORE}]], "skip_sets[0].score is "),
+        ("skip_sets", [[{"skipped": [1], "score": s}] for s in SCORES], "skip_sets[0].score is "),
     ],
 )
 def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, values, part):
