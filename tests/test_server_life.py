@@ -308,7 +308,8 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(cli, tmp_pat
     fails(cli("serve", "--parallel", 0), "--parallel is 0")
     fails(cli("serve", "--queue", -1), "--queue is -1")
     fails(cli("serve", "--api-key", ""), "API key is empty")
-    fails(cli("serve", "--api-key", "schlüssel"), "use ASCII")
+    for key in ("schlüssel", "secret\n", " secret", "sec\tret"):
+        fails(cli("serve", tmp_path, "--api-key", key), "use ASCII")
     fails(cli("serve", "--max-body", "much"), "size 'much'")
     fails(cli("serve", "--allow-origin", "http://a.example/"), "without a path")
 

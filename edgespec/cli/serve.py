@@ -126,10 +126,14 @@ def _check(arguments: argparse.Namespace) -> None:
                 f"--allow-origin is {origin!r}: give it as http://localhost:3000, without a path, "
                 "or * for all"
             )
-    if arguments.api_key is not None and not arguments.api_key.isascii():
-        raise InputError("the API key has characters that headers cannot have: use ASCII alone")
-    if not arguments.api_key and arguments.api_key is not None:
+    key = arguments.api_key
+    if key == "":
         raise InputError("the API key is empty: give one, or leave it out")
+    if key is not None and not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise InputError(
+            "the API key has what headers cannot have: use ASCII alone, in one line and without "
+            "spaces around it"
+        )
 
 
 def _name(bundle: Bundle) -> str:
