@@ -32,12 +32,13 @@ Names = tuple[str, ...]
 
 @dataclass
 class WeightStream:
-    """Streams tensors of a checkpoint into the data file of one stage, a few rows at a time.
+    """Streams tensors of a checkpoint into the data file of one role, a few rows at a time.
 
     Attributes:
         data: the external data file.
         tensors: the checkpoint.
-        progress: called with the number of weights just written.
+        progress: called with the number of weights just written; those of a tensor that is stored
+            in two ways count once.
         errors: filled with the relative RMS error of each quantized tensor.
     """
 
@@ -46,6 +47,7 @@ class WeightStream:
     progress: Progress
     errors: dict[str, float] = field(default_factory=dict)
     _written: dict[tuple[Names, str], Written] = field(default_factory=dict)
+    _counted: set[str] = field(default_factory=set)
 
     def shape(self, names: Names) -> tuple[int, ...]:
         """Of tensors as one, their rows one below the other."""
@@ -59,10 +61,11 @@ class WeightStream:
             nbytes = int(np.prod(self.shape(names))) * np.dtype(dtype).itemsize
             offset = self.data.begin(nbytes)
             for name in names:
+                count = self._counter(name)
                 for tile in self._tiles(name):
                     self._check_range(name, tile, dtype)
                     self.data.write(tile.astype(dtype))
-                    self.progress(tile.size)
+                    count(tile.size)
             self._written[key] = Written(offset, nbytes, 0, 0)
         return self._written[key]
 
@@ -114,9 +117,10 @@ class WeightStream:
     def _parts_of(self, name: str, bits: int, block_size: int) -> Iterator[QuantizedRows]:
         rows, width = self.tensors.shape(name)
         error = norm = faint = 0.0
+        count = self._counter(name)
         for part in self._quantized(name, bits, block_size):
             yield part
-            self.progress(len(part.packed) * width)
+            count(len(part.packed) * width)
             error += part.squared_error
             norm += part.squared_norm
             faint += part.faint_norm
@@ -127,6 +131,12 @@ class WeightStream:
                 f"precision: export at fp32"
             )
         self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
+
+    def _counter(self, name: str) -> Progress:
+        """What is called with the weights of a tensor, now that it is written."""
+        again = name in self._counted
+        self._counted.add(name)
+        return (lambda _: None) if again else self.progress
 
     def _tiles(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
         for start, stop in self._tile_bounds(name):

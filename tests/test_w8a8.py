@@ -191,6 +191,19 @@ def test_the_output_projection_alone_can_be_products_of_integers(tmp_path):
         LLM(tmp_path / "bundle", device="openvino:cpu", draft="none")
 
 
+@pytest.mark.parametrize(("precision", "heads"), [(W8A8, 4), ("int4", 3)])
+def test_a_tied_matrix_that_is_stored_twice_counts_once(tmp_path, precision, heads):
+    shapes = {"tie_word_embeddings": True, "hidden_size": 16 * heads, "num_attention_heads": heads}
+    made(tmp_path / "checkpoint", "llama", **shapes)
+    told = []
+    export_bundle(
+        tmp_path / "checkpoint", tmp_path / "bundle", options=ExportOptions(precision),
+        progress=lambda role, done, total: told.append((done, total)),
+    )  # fmt: skip
+    done, total = told[-1]
+    assert done == total == bundles.load(tmp_path / "bundle").target.parameters
+
+
 def test_inspect_says_what_is_in_blocks(pair, cli):
     shown = cli("inspect", pair).out
     assert "w8a8 " in shown
