@@ -124,6 +124,19 @@ def test_run_finds_what_was_measured_of_a_placed_target(cli, pairs, monkeypatch,
     assert load_models(bundle, placed, costs=True)["target"].profile.full
 
 
+def test_every_engine_is_drawn_with_its_smallest_and_largest_context(cli, measured):
+    """Fixed shapes have contexts of their own."""
+    fixed = "onnxruntime:cpu#8x512"
+    some = {512: {1: 0.02}}
+    for role in ("target", "draft"):
+        measured.told[fixed, role] = Profile.measured(True, some)
+    shown = cli("profile", "--device", "cpu", "--device", fixed).out
+    for name, contexts in ((ENGINES[0], (256, 2048)), (ENGINES[1], (256, 2048)), (fixed, (512,))):
+        for context in contexts:
+            assert shown.count(f"{name} at {context}") == 2
+    assert shown.count(" at ") == 10
+
+
 def test_tables_and_plots_fit_eighty_characters(cli, measured):
     result = cli("profile", "--threads", 2)
     assert result.code == 0

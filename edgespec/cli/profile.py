@@ -185,5 +185,8 @@ def _digits(ms: float) -> str:
 def _labelled(measured: list[Measured], role: str) -> Curves:
     """The smallest and the largest context of each engine: more would hide one another."""
     lines = [line for line in measured if line.role == role]
-    ends = {min(line.context for line in lines), max(line.context for line in lines)}
-    return {f"{line.where} at {line.context}": line.ms for line in lines if line.context in ends}
+    shown: list[Measured] = []
+    for where in dict.fromkeys(line.where for line in lines):
+        mine = sorted((n for n in lines if n.where == where), key=lambda line: line.context)
+        shown += [mine[0], *mine[1:][-1:]]
+    return {f"{line.where} at {line.context}": line.ms for line in shown}
