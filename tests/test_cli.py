@@ -15,6 +15,7 @@ from cuts import cut
 
 import edgespec
 from edgespec import bundle as bundles
+from edgespec.cli.assignment import StageAssignment, assignment_table
 from edgespec.models.embedded import BUNDLE
 
 
@@ -35,6 +36,19 @@ def test_help_says_what_a_command_is_for(cli, capsys):
     with pytest.raises(SystemExit):
         cli("serve", "--help")
     assert "\nAnswer programs that speak OpenAI's API" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("here", "shown"),
+    [
+        ({}, "none"),
+        ({"Add": 2, "Mul": 3}, "5: 3 Mul, 2 Add"),
+        (dict(zip("abcde", range(1, 6), strict=True)), "15: 5 e, 4 d, 3 c, 2 b, …"),
+    ],
+)
+def test_kinds_of_nodes_that_are_not_named_are_hinted_at(here, shown):
+    table = assignment_table("qnn:npu", [StageAssignment("target.onnx", here, ())])
+    assert list(table.columns[1].cells) == [shown]
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "onnxruntime:cpu"])

@@ -65,7 +65,7 @@ def assignment_table(device: str, told: list[StageAssignment]) -> Table:
     made.add_column("left to the CPU", overflow="fold")
     for each in told:
         most = Counter(each.here).most_common(_KINDS)
-        kinds = ", ".join(f"{count} {kind}" for kind, count in most)
-        there = f"{sum(each.here.values())}: {kinds}, …" if most else "none"
+        kinds = [f"{count} {kind}" for kind, count in most] + ["…"] * (len(each.here) > len(most))
+        there = f"{sum(each.here.values())}: {', '.join(kinds)}" if most else "none"
         made.add_row(each.stage, there, ", ".join(each.elsewhere) or "none")
     return made
