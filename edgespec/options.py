@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeVar
 
 from edgespec.errors import InputError, reason
@@ -90,6 +91,8 @@ class LoadOptions:
             ("device", str, "a device's name"),
             ("draft_device", str, "a device's name"),
             ("prefix_reuse", bool, "True or False"),
+            ("place", (str, NoneType), "a text, as 0-7=cpu,8-=gpu"),
+            ("draft_memory", (str, Path, NoneType), "a file's name"),
         ):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name} is {getattr(self, name)!r}: give {wanted}")

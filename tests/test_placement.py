@@ -197,6 +197,8 @@ def test_each_placement_is_measured_as_it_is_and_once(pairs, monkeypatch, tmp_pa
     [
         ({"place": "0-=cpu", "device": ORT}, f"device is '{ORT}', and place says"),
         ({"place": "0-=cpu", "gpu_layers": 3}, "gpu_layers is 3, and place says"),
+        ({"place": ["0-=cpu"]}, r"place is \['0-=cpu'\]: give a text, as 0-7=cpu,8-=gpu"),
+        ({"draft_memory": 5}, "draft_memory is 5: give a file's name"),
         ({"gpu_layers": -1}, "gpu_layers is -1"),
         ({"memory": "gpu=3GiB,gpu=2GiB"}, "name each device once"),
         ({"memory": "=3GiB"}, "name each device once"),
