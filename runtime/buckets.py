@@ -20,7 +20,7 @@ SCRATCH_ROWS = 128
 """Rows of a draft model's cache that drafts may take behind the text."""
 
 _SHORT = (256, 384, 512, 768, 1024)  # capacities
-_LISTS = re.compile(r"(\d+(?:/\d+)*)x(\d+(?:/\d+)*)")
+_LISTS = re.compile(r"(\d{1,9}(?:/\d{1,9})*)x(\d{1,9}(?:/\d{1,9})*)")
 
 
 class Shape(NamedTuple):

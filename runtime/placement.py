@@ -18,7 +18,9 @@ from edgespec.errors import InputError
 GPU = "gpu"
 """The device of `--gpu-layers`, and of what `edgespec plan` proposes."""
 
-_PART = re.compile(r"(?:(?P<layer>\d+)|(?P<first>\d*)-(?P<last>\d*))=(?P<device>[^=\s]+)")
+_PART = re.compile(
+    r"(?:(?P<layer>\d{1,9})|(?P<first>\d{0,9})-(?P<last>\d{0,9}))=(?P<device>[^=\s]+)"
+)
 
 
 def parse(text: str, layers: int) -> tuple[str, ...]:

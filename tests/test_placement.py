@@ -46,6 +46,7 @@ def test_layers_have_devices(text, devices):
     [
         ("", "'' is not LAYERS=DEVICE"),
         ("cpu", "'cpu' is not LAYERS=DEVICE"),
+        (f"0-{'9' * 5000}=cpu", "is not LAYERS=DEVICE"),
         ("0-7", "'0-7' is not"),
         ("0-7=", "'0-7=' is not"),
         ("=cpu", "'=cpu' is not"),
@@ -218,6 +219,9 @@ def test_places_that_cannot_be(cli, command):
     fails(bad, "device 'cpu:9' is not known: use cpu, gpu, onnxruntime:cpu")
     border = cli(*command, "--place", f"0-3={ORT},4-={OV}")
     fails(border, "cannot meet before layer 4", "`edgespec export --cut-layers 4`")
+    many = "9" * 5000
+    fails(cli(*command, "--place", f"0-=cuda:{many}"), "is not known: use cpu")
+    fails(cli(*command, "--place", f"0-={ORT}#8x{many}"), "give rows and capacities")
     fails(cli(*command, "--place", "0-3=cpu"), "layer 4 is not placed")
     fails(cli(*command, "--place", "0-8=cpu"), "there is no layer 8")
     fails(cli(*command, "--place", "0-=cpu", "--device", OV), f"device is '{OV}'")

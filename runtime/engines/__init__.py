@@ -162,7 +162,7 @@ def _found(device: str) -> tuple[tuple[str, str], list[Any]]:
     if options and device not in _FIXABLE:
         known = ", ".join(_FIXABLE)
         raise DeviceError(f"device {device}: its shapes cannot be fixed: use one of {known}")
-    if kind in _NUMBERED and re.fullmatch(r"\d*", number):
+    if kind in _NUMBERED and re.fullmatch(r"\d{0,9}", number):
         return _NUMBERED[kind], [int(number or 0)]
     if device not in _ENGINES:
         known = ", ".join((*_ENGINES, *(f"{each}:0" for each in _NUMBERED)))
