@@ -94,7 +94,7 @@ class Tokenizer:
         config = _read_json(folder / "special_tokens_map.json")
         config |= _read_json(folder / "tokenizer_config.json")
         template = folder / "chat_template.jinja"
-        source = template.read_text("utf-8") if template.is_file() else _chat_template(config)
+        source = _read(template) if template.is_file() else _chat_template(config)
         return cls(backend, config, source)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
@@ -269,13 +269,20 @@ def _special_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
     return frozenset(id_ for id_, token in added.items() if token.special)
 
 
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path} is damaged ({error}): fetch or export it again") from error
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in a file; an empty one if there is no file."""
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+        content = json.loads(_read(path))
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{path} is damaged ({error}): fetch or export it again") from error
     if not isinstance(content, dict):
         raise BundleError(f"{path} holds no JSON object: fetch or export it again")

@@ -99,13 +99,15 @@ def test_lone_surrogates_are_refused(folder):
         ("tokenizer.json", None, "is missing"),
         ("tokenizer.json", "{", "is damaged"),
         ("tokenizer_config.json", "{", "is damaged"),
+        ("tokenizer_config.json", "[" * 100_000, "is damaged"),
         ("tokenizer_config.json", "[]", "no JSON object"),
+        ("chat_template.jinja", "é", "is damaged"),
     ],
 )
 def test_damaged_files_are_named(folder, name, content, message):
     (folder / name).unlink(missing_ok=True)
     if content is not None:
-        (folder / name).write_text(content)
+        (folder / name).write_text(content, encoding="latin-1")
     with pytest.raises(BundleError, match=f"{name} .*{message}|{name} {message}"):
         Tokenizer.from_folder(folder)
 
