@@ -7,14 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime.engines import Array
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner, common_beginning
 
 _log = logging.getLogger(__name__)
-
-Caches = Mapping[str, Sequence[Array]]
-"""Of each role, a snapshot of each stage's cache."""
 
 _WORTH_COPYING = 16  # tokens: the rows of fewer are computed in a call or two
 
