@@ -14,8 +14,8 @@ from edgespec import LLM
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError, MemoryLimitError
 from edgespec.options import LoadOptions, parse_size
+from edgespec.runtime import control_groups
 from edgespec.runtime.engines import engine
-from edgespec.runtime.engines.host import cgroup_free
 from edgespec.runtime.plans import MIB
 
 # Sizes
@@ -79,16 +79,12 @@ def test_the_limit_is_what_is_free_unless_one_is_given(cli):
     assert device["limit_mb"] == pytest.approx(free / MIB, rel=0.2)
 
 
-def test_a_container_has_what_its_group_may_use(tmp_path):
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("900\n")
-    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 300\nactive_file 100\n")
-    assert cgroup_free(tmp_path, "memory.max", "memory.current") == 400
-    (tmp_path / "memory.max").write_text("max\n")
-    with pytest.raises(ValueError, match="max"):
-        cgroup_free(tmp_path, "memory.max", "memory.current")
-    with pytest.raises(OSError, match=r"memory\.stat"):
-        cgroup_free(tmp_path / "none", "memory.max", "memory.current")
+def test_what_control_groups_leave_is_a_limit(cli, monkeypatch):
+    monkeypatch.setattr(control_groups, "free_bytes", lambda: 300 * MIB)
+    (device,) = json.loads(cli("plan", "--json", *FAST[:2]).out)["devices"]
+    assert device["limit_mb"] == 300
+    monkeypatch.setattr(control_groups, "free_bytes", lambda: -MIB)  # beyond a soft limit
+    fails(cli("run", PROMPT, *FAST[:2]), "0 may be used", code=3)
 
 
 @pytest.mark.parametrize("command", [["plan"], ["run", PROMPT]])

@@ -15,6 +15,7 @@ from typing import cast
 import numpy as np
 import psutil
 
+from edgespec.runtime import control_groups
 from edgespec.runtime.buckets import ANY_SHAPES, Shapes
 from edgespec.runtime.engines.base import Array, CallSizes, StageFile, StageSizes
 
@@ -23,12 +24,6 @@ MIB = 1 << 20
 # glibc keeps freed blocks below a threshold, which it raises with every larger block it sees.
 _MMAP_THRESHOLD = -3
 _KEPT_BELOW = 2 * MIB
-
-# Control groups, version 2 and 1: where they are, and their files of what may be used and is used.
-_CGROUPS = (
-    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
-    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
-)
 
 
 class HostEngine:
@@ -67,25 +62,10 @@ def processor() -> str:
 
 
 def available_bytes() -> int:
-    """What is free, less where a limit on the process's control group says so, as in containers."""
+    """What is free, less where a limit on the process's control groups says so."""
     free = int(psutil.virtual_memory().available)
-    for folder, limit, used in _CGROUPS:
-        with suppress(OSError, ValueError):  # no such group, or no limit ("max")
-            free = min(free, cgroup_free(folder, limit, used))
-    return max(free, 0)
-
-
-def cgroup_free(folder: Path, limit: str, used: str) -> int:
-    """Bytes that a control group may still use; cached files that it can drop count as free.
-
-    Raises:
-        OSError: if there is no such group.
-        ValueError: if it has no limit.
-    """
-    statistics = (folder / "memory.stat").read_text().split()
-    values = dict(zip(statistics[::2], statistics[1::2], strict=True))
-    cached = int(values.get("total_inactive_file", values.get("inactive_file", 0)))
-    return int((folder / limit).read_text()) - int((folder / used).read_text()) + cached
+    allowed = control_groups.free_bytes()
+    return max(free if allowed is None else min(free, allowed), 0)
 
 
 def score_bytes(stage: StageSizes, calls: CallSizes) -> int:

@@ -1,0 +1,100 @@
+"""What Linux's control groups leave, by files as the system has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgespec.runtime import control_groups
+
+MIB = 1 << 20
+
+
+class Groups:
+    """A process's folder in /proc and hierarchies of groups, both below a folder."""
+
+    def __init__(self, folder: Path):
+        self.process = folder / "self"
+        self._folder = folder
+        self._memberships, self._mounts = [], ["22 1 0:1 / / rw - ext4 /dev/sda rw"]
+        self.process.mkdir()
+
+    def mounted(self, membership, kind, root="/"):
+        """A hierarchy, by its lines in `cgroup` and (the end of it) in `mountinfo`."""
+        folder = self._folder / f"hierarchy-{len(self._mounts)}"
+        folder.mkdir()
+        self._memberships.append(membership)
+        self._mounts.append(f"30 22 0:2 {root} {folder} rw,nosuid shared:9 - {kind}")
+        (self.process / "cgroup").write_text("\n".join(self._memberships))
+        (self.process / "mountinfo").write_text("\n".join(self._mounts))
+        return folder
+
+    def free(self):
+        return control_groups.free_bytes(self.process)
+
+
+@pytest.fixture
+def groups(tmp_path):
+    return Groups(tmp_path)
+
+
+def second(folder, most, used=0, cached=0):
+    """A group of version 2."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{most}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 500\ninactive_file {cached}\nactive_file 100\n")
+
+
+def first(folder, most, used=0, cached=0):
+    """A group of version 1."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.limit_in_bytes").write_text(f"{most}\n")
+    (folder / "memory.usage_in_bytes").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"inactive_file 7\ntotal_inactive_file {cached}\n")
+
+
+def test_without_groups_nothing_is_limited(groups):
+    assert groups.free() is None
+    groups.mounted("0::/", "cgroup2 cgroup2 rw")
+    assert groups.free() is None
+
+
+def test_a_container_sees_its_group_as_the_root(groups):
+    second(groups.mounted("0::/", "cgroup2 cgroup2 rw"), 1000, used=900, cached=300)
+    assert groups.free() == 400
+
+
+@pytest.mark.parametrize("limited", ["", "user.slice", "user.slice/batch.scope"])
+def test_the_least_of_a_group_and_those_above_it_counts(groups, limited):
+    """As of systemd-run's, of which the root says nothing."""
+    root = groups.mounted("0::/user.slice/batch.scope", "cgroup2 cgroup2 rw")
+    second(root / "user.slice", "max")
+    second(root / "user.slice/batch.scope", 900 * MIB)
+    second(root / "user.slice/another.scope", MIB)
+    second(root / limited, 100 * MIB, used=30 * MIB)
+    assert groups.free() == 70 * MIB
+
+
+def test_version_1_has_a_hierarchy_for_each_controller(groups):
+    first(groups.mounted("3:cpuset:/job", "cgroup cgroup rw,cpuset") / "job", 1)
+    groups.mounted("0::/", "cgroup2 cgroup2 rw")
+    first(
+        groups.mounted("4:cpu,memory:/job", "cgroup cgroup rw,cpu,memory") / "job",
+        100 * MIB, used=90 * MIB, cached=20 * MIB,
+    )  # fmt: skip
+    assert groups.free() == 30 * MIB
+
+
+def test_a_container_of_version_1_sees_its_part_of_the_hierarchy(groups):
+    folder = groups.mounted("4:memory:/docker/4f2", "cgroup cgroup ro,memory", "/docker/4f2")
+    first(folder, 5 * MIB)
+    assert groups.free() == 5 * MIB
+
+
+@pytest.mark.parametrize("path", ["/elsewhere", "/../../job"])
+def test_of_a_group_that_is_not_shown_what_is_above_it_counts(groups, path):
+    second(groups.mounted(f"0::{path}", "cgroup2 cgroup2 rw"), 5 * MIB)
+    second(groups.process.parent / "job", 1)
+    assert groups.free() == 5 * MIB
