@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-
-import psutil
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
@@ -27,6 +24,7 @@ from edgespec.runtime.fixing import all_ready, is_open, longest_text
 from edgespec.runtime.memory import USUAL_CONTEXT, Wishes, context_choices, plan, text_rows
 from edgespec.runtime.placement import GPU, borders, describe, on_gpu, parse, stage_devices
 from edgespec.runtime.plans import HOST, Plan
+from edgespec.runtime.processors import default_threads
 from edgespec.runtime.selection import Placement, engines_for, known_order
 from edgespec.runtime.simulation import as_stated, load
 from edgespec.runtime.sizes import stage_sizes
@@ -162,14 +160,6 @@ def described(bundle: Bundle, options: LoadOptions) -> str:
     stated = load(options.machine).models
     models = ", ".join(f"{role} as {stated[role].name}" for role in bundle.manifest.roles)
     return f"{bundle.path} (simulated on {options.machine}: {models})"
-
-
-def default_threads() -> int:
-    """Physical cores that this process may use: a second thread per core slows matmuls down."""
-    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        return min(physical, len(os.sched_getaffinity(0)))
-    return physical
 
 
 def _drafts(asked: str, bundle: Bundle) -> tuple[str, ...]:

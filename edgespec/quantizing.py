@@ -10,11 +10,11 @@ from pathlib import Path
 from edgespec import bundle as bundles
 from edgespec.bundle import NPU, TARGET, Bundle, Precision, Stage, Variant
 from edgespec.errors import InputError
-from edgespec.fitting import default_threads
 from edgespec.precompiling import bundle_size, replace_variant
 from edgespec.runtime.engines import Quantizer, quantizer
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
+from edgespec.runtime.processors import default_threads
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.stage_files import stage_file
 from edgespec.runtime.text import Tokenizer

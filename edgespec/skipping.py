@@ -18,9 +18,9 @@ from edgespec.errors import InputError
 from edgespec.export.skip_costs import PassCosts, probe_cuts, score
 from edgespec.export.skip_search import Problem, Tried, choose, search
 from edgespec.export.skips import Trial, skip_cuts
-from edgespec.fitting import default_threads
 from edgespec.runtime.device_names import engines_of
 from edgespec.runtime.engines import Engine
+from edgespec.runtime.processors import default_threads
 from edgespec.runtime.stage_files import suited
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial import Evaluator, Text, measure_stages

@@ -33,6 +33,22 @@ def free_bytes(process: Path = _PROCESS) -> int | None:
     return min(found, default=None)
 
 
+def processor_quota(process: Path = _PROCESS) -> float | None:
+    """How many processors' time the groups may use; None where nothing limits them.
+
+    Args:
+        process: its folder in /proc.
+    """
+    found = []
+    for group in _groups("cpu", process):
+        with suppress(OSError, ValueError):
+            found.append(_quota(*(group / "cpu.max").read_text().split()))
+        with suppress(OSError, ValueError):
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            found.append(_quota(*((group / name).read_text() for name in names)))
+    return min(found, default=None)
+
+
 def _groups(controller: str, process: Path) -> Iterator[Path]:
     """The folders of the process's groups that may have this controller, and of those above."""
     try:
@@ -77,3 +93,14 @@ def _free(group: Path, limit: str, used: str) -> int:
     values = dict(zip(statistics[::2], statistics[1::2], strict=True))
     cached = int(values.get("total_inactive_file", values.get("inactive_file", 0)))
     return int((group / limit).read_text()) - int((group / used).read_text()) + cached
+
+
+def _quota(quota: str, period: str) -> float:
+    """Processors from microseconds of their time in a period.
+
+    Raises:
+        ValueError: if there is no limit.
+    """
+    if int(quota) < 0:  # as version 1 has it; version 2 has "max"
+        raise ValueError(quota)
+    return int(quota) / int(period)

@@ -13,11 +13,12 @@ from pairs import ENGINES
 from edgespec import bundle as bundles
 from edgespec.cli import plots
 from edgespec.cli.plots import text_plot
-from edgespec.fitting import default_threads, fit, placements
+from edgespec.fitting import fit, placements
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import LoadOptions
 from edgespec.runtime import profiles, profiling, selection
 from edgespec.runtime.engines import engine
+from edgespec.runtime.processors import default_threads
 from edgespec.runtime.profiles import Profile
 from edgespec.runtime.selection import load_models
 

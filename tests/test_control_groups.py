@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edgespec.runtime import control_groups
+from edgespec.runtime.processors import default_threads
 
 MIB = 1 << 20
 
@@ -33,6 +36,9 @@ class Groups:
     def free(self):
         return control_groups.free_bytes(self.process)
 
+    def quota(self):
+        return control_groups.processor_quota(self.process)
+
 
 @pytest.fixture
 def groups(tmp_path):
@@ -56,9 +62,9 @@ def first(folder, most, used=0, cached=0):
 
 
 def test_without_groups_nothing_is_limited(groups):
-    assert groups.free() is None
+    assert groups.free() is groups.quota() is None
     groups.mounted("0::/", "cgroup2 cgroup2 rw")
-    assert groups.free() is None
+    assert groups.free() is groups.quota() is None
 
 
 def test_a_container_sees_its_group_as_the_root(groups):
@@ -98,3 +104,39 @@ def test_of_a_group_that_is_not_shown_what_is_above_it_counts(groups, path):
     second(groups.mounted(f"0::{path}", "cgroup2 cgroup2 rw"), 5 * MIB)
     second(groups.process.parent / "job", 1)
     assert groups.free() == 5 * MIB
+
+
+def test_processor_time_is_limited_by_the_least_quota(groups):
+    root = groups.mounted("0::/pod/container", "cgroup2 cgroup2 rw")
+    container = root / "pod/container"
+    container.mkdir(parents=True)
+    (container / "cpu.max").write_text("max 100000\n")
+    assert groups.quota() is None
+    (root / "pod/cpu.max").write_text("400000 100000\n")
+    assert groups.quota() == 4
+    (container / "cpu.max").write_text("75000 50000\n")
+    assert groups.quota() == 1.5
+
+
+def test_quotas_of_version_1(groups):
+    folder = groups.mounted("4:cpu,cpuacct:/", "cgroup cgroup rw,cpu,cpuacct")
+    (folder / "cpu.cfs_period_us").write_text("100000\n")
+    (folder / "cpu.cfs_quota_us").write_text("-1\n")
+    assert groups.quota() is None
+    (folder / "cpu.cfs_quota_us").write_text("250000\n")
+    assert groups.quota() == 2.5
+
+
+@pytest.mark.parametrize(
+    ("cores", "allowed", "quota", "threads"),
+    [
+        (8, 16, None, 8), (None, 16, None, 16), (8, 3, None, 3),  # affinity has logical ones
+        (8, 16, 64.0, 8), (8, 16, 6.0, 6), (8, 16, 1.9, 1), (8, 16, 0.5, 1), (8, 2, 4.0, 2),
+    ],
+)  # fmt: skip
+def test_a_thread_for_each_whole_processor(monkeypatch, cores, allowed, quota, threads):
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 16 if logical else cores)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
+    monkeypatch.setattr(control_groups, "processor_quota", lambda: quota)
+    assert default_threads() == threads

@@ -83,7 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from edgespec.bench import Bench
     from edgespec.cli.cards import markdown, print_card
-    from edgespec.fitting import default_threads
+    from edgespec.runtime.processors import default_threads
 
     threads = default_threads() if arguments.threads is None else arguments.threads
     options = LoadOptions(

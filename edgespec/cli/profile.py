@@ -112,9 +112,9 @@ def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) ->
     Raises:
         DeviceError: if there is a role that no engine takes.
     """
-    from edgespec.fitting import default_threads
     from edgespec.runtime.engines import joined
     from edgespec.runtime.placement import describe_stages
+    from edgespec.runtime.processors import default_threads
     from edgespec.runtime.profiling import Job, measure_apart, shapes
 
     roles, threads = bundle.manifest.roles, options.threads or default_threads()
