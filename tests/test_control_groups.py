@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgespec.runtime import control_groups
+from edgespec.runtime import control_groups, processors
 from edgespec.runtime.processors import default_threads
 
 MIB = 1 << 20
@@ -138,5 +138,17 @@ def test_a_thread_for_each_whole_processor(monkeypatch, cores, allowed, quota, t
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 16 if logical else cores)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
+    monkeypatch.setattr(processors, "_TOPOLOGY", Path("nowhere"))
     monkeypatch.setattr(control_groups, "processor_quota", lambda: quota)
+    assert default_threads() == threads
+
+
+@pytest.mark.parametrize(("allowed", "threads"), [("01", 1), ("02", 2), ("012", 2), ("0123", 2)])
+def test_two_processors_of_a_core_are_one(monkeypatch, tmp_path, allowed, threads):
+    for number, siblings in enumerate(("0-1", "0-1", "2-3", "2-3")):
+        (tmp_path / f"cpu{number}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{number}/topology/thread_siblings_list").write_text(f"{siblings}\n")
+    monkeypatch.setattr(processors, "_TOPOLOGY", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(map(int, allowed)), raising=False)
+    monkeypatch.setattr(control_groups, "processor_quota", lambda: None)
     assert default_threads() == threads
