@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -199,7 +200,7 @@ def _converse(
     python: str, request: Mapping[str, Any], report: Report | None
 ) -> tuple[dict[str, Profile], str]:
     """Run the child; what it told, and in one line why that is not all (if it is not)."""
-    with tempfile.TemporaryFile() as complaints:
+    with _scratch_file() as complaints:
         try:
             process = subprocess.Popen(
                 [python, "-P", "-c", _CHILD],
@@ -249,6 +250,13 @@ def _take_in(line: bytes, found: dict[str, Profile]) -> tuple[str, int] | None:
         if line.strip():
             _log.info("while measuring: %s", line.decode(errors="replace").strip())
     return None
+
+
+def _scratch_file() -> IO[bytes]:
+    """On Linux in memory: where all is read-only, as in containers, no folder would take it."""
+    if sys.platform == "linux" and hasattr(os, "memfd_create"):  # not in every C library
+        return os.fdopen(os.memfd_create("edgespec"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _last(complaints: IO[bytes]) -> str:

@@ -8,6 +8,7 @@ import math
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -220,6 +221,17 @@ def test_what_was_measured_before_a_crash_is_kept(embedded, monkeypatch):
     assert "draft: measuring ended with status 3" in found["draft"].refusal
     assert profiles.recall(embedded, "target", (engine(ENGINES[0]),), 1) == QUICK
     assert profiles.recall(embedded, "draft", (engine(ENGINES[0]),), 1) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files in memory")
+def test_measuring_needs_no_folder_for_temporary_files(embedded, monkeypatch):
+    """As in containers where all is read-only."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    line = json.dumps({"role": "target", "profile": records.encode(QUICK)})
+    monkeypatch.setattr(profiling, "_CHILD", f"print({line!r}); raise SystemExit('and then')")
+    found = measure_apart(job(embedded, "target", "draft"))
+    assert found["target"] == QUICK
+    assert found["draft"].refusal.endswith("(and then)")
 
 
 def test_a_process_that_cannot_start_is_a_refusal(embedded, monkeypatch, tmp_path):
