@@ -160,7 +160,7 @@ def _file(bundle: Bundle, role: str, engines: Engines, threads: int) -> Path | N
     folder = cache_folder("curves")
     if folder is None:
         return None
-    machine = (os.cpu_count(), platform.machine(), platform.node())
+    machine = (os.cpu_count(), platform.machine())  # not its name, of which containers have many
     stages = [(engine.name, engine.hardware, engine.version) for engine in engines]
     facts = (*machine, stages, bundle.digest, role, threads)
     return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
