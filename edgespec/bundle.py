@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from edgespec import records
-from edgespec.cachedir import cache_folder
+from edgespec.cachedir import cache_folder, not_kept
 from edgespec.errors import BundleError
 from edgespec.manifest import (
     FORMAT,
@@ -254,5 +254,5 @@ def _verify_once(bundle: Bundle) -> None:
     if marker is not None:
         try:
             marker.touch()
-        except OSError:
-            return  # the next load hashes again
+        except OSError as error:
+            not_kept(marker.parent, error)

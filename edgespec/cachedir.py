@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from functools import cache
 from pathlib import Path
+
+_log = logging.getLogger(__name__)
 
 
 def cache_folder(name: str) -> Path | None:
-    """A sub-folder of the cache, made if need be; None where nothing can be written.
+    """A sub-folder of the cache, made if need be; None where there is none.
 
-    `EDGESPEC_CACHE` overrides the platform's own place.
+    `EDGESPEC_CACHE` overrides the platform's own place. One that is write-protected can be read.
     """
     try:
         folder = _base() / name
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # a RuntimeError: the user has no home
+    except RuntimeError as error:  # the user has no home
+        _warn("the cache", str(error))
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        next(folder.iterdir(), None)
+    except OSError as error:
+        not_kept(folder, error)
+        return None
+    return folder
+
+
+def not_kept(folder: Path, error: OSError) -> None:
+    """Say, once a process, that a sub-folder of the cache does not take what it should keep."""
+    _warn(str(folder.parent), error.strerror or str(error))
+
+
+@cache
+def _warn(where: str, reason: str) -> None:
+    _log.warning(
+        "nothing is kept in %s (%s), so that loading takes longer every time: set EDGESPEC_CACHE "
+        "to a folder that can be written to",
+        *(where, reason),
+    )
 
 
 def _base() -> Path:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from edgespec import records
 from edgespec.bundle import Bundle
-from edgespec.cachedir import cache_folder
+from edgespec.cachedir import cache_folder, not_kept
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.engines import Engines
@@ -138,7 +138,7 @@ def _write(file: Path | None, record: object) -> None:
         partial.write_text(json.dumps(records.encode(record)), encoding="utf-8")
         partial.replace(file)
     except OSError as error:
-        _log.info("%s was not stored (%s)", file, error.strerror)
+        not_kept(file.parent, error)
         with suppress(OSError):
             partial.unlink(missing_ok=True)
 

@@ -14,7 +14,6 @@ from links import linked
 
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
-from edgespec.cachedir import cache_folder
 from edgespec.errors import BundleError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.text import Tokenizer
@@ -259,29 +258,6 @@ def test_verify_finds_what_a_remembered_load_does_not(folder):
     bundle = bundles.load(folder)
     with pytest.raises(BundleError, match=r"draft\.data: SHA-256"):
         bundle.verify()
-
-
-def test_without_a_cache_every_load_hashes(folder, hashed, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "file"))
-    bundles.load(folder)
-    once = len(hashed)
-    bundles.load(folder)
-    assert len(hashed) == 2 * once > 0
-
-
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="where a cache is elsewhere")
-def test_the_cache_is_the_users_or_there_is_none(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("EDGESPEC_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", "")  # as if it were not set
-    assert cache_folder("verified") == tmp_path / "home" / ".cache" / "edgespec" / "verified"
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(os, "getuid", lambda: 1 << 30)  # whom the system does not know
-    assert cache_folder("verified") is None
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder("verified") == tmp_path / "edgespec" / "verified"
 
 
 # Names that leave the folder

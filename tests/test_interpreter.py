@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -75,6 +76,14 @@ def test_a_frozen_program_converts_nothing_for_openvino(frozen, cache, monkeypat
     [warning] = caplog.records
     assert warning.message.startswith("OpenVINO's cache was not made (")
     assert warning.message.endswith("): reading ONNX instead")
+
+
+def test_a_write_protected_cache_is_no_place_for_conversions(cache, monkeypatch, caplog):
+    monkeypatch.setattr(openvino, "_convert", lambda *_: pytest.fail("converted in vain"))
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    assert loaded(monkeypatch).executables
+    [warning] = caplog.messages
+    assert warning.startswith(f"nothing is kept in {cache.parent} (write-protected), ")
 
 
 def test_what_another_process_has_converted_meanwhile_is_used(cache, monkeypatch, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 import openvino as ov
 
-from edgespec.cachedir import cache_folder
+from edgespec.cachedir import cache_folder, not_kept
 from edgespec.errors import DeviceError
 from edgespec.runtime.buckets import ANY_SHAPES, Shape, Shapes
 from edgespec.runtime.engines.base import (
@@ -221,6 +222,9 @@ def _readable(stage: StageFile) -> Path:
         return stage.graph
     converted = folder / f"{stage.key}-{ov.__version__.split('-')[0]}.xml"
     if not converted.exists():
+        if not os.access(folder, os.W_OK):  # before much is done in vain
+            not_kept(folder, PermissionError("write-protected"))
+            return stage.graph
         _log.info("converting %s for OpenVINO, once", stage.graph.name)
         failure = _convert(stage.graph, converted)
         # Who converted it at the same time has it open by now, which Windows replaces for nobody.

@@ -1,0 +1,74 @@
+"""The user's cache folder: where it is, and what is done without it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgespec import bundle as bundles
+from edgespec.cachedir import cache_folder
+from edgespec.models.embedded import BUNDLE
+
+
+@pytest.fixture
+def hashed(monkeypatch, tmp_path):
+    """The files that loads hash, with an empty cache to begin with."""
+    names, sha256 = [], bundles.sha256
+
+    def seen(path):
+        names.append(path.name)
+        return sha256(path)
+
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bundles, "sha256", seen)
+    return names
+
+
+def test_without_a_cache_every_load_hashes(hashed, monkeypatch, tmp_path, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "file"))
+    bundles.load(BUNDLE)
+    once = len(hashed)
+    bundles.load(BUNDLE)
+    assert len(hashed) == 2 * once > 0
+    [warning] = caplog.messages
+    assert warning.startswith(f"nothing is kept in {tmp_path / 'file'} (")
+    assert "set EDGESPEC_CACHE" in warning
+
+
+def test_a_cache_that_is_full_is_said_once(hashed, monkeypatch, tmp_path, caplog):
+    def full(path):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "touch", full)
+    bundles.load(BUNDLE)
+    bundles.load(BUNDLE)
+    [warning] = caplog.messages
+    assert f"{tmp_path / 'cache'} (No space left on device)" in warning
+
+
+def test_what_a_write_protected_cache_holds_is_used(hashed, monkeypatch, caplog):
+    """As one that comes with a container's image, for another user."""
+    bundles.load(BUNDLE)
+    hashed.clear()
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    bundles.load(BUNDLE)
+    assert hashed == caplog.messages == []
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="where a cache is elsewhere")
+def test_the_cache_is_the_users_or_there_is_none(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EDGESPEC_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "")  # as if it were not set
+    assert cache_folder("verified") == tmp_path / "home" / ".cache" / "edgespec" / "verified"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 1 << 30)  # whom the system does not know
+    assert cache_folder("verified") is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder("verified") == tmp_path / "edgespec" / "verified"
