@@ -46,9 +46,11 @@ def _warn(where: str, reason: str) -> None:
 
 def _base() -> Path:
     if root := os.environ.get("EDGESPEC_CACHE"):
-        return Path(root)
+        return Path(root).expanduser()  # which files of settings leave to programs
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "edgespec"
     if sys.platform == "darwin":
         return Path.home() / "Library/Caches/edgespec"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgespec"
+    # The specification has relative ones ignored: each working folder would have its own.
+    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (caches if caches.is_absolute() else Path.home() / ".cache") / "edgespec"

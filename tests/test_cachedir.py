@@ -65,10 +65,21 @@ def test_the_cache_is_the_users_or_there_is_none(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("EDGESPEC_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", "")  # as if it were not set
-    assert cache_folder("verified") == tmp_path / "home" / ".cache" / "edgespec" / "verified"
+    for unusable in ("", "caches", "."):
+        monkeypatch.setenv("XDG_CACHE_HOME", unusable)  # as if it were not set
+        assert cache_folder("verified") == tmp_path / "home" / ".cache" / "edgespec" / "verified"
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 1 << 30)  # whom the system does not know
     assert cache_folder("verified") is None
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder("verified") == tmp_path / "edgespec" / "verified"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="homes by HOME")
+def test_the_cache_may_be_named_by_the_home(monkeypatch, tmp_path):
+    """No shell has replaced ~ in a container's settings, or a service's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("EDGESPEC_CACHE", "~/of/mine")
+    assert cache_folder("verified") == tmp_path / "home" / "of" / "mine" / "verified"
