@@ -11,6 +11,7 @@ from edgespec.errors import DeviceError, InputError
 from edgespec.runtime import profiles
 from edgespec.runtime.corun import slowdown
 from edgespec.runtime.drafters import Drafter
+from edgespec.runtime.ending import UNDERWAY
 from edgespec.runtime.engines import Engines
 from edgespec.runtime.model import Model
 from edgespec.runtime.pipelines import Overlap, Payoff, Serial
@@ -78,7 +79,8 @@ def paired(
     """
     pairing = profiles.recall_pairing(bundle, engines, threads)
     if pairing is None:
-        pairing = Pairing(slowdown(*models()))
+        with UNDERWAY:
+            pairing = Pairing(slowdown(*models()))
         profiles.remember_pairing(bundle, engines, threads, pairing)
     _log.info("the target's passes take %.2f times as long beside drafts", pairing.slowdown)
     return pairing

@@ -9,6 +9,7 @@ import numpy as np
 
 from edgespec.bundle import Bundle, Role
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
+from edgespec.runtime.ending import UNDERWAY
 from edgespec.runtime.engines import Engine, Executable, common_shapes, joined
 from edgespec.runtime.feeds import Feeds, Rope
 from edgespec.runtime.stage_files import bias_off, stage_file
@@ -75,10 +76,11 @@ class Model:
         role = bundle.manifest.roles[name]
         if not isinstance(engines, Sequence):
             engines = [engines] * len(role.stages)
-        executables = [
-            engine.compile(stage_file(bundle, name, number, engine), threads)
-            for number, engine in enumerate(engines)
-        ]
+        executables = []
+        for number, engine in enumerate(engines):
+            with UNDERWAY:
+                file = stage_file(bundle, name, number, engine)
+                executables.append(engine.compile(file, threads))
         shapes = common_shapes(tuple(engines))
         role = replace(role, bias_off=bias_off(bundle, name, engines))
         return cls(role, executables, joined(engine.name for engine in engines), shapes)

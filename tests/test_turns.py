@@ -114,7 +114,12 @@ def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
     monkeypatch.undo()
     outer.set()
     holder.join(10)
-    other = threading.Thread(target=turns.__enter__)
+
+    def take():
+        with turns:
+            pass
+
+    other = threading.Thread(target=take)
     other.start()
     other.join(10)
     assert not other.is_alive()
