@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from edgespec.errors import InputError, reason
 from edgespec.runtime.buckets import ROW_BUCKETS
-from edgespec.runtime.sampling import SamplingOptions
+from edgespec.runtime.sampling import SamplingOptions, take_numpy
 
 DRAFTS = ("auto", "none", "model", "layer-skip", "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
@@ -87,6 +87,7 @@ class LoadOptions:
     prefix_reuse: bool = False
 
     def __post_init__(self) -> None:
+        take_numpy(self)
         for name, kind, wanted in (
             ("device", str, "a device's name"),
             ("draft_device", str, "a device's name"),

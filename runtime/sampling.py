@@ -35,6 +35,8 @@ _DIRECT = 8192  # up to this many tokens, noise for all is cheaper than a short 
 class SamplingOptions:
     """How tokens are chosen; the defaults are greedy decoding.
 
+    Numbers of numpy's are kept as Python's own.
+
     Attributes:
         temperature: 0 is greedy; otherwise logits are divided by it.
         top_k: Keep the k likeliest tokens and those equal to the last of them; 0 is off.
@@ -56,10 +58,18 @@ class SamplingOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        take_numpy(self)
         for name, kind, holds, wanted in _RANGES:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kind) or not holds(value):
                 raise InputError(f"{name} is {value!r}: give {wanted}")
+
+
+def take_numpy(options: object) -> None:
+    """Replace numpy's scalars among the fields of frozen options by what Python has for them."""
+    for name, value in list(vars(options).items()):
+        if isinstance(value, np.generic):
+            object.__setattr__(options, name, value.item())
 
 
 # Field, accepted types, range (a NaN is in none), and what to give instead.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -93,6 +95,21 @@ def test_bytes_are_not_taken_for_ids(pairs):
     for prompt in (b"def", bytearray(b"def")):
         with pytest.raises(InputError, match="b'def', which is no text: decode it"):
             pairs.llm("llama", ENGINES[0], "model").generate(prompt)
+
+
+def test_numbers_of_numpys_are_numbers(pairs):
+    """As a sweep over `np.linspace` or a table's columns gives them."""
+    options = {"max_new_tokens": np.int64(6), "temperature": np.float32(0.75), "seed": np.uint64(3)}
+    llm = pairs.llm("llama", ENGINES[0], "model")
+    result = llm.generate(SHORT_PROMPT, **options)
+    json.dumps(asdict(result))
+    plain = {name: number.item() for name, number in options.items()}
+    assert GenerationOptions(**options) == GenerationOptions(**plain)
+    assert result.tokens == llm.generate(SHORT_PROMPT, **plain).tokens
+    assert type(LoadOptions(context=np.int32(64)).context) is int
+    for name, value in (("top_k", np.bool_(True)), ("max_new_tokens", np.float64(3))):
+        with pytest.raises(InputError, match=f"{name} is {value.item()}: give a whole number"):
+            GenerationOptions(**{name: value})
 
 
 @pytest.mark.parametrize("value", [None, 5, [None], "", [""]])
