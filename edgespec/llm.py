@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec import bundle as bundles
 from edgespec import snapshots
 from edgespec.drafting import Drafting
-from edgespec.errors import ContextLengthError, InputError
+from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.fitting import described, fit, placements
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import (
@@ -201,7 +201,7 @@ class LLM:
                 `max_new_tokens`, `temperature`, `seed`, `stop`, `json_schema` and more.
 
         Raises:
-            InputError: if the prompt is empty or an option out of range.
+            InputError: if the prompt is empty or no prompt, or an option out of range.
             ContextLengthError: if the prompt does not fit the context.
             TypeError: on an unknown option.
         """
@@ -310,10 +310,16 @@ class LLM:
         if isinstance(prompt, str):
             # A begin-of-text token alone is not a prompt.
             tokens = self.tokenizer.encode(prompt) if prompt else []
-        elif isinstance(prompt, bytes | bytearray):  # whose items would pass for ids
+        elif isinstance(prompt, bytes | bytearray | memoryview):  # whose items would pass for ids
             raise InputError(f"the prompt is {bytes(prompt)!r:.40}, which is no text: decode it")
         else:
-            tokens = [operator.index(token) for token in prompt]
+            try:
+                tokens = [operator.index(token) for token in prompt]
+            except TypeError as error:
+                raise InputError(
+                    f"the prompt is {reason(repr(prompt), 80)}: give a text, or token ids in one "
+                    "flat list; messages are for chat()"
+                ) from error
         if not tokens:
             raise InputError("the prompt is empty: give at least one character")
         vocabulary = self.bundle.target.vocab_size

@@ -92,9 +92,18 @@ def test_prompts_of_nothing_are_refused(pairs):
 
 
 def test_bytes_are_not_taken_for_ids(pairs):
-    for prompt in (b"def", bytearray(b"def")):
+    for prompt in (b"def", bytearray(b"def"), memoryview(b"def")):
         with pytest.raises(InputError, match="b'def', which is no text: decode it"):
             pairs.llm("llama", ENGINES[0], "model").generate(prompt)
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, 5, [1.0], [[1, 2]], np.ones((1, 3), np.int64), ["def"], [{"role": "user"}]]
+)
+def test_prompts_that_are_neither_text_nor_ids_are_refused(pairs, prompt):
+    """As the batch of one that transformers' tokenizers give, or what chat() takes."""
+    with pytest.raises(InputError, match="or token ids in one flat list"):
+        pairs.llm("llama", ENGINES[0], "model").generate(prompt)
 
 
 def test_numbers_of_numpys_are_numbers(pairs):
