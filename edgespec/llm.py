@@ -281,7 +281,7 @@ class LLM:
         return Successors.load(Path(file), self.bundle.digest, vocab_size)
 
     def _source(self, options: GenerationOptions) -> str:
-        source = options.draft_source or self.draft
+        source = self.draft if options.draft_source is None else options.draft_source
         if source not in self.draft_sources:
             raise InputError(
                 f"draft_source is {source!r}: what was loaded with draft {self.draft!r} offers "
