@@ -249,7 +249,10 @@ def checked(kind: type[T], options: dict[str, Any]) -> T:
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in options:
         if name not in known:
-            raise TypeError(f"unknown option {name!r}: use one of {', '.join(known)}")
+            from difflib import get_close_matches  # takes 5 ms, for a mistake alone
+
+            like = "".join(f" (perhaps {each})" for each in get_close_matches(name, known, 1))
+            raise TypeError(f"unknown option {name!r}{like}: use one of {', '.join(known)}")
     return kind(**options)
 
 

@@ -137,7 +137,7 @@ def test_load_options_of_the_wrong_type_are_refused(name, value):
 
 def test_unknown_keywords_are_errors(pairs):
     llm = pairs.llm("llama", ENGINES[0], "model")
-    known = r"unknown option 'max_tokens': use one of .*max_new_tokens,"
+    known = r"unknown option 'max_tokens' \(perhaps max_new_tokens\): use one of .*max_new_tokens,"
     with pytest.raises(TypeError, match=known):
         llm.generate("x", max_tokens=3)
     with pytest.raises(TypeError, match="unknown option 'max_tokens'"):
