@@ -174,14 +174,12 @@ def sha256(path: Path) -> str:
 def _read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     if not file.is_file():
-        hint = (
-            f": it looks like a checkpoint, run `edgespec export {path} -o BUNDLE` first"
-            if (path / "config.json").is_file()
-            else f": it holds no {MANIFEST}"
-            if path.exists()
-            else ": no such folder"
-        )
-        raise BundleError(f"{path} is not a bundle{hint}")
+        if (path / "config.json").is_file():
+            hint = f"it looks like a checkpoint, run `edgespec export {path} -o BUNDLE` first"
+        else:
+            found = f"it holds no {MANIFEST}" if path.exists() else "no such folder"
+            hint = f"{found}: give the folder that `edgespec export MODEL -o BUNDLE` has written"
+        raise BundleError(f"{path} is not a bundle: {hint}")
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:

@@ -92,8 +92,9 @@ def test_the_digest_names_the_content_and_not_the_place(folder, tmp_path):
 
 
 def test_hints_say_what_the_folder_is_instead(tmp_path):
-    refused(tmp_path / "nowhere", "no such folder")
-    refused(tmp_path, f"holds no {MANIFEST}")
+    remedy = "give the folder that `edgespec export MODEL -o BUNDLE` has written"
+    refused(tmp_path / "nowhere", "no such folder", remedy)
+    refused(tmp_path, f"holds no {MANIFEST}", remedy)
     (tmp_path / "config.json").write_text("{}")
     refused(tmp_path, f"edgespec export {tmp_path}")
 
