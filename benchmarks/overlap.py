@@ -142,7 +142,7 @@ def _laptop(
     return rows
 
 
-def _plain(bundle: Bundle, laptop: str, new_tokens: int, **place: str) -> float:
+def _plain(bundle: Bundle, laptop: str, new_tokens: int, **place: Any) -> float:
     """Tokens a second of the target alone; 0 where it does not fit."""
     try:
         llm = LLM(bundle.path, simulate=laptop, draft="none", **place)

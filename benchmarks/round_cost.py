@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from edgespec.result import GenerationResult
 
-_TREE = {"num_assistant_tokens": 8, "tree_width": 4}
+_TREE: dict[str, Any] = {"num_assistant_tokens": 8, "tree_width": 4}
 _MODES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "top-p 0.9": {"temperature": 1.0, "top_p": 0.9, "seed": 1},

@@ -9,13 +9,14 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec import bundle as bundles
 from edgespec import snapshots
 from edgespec.drafting import Drafting
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.fitting import described, fit, placements
+from edgespec.keywords import GenerationKeywords, LoadKeywords
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import (
     PLANNED_DRAFTS,
@@ -24,6 +25,7 @@ from edgespec.options import (
     LoadOptions,
     checked,
     default_tree,
+    shown,
 )
 from edgespec.pipelining import pipelines
 from edgespec.result import GenerationResult
@@ -77,7 +79,8 @@ class LLM:
         TypeError: on an unknown option.
     """
 
-    def __init__(self, bundle: str | Path | None = None, **options: Any) -> None:
+    @shown(LoadOptions)
+    def __init__(self, bundle: str | Path | None = None, **options: Unpack[LoadKeywords]) -> None:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
@@ -171,7 +174,10 @@ class LLM:
         with self.turns:
             self._slots.remove(slot)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
+    @shown(GenerationOptions)
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[GenerationKeywords]
+    ) -> GenerationResult:
         """Answer a conversation.
 
         Args:
@@ -192,7 +198,10 @@ class LLM:
         """
         return self.tokenizer.encode(self.tokenizer.chat(messages), add_special=False)
 
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
+    @shown(GenerationOptions)
+    def generate(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
+    ) -> GenerationResult:
         """Make a text.
 
         Args:
@@ -207,8 +216,13 @@ class LLM:
         """
         return self.stream(prompt, **options).finish()
 
+    @shown(GenerationOptions)
     def stream(
-        self, prompt: str | Sequence[int], slot: Slot | None = None, /, **options: Any
+        self,
+        prompt: str | Sequence[int],
+        slot: Slot | None = None,
+        /,
+        **options: Unpack[GenerationKeywords],
     ) -> TextStream:
         """As `generate`, piece by piece: iterate over it, then read its `result`.
 

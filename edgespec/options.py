@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType
@@ -34,6 +35,7 @@ GPU_LAYERS_HELP = "the last N layers and the head on the device gpu, the others 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(i?b|)", re.IGNORECASE)
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,24 @@ def _parse_memory(text: str) -> int | dict[str, int]:
     return limits
 
 
-def checked(kind: type[T], options: dict[str, Any]) -> T:
+def shown(kind: type) -> Callable[[F], F]:
+    """Have `inspect.signature`, help and completion show the fields of an options class.
+
+    Of a function whose last parameter is `**options`.
+    """
+
+    def decorate(function: F) -> F:
+        own = inspect.signature(function)
+        taken = inspect.signature(kind).parameters.values()
+        keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in taken]
+        parameters = [*list(own.parameters.values())[:-1], *keywords]
+        vars(function)["__signature__"] = own.replace(parameters=parameters)
+        return function
+
+    return decorate
+
+
+def checked(kind: type[T], options: Mapping[str, Any]) -> T:
     """An options class from keyword arguments.
 
     Raises:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec import snapshots
 from edgespec.errors import InputError
+from edgespec.keywords import GenerationKeywords
+from edgespec.options import GenerationOptions, shown
 from edgespec.result import GenerationResult
 from edgespec.stream import TextStream
 
@@ -33,11 +35,17 @@ class Session:
         """What its caches hold: prompt and output of the last text, as far as they were run."""
         return tuple(self._open().tokens)
 
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> GenerationResult:
+    @shown(GenerationOptions)
+    def generate(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
+    ) -> GenerationResult:
         """See `LLM.generate`."""
         return self.stream(prompt, **options).finish()
 
-    def stream(self, prompt: str | Sequence[int], **options: Any) -> TextStream:
+    @shown(GenerationOptions)
+    def stream(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
+    ) -> TextStream:
         """See `LLM.stream`. One text of a session at a time.
 
         Raises:
@@ -45,7 +53,10 @@ class Session:
         """
         return self._llm.stream(prompt, self._open(), **options)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> GenerationResult:
+    @shown(GenerationOptions)
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[GenerationKeywords]
+    ) -> GenerationResult:
         """See `LLM.chat`: give the whole conversation, of which only what is new is run."""
         return self.generate(self._llm.chat_tokens(messages), **options)
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterable
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Unpack, get_type_hints
 
 import pytest
 
 import edgespec
+from edgespec import LLM
+from edgespec.keywords import GenerationKeywords, LoadKeywords
+from edgespec.options import GenerationOptions, LoadOptions
+from edgespec.session import Session
 
 SUBPACKAGES = ("models", "export", "runtime")
 
@@ -190,6 +198,24 @@ def test_public_names():
     assert dir(edgespec) == sorted(edgespec.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Llm'"):
         edgespec.Llm  # noqa: B018
+
+
+LOADING = (LoadOptions, LoadKeywords, {}, [LLM.__init__])
+GENERATING = (
+    GenerationOptions, GenerationKeywords, {"stop": str | Iterable[str]},
+    [LLM.generate, LLM.stream, LLM.chat, Session.generate, Session.stream, Session.chat],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "keywords", "wider", "takers"), [LOADING, GENERATING])
+def test_keywords_are_known_to_type_checkers_and_to_help(kind, keywords, wider, takers):
+    assert get_type_hints(keywords) == get_type_hints(kind) | wider
+    defaults = {field.name: field.default for field in fields(kind)}
+    for taker in takers:
+        parameters = inspect.signature(taker).parameters.values()
+        only = {each.name: each.default for each in parameters if each.kind == each.KEYWORD_ONLY}
+        assert only == defaults
+        assert get_type_hints(taker)["options"] == Unpack[keywords]
 
 
 LOADED = "import sys; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
