@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import InputError
+from edgespec.models.embedded import BUNDLE
 from edgespec.options import (
     CONTEXT_HELP,
     DRAFTS,
@@ -53,6 +54,14 @@ def add_option(
     group.add_argument(
         *flags, f"--{name.replace('_', '-')}", dest=name, type=kind, default=default,
         metavar={int: "N", float: "X", str: "DEVICE"}[kind], help=text + shown,
+    )  # fmt: skip
+
+
+def add_bundle(parser: argparse.ArgumentParser) -> None:
+    """Declare BUNDLE."""
+    parser.add_argument(
+        "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
+        help="a bundle's folder (default: the embedded pair)",
     )  # fmt: skip
 
 
@@ -117,7 +126,7 @@ def add_draft_options(group: argparse._ArgumentGroup) -> None:
     add_option(group, "tree_width", "branches of a draft tree per level; 1 drafts chains")
 
 
-def add_device_options(group: argparse._ArgumentGroup) -> None:
+def add_device_options(group: argparse._ActionsContainer) -> None:
     """Declare where models run, and in what memory."""
     add_option(group, "device", DEVICE_HELP, kind=str)
     group.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import edgespec
 from edgespec import bundle as bundles
 from edgespec.bundle import Bundle
-from edgespec.cli.arguments import DEVICE_HELP, add_option, add_pipeline
+from edgespec.cli.arguments import DEVICE_HELP, add_bundle, add_option, add_pipeline
 from edgespec.cli.plots import check_png, save_bench_png
 from edgespec.cli.progress import progress_bar
 from edgespec.errors import InputError
-from edgespec.models.embedded import BUNDLE
 from edgespec.options import DRAFTS, MEMORY_HELP, GenerationOptions, LoadOptions
 
 if TYPE_CHECKING:
@@ -32,10 +31,7 @@ _log = logging.getLogger(__name__)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
-        help="a bundle's folder (default: the embedded pair)",
-    )  # fmt: skip
+    add_bundle(parser)
     show = parser.add_mutually_exclusive_group()
     show.add_argument("--json", action="store_true", help="print one JSON object")
     show.add_argument("--markdown", action="store_true", help="print the card as Markdown")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.cli.arguments import (
     GENERATION_DEFAULTS,
     LOAD_DEFAULTS,
+    add_bundle,
     add_device_options,
     add_draft_options,
     add_text_options,
@@ -41,10 +42,7 @@ Message = dict[str, str]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments; the defaults are those of the API."""
-    parser.add_argument(
-        "bundle", nargs="?", type=Path, metavar="BUNDLE",
-        help="a bundle's folder (default: the embedded pair)",
-    )  # fmt: skip
+    add_bundle(parser)
     parser.add_argument(
         "--system", metavar="TEXT",
         help="tell the model first how to answer, in place of what --history says there",

@@ -8,9 +8,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.cli.arguments import DEVICE_HELP, add_option
+from edgespec.cli.arguments import DEVICE_HELP, add_bundle, add_option
 from edgespec.cli.progress import progress_bar
-from edgespec.models.embedded import BUNDLE
 from edgespec.options import MEMORY_HELP
 from edgespec.textfiles import read_utf8
 
@@ -21,10 +20,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
-        help="a bundle's folder (default: the embedded pair)",
-    )  # fmt: skip
+    add_bundle(parser)
     parser.add_argument(
         "--text", type=Path, required=True, metavar="FILE", help="a UTF-8 text to predict"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from statistics import fmean
 
 from rich.console import Console
@@ -14,9 +13,9 @@ from rich.table import Table
 from edgespec import bundle as bundles
 from edgespec import records
 from edgespec.bundle import Bundle, Role, Variant
+from edgespec.cli.arguments import add_bundle
 from edgespec.cli.assignment import assignment_table, assignments
 from edgespec.errors import DeviceError
-from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.placement import borders
 
 _SHORT_HASH = 12
@@ -24,10 +23,7 @@ _SHORT_HASH = 12
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
-        help="a bundle's folder (default: the embedded pair)",
-    )  # fmt: skip
+    add_bundle(parser)
     parser.add_argument("--verify", action="store_true", help="hash every file")
     parser.add_argument(
         "--device", metavar="DEVICE",

@@ -7,7 +7,6 @@ import json
 import sys
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,53 +14,21 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.cli import ways
-from edgespec.models.embedded import BUNDLE
-from edgespec.options import (
-    CONTEXT_HELP,
-    DRAFTS,
-    GPU_LAYERS_HELP,
-    MEMORY_HELP,
-    PLACE_HELP,
-    SIMULATE_HELP,
-    LoadOptions,
-)
+from edgespec.cli.arguments import LOAD_DEFAULTS, add_bundle, add_device_options, given
+from edgespec.options import DRAFTS, LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.runtime.plans import FixedShape, Plan
 
-_DEFAULTS = LoadOptions()
-_OPTIONS = (
-    "device", "draft_device", "draft", "threads", "context", "memory", "place", "gpu_layers",
-    "simulate",
-)  # fmt: skip
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments, which are those of `run`."""
+    add_bundle(parser)
     parser.add_argument(
-        "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
-        help="a bundle's folder (default: the embedded pair)",
-    )  # fmt: skip
-    parser.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
-    parser.add_argument("--context", type=int, metavar="N", help=CONTEXT_HELP)
-    for name, text in (
-        ("device", "where the target runs"),
-        ("draft-device", "where the draft runs"),
-    ):
-        parser.add_argument(
-            f"--{name}", default=_DEFAULTS.device, metavar="DEVICE",
-            help=f"{text} (default: %(default)s)",
-        )  # fmt: skip
-    parser.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
-    parser.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)
-    parser.add_argument("--gpu-layers", type=int, metavar="N", help=GPU_LAYERS_HELP)
-    parser.add_argument(
-        "--draft", choices=DRAFTS, default=_DEFAULTS.draft,
+        "--draft", choices=DRAFTS, default=LOAD_DEFAULTS["draft"],
         help="draft source (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="of each engine (default: physical cores)"
-    )
+    add_device_options(parser)
     parser.add_argument(
         "--compare", action="store_true",
         help="also compare ways to decode by tokens per second, on measured costs: plain, partly "
@@ -76,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises:
         MemoryLimitError: after printing, if nothing fits.
     """
-    options = LoadOptions(**{name: getattr(arguments, name) for name in _OPTIONS})
+    options = LoadOptions(**given(arguments, LOAD_DEFAULTS))
     bundle = bundles.load(arguments.bundle)
 
     from edgespec.fitting import described, fit, place_to_use

@@ -16,10 +16,10 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET, Bundle
+from edgespec.cli.arguments import add_bundle
 from edgespec.cli.plots import Curves, check_png, save_png, text_plot
 from edgespec.cli.progress import Show, progress_bar
 from edgespec.errors import DeviceError
-from edgespec.models.embedded import BUNDLE
 from edgespec.options import PLACE_HELP, LoadOptions
 
 if TYPE_CHECKING:
@@ -55,10 +55,7 @@ class Measured:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
-        help="a bundle's folder (default: the embedded pair)",
-    )  # fmt: skip
+    add_bundle(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--device", action="append", metavar="DEVICE",

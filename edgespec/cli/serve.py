@@ -7,10 +7,15 @@ import logging
 import os
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.cli.arguments import LOAD_DEFAULTS, add_device_options, add_draft_source, given
+from edgespec.cli.arguments import (
+    LOAD_DEFAULTS,
+    add_bundle,
+    add_device_options,
+    add_draft_source,
+    given,
+)
 from edgespec.cli.interrupts import endings_unheard
 from edgespec.errors import InputError
 from edgespec.options import parse_size
@@ -27,10 +32,7 @@ _log = logging.getLogger(__name__)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments; those of the model are the API's, with its defaults."""
-    parser.add_argument(
-        "bundle", nargs="?", type=Path, metavar="BUNDLE",
-        help="a bundle's folder (default: the embedded pair)",
-    )  # fmt: skip
+    add_bundle(parser)
     parser.add_argument(
         "--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"
     )
