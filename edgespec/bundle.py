@@ -97,6 +97,11 @@ class Bundle:
         text = json.dumps(records.encode(self.manifest), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def size(self) -> int:
+        """Bytes of all files that it lists."""
+        return sum(entry.size for entry in self.manifest.files.values())
+
     def variant(self, role: str, name: str) -> Variant | None:
         """A role's variant of this name, where there is one."""
         for variant in self.manifest.variants:

@@ -17,6 +17,7 @@ from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import Compiler, compiler
 from edgespec.runtime.fixing import ahead_of_time
 from edgespec.runtime.stage_files import stage_file
+from edgespec.variants import replace_variant
 
 Report = Callable[[str, int, int], None]
 """Is called with a word for what is done, the files made and the files in all."""
@@ -59,9 +60,8 @@ def precompile(
         kept = tuple(each for each in variant.compiled if each.device != device)
         # Old files may have the names of new ones.
         bundle = replace_variant(bundle, replace(variant, compiled=kept))
-        before = bundle_size(bundle)
         after = replace_variant(bundle, replace(variant, compiled=kept + made), Path(folder))
-    return bundle_size(after) - before
+    return after.size - bundle.size
 
 
 def _compiled(
@@ -86,41 +86,6 @@ def _compiled(
             )
             report("compile", len(made), total)
     return tuple(made)
-
-
-def replace_variant(bundle: Bundle, variant: Variant, folder: Path | None = None) -> Bundle:
-    """Have a bundle list a variant in place of what it said of it; files that nobody uses go.
-
-    Args:
-        bundle: to change, on disk.
-        variant: of a role that the bundle has.
-        folder: new files, which are moved from there; none of them has the name of an old one.
-
-    Returns:
-        The bundle as it is then.
-    """
-    path, old = bundle.path, bundle.manifest
-    new = {} if folder is None else bundles.describe_files(folder)
-    for name in new:
-        ((folder or path) / name).replace(path / name)
-    place = (variant.role, variant.name)
-    others = (each for each in old.variants if (each.role, each.name) != place)
-    manifest = replace(old, variants=(*others, variant), files=old.files | new)
-    used = set(bundles.used_files(manifest))
-    unused = set(bundles.used_files(old)) - used
-    files = {name: entry for name, entry in manifest.files.items() if name not in unused}
-    manifest = replace(manifest, files=files)
-    with tempfile.TemporaryDirectory(prefix=bundles.SAVING, dir=path) as saving:
-        bundles.save_manifest(Path(saving), manifest)
-        (Path(saving) / bundles.MANIFEST).replace(path / bundles.MANIFEST)
-    for name in unused:
-        (path / name).unlink(missing_ok=True)
-    return replace(bundle, manifest=manifest)
-
-
-def bundle_size(bundle: Bundle) -> int:
-    """Bytes of all files that a bundle lists."""
-    return sum(entry.size for entry in bundle.manifest.files.values())
 
 
 def _variant(bundle: Bundle) -> Variant:

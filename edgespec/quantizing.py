@@ -10,7 +10,6 @@ from pathlib import Path
 from edgespec import bundle as bundles
 from edgespec.bundle import NPU, TARGET, Bundle, Precision, Stage, Variant
 from edgespec.errors import InputError
-from edgespec.precompiling import bundle_size, replace_variant
 from edgespec.runtime.engines import Quantizer, quantizer
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
@@ -19,6 +18,7 @@ from edgespec.runtime.runner import Runner
 from edgespec.runtime.stage_files import stage_file
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial_text import PASSAGES, Piece, pieces_of, read_text
+from edgespec.variants import replace_variant
 
 QUANTIZED = {"w8a16": 8, "w4a16": 4}
 """Precisions, and the bits of a weight; activations have 16."""
@@ -80,7 +80,7 @@ def quantize_variant(path: Path, precision: str, calibration: Path | None = None
             quantization_error=errors,
         )
         before = bundles.load(path)
-        return bundle_size(replace_variant(before, made, Path(folder))) - bundle_size(before)
+        return replace_variant(before, made, Path(folder)).size - before.size
 
 
 def _text(path: Path, calibration: Path | None) -> list[Piece]:

@@ -20,13 +20,13 @@ from edgespec import bundle as bundles
 from edgespec import quantizing
 from edgespec.bundle import MANIFEST, TARGET, Precision
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.precompiling import replace_variant
 from edgespec.quantizing import quantize_variant
 from edgespec.runtime.engines import CPU_ENGINES
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial_text import PASSAGES, pieces_of
+from edgespec.variants import replace_variant
 
 
 @pytest.fixture(scope="module")
