@@ -76,6 +76,7 @@ BAD_MESSAGES = {
 UNMADE = {
     "tools": ([{"type": "function", "function": {"name": "f"}}], "tools is [{"),
     "tool_choice": ("required", "tool_choice is 'required'"),
+    "top_logprobs": (2, "top_logprobs is 2 without logprobs: give logprobs true"),
     "logit_bias": ({"1": 5}, "logit_bias is {'1': 5"),
 }
 

@@ -121,7 +121,8 @@ class TextRequest(_Body, ABC):
         Raises:
             InputError: if the model cannot take the prompt, an option is out of its range, or a
                 draft is wanted that was not loaded.
-            RequestError: if a schema is given where none is asked for, or the other way round.
+            RequestError: if a schema is given where none is asked for, or the other way round; if
+                likely tokens are asked for without log-probabilities.
         """
         drafts = self.speculative or Speculative()
         said = {
@@ -271,9 +272,14 @@ class ChatRequest(TextRequest):
 
     @property
     def likeliest(self) -> int | None:  # noqa: D102
-        if not self.logprobs:
-            return None
-        return self.top_logprobs or 0
+        if self.logprobs:
+            return self.top_logprobs or 0
+        if self.top_logprobs:
+            raise RequestError(
+                400, f"top_logprobs is {self.top_logprobs} without logprobs: give logprobs true",
+                param="top_logprobs",
+            )  # fmt: skip
+        return None
 
     def prompt_for(self, llm: LLM) -> list[int]:  # noqa: D102
         return llm.chat_tokens([message.plain for message in self.messages])
