@@ -191,10 +191,9 @@ class Reading:
             runner.prefill(tokens[:read])
         for start in range(read, len(tokens) - 1, rows):
             part = tokens[start : min(start + rows, len(tokens) - 1)]
-            n = len(part)
-            results = runner.verify(Rows(part, range(n), np.tri(n, dtype=np.bool_)))
+            results = runner.verify(Rows.chain(part))
             yield results["logits"][:, : llm.tokenizer.vocab_size]
-            runner.commit(range(n))
+            runner.commit(range(len(part)))
 
     def _require_same_tokens(self, text: str, llm: LLM, reference: LLM) -> None:
         ours, theirs = llm.tokenizer, reference.tokenizer

@@ -85,7 +85,7 @@ class Wishes:
 
     @property
     def all_engines(self) -> Iterator[Engine]:
-        """Every one that may come to run a stage, once for each."""
+        """Every one that may come to run a stage, as often as there are such stages."""
         for choices in self.engines.values():
             yield from itertools.chain.from_iterable(choices)
 

@@ -73,6 +73,7 @@ class ModelDrafter:
         calls: to a smaller model of the same vocabulary, or to a part of the target.
         calibration: acceptance by what the draft says of an edge. Under sampling that is its lead
             over its siblings in perturbed scores (`ranking`): another calibration.
+        name: what results call it by.
 
     Attributes:
         fed: rows of each call of the last `draft` that fed text; none where the text's last token

@@ -72,8 +72,10 @@ def describe(driver: Any, number: int) -> CudaGpu:
     _require(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
     try:
         _require(driver.cuCtxPushCurrent_v2(context))
-        _require(driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
-        _require(driver.cuCtxPopCurrent_v2(ctypes.byref(context)))
+        try:
+            _require(driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+        finally:
+            driver.cuCtxPopCurrent_v2(ctypes.byref(context))
     finally:
         driver.cuDevicePrimaryCtxRelease_v2(device)
     return CudaGpu(name.value.decode(errors="replace"), total.value, free.value)
