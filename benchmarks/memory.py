@@ -125,7 +125,9 @@ def _measure(path: Path, engine: str, options: list[str], new_tokens: int) -> Ou
 
 def _plan(path: Path, options: list[str]) -> dict[str, Any]:
     command = [*_EDGESPEC, "plan", str(path), "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
     plan: dict[str, Any] = json.loads(done.stdout)
     return plan
 
