@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 
 import edgespec
+from edgespec.procfs import proc_field
+from edgespec.runtime import processors
 
 MIB = 1 << 20
 
@@ -20,20 +22,14 @@ _PACKAGES = (
     "numpy", "onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-webgpu", "onnxruntime-qnn",
     "openvino", "safetensors",
 )  # fmt: skip
-# Instructions that decide how fast a quantized matmul is.
-_EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
 
 
 def hardware() -> dict[str, object]:
     """The machine: CPU and its extensions, CPUs, memory in GiB, load of the last minute."""
-    flags = (
-        proc_field("/proc/cpuinfo", "flags") or proc_field("/proc/cpuinfo", "Features")
-    ).split()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    name = proc_field("/proc/cpuinfo", "model name")
     return {
-        "cpu": name or platform.processor() or platform.machine(),
-        "extensions": [name for name in _EXTENSIONS if name in flags],
+        "cpu": processors.model_name(),
+        "extensions": list(processors.extensions()),
         "logical_cpus": os.cpu_count(),
         "usable_cpus": usable,
         "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
@@ -79,13 +75,3 @@ def peak_rss_mb() -> float:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, on macOS bytes
     return round(peak / (MIB if sys.platform == "darwin" else 1024), 1)
-
-
-def proc_field(file: str, name: str) -> str:
-    """The first value of a field of one of Linux's files; empty where there is none."""
-    path = Path(file)
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        field, _, value = line.partition(":")
-        if field.strip() == name:
-            return value.strip()
-    return ""

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import os
+import platform
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
 
+from edgespec.procfs import proc_field
 from edgespec.runtime import control_groups
+
+_CPUINFO = "/proc/cpuinfo"
+_EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
 
 # Linux lists beside each logical processor those of the same core.
 _TOPOLOGY, _SIBLINGS = Path("/sys/devices/system/cpu"), "topology/thread_siblings_list"
+
+
+@cache
+def model_name() -> str:
+    """The processors', as far as the system tells it."""
+    return proc_field(_CPUINFO, "model name") or platform.processor() or platform.machine()
+
+
+@cache
+def extensions() -> tuple[str, ...]:
+    """Their instructions that decide how fast quantized products are; on Linux, else none.
+
+    Virtual machines on unlike processors give these one name, such as "Intel(R) Xeon(R) Processor".
+    """
+    flags = (proc_field(_CPUINFO, "flags") or proc_field(_CPUINFO, "Features")).split()
+    return tuple(name for name in _EXTENSIONS if name in flags)
 
 
 def default_threads() -> int:

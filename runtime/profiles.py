@@ -20,6 +20,7 @@ from edgespec.cachedir import cache_folder, not_kept
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.engines import Engines
+from edgespec.runtime.processors import extensions
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +161,8 @@ def _file(bundle: Bundle, role: str, engines: Engines, threads: int) -> Path | N
     folder = cache_folder("curves")
     if folder is None:
         return None
-    machine = (os.cpu_count(), platform.machine())  # not its name, of which containers have many
+    # Not the machine's name, of which containers have many.
+    machine = (os.cpu_count(), platform.machine(), extensions())
     stages = [(engine.name, engine.hardware, engine.version) for engine in engines]
     facts = (*machine, stages, bundle.digest, role, threads)
     return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"

@@ -106,7 +106,7 @@ WALLS = {
     ),
     "edgespec.runtime": (
         "edgespec.runtime", "edgespec.errors", "edgespec.bundle", "edgespec.cachedir",
-        "edgespec.records",
+        "edgespec.procfs", "edgespec.records",
     ),
     "edgespec.bundle": (
         "edgespec.manifest", "edgespec.manifest_values", "edgespec.records", "edgespec.errors",
@@ -117,6 +117,7 @@ WALLS = {
     "edgespec.sublayers": ("edgespec.errors",),
     "edgespec.records": (),
     "edgespec.cachedir": (),
+    "edgespec.procfs": (),
     "edgespec.errors": (),
 }  # fmt: skip
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-import platform
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 import psutil
 
-from edgespec.runtime import control_groups
+from edgespec.runtime import control_groups, processors
 from edgespec.runtime.buckets import ANY_SHAPES, Shapes
 from edgespec.runtime.engines.base import Array, CallSizes, StageFile, StageSizes
 
@@ -39,7 +36,7 @@ class HostEngine:
     integer_products = False
 
     def __init__(self, shapes: Shapes = ANY_SHAPES) -> None:
-        self.hardware = processor()
+        self.hardware = processors.model_name()
         self.shapes = shapes
         if shapes.capacities:
             self.name = f"{self.name}#{shapes}"
@@ -48,17 +45,6 @@ class HostEngine:
     def available_bytes(self) -> int:
         """See `Engine`."""
         return available_bytes()
-
-
-@cache
-def processor() -> str:
-    """The CPU's model name as far as the system tells it."""
-    with suppress(OSError, UnicodeDecodeError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            field, _, value = line.partition(":")
-            if field.strip() == "model name":
-                return value.strip()
-    return platform.processor()
 
 
 def available_bytes() -> int:
