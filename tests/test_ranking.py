@@ -58,8 +58,15 @@ def test_equal_scores_go_to_the_lowest_id():
     row = np.zeros(9, dtype=np.float32)
     row[[4, 7]] = 1
     assert rank_row(Sampler(SamplingOptions(), 9), row).tokens == [4, 7, 0, 1]
-    penalized = Sampler(SamplingOptions(repetition_penalty=2.0), 9)
+    penalized = Sampler(SamplingOptions(repetition_penalty=2.0), 99)
     assert rank_row(penalized, row, context=[8]).tokens == [4, 7, 0, 1]
+    # Of many equal ones numpy keeps the order only if it is asked to.
+    ranking = rank_row(penalized, np.ones(99, np.float32), context=range(0, 99, 2), k=99)
+    assert ranking.tokens == [*range(1, 99, 2), *range(0, 99, 2)]
+    half = Sampler(SamplingOptions(temperature=1.0, top_p=0.5, seed=1), 4)
+    for position in range(50):
+        ranking = rank_row(half, np.zeros(4, np.float32), position)
+        assert set(ranking.tokens[:2]) == {0, 1}
 
 
 def test_survivors_come_first_and_the_best_others_fill():
@@ -82,6 +89,7 @@ def test_survivors_come_first_and_the_best_others_fill():
         ({"min_p": 0.24}, {0, 1, 2, 3}),
         ({"min_p": 0.51}, {0, 1}),
         ({"top_k": 2, "top_p": 0.5}, {0}),  # of what top-k leaves: 4/7
+        ({"top_k": 3, "top_p": 0.77}, {0, 1}),  # 7/9
         ({"top_k": 4, "top_p": 0.999, "min_p": 0.3}, {0, 1, 2}),
     ],
     ids=str,
