@@ -226,11 +226,15 @@ def test_padding_of_the_vocabulary_is_never_chosen(fields):
         )
 
 
-def test_a_tokenizer_may_know_more_ids_than_the_model():
-    row = np.array([0.0, 1.0], dtype=np.float32)
-    for fields in ({}, {"temperature": 1.0, "repetition_penalty": 1.2}):
-        sampler = Sampler(SamplingOptions(**fields, seed=2), 5)
-        assert sampler.choose(row, 0, [4]) in (0, 1)
+@pytest.mark.parametrize(("size", "known"), [(2, 5), (LARGE, 2 * LARGE)])
+def test_a_tokenizer_may_know_more_ids_than_the_model(size, known):
+    row = np.zeros(size, dtype=np.float32)
+    for fields in ({}, *COMBINATIONS):
+        more = Sampler(SamplingOptions(**fields, seed=2), known)
+        exact = Sampler(SamplingOptions(**fields, seed=2), size)
+        for position in range(3):
+            expected = exact.choose(row, position, [0])
+            assert more.choose(row, position, [0, known - 1]) == expected
 
 
 def test_penalties_see_the_branch():
