@@ -116,19 +116,21 @@ def test_results_of_all_shapes_lie_in_the_same_memory(pairs):
     np.testing.assert_allclose(few, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_prefill_by_chunks_is_prefill_by_tokens(model):
-    """300 tokens are three chunks, and the cache grows on the way."""
-    text = text_of(300)
+@pytest.mark.parametrize(("length", "chunks"), [(300, [128, 128, 44]), (256, [128, 128])])
+def test_prefill_by_chunks_is_prefill_by_tokens(model, length, chunks):
+    """Of 300 tokens the cache grows on the way."""
+    text = text_of(length)
     whole, single, uneven = Runner(model), Runner(model), Runner(model)
+    assert whole.chunks(length) == chunks
     last = whole.prefill(text)["logits"].copy()
     assert last.shape == (1, VOCABULARY)
     for token in text:
         results = single.prefill([token])
     assert close(results["logits"], last)
-    for start, stop in ((0, 1), (1, 130), (130, 131), (131, 300)):
+    for start, stop in ((0, 1), (1, 130), (130, 131), (131, length)):
         results = uneven.prefill(text[start:stop])
     assert close(results["logits"], last)
-    assert whole.length == single.length == uneven.length == 300
+    assert whole.length == single.length == uneven.length == length
     assert close(next_logits(single), next_logits(whole))
     assert close(next_logits(uneven), next_logits(whole))
 
