@@ -185,6 +185,17 @@ def test_reused_rows_are_the_whole_models(runner):
         assert distance(verified(path), verified(None)) < 1e-6
 
 
+@pytest.mark.parametrize("skipped", [*SETS, (7,)])
+def test_levels_of_a_draft_are_one_call_over_them_all(runner, skipped):
+    """In the stages behind those left out, too, a level sees the keys of those above it."""
+    path, tokens = Path.without(runner.model.role, skipped), [11, 12, 13]
+    expected = runner.draft(chain(tokens), path)["logits"][2].copy()
+    runner.forget_scratch()
+    draft_chain(runner, tokens[:2], path)
+    last = Rows([tokens[2]], [2], np.ones((1, 3), np.bool_), [1])
+    assert distance(runner.draft(last, path)["logits"][0].copy(), expected) < 1e-6
+
+
 def test_a_verification_may_be_repeated(runner):
     """What the first one ran is there for the second, under its own parents."""
     rows = replace(tree_rows(), parents=[START, 0, 0, 1, 1, 2, 4])
