@@ -103,8 +103,6 @@ def bits_reaching(noise: float) -> int:
 
     Lets a caller discard most tokens by one integer comparison, before any logarithm.
     """
-    if noise < -3.0:
-        return 0
     # P(g >= noise) in 53-bit steps, widened by more than the rounding of the logarithms.
     tail = -math.expm1(-math.exp(-noise)) * 2.0**53
     return max((1 << 53) - math.ceil(tail * (1 + 1e-9)) - 2, 0) << 11
