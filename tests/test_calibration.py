@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 
 import pytest
+from candidates import Trusting
 from hypothesis import given
 from hypothesis import strategies as st
+from pairs import ENGINES
 
 from edgespec.runtime.calibration import Calibration, Scale
+from edgespec.runtime.drafters import ModelCalls, ModelDrafter, TreeBudget
+from edgespec.runtime.runner import Runner
+from edgespec.runtime.sampling import Sampler, SamplingOptions
 
 
 def test_without_a_count_the_sources_word_holds():
@@ -57,3 +63,21 @@ def test_an_estimate_is_a_probability(seen, word):
 def test_a_scale():
     scale = Scale((0.5, 0.9))
     assert [scale(number) for number in (0, 0.49, 0.5, 0.89, 0.9, 1)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_models_edges_are_counted_with_those_of_like_value(pairs):
+    """Whatever their place and depth: no cell takes in those that another stands for."""
+    words = defaultdict(list)
+
+    class Noting(Trusting):
+        def acceptance(self, cell, word):
+            words[cell].append(word)
+            return super().acceptance(cell, word)
+
+    model = pairs.llm("llama", ENGINES[0], "model")._loaded["draft"].model
+    drafter = ModelDrafter(ModelCalls(Runner(model)), Noting())
+    for token in range(1, 40):
+        drafter.begin([token, 7], Sampler(SamplingOptions(), 331))
+        drafter.draft([token, 7], TreeBudget(30, 6, 6))
+    assert len(words) > 40
+    assert max(max(each) - min(each) for each in words.values()) <= 0.15
