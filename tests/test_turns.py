@@ -108,12 +108,18 @@ def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait(10)
+    served, [before] = in_line(turns, 1)
+    line = list(turns._waiting)
     monkeypatch.setattr("edgespec.runtime.turns.threading.Lock", Interrupted)
     with pytest.raises(KeyboardInterrupt), turns:
         pass
     monkeypatch.undo()
+    # Who asked before is not let in beside another, and who gave up no longer waits.
+    assert list(turns._waiting) == ([] if handed_over else line)
     outer.set()
     holder.join(10)
+    before.join(10)
+    assert served == [0]
 
     def take():
         with turns:
