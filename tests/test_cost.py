@@ -136,6 +136,15 @@ def test_scattered_outliers_do_not_add_up():
             assert curve.seconds(8, 256) == pytest.approx(true, rel=0.15)
 
 
+@given(st.sampled_from([1, 2, 8, 32]), st.sampled_from([1.5, 2.0, 20.0]))
+def test_outliers_that_contradict_each_other_do_not_add_up(rows, factor):
+    curve = Curve(MEASURED)
+    true = curve.seconds(rows, 256)
+    for call in range(8):
+        curve.observe(rows, 256, true / factor if call % 2 else true * factor)
+        assert curve.seconds(rows, 256) == pytest.approx(true, rel=0.07)
+
+
 def test_wrong_shapes_are_learned_bucket_by_bucket():
     """As when a curve of two points stands for all buckets."""
     curve, rng = Curve({256: {1: 0.02, 8: 0.04}}), random.Random(1)

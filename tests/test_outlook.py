@@ -68,6 +68,13 @@ def test_the_length_of_a_draft_is_the_best_that_fills_a_bucket_or_the_longest(pa
     assert pair.serial(acceptance) == pytest.approx(max(map(rate, lengths)))
 
 
+@pytest.mark.parametrize("longest", range(1, 32))
+def test_where_all_guesses_are_right_and_cost_little_the_longest_draft_is_best(longest):
+    pair = Pair(lambda _rows: 0.03, 1e-6, longest)
+    assert plain(pair.verify) == pytest.approx(1 / 0.03)
+    assert pair.serial(1) == pytest.approx((longest + 1) / (0.03 + longest * 1e-6))
+
+
 @given(PAIRS, SHARES, SHARES, st.floats(1, 3))
 def test_more_that_is_right_is_never_worse(pair, one, other, slowdown):
     low, high = sorted((one, other))
