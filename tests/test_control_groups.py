@@ -84,12 +84,12 @@ def test_the_least_of_a_group_and_those_above_it_counts(groups, limited):
 
 
 def test_version_1_has_a_hierarchy_for_each_controller(groups):
-    first(groups.mounted("3:cpuset:/job", "cgroup cgroup rw,cpuset") / "job", 1)
-    groups.mounted("0::/", "cgroup2 cgroup2 rw")
-    first(
-        groups.mounted("4:cpu,memory:/job", "cgroup cgroup rw,cpu,memory") / "job",
-        100 * MIB, used=90 * MIB, cached=20 * MIB,
-    )  # fmt: skip
+    first(groups.mounted("3:cpuset:/set", "cgroup cgroup rw,cpuset") / "set", 1)
+    groups.mounted("0::/service", "cgroup2 cgroup2 rw")
+    memory = groups.mounted("4:cpu,memory:/job", "cgroup cgroup rw,cpu,memory")
+    first(memory / "job", 100 * MIB, used=90 * MIB, cached=20 * MIB)
+    for another in ("set", "service"):
+        first(memory / another, 1)
     assert groups.free() == 30 * MIB
 
 
@@ -99,9 +99,11 @@ def test_a_container_of_version_1_sees_its_part_of_the_hierarchy(groups):
     assert groups.free() == 5 * MIB
 
 
-@pytest.mark.parametrize("path", ["/elsewhere", "/../../job"])
-def test_of_a_group_that_is_not_shown_what_is_above_it_counts(groups, path):
-    second(groups.mounted(f"0::{path}", "cgroup2 cgroup2 rw"), 5 * MIB)
+@pytest.mark.parametrize(
+    ("path", "root"), [("/elsewhere", "/"), ("/../../job", "/"), ("/another", "/docker/4f2")]
+)
+def test_of_a_group_that_is_not_shown_what_is_above_it_counts(groups, path, root):
+    second(groups.mounted(f"0::{path}", "cgroup2 cgroup2 rw", root), 5 * MIB)
     second(groups.process.parent / "job", 1)
     assert groups.free() == 5 * MIB
 
@@ -137,10 +139,19 @@ def test_quotas_of_version_1(groups):
 def test_a_thread_for_each_whole_processor(monkeypatch, cores, allowed, quota, threads):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 16 if logical else cores)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
+    may_use = {0: set(range(allowed))}
+    monkeypatch.setattr(os, "sched_getaffinity", may_use.get, raising=False)
     monkeypatch.setattr(processors, "_TOPOLOGY", Path("nowhere"))
     monkeypatch.setattr(control_groups, "processor_quota", lambda: quota)
     assert default_threads() == threads
+
+
+def test_a_system_without_affinity_has_all_its_cores(monkeypatch):
+    """As Windows and macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 16 if logical else 8)
+    monkeypatch.setattr(control_groups, "processor_quota", lambda: None)
+    assert default_threads() == 8
 
 
 @pytest.mark.parametrize(("allowed", "threads"), [("01", 1), ("02", 2), ("012", 2), ("0123", 2)])

@@ -151,7 +151,7 @@ def test_a_context_that_fixed_shapes_do_not_hold(pairs, caplog):
 @pytest.mark.parametrize(
     ("text", "part"),
     [("", "give rows"), ("8", "give rows"), ("8x", "give rows"), ("8/x64", "give rows"),
-     ("0x64", "1 to 128 rows"), ("8/256x512", "1 to 128 rows"), ("8/32x16", "that hold them")],
+     ("0/8x64", "1 to 128 rows"), ("8/256x512", "1 to 128 rows"), ("8/32x16/64", "that hold them")],
 )  # fmt: skip
 def test_shapes_that_cannot_be(text, part):
     with pytest.raises(InputError, match=part):
