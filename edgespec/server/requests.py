@@ -136,7 +136,7 @@ class TextRequest(_Body, ABC):
             self.prompt_for(llm),
             temperature=self._temperature,
             stop=() if self.stop is None else self.stop,
-            max_new_tokens=llm.context_length if most is None else min(most, llm.context_length),
+            max_new_tokens=llm.context_length if most is None else most,
             logprobs=self.likeliest,
             draft_source=drafts.draft,
             num_assistant_tokens=drafts.num_draft_tokens,
