@@ -241,7 +241,7 @@ def test_a_failed_device_is_told_without_a_path_and_the_server_goes_on(
 
 
 def test_a_device_that_fails_in_the_midst_of_a_stream_ends_it_with_an_error(
-    client, llm, running, monkeypatch
+    client, llm, running, monkeypatch, caplog
 ):
     told = running.metrics().get(FAILED, 0)
     executable = llm.target.executables[0]
@@ -260,6 +260,9 @@ def test_a_device_that_fails_in_the_midst_of_a_stream_ends_it_with_an_error(
         list(chunks)
     assert str(Path.cwd()) not in str(caught.value.body)
     assert running.metrics()[FAILED] == told + 1
+    [record] = caplog.records
+    assert record.getMessage() == "a text has failed"
+    assert f"cannot read {Path.cwd()}" in str(record.exc_info[1])
 
 
 # Numbers

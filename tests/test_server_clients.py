@@ -80,6 +80,30 @@ def test_an_answer_goes_into_the_next_request_as_it_came(client, plain, written)
     assert given.choices[0].message.content == expected
 
 
+@pytest.mark.parametrize(
+    "fields", [{"top_p": 0.4}, {"top_k": 2}, {"min_p": 0.5}, {"repetition_penalty": 0.05}], ids=str
+)
+def test_each_option_of_sampling_reaches_the_text(client, plain, fields):
+    asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 24, "temperature": 2.0, "seed": 7}
+    given, without = (
+        client.completions.create(extra_body=said, **asked).choices[0].text for said in (fields, {})
+    )
+    expected = plain.generate(PROMPT, max_new_tokens=24, temperature=2.0, seed=7, **fields)
+    assert given == expected.text != without
+
+
+def test_the_newer_word_for_the_most_tokens_counts(client):
+    asked = {"messages": MESSAGES, **GREEDY, "max_completion_tokens": 5}
+    assert client.chat.completions.create(**asked).usage.completion_tokens == 5
+
+
+def test_logprobs_without_likely_tokens(client):
+    given = client.chat.completions.create(messages=MESSAGES, logprobs=True, **GREEDY)
+    told = given.choices[0].logprobs.content
+    assert len(told) == 24
+    assert {(each.logprob < 0, *each.top_logprobs) for each in told} == {(True,)}
+
+
 @pytest.mark.parametrize("wrapped", [[PROMPT], [[5, 6, 7]]], ids=["text", "tokens"])
 def test_a_prompt_alone_in_a_list_is_that_prompt(client, wrapped):
     one, other = (
@@ -90,7 +114,23 @@ def test_a_prompt_alone_in_a_list_is_that_prompt(client, wrapped):
 
 def test_events_say_what_they_are_written_in(running):
     body = {"prompt": PROMPT, "stream": True, "max_tokens": 1}
-    assert running.post(body).headers["content-type"] == "text/event-stream; charset=utf-8"
+    headers = running.post(body).headers
+    assert headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}])
+def test_usage_is_streamed_to_those_who_ask_for_it(running, options):
+    body = {"prompt": PROMPT, "stream": True, "max_tokens": 1, "stream_options": options}
+    assert '"usage"' not in running.post(body).text
+
+
+def test_a_stream_of_an_empty_text_has_its_role_and_its_end(client, plain):
+    text = plain.chat(MESSAGES, max_new_tokens=24).text
+    fields = {"messages": MESSAGES, "stop": text[:2], "stream": True, **GREEDY}
+    first, last = client.chat.completions.create(**fields)
+    assert (first.choices[0].delta.role, first.choices[0].delta.content) == ("assistant", "")
+    assert (last.choices[0].delta.content, last.choices[0].finish_reason) == ("", "stop")
 
 
 # Pages of other sites

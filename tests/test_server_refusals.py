@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from servers import MODEL, PLACE, refused, serving
 
 from edgespec import LLM
+from edgespec.server.refusals import RequestError
 from edgespec.server.requests import ChatRequest, CompletionRequest
 
 
@@ -53,6 +54,7 @@ BAD_BODIES = {
     "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
     "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
     "seed": ({"prompt": "a", "seed": 1 << 64}, "seed is 18446744073709551616"),
+    "a long value": ({"prompt": "a", "seed": "x" * 999}, f"seed is '{'x' * 39}...: Input"),
     "huge temperature": ({"prompt": "a", "temperature": 1e9}, "temperature is 1000000000.0"),
     "many drafts": ({"prompt": "a", "speculative": {"num_draft_tokens": 999}}, "num_draft_tokens"),
     "too long for the context": ({"prompt": "a b" * 1000}, "the model's context length of"),
@@ -117,11 +119,36 @@ def test_other_refusals(running):
     refused(running.post({"prompt": "a" * 200_000}), 413, "more than 100000 bytes")
     refused(httpx.post(f"{running.url}/v1/completions", content=in_pieces()), 415, "send appl")
     refused(running.post(in_bytes(200_000)), 413, "more than 100000 bytes")
-    refused(httpx.get(f"{running.url}/v1/completions"), 405, "another method")
+    another = httpx.get(f"{running.url}/v1/completions")
+    refused(another, 405, "another method")
+    assert another.headers["allow"] == "POST"
     refused(httpx.get(f"{running.url}/etc/passwd"), 404, "nothing here")
     refused(running.post(whole, **{"content-type": "text/plain"}), 415, "application/json")
     refused(running.post(whole, host="evil.example:8080"), 403, "localhost alone")
-    assert running.post(whole, host="localhost:1").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:1", "localhost", "LocalHost:80", "127.0.0.1", "[::1]", "[::1]:8080"]
+)
+def test_a_server_of_this_machine_is_asked_by_any_of_its_names(running, host):
+    assert running.post({"prompt": "a", "max_tokens": 1}, host=host).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["", "localhost:x", ":80", "[::2]:80", "localhost.evil.example"])
+def test_and_by_no_other(running, host):
+    refused(running.post({"prompt": "a"}, host=host), 403, "localhost alone")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"), (401, "authentication_error"),
+        (404, "invalid_request_error"), (429, "rate_limit_error"), (500, "server_error"),
+    ],
+)  # fmt: skip
+def test_errors_have_openais_types(status, kind):
+    error = {"message": "why", "type": kind, "param": "n", "code": "word"}
+    assert RequestError(status, "why", "word", "n").body == {"error": error}
 
 
 def in_pieces():
@@ -156,7 +183,11 @@ def test_without_the_key_only_health_is_told(llm):
         for headers in ({}, {"authorization": "secret"}, {"authorization": "Basic secret"},
                         {"authorization": b"Bearer \xff\xfe"}):  # fmt: skip
             for path in ("/v1/models", "/metrics", "/nowhere"):
-                refused(httpx.get(running.url + path, headers=headers), 401, "Bearer KEY")
+                answer = httpx.get(running.url + path, headers=headers)
+                refused(answer, 401, "Bearer KEY")
+                assert answer.headers["www-authenticate"] == "Bearer"
+        small = {"authorization": "bearer secret"}
+        assert httpx.get(f"{running.url}/v1/models", headers=small).status_code == 200
         assert httpx.get(f"{running.url}/health").status_code == 200
         assert httpx.get(f"{running.url}/openapi.json").json()["security"] == [{"key": []}]
 

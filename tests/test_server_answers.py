@@ -1,0 +1,136 @@
+"""Answers as they are written, whole and part by part, and numbers: of texts that are given."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from backends import byte_fallback, byte_level, metaspace
+
+from edgespec.result import Clock, GenerationResult
+from edgespec.runtime.generate import Round
+from edgespec.runtime.logprobs import TokenLogprobs
+from edgespec.runtime.text import Tokenizer
+from edgespec.server.answers import ChatAnswer, CompletionAnswer, TokenTexts
+from edgespec.server.desk import Part
+from edgespec.server.metrics import Metrics
+from edgespec.server.queue import Queue
+
+TOKENIZER = Tokenizer(byte_level(), {})
+KINDS = [CompletionAnswer, ChatAnswer]
+
+
+def answer(kind):
+    return kind("tiny", "fp_1", TokenTexts(TOKENIZER))
+
+
+def encoded(text):
+    return TOKENIZER.encode(text, add_special=False)
+
+
+def likely(tokens):
+    return tuple(TokenLogprobs(token, -0.5, ((token, -0.5),)) for token in tokens)
+
+
+def made(text, **facts):
+    tokens, clock = encoded(text), Clock()
+    clock.end = 1.0
+    usual = {"finish_reason": "length", "prompt_tokens": 9, "reused": 4, "logprobs": ()}
+    return GenerationResult(
+        text=text, tokens=tokens, seed=1, draft="none", draft_memory=None, engine="one",
+        draft_engine=None, peak_rss_mb=1.0, simulated=None,
+        **clock.facts(len(tokens)), **usual | facts,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix", "whole", "chunk"),
+    [
+        (CompletionAnswer, "cmpl-", "text_completion", "text_completion"),
+        (ChatAnswer, "chatcmpl-", "chat.completion", "chat.completion.chunk"),
+    ],
+)
+def test_every_object_says_whose_it_is(kind, prefix, whole, chunk):
+    before, written = int(time.time()), answer(kind)
+    closing = written.closing(made("the end"), 0, True)
+    part = written.part(Part("the", (), ()))
+    objects = [written.whole(made("the end")), *written.opening(), part, *closing]
+    assert [each["object"] for each in objects] == [whole] + [chunk] * (len(objects) - 1)
+    for each in objects:
+        assert each["id"] == objects[0]["id"]
+        assert each["id"].startswith(prefix)
+        assert (each["model"], each["system_fingerprint"]) == ("tiny", "fp_1")
+        assert before <= each["created"] <= time.time()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_usage_and_the_end_in_openais_words(kind):
+    result = made("the end", finish_reason="context")
+    usage = {
+        "prompt_tokens": 9, "completion_tokens": result.new_tokens,
+        "total_tokens": 9 + result.new_tokens, "prompt_tokens_details": {"cached_tokens": 4},
+    }  # fmt: skip
+    whole = answer(kind).whole(result)
+    last, *further = answer(kind).closing(result, 0, True)
+    assert [whole["usage"]] == [each["usage"] for each in further] == [usage]
+    for each in (whole, last):
+        assert each["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("backend", [byte_level, metaspace, byte_fallback])
+def test_a_tokens_text_is_what_it_is_within_a_text(backend):
+    """Some decoders drop a space at the beginning."""
+    tokenizer = Tokenizer(backend(), {})
+    texts, tokens = TokenTexts(tokenizer), tokenizer.encode("the fox and the", add_special=False)
+    assert "".join(texts[token] for token in tokens).removeprefix(" ") == "the fox and the"
+    assert [texts.shown(token) for token in tokens] == [texts[token] for token in tokens]
+
+
+def test_bytes_are_told_of_whole_characters_alone():
+    tokens = [*encoded("é"), *encoded("🎉")]
+    written = answer(ChatAnswer).part(Part("é🎉", likely(tokens), ()))
+    told = written["choices"][0]["logprobs"]["content"]
+    assert told[0]["bytes"] == list("é".encode())
+    assert [each["bytes"] for each in told[1:]] == [None] * (len(tokens) - 1)
+    assert len(tokens) > 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_that_no_part_told_are_told_at_the_end(kind):
+    """As of a character that was not completed."""
+    tokens, written = encoded("the end"), answer(kind)
+    result = made("the end", logprobs=likely(tokens))
+    part = written.part(Part("the", result.logprobs[:1], ()))
+    [last] = written.closing(result, 1, False)
+    told = [each["choices"][0]["logprobs"] for each in (part, last)]
+    if kind is ChatAnswer:
+        found = [each["token"] for some in told for each in some["content"]]
+    else:
+        found = [each for some in told for each in some["tokens"]]
+        offsets = [each for some in told for each in some["text_offset"]]
+        assert offsets == [len("".join(found[:count])) for count in range(len(found))]
+    assert found == [TokenTexts(TOKENIZER)[token] for token in tokens]
+
+
+def test_of_a_part_that_is_shorter_than_the_targets_own_token_nothing_was_drafted():
+    """Whose text may be the beginning of a stop string."""
+    [word] = encoded("the")[-1:]
+    rounds = (Round((word, word), 1, 1, "lookup", 0.1),)
+    own = TOKENIZER.decode([word])
+    for shown, drafted in ((own[:-1], 0), (own, 0), ("x" + own, 1)):
+        written = answer(CompletionAnswer).part(Part(shown, (), rounds))
+        assert written["edgespec"] == {"rounds": 1, "tokens": 2, "drafted": drafted}
+
+
+def test_times_are_counted_in_seconds_with_the_waiting_and_of_tokens_that_there_are():
+    metrics = Metrics(Queue(1, 1))
+    text = replace(made("the end"), ttft_ms=500.0, tpot_ms=20.0)
+    for tokens in (4, 1, 0):
+        metrics.finished(replace(text, new_tokens=tokens), 2.0)
+    lines = metrics.text().decode().splitlines()
+    numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    for name, count, total in (("to_first", 2, 5.0), ("per_output", 1, 0.02)):
+        assert float(numbers[f"edgespec_time_{name}_token_seconds_count"]) == count
+        assert float(numbers[f"edgespec_time_{name}_token_seconds_sum"]) == pytest.approx(total)
+    assert float(numbers["edgespec_reused_total"]) == 3 * 4
