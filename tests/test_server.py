@@ -49,6 +49,7 @@ def test_it_says_what_it_has(client, running):
     (listed,) = client.models.list()
     assert listed.id == MODEL
     assert client.models.retrieve(MODEL) == listed
+    assert listed.edgespec == {"chat": True, "draft": "lookup"}
     assert httpx.get(f"{running.url}/v1/models/").json()["data"][0]["id"] == MODEL
     assert httpx.get(f"{running.url}/health").json() == {"status": "ok"}
 
@@ -227,7 +228,7 @@ def test_a_special_token_takes_nothing_from_what_was_drafted(plain):
 
 
 def test_a_failed_device_is_told_without_a_path_and_the_server_goes_on(
-    client, llm, running, plain, monkeypatch
+    client, llm, running, plain, monkeypatch, caplog
 ):
     def fail(*_):
         raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
@@ -235,6 +236,9 @@ def test_a_failed_device_is_told_without_a_path_and_the_server_goes_on(
     monkeypatch.setattr(llm.target.executables[0], "run", fail)
     for stream in (False, True):
         refused(running.post({"prompt": "xyz" * 9, "stream": stream}), 500, "the server has failed")
+    assert [f"cannot read {Path.cwd()}" in record.getMessage() for record in caplog.records] == [
+        True, True,
+    ]  # fmt: skip
     monkeypatch.undo()
     given = client.completions.create(prompt=PROMPT, **GREEDY)
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text

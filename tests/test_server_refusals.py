@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import httpx
 import openai
@@ -13,6 +14,7 @@ from servers import MODEL, PLACE, refused, serving
 from edgespec import LLM
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import ChatRequest, CompletionRequest
+from edgespec.server.running import is_local
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +120,8 @@ def test_other_refusals(running):
     refused(running.post({**whole, "model": "gpt-5"}), 404, f"use '{MODEL}'")
     refused(running.post({"prompt": "a" * 200_000}), 413, "more than 100000 bytes")
     refused(httpx.post(f"{running.url}/v1/completions", content=in_pieces()), 415, "send appl")
-    refused(running.post(in_bytes(200_000)), 413, "more than 100000 bytes")
+    refused(running.post(in_bytes(100_001)), 413, "more than 100000 bytes")
+    refused(running.post(in_bytes(100_000)), 400, "context length")
     another = httpx.get(f"{running.url}/v1/completions")
     refused(another, 405, "another method")
     assert another.headers["allow"] == "POST"
@@ -132,6 +135,14 @@ def test_other_refusals(running):
 )
 def test_a_server_of_this_machine_is_asked_by_any_of_its_names(running, host):
     assert running.post({"prompt": "a", "max_tokens": 1}, host=host).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_who_can_reach_an_address(address, local):
+    assert is_local(SimpleNamespace(getsockname=lambda: (address, 8080))) == local
 
 
 @pytest.mark.parametrize("host", ["", "localhost:x", ":80", "[::2]:80", "localhost.evil.example"])
@@ -156,7 +167,28 @@ def in_pieces():
 
 
 def in_bytes(size):
-    return b'{"prompt": "' + b"a" * size + b'"}'
+    beginning, end = b'{"prompt": "', b'"}'
+    return beginning + b"a" * (size - len(beginning + end)) + end
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON ;v=1"])
+def test_json_is_json_whatever_is_said_of_it(running, kind):
+    answer = running.post({"prompt": "a", "max_tokens": 1}, **{"content-type": kind})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"prompt": "a", "top_p": 3, "n": 2},
+         "top_p is 3: Input should be less than or equal to 1"),
+        ({"prompt": "a", "top_p": 3, "speculative": {"num_draft_tokens": -1}},
+         "speculative.num_draft_tokens is -1: Input should be greater than or equal to 0"),
+        ({"prompt": "a", "stop": [2, 3]}, "stop.0 is 2: Input should be a valid string"),
+    ],
+)  # fmt: skip
+def test_of_several_faults_one_is_told_with_what_is_wrong_with_it_alone(running, body, message):
+    assert running.post(body).json()["error"]["message"] == message
 
 
 def test_the_client_sees_its_own_kinds_of_errors(running):
