@@ -17,7 +17,14 @@ from edgespec.errors import DeviceError, InputError
 from edgespec.fitting import fit
 from edgespec.options import DRAFTS, LoadOptions
 from edgespec.runtime import profiles, selection
-from edgespec.runtime.placement import borders, describe, on_gpu, parse, stage_devices
+from edgespec.runtime.placement import (
+    borders,
+    describe,
+    describe_stages,
+    on_gpu,
+    parse,
+    stage_devices,
+)
 from edgespec.runtime.selection import Placement, engines_for, load_models
 
 ORT, OV = ENGINES
@@ -101,8 +108,10 @@ def test_devices_can_meet_where_a_layer_begins_a_stage(starts, possible):
     ],
 )  # fmt: skip
 def test_every_stage_goes_with_its_layers_and_the_head_with_the_last(starts, count, stages):
-    found = stage_devices(cut(*starts).target, on_gpu(count, LAYERS, "cpu"))
+    role, layers = cut(*starts).target, on_gpu(count, LAYERS, "cpu")
+    found = stage_devices(role, layers)
     assert "".join(device[0] for device in found) == stages
+    assert describe_stages(role, found) == describe(layers)
 
 
 @pytest.mark.parametrize(

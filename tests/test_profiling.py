@@ -20,7 +20,7 @@ from edgespec import records
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime import processors, profiles, profiling
 from edgespec.runtime.engines import engine
-from edgespec.runtime.profiles import Profile
+from edgespec.runtime.profiles import Pairing, Profile
 from edgespec.runtime.profiling import Job, measure, measure_apart, shapes
 
 QUICK = Profile.measured(False, {256: {1: 0.01, 8: 0.02}})
@@ -323,6 +323,15 @@ def test_a_damaged_profile_is_none_and_gives_way(embedded, cache, damage):
     assert profiles.recall(*at(embedded)) is None
     profiles.remember(*at(embedded), QUICK)
     assert profiles.recall(*at(embedded)) == QUICK
+
+
+@pytest.mark.parametrize("slowdown", [0.5, math.inf, math.nan])
+def test_a_pairing_that_cannot_be_is_measured_again(embedded, slowdown):
+    engines = tuple(map(engine, ENGINES))
+    profiles.remember_pairing(embedded, engines, 1, Pairing(1.0))
+    assert profiles.recall_pairing(embedded, engines, 1) == Pairing(1.0)
+    profiles.remember_pairing(embedded, engines, 1, Pairing(slowdown))
+    assert profiles.recall_pairing(embedded, engines, 1) is None
 
 
 def test_what_cannot_be_stored_is_no_error(embedded, cache, caplog):

@@ -43,3 +43,13 @@ def test_the_document_has_all_routes(running):
         for method, described in methods.items():
             status = httpx.request(method, running.url + path).status_code
             assert str(status) in described["responses"]
+
+
+@pytest.mark.parametrize("needs_key", [False, True])
+def test_the_document_says_what_needs_the_key(needs_key):
+    whole = document(needs_key)
+    for path, methods in whole["paths"].items():
+        needed = needs_key and path not in ("/", "/health", "/openapi.json")
+        for method, described in methods.items():
+            assert described.get("security", whole["security"]) == [{"key": []}] * needed
+            assert ("401" in described["responses"]) == (needed or method == "post")
