@@ -109,6 +109,16 @@ def test_a_library_counts_once_whatever_shapes_its_engines_have():
     assert fitted(1 << 40, engines=shaped).devices[0].baseline == alone
 
 
+def test_a_tokenizer_takes_eight_bytes_for_each_of_its_own():
+    manifest = EMBEDDED.manifest
+    file = manifest.files["tokenizer.json"]
+    files = {**manifest.files, "tokenizer.json": replace(file, size=file.size + 1000)}
+    larger = replace(EMBEDDED, manifest=replace(manifest, files=files))
+    limits = {"cpu": 1 << 40}
+    one, other = (plan(each, wishes(), limits).devices[0] for each in (EMBEDDED, larger))
+    assert other.baseline - one.baseline == 8 * 1000
+
+
 def test_loading_counts_where_nothing_later_takes_as_much():
     class Heavy(Scale):
         def footprint(self, stage, calls):
@@ -195,6 +205,15 @@ def test_what_gives_way_and_in_which_order():
     drafts = [draft for draft, _ in at_full]
     assert drafts == sorted(drafts, reverse=True)  # model, then lookup
     assert [chunk for draft, chunk in at_full if draft == "model"] == [128, 64, 32, 16, 8]
+
+
+def test_the_tree_gives_way_behind_the_chunk_and_before_the_draft_model():
+    least = total(fitted(1, drafts=("model",), contexts=(2048,)))
+    for more, tree in ((0, 1), (2 * 4096, 3), (6 * 4096, 7)):  # rows of logits
+        found = fitted(least + more)
+        assert (found.context, found.draft) == (2048, "model")
+        assert (found.prefill_chunk, found.max_tree) == (8, tree)
+    assert fitted(least - 1).draft == "lookup"
 
 
 def test_what_is_beyond_a_usual_context_gives_way_first():

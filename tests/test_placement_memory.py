@@ -68,7 +68,11 @@ def test_each_device_holds_its_stages(monkeypatch):
     assert gpu.workspace == 2 * 64 + 3  # what is shared counts once
     assert (gpu.baseline, gpu.mapped) == (0, 10)
     assert host.logits == 64 * first.passed_bytes  # half a chunk: there are several stages
-    assert host.repacked == engine(ORT).footprint(first, CALLS).repacked
+    taken = engine(ORT).footprint(first, CallSizes(64, 2048, 8))
+    assert host.repacked == taken.repacked
+    # Biases, angles and score rows, and hidden rows for the stages behind the first.
+    inputs = 4 * 64 * 2112 + 4 * 2 * 2112 * 64 + 2 * 8 * 4096 + 2 * 4 * 64 * 256
+    assert host.workspace == taken.workspace + taken.shared + inputs
     assert (host.limit, gpu.limit) == (4 << 30, 1 << 40)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextvars import ContextVar
 
 import pytest
 from pairs import LONG_PROMPT, SHORT_PROMPT
 from sessions import OPTIONS, fresh, load, turns
+from watching import on_every_call
 
 
 @pytest.mark.parametrize("reuse", [False, True])
@@ -95,6 +97,20 @@ def test_text_for_async_for(pairs):
         fresh(pairs, LONG_PROMPT).tokens,
         fresh(pairs, SHORT_PROMPT).tokens,
     ]
+
+
+def test_text_for_async_for_is_made_in_its_readers_context(pairs, monkeypatch):
+    """As `asyncio.to_thread` does: what is logged meanwhile can name the request."""
+    llm, request, seen = load(pairs), ContextVar("request"), set()
+    on_every_call(monkeypatch, llm, "target", lambda _: seen.add(request.get(None)))
+
+    async def read():
+        request.set("mine")
+        async for _ in llm.stream(SHORT_PROMPT, **OPTIONS):
+            pass
+
+    asyncio.run(read())
+    assert seen == {"mine"}
 
 
 def test_a_cancelled_task_ends_its_text_within_a_round(pairs, monkeypatch):
