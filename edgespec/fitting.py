@@ -206,7 +206,7 @@ def _within_shapes(
     if context < (options.context or 2):
         raise InputError(
             f"context is {options.context or 2}: the fixed shapes of the device end at "
-            f"{context} tokens: give it a larger capacity, as qnn:npu#8/32x4096"
+            f"{max(context, 0)} tokens: give it a larger capacity, as qnn:npu#8/32x4096"
         )
     return context
 

@@ -309,6 +309,15 @@ def test_a_context_beyond_the_users_shapes_is_refused_before_anything_is_loaded(
     fails(cli(*words), "context is 300: the fixed shapes of the device end at 256 tokens")
 
 
+def test_shapes_without_room_for_a_text_are_refused():
+    for options in (
+        {"device": f"{NAME}#1x1"},
+        {"draft": "model", "draft_device": f"{CPU_ENGINES[0]}#8x64"},  # its drafts take 128 rows
+    ):
+        with pytest.raises(InputError, match=r"context is 2: .* end at [01] tokens"):
+            planned(**options)
+
+
 def test_an_npu_without_shapes_knows_them_all_the_same():
     npu = NpuToPlan()
     assert (npu.name, npu.open_shapes, str(npu.shapes)) == (NAME, True, "8/32x1024")
