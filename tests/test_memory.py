@@ -249,6 +249,26 @@ def test_another_engine_comes_last():
     assert (frugal.context, frugal.draft) == (2048, "model")
 
 
+def test_of_what_does_not_fit_the_least_is_told():
+    engines = {
+        TARGET: [(Scale(),), (Scale(name="other:cpu", repacked=10**9),)],
+        DRAFT: [(Scale(),)],
+    }
+    least = fitted(1, engines=engines)
+    assert (least.fits, least.engines[TARGET], least.draft) == (False, ("scale:cpu",), "lookup")
+
+
+def test_prompts_are_read_in_steps_that_every_model_takes():
+    short = Scale(name="scale:cpu#8x2176", shapes=Shapes((8,), (2176,)))
+    found = fitted(1 << 40, engines={TARGET: [(Scale(),)], DRAFT: [(short,)]})
+    assert (found.draft, found.prefill_chunk) == ("model", 8)
+
+
+def test_every_text_at_once_has_a_cache():
+    one, three = (fitted(1 << 40, texts=texts).devices[0] for texts in (1, 3))
+    assert (three.kv, three.logits) == (3 * one.kv, one.logits)
+
+
 def test_trees_are_as_large_as_what_is_left():
     exact = total(fitted(1 << 40))
     assert fitted(1 << 40).max_tree == ROW_BUCKETS[-1] - 1

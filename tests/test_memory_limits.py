@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from commandline import FAST, PLACE, PROMPT, fails
+from cuts import EMBEDDED
 from pairs import LONG_PROMPT
 from plans import TERMS, total
 
 from edgespec import LLM
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError, MemoryLimitError
+from edgespec.fitting import fit
 from edgespec.options import LoadOptions, parse_size
 from edgespec.runtime import control_groups
-from edgespec.runtime.engines import engine
+from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.plans import MIB
 
 # Sizes
@@ -104,6 +107,35 @@ def test_bad_sizes_are_bad_input(cli):
     fails(cli("plan", "--memory", "2"), "'2'", "2GiB")
     fails(cli("run", PROMPT, "--memory", "lots"), "'lots'", "2GiB")
     fails(cli("plan", "--context", 4096), "context is 4096")
+
+
+# What gives way
+
+
+def test_what_gives_way_is_said_where_texts_may_miss_it(caplog):
+    roles = {**EMBEDDED.manifest.roles, TARGET: replace(EMBEDDED.target, context_length=40960)}
+    bundle = replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, roles=roles))
+    options = LoadOptions(device=CPU_ENGINES[0], draft="none", threads=1)
+    usual, short = (
+        total(fit(bundle, replace(options, context=context, memory=1 << 40)))
+        for context in (4096, 1024)
+    )
+    assert 4096 <= fit(bundle, replace(options, memory=usual + MIB)).context < 40960
+    assert not fit(bundle, replace(options, memory=1)).fits
+    assert not caplog.records
+    found = fit(bundle, replace(options, memory=short))
+    assert found.context < 4096
+    [record] = caplog.records
+    said = f"a context of {found.context} instead of 40960 tokens, to fit {short // MIB} MiB on cpu"
+    assert record.getMessage() == said
+
+
+def test_before_engines_are_measured_the_most_demanding_is_planned_for(monkeypatch, tmp_path):
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
+    options = LoadOptions(draft="none", threads=1, memory=1 << 40, context=2048)
+    open_ = fit(EMBEDDED, options)
+    each = {name: total(fit(EMBEDDED, replace(options, device=name))) for name in CPU_ENGINES}
+    assert open_.engines[TARGET] == (max(each, key=each.get),)
 
 
 # Texts under a limit

@@ -125,12 +125,15 @@ def test_a_gpu_that_does_not_run_the_weights_is_not_proposed(monkeypatch):
     assert place_to_use(w8a8, LoadOptions()) is None
 
 
-def test_a_limit_for_each_device():
+def test_a_limit_for_each_device(monkeypatch):
     assert LoadOptions(memory="cpu=8GiB, gpu=3G").memory == {"cpu": 8 << 30, "gpu": 3 << 30}
     with pytest.raises(InputError, match="memory of 'gpu' is limited: there is only cpu"):
         fit(EMBEDDED, LoadOptions(memory="gpu=1GiB"))
     found = fit(EMBEDDED, LoadOptions(memory="cpu=1GiB"))
     assert [demand.limit for demand in found.devices] == [1 << 30]
+    with_gpu(monkeypatch, Scale("scale:gpu", "gpu"))  # which nothing has to use
+    found = fit(EMBEDDED, LoadOptions(memory="cpu=1GiB,gpu=1GiB"))
+    assert [demand.device for demand in found.devices] == ["cpu"]
 
 
 def test_a_plan_of_places_and_one_that_is_proposed(cli, pairs, tmp_path):
