@@ -86,6 +86,9 @@ def test_null_kv_heads_means_as_many_as_heads():
         {"model_type": "qwen3", "layer_types": ["full_attention"]},
         {"model_type": "llama", "hidden_act": "swish"},
         {"model_type": "llama", "pretraining_tp": 2, "layer_types": None},
+        {"model_type": "llama", "hidden_size": 72, "head_dim": 2},
+        {"model_type": "llama", "max_position_embeddings": 2},
+        {"model_type": "llama", "head_dim": 2**20},
     ],
 )
 def test_harmless_settings_load(values):
@@ -167,10 +170,10 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
         ({"head_dim": None, "hidden_size": 66}, ["hidden_size=66", "num_attention_heads=4"]),
         ({"head_dim": 25}, ["head_dim=25", "even"]),
         ({"attention_bias": "no"}, ["attention_bias='no'"]),
-        ({"layer_types": "full_attention"}, ["layer_types='full_attention'"]),
+        ({"layer_types": "full_attention"}, ["layer_types='full_attention'", "a list"]),
         ({"quantization_config": "gptq"}, ["quantization_config='gptq'"]),
         ({"eos_token_id": "</s>"}, ["eos_token_id='</s>'"]),
-        ({"eos_token_id": [1, -2]}, ["eos_token_id=[1, -2]"]),
+        ({"eos_token_id": [1, -1]}, ["eos_token_id=[1, -1]"]),
     ],
 )
 def test_impossible_values_are_named(folder, changes, words):
