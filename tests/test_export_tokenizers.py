@@ -31,6 +31,7 @@ def source(saved_checkpoint, tmp_path):
         ("special_tokens_map.json", {"content": "a"}, (0, 65)),
         ("tokenizer_config.json", "<|endoftext|>", (0,)),
         ("tokenizer_config.json", "<|nowhere|>", (0,)),
+        ("tokenizer_config.json", ["a"], (0,)),
         ("tokenizer_config.json", None, (0,)),
     ],
 )

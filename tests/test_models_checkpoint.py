@@ -180,10 +180,14 @@ def test_tied_with_a_head_in_the_file(tmp_path):
     embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     rewrite(tmp_path, lambda tensors: tensors.update({"lm_head.weight": embedding.copy()}))
     assert load_checkpoint(tmp_path).decoder.tied
-    embedding[2099, 63] += 1
-    rewrite(tmp_path, lambda tensors: tensors.update({"lm_head.weight": embedding}))
-    with pytest.raises(CheckpointError, match="tie_word_embeddings=True contradicts lm_head"):
-        load_checkpoint(tmp_path)
+    others = [np.vstack([embedding, embedding[:1]])]
+    for row in (0, 1023, 1024, 2099):
+        others.append(embedding.copy())
+        others[-1][row, 63] += 1
+    for head in others:
+        rewrite(tmp_path, lambda tensors, head=head: tensors.update({"lm_head.weight": head}))
+        with pytest.raises(CheckpointError, match="tie_word_embeddings=True contradicts lm_head"):
+            load_checkpoint(tmp_path)
 
 
 def test_unsupported_dtype(tmp_path):
