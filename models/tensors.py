@@ -116,7 +116,7 @@ class TensorStore:
             ValueError: The tensor has no such rows.
         """
         entry = self._entry(name)
-        rows = entry.shape[0] if entry.shape else 0
+        rows = entry.shape[0]
         if not 0 <= start < stop <= rows:
             raise ValueError(f"rows {start}:{stop} of {name}, which has {rows}")
         offset = entry.start + start * (entry.nbytes // rows)

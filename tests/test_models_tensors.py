@@ -139,11 +139,22 @@ def test_index_that_leaves_the_folder(sharded, file):
         TensorStore(sharded)
 
 
-@pytest.mark.parametrize("kept", [0, 5, 8, 100, -1, -20_000])
-def test_truncated_file(single, kept):
+@pytest.mark.parametrize(
+    ("kept", "fault"),
+    [
+        (0, "0 bytes with a header of 0"),
+        (5, r"5 bytes with a header of \d+"),
+        (8, r"8 bytes with a header of \d+"),
+        (100, r"100 bytes with a header of \d+"),
+        (-1, r"\S+ ends at byte \d+ of \d+"),
+        (-20_000, r"\S+ ends at byte \d+ of \d+"),
+    ],
+)
+def test_truncated_file(single, kept, fault):
     path = single / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is truncated or corrupt"):
+    match = rf"model\.safetensors is truncated or corrupt \({fault}\)"
+    with pytest.raises(CheckpointError, match=match):
         TensorStore(single)
 
 
@@ -156,9 +167,12 @@ def test_truncated_file(single, kept):
         {"dtype": "BF16", "shape": [331, 64], "data_offsets": ["a", "b"]},
         {"dtype": "BF16", "shape": [331, 64], "data_offsets": [10, 2]},
         {"dtype": "BF16", "shape": [331, -64], "data_offsets": [0, 42368]},
+        {"dtype": "BF16", "shape": [-331, -64], "data_offsets": [0, 42368]},
+        {"dtype": "BF16", "shape": [331.0, 64], "data_offsets": [0, 42368]},
         {"dtype": "BF16", "shape": [331, 65], "data_offsets": [0, 42368]},
         {"dtype": "BF16", "shape": [331, 64], "data_offsets": [0, 10**12]},
         {"dtype": "I64", "shape": [331, 64], "data_offsets": [0, 10**12]},
+        {"dtype": "I64", "shape": [331, 64], "data_offsets": [10, 2]},
     ],
 )
 def test_corrupt_entry(single, entry):
