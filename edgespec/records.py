@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Mapping
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -52,10 +52,8 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     if origin is dict:
         pairs = _expect(dict, data, where)
         return {key: _decode(arguments[1], v, f"{where}.{key}") for key, v in pairs.items()}
-    if origin in (Union, types.UnionType):
-        kinds = [a for a in arguments if a is not type(None)]
-        absent = data is None and len(kinds) < len(arguments)
-        return None if absent else _decode(kinds[0], data, where)
+    if origin is types.UnionType:  # with None, as no other union is
+        return None if data is None else _decode(arguments[0], data, where)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         try:
             return float(data)
