@@ -78,6 +78,16 @@ def saved_checkpoint(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def exported(saved_checkpoint, tmp_path_factory):
+    """A bundle with a target in int4 and a draft in fp16: damage none but a copy."""
+    from edgespec.export import ExportOptions, export_bundle
+
+    source, folder = saved_checkpoint("llama"), tmp_path_factory.mktemp("exported") / "bundle"
+    export_bundle(source, folder, source, ExportOptions(draft_precision="fp16"))
+    return folder
+
+
 @pytest.fixture
 def output(tmp_path):
     """For exports: a destination in a folder of its own, so that anything left beside it shows."""

@@ -9,24 +9,14 @@ import sys
 from dataclasses import replace
 
 import pytest
-from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from checkpoints import edit_json
 from links import linked
+from manifests import manifest_of, refused, with_variant
 
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.errors import BundleError
-from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.text import Tokenizer
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bundle")
-    make_checkpoint(folder / "checkpoint", "llama")
-    write_tokenizer(folder / "checkpoint", 331)
-    source = folder / "checkpoint"
-    export_bundle(source, folder / "bundle", source, ExportOptions(draft_precision="fp16"))
-    return folder / "bundle"
 
 
 @pytest.fixture
@@ -47,17 +37,6 @@ def hashed(monkeypatch):
 
     monkeypatch.setattr(bundles, "sha256", counting)
     return names
-
-
-def manifest_of(folder):
-    return json.loads((folder / MANIFEST).read_text())
-
-
-def refused(folder, *parts):
-    with pytest.raises(BundleError) as caught:
-        bundles.load(folder)
-    for part in parts:
-        assert part in str(caught.value)
 
 
 def damage(path):
@@ -115,81 +94,6 @@ def test_hints_say_what_the_folder_is_instead(tmp_path):
 def test_manifests_that_cannot_be_read(tmp_path, text, part):
     (tmp_path / MANIFEST).write_bytes(text)
     refused(tmp_path, part)
-
-
-def test_manifest_fields_are_checked_by_name_and_type(folder):
-    whole = manifest_of(folder)
-
-    def role(**changes):
-        return {"roles": {"target": {**whole["roles"]["target"], **changes}}}
-
-    cases = [
-        ({"surprise": 1}, "manifest.surprise: unknown field"),
-        (role(surprise=1), "manifest.roles.target.surprise: unknown field"),
-        (role(layers="2"), "manifest.roles.target.layers: expected int, found '2'"),
-        (role(bias_off=-(10**400)), "manifest.roles.target.bias_off: expected float, found -1000"),
-        (role(eos_ids=[True]), "manifest.roles.target.eos_ids[0]: expected int, found True"),
-        ({"files": []}, "manifest.files: expected dict"),
-        ({"roles": {"draft": whole["roles"]["target"]}}, "no role 'target'"),
-    ]
-    for changes, part in cases:
-        (folder / MANIFEST).write_text(json.dumps({**whole, **changes}))
-        refused(folder, part)
-    for name in whole:
-        if name != "format":
-            rest = {key: value for key, value in whole.items() if key != name}
-            (folder / MANIFEST).write_text(json.dumps(rest))
-            refused(folder, f"manifest.{name}: missing")
-
-
-STAGE = "roles.target.stages.0"
-STILL = {"agreement": 0.5, "chain": 3, "tokens_per_second": 0.0}
-MOVING = {**STILL, "tokens_per_second": 9.0}
-SCORE = {
-    "draft_cost": 0.5, "plain_tokens_per_second": 9.0, "engine": "x",
-    "greedy": MOVING, "sampled": MOVING,
-}  # fmt: skip
-SCORES = [
-    {**SCORE, "sampled": STILL}, *({**SCORE, "draft_cost": cost} for cost in (0, -1, float("nan"))),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("place", "values", "part"),
-    [
-        ("roles.target.layers", [0, -1, 3, 10**30], ""),
-        ("roles.target.hidden_size", [0, 10**30], "roles.target.hidden_size is "),
-        ("roles.target.parameters", [0, 10**30], "roles.target.parameters is "),
-        ("roles.draft.context_length", [0, -1, 1], "roles.draft.context_length is "),
-        ("roles.target.inv_freq", [[], [float("nan")] * 12], "roles.target.inv_freq is ("),
-        ("roles.target.eos_ids", [[-1]], "roles.target.eos_ids is (-1,)"),
-        ("roles.target.bias_off", [0.0, float("nan")], "roles.target.bias_off is "),
-        ("roles.target.precision.weights", ["x", "w8a16"], "roles.target.precision.weights is '"),
-        ("roles.target.precision.kv", ["x"], "roles.target.precision.kv is 'x'"),
-        ("roles.target.precision.scales", ["x"], "roles.target.precision.scales is 'x'"),
-        ("roles.target.precision.block_size", [0], "roles.target.precision.block_size is 0"),
-        ("roles.target.stages", [[]], "roles.target.stages is ()"),
-        (f"{STAGE}.start", [1, 10**30], "roles.target.stages[0].start is 1"),
-        (f"{STAGE}.stop", [0, 4, 6, 10**30], "roles.target.stages[0].stop is "),
-        (f"{STAGE}.inputs.0.dtype", ["x"], "roles.target.stages[0].inputs[0].dtype is 'x'"),
-        (f"{STAGE}.outputs", [[]], "roles.target.stages[0].outputs is ()"),
-        (f"{STAGE}.outputs.0.dtype", ["x"], "roles.target.stages[0].outputs[0].dtype is 'x'"),
-        (f"{STAGE}.outputs.0.shape", [[], ["R", "x"]], "roles.target.stages[0].outputs[0]."),
-        (f"{STAGE}.outputs.1.name", ["x"], "roles.target.stages[0].outputs is ('logits', 'x')"),
-        ("skip_sets", [[{"skipped": each}] for each in ([], [-1], [99])], "skip_sets[0].skipped"),
-        ("skip_sets", [[{"skipped": [1], "score": s}] for s in SCORES], "skip_sets[0].score is "),
-    ],
-)
-def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, values, part):
-    *path, last = (int(name) if name.isdecimal() else name for name in place.split("."))
-    whole = (folder / MANIFEST).read_text()
-    for value in values:
-        record = manifest = json.loads(whole)
-        for name in path:
-            record = record[name]
-        record[last] = value
-        (folder / MANIFEST).write_text(json.dumps(manifest))
-        refused(folder, f"manifest.{part}", "which cannot be: export the checkpoint again")
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="where all names are Unicode")
@@ -306,11 +210,18 @@ def test_a_linked_folder_is_the_folder(folder):
     assert bundles.load(link).digest == bundles.load(folder).digest
 
 
-@pytest.mark.parametrize("place", ["tokenizer", "graph", "data"])
+@pytest.mark.parametrize("place", ["tokenizer", "graph", "data", "compiled graph", "compiled data"])
 def test_files_in_use_must_be_listed_and_so_checked(folder, place):
     manifest = manifest_of(folder)
     if place == "tokenizer":
         manifest["tokenizer"].append("../tokenizer.json")
+    elif place.startswith("compiled"):
+        manifest = with_variant(manifest)
+        (folder / MANIFEST).write_text(json.dumps(manifest))
+        assert bundles.load(folder).variant("target", "npu").compiled[0].rows == 32
+        outside = {"graph": "../tokenizer.json", "data": ["../tokenizer.json"]}
+        name = place.split()[1]
+        manifest["variants"][0]["compiled"][0][name] = outside[name]
     else:
         manifest["roles"]["target"]["stages"][0][place] = "../tokenizer.json"
     (folder / MANIFEST).write_text(json.dumps(manifest))

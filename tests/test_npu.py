@@ -15,7 +15,7 @@ from npus import NpuOnCpu
 from parity import distance, load, tree_logits
 
 from edgespec import bundle as bundles
-from edgespec.bundle import MANIFEST, NPU, TARGET, Compiled, Precision
+from edgespec.bundle import DRAFT, MANIFEST, NPU, TARGET, Compiled, Precision
 from edgespec.cli import export
 from edgespec.errors import BundleError, DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
@@ -60,6 +60,8 @@ def without(checkpoint, tmp_path_factory):
 def test_a_variant_has_files_of_its_own_and_the_roles_cuts(with_variant):
     [variant] = with_variant.manifest.variants
     assert (variant.role, variant.name) == (TARGET, NPU)
+    assert with_variant.variant(TARGET, NPU) is variant
+    assert with_variant.variant(DRAFT, NPU) is with_variant.variant(TARGET, "other") is None
     assert variant.precision == Precision("fp16", "fp16", "fp32", 0)
     role = with_variant.target
     assert [(s.start, s.stop) for s in variant.stages] == [(s.start, s.stop) for s in role.stages]

@@ -1,0 +1,115 @@
+"""What a manifest may say: its fields, their types, and values that others compute with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from manifests import changed, manifest_of, refused
+
+from edgespec import bundle as bundles
+from edgespec import records
+from edgespec.bundle import MANIFEST
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+    """A bundle of the test's own."""
+    return shutil.copytree(exported, tmp_path / "bundle")
+
+
+def test_manifest_fields_are_checked_by_name_and_type(folder):
+    whole = manifest_of(folder)
+
+    def role(**changes):
+        return {"roles": {"target": {**whole["roles"]["target"], **changes}}}
+
+    cases = [
+        ({"surprise": 1}, "manifest.surprise: unknown field"),
+        (role(surprise=1), "manifest.roles.target.surprise: unknown field"),
+        (role(layers="2"), "manifest.roles.target.layers: expected int, found '2'"),
+        (role(bias_off=-(10**400)), "manifest.roles.target.bias_off: expected float, found -1000"),
+        (role(eos_ids=[True]), "manifest.roles.target.eos_ids[0]: expected int, found True"),
+        ({"files": []}, "manifest.files: expected dict"),
+        ({"roles": {"draft": whole["roles"]["target"]}}, "no role 'target'"),
+    ]
+    for changes, part in cases:
+        (folder / MANIFEST).write_text(json.dumps({**whole, **changes}))
+        refused(folder, part)
+    for name in whole:
+        if name != "format":
+            rest = {key: value for key, value in whole.items() if key != name}
+            (folder / MANIFEST).write_text(json.dumps(rest))
+            refused(folder, f"manifest.{name}: missing")
+
+
+SIZES = ("hidden_size", "heads", "kv_heads", "head_dim", "vocab_size", "parameters")
+STAGE = "roles.target.stages.0"
+STILL = {"agreement": 0.5, "chain": 3, "tokens_per_second": 0.0}
+MOVING = {**STILL, "tokens_per_second": 9.0}
+SCORE = {
+    "draft_cost": 0.5, "plain_tokens_per_second": 9.0, "engine": "x",
+    "greedy": MOVING, "sampled": MOVING,
+}  # fmt: skip
+SCORES = [
+    {**SCORE, **change}
+    for change in (
+        {"sampled": STILL}, {"plain_tokens_per_second": 0},
+        *({"draft_cost": cost} for cost in (0, -1, float("nan"))),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "values", "part"),
+    [
+        ("roles.target.layers", [0, -1, 3, 10**30], ""),
+        *((f"roles.target.{size}", [0, 10**30], f"roles.target.{size} is ") for size in SIZES),
+        ("roles.draft.context_length", [0, -1, 1], "roles.draft.context_length is "),
+        ("roles.target.inv_freq", [[], [0.5] * 11 + [float("nan")]], "roles.target.inv_freq is ("),
+        ("roles.target.eos_ids", [[-1]], "roles.target.eos_ids is (-1,)"),
+        ("roles.target.bias_off", [0.0, float("nan")], "roles.target.bias_off is "),
+        ("roles.target.precision.weights", ["x", "w8a16"], "roles.target.precision.weights is '"),
+        ("roles.target.precision.kv", ["x"], "roles.target.precision.kv is 'x'"),
+        ("roles.target.precision.scales", ["x"], "roles.target.precision.scales is 'x'"),
+        ("roles.target.precision.block_size", [0], "roles.target.precision.block_size is 0"),
+        ("roles.draft.precision.weights", ["int8"], "roles.draft.precision.block_size is 0"),
+        ("roles.draft.precision.lm_head", ["int8"], "roles.draft.precision.block_size is 0"),
+        ("roles.target.stages", [[]], "roles.target.stages is ()"),
+        (f"{STAGE}.start", [1, 10**30], "roles.target.stages[0].start is 1"),
+        (f"{STAGE}.stop", [0, 4, 6, 10**30], "roles.target.stages[0].stop is "),
+        (f"{STAGE}.inputs.0.dtype", ["x"], "roles.target.stages[0].inputs[0].dtype is 'x'"),
+        (f"{STAGE}.outputs", [[]], "roles.target.stages[0].outputs is ()"),
+        (f"{STAGE}.outputs.0.dtype", ["x"], "roles.target.stages[0].outputs[0].dtype is 'x'"),
+        (f"{STAGE}.outputs.0.shape", [[], ["R", "x"]], "roles.target.stages[0].outputs[0].shape"),
+        (f"{STAGE}.outputs.0.shape", [["R", "1" * 11]], "roles.target.stages[0].outputs[0].shape"),
+        (f"{STAGE}.outputs.1.name", ["x"], "roles.target.stages[0].outputs is ('logits', 'x')"),
+        ("skip_sets", [[{"skipped": each}] for each in ([], [-1], [1, 4])], "skip_sets[0].skipped"),
+        ("skip_sets", [[{"skipped": [1], "score": s}] for s in SCORES], "skip_sets[0].score is "),
+        ("variants.0.bias_off", [0.0, float("-inf")], "variants[0].bias_off is "),
+        ("variants.0.precision.weights", ["x"], "variants[0].precision.weights is 'x'"),
+        ("variants.0.compiled.0.stage", [-1, 1], "variants[0].compiled[0].stage is "),
+        ("variants.0.compiled.0.rows", [0], "variants[0].compiled[0].rows is 0"),
+        ("variants.0.compiled.0.capacity", [0], "variants[0].compiled[0].capacity is 0"),
+    ],
+)
+def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, values, part):
+    whole = (folder / MANIFEST).read_text()
+    for value in values:
+        (folder / MANIFEST).write_text(changed(whole, place, value))
+        refused(folder, f"manifest.{part}", "which cannot be: export the checkpoint again")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("roles.draft.context_length", 2),
+        ("roles.draft.context_length", 2**31),
+        ("variants.0.compiled.0.rows", 1),
+    ],
+)
+def test_the_least_and_the_most_of_a_value_load(folder, place, value):
+    text = changed((folder / MANIFEST).read_text(), place, value)
+    (folder / MANIFEST).write_text(text)
+    assert records.encode(bundles.load(folder).manifest) == json.loads(text)
