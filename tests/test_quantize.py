@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from edgespec.export import quantize
 from edgespec.export.quantize import dequantize_rows, quantize_rows
 
 bit_widths = pytest.mark.parametrize("bits", [4, 7, 8])
@@ -102,6 +103,16 @@ def test_int4_is_well_below_the_error_of_the_maximum(block_size, weights):
     assert found < 0.85 * naive
 
 
+@pytest.mark.parametrize("trial", [*quantize._REACH[4], "by_scales"])
+def test_every_trial_of_int4_lowers_the_error(monkeypatch, trial):
+    found = quantize_rows(gaussian(), 4, 32).squared_error
+    others = tuple(reach for reach in quantize._REACH[4] if reach != trial)
+    monkeypatch.setitem(quantize._REACH, 4, others)
+    if trial == "by_scales":
+        monkeypatch.setattr(quantize._Search, trial, lambda self: None)
+    assert found < 0.999 * quantize_rows(gaussian(), 4, 32).squared_error
+
+
 @bit_widths
 def test_no_other_scale_is_better_for_the_chosen_integers(bits):
     weights = gaussian(8, 64)
@@ -162,7 +173,8 @@ def test_blocks_of_nothing_stay_nothing(bits, tiny):
     weights = gaussian(2, 96)
     weights[0, 32:64] = tiny
     weights[0, 40] = -tiny
-    found = quantize_rows(weights, bits, 32)
+    with np.errstate(divide="raise", invalid="raise"):
+        found = quantize_rows(weights, bits, 32)
     assert np.isfinite(found.scales).all()
     values = dequantize_rows(found, bits)
     assert not values[0, 32:64].any()
