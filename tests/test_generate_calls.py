@@ -14,6 +14,7 @@ from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT
 from edgespec import LLM
 from edgespec.errors import InputError
 from edgespec.options import GenerationOptions, LoadOptions
+from edgespec.runtime.buckets import ROW_BUCKETS
 
 # The stream
 
@@ -133,6 +134,31 @@ def test_stop_strings_that_are_none_are_refused(value):
 def test_load_options_of_the_wrong_type_are_refused(name, value):
     with pytest.raises(InputError, match=f"{name} is {value!r}: give "):
         LoadOptions(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "least", "most"),
+    [
+        (LoadOptions, "sessions", 1, None),
+        (LoadOptions, "threads", 1, 1024),
+        (LoadOptions, "context", 2, None),
+        (LoadOptions, "gpu_layers", 0, None),
+        (LoadOptions, "memory", 1, 1 << 62),
+        (GenerationOptions, "max_new_tokens", 1, None),
+        (GenerationOptions, "tree_width", 1, None),
+        (GenerationOptions, "num_assistant_tokens", 0, ROW_BUCKETS[-1] - 1),
+        (GenerationOptions, "logprobs", 0, None),
+    ],
+)
+def test_counts_have_a_least_and_perhaps_a_most(kind, name, least, most):
+    for value in (least, most or 10**6):
+        assert getattr(kind(**{name: value}), name) == value
+    for value in (least - 1, float(least), True):
+        with pytest.raises(InputError, match=f"{name} .*: give a whole number from {least} "):
+            kind(**{name: value})
+    if most:
+        with pytest.raises(InputError, match=f"{name} .*is {most + 1}: give {most} or less"):
+            kind(**{name: most + 1})
 
 
 def test_unknown_keywords_are_errors(pairs):
