@@ -15,7 +15,7 @@ from huggingface_hub.errors import GatedRepoError
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
-from edgespec.errors import CheckpointError, ExportError, UnsupportedModelError
+from edgespec.errors import CheckpointError, ExportError, InputError, UnsupportedModelError
 from edgespec.export import ExportOptions, export_bundle, resolve_checkpoint
 from edgespec.export.graph import DataFile
 
@@ -128,6 +128,22 @@ def test_missing_tensor(source, output):
     del tensors["model.norm.weight"]
     save_file(tensors, source / "model.safetensors")
     refused(CheckpointError, r"no tensor model\.norm\.weight", output, source)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "known"),
+    [
+        ("precision", "int2", "int4, int8, fp16, fp32, w8a8"),
+        ("draft_precision", "int2", "int4, int8, fp16, fp32, w8a8"),
+        ("lm_head_precision", "int2", "int4, int8, fp16, fp32, w8a8"),
+        ("kv_precision", "int8", "fp32, fp16"),
+        ("npu_precision", "int2", "fp16, fp32"),
+        ("block_size", 48, "128, 64, 32"),
+    ],
+)
+def test_options_that_are_none_of_their_choices(name, value, known):
+    with pytest.raises(InputError, match=f"^{name} is {value!r}: use one of {known}$"):
+        ExportOptions(**{name: value})
 
 
 def test_unknown_architecture(source, output):

@@ -105,11 +105,6 @@ def test_a_variant_that_is_cut_elsewhere_is_refused(with_variant, tmp_path):
         bundles.load(tmp_path)
 
 
-def test_what_an_export_refuses():
-    with pytest.raises(InputError, match=r"npu_precision is 'int2': use one of fp16"):
-        ExportOptions(npu_precision="int2")
-
-
 def test_what_has_no_plain_weights_is_not_quantized(with_variant, without):
     for opened in (with_variant, without):
         with pytest.raises(InputError, match=r"no plain weights for NPUs: export it with --npu"):
