@@ -80,7 +80,12 @@ def test_a_beginning_of_texts_without_a_row_is_refused(source, output):
 @pytest.mark.parametrize("place", ["eos_token", "chat_template"])
 def test_a_token_of_conversations_that_only_the_settings_know_is_refused(source, output, place):
     settings = source / "tokenizer_config.json"
-    edit_json(settings, added_tokens_decoder={"330": {"content": "<|im_end|>"}})
+    known = {
+        "0": {"content": "<|endoftext|>"},
+        "1": "nothing",
+        "330": {"content": "<|im_end|>"},
+    }
+    edit_json(settings, added_tokens_decoder=known, **{place: "<|endoftext|>"})
     export_bundle(source, output)
     shutil.rmtree(output)
     edit_json(settings, **{place: "<|im_end|>"})
