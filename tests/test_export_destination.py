@@ -39,7 +39,7 @@ def test_places_where_no_bundle_can_be(saved, output):
     refused(ExportError, "is not a folder", output.parent / "file" / "bundle", saved)
     refused(ExportError, "exists and is not a bundle", output.parent / "file", saved, None, REPLACE)
     long = output.parent / ("a" * 250)  # and the hidden folder's name is longer
-    refused(ExportError, "could not be written .File name too long", long, saved)
+    refused(ExportError, "could not be written .File name too long.: check the path", long, saved)
 
 
 def test_an_existing_bundle_stays_unless_overwriting_is_asked_for(saved, output):
@@ -73,7 +73,8 @@ def test_what_killed_changes_and_file_managers_left_in_a_bundle_goes_with_it(sav
     export_bundle(saved, output)
     for kind in ("quantizing", "compiling", "saving"):
         (output / f".{kind}-x").mkdir()
-    (output / ".DS_Store").touch()
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (output / name).touch()
     export_bundle(saved, output, options=REPLACE)
     assert {file.name for file in output.iterdir()} == {
         bundles.MANIFEST, *bundles.load(output).manifest.files
