@@ -100,6 +100,7 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(pairs, tmp_path):
         ("draft.0", tensors["draft.0"].astype(np.float64)),
         ("target.tokens", tensors["target.tokens"].astype(np.int32)),
         ("target.tokens", np.array(5)),
+        ("target.tokens", tensors["target.tokens"][:, None]),
     )
     for name, array in damaged:
         save_file({**tensors, name: np.array(array, order="C")}, bad, metadata)
