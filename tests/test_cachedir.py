@@ -6,10 +6,12 @@ import errno
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from edgespec import bundle as bundles
+from edgespec import cachedir
 from edgespec.cachedir import cache_folder
 from edgespec.models.embedded import BUNDLE
 
@@ -61,7 +63,7 @@ def test_what_a_write_protected_cache_holds_is_used(hashed, monkeypatch, caplog)
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="where a cache is elsewhere")
-def test_the_cache_is_the_users_or_there_is_none(monkeypatch, tmp_path):
+def test_the_cache_is_the_users_or_there_is_none(monkeypatch, tmp_path, caplog):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("EDGESPEC_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -72,8 +74,27 @@ def test_the_cache_is_the_users_or_there_is_none(monkeypatch, tmp_path):
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 1 << 30)  # whom the system does not know
     assert cache_folder("verified") is None
+    assert "nothing is kept in the cache (Could not determine home directory" in caplog.text
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder("verified") == tmp_path / "edgespec" / "verified"
+
+
+@pytest.mark.parametrize(
+    ("system", "place", "local"),
+    [
+        ("win32", "AppData/Local", "local"),
+        ("darwin", "Library/Caches", "Library/Caches"),
+    ],
+)
+def test_other_systems_have_places_of_their_own(monkeypatch, tmp_path, system, place, local):
+    monkeypatch.setattr(cachedir, "sys", SimpleNamespace(platform=system))
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("EDGESPEC_CACHE")
+    monkeypatch.delenv("LOCALAPPDATA", raising=False)
+    assert cache_folder("verified") == tmp_path / place / "edgespec" / "verified"
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert cache_folder("verified") == tmp_path / local / "edgespec" / "verified"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="homes by HOME")
