@@ -69,7 +69,7 @@ def test_a_bundle_gets_the_sets_that_were_found(found):
     assert "12 sets tried" in search.summary
     assert sets[0].name in search.summary
     files = {path.name for path in bundle.path.iterdir()} - {"manifest.json"}
-    assert files == set(bundle.manifest.files)
+    assert files == set(bundles.used_files(bundle.manifest))
 
 
 def test_a_bundle_with_skip_sets_is_hardly_larger(tmp_path):
