@@ -13,6 +13,7 @@ from huggingface_hub.utils import filter_repo_objects
 from edgespec import bundle as bundles
 from edgespec.errors import ExportError
 from edgespec.export import export_bundle, resolve_checkpoint
+from edgespec.export.source import source_name
 
 NAME, REVISION = "mistralai/Mistral-7B-v0.3", "d8cadc02ac76bd617a919d50b092e59d2d110aff"
 # As Mistral, Meta and others lay out repositories.
@@ -50,13 +51,25 @@ def test_weights_are_downloaded_once_and_nothing_in_vain(downloads):
     assert set(downloads) == USED
 
 
-def test_a_download_that_breaks_off_is_no_fault_of_ours(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (httpx.RemoteProtocolError("peer closed\nconnection"), "peer closed"),  # no OSError
+        (httpx.ReadTimeout(""), "ReadTimeout"),
+    ],
+)
+def test_a_download_that_breaks_off_is_no_fault_of_ours(monkeypatch, error, reason):
     def download(repo, **patterns):
-        raise httpx.RemoteProtocolError("peer closed connection")  # no OSError, as others were
+        raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    with pytest.raises(ExportError, match=r"peer closed.*: check the name"):
+    with pytest.raises(ExportError, match=rf"did not give it \({reason}\): check the name"):
         resolve_checkpoint(NAME)
+
+
+@pytest.mark.parametrize("folder", ["mine/snapshots/small", "models--one--two/mine/small"])
+def test_a_folder_that_is_not_the_hubs_cache_has_its_own_name(tmp_path, folder):
+    assert source_name(tmp_path / folder) == "small"
 
 
 @pytest.mark.usefixtures("downloads")
