@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from commandline import FAST, fails
 from pairs import ENGINES, LONG_PROMPT, logits_of
 
 from edgespec import bundle as bundles
-from edgespec.errors import DeviceError
+from edgespec.errors import DeviceError, InputError
 from edgespec.fitting import fit
 from edgespec.options import LoadOptions
 from edgespec.perplexity import (
@@ -191,6 +192,7 @@ def test_results_are_lines_for_people(cli, pairs, text):
     [
         (["--text", "nowhere.txt"], ["nowhere.txt: No such file"]),
         (["--text", "empty"], ["nothing to predict"]),
+        (["--text", "one"], ["nothing to predict"]),
         (["--text", "binary"], ["binary: byte 0 is not UTF-8"]),
         (["--text", "good", "--stride", "0"], ["stride is 0: give 1 to"]),
         (["--text", "good", "--stride", "999"], ["stride is 999: give 1 to"]),
@@ -200,7 +202,8 @@ def test_results_are_lines_for_people(cli, pairs, text):
 )
 def test_what_cannot_be_evaluated(cli, pairs, tmp_path, monkeypatch, words, parts):
     monkeypatch.chdir(tmp_path)
-    for name, content in (("empty", b""), ("binary", b"\xff"), ("good", b"def f(x):\n")):
+    texts = {"empty": b"", "one": b"a", "binary": b"\xff", "good": b"def f(x):\n"}
+    for name, content in texts.items():
         (tmp_path / name).write_bytes(content)
     fails(cli("eval", pairs.pair("llama").path, *words, *DEVICE), *parts)
 
@@ -209,6 +212,22 @@ def test_bundles_of_other_tokens_are_not_compared(cli, pairs, text):
     path = pairs.pair("llama").path
     found = cli("eval", "--text", text, "--against", path, *DEVICE)
     fails(found, "has a vocabulary of 331", "4096", "compare bundles of one model")
+
+
+def test_bundles_that_read_the_text_otherwise_are_not_compared():
+    def reader(beginning, ids):
+        def encode(text, add_special=True):
+            return [*(beginning if add_special else []), *(ids if text else [])]
+
+        tokenizer = SimpleNamespace(vocab_size=331, encode=encode)
+        bundle = SimpleNamespace(path="a bundle")
+        return SimpleNamespace(tokenizer=tokenizer, bundle=bundle, context_length=64)
+
+    ours = reader([0], [5, 6])
+    assert Reading(ours, "text", reference=reader([0], [5, 6])).scored == 2
+    for other in (reader([], [5, 6]), reader([0], [5, 7])):
+        with pytest.raises(InputError, match="a bundle reads the text as other tokens than"):
+            Reading(ours, "text", reference=other)
 
 
 def test_two_models_share_what_memory_is_left_for_logits():
