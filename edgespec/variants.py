@@ -23,8 +23,6 @@ def replace_variant(bundle: Bundle, variant: Variant, folder: Path | None = None
     """
     path, old = bundle.path, bundle.manifest
     new = {} if folder is None else bundles.describe_files(folder)
-    for name in new:
-        ((folder or path) / name).replace(path / name)
     place = (variant.role, variant.name)
     others = (each for each in old.variants if (each.role, each.name) != place)
     manifest = replace(old, variants=(*others, variant), files=old.files | new)
@@ -34,6 +32,9 @@ def replace_variant(bundle: Bundle, variant: Variant, folder: Path | None = None
     manifest = replace(manifest, files=files)
     with tempfile.TemporaryDirectory(prefix=bundles.SAVING, dir=path) as saving:
         bundles.save_manifest(Path(saving), manifest)
+        # On a full disk that fails; from here on files only move.
+        for name in new:
+            ((folder or path) / name).replace(path / name)
         (Path(saving) / bundles.MANIFEST).replace(path / bundles.MANIFEST)
     for name in unused:
         (path / name).unlink(missing_ok=True)
