@@ -32,6 +32,8 @@ class Runner:
         scratch: rows behind those that hold a draft's levels.
     """
 
+    _verified: Rows  # of the last `verify`
+
     def __init__(self, model: Model) -> None:
         self.model = model
         self._all = range(len(model.executables))
@@ -44,7 +46,6 @@ class Runner:
         first = model.shapes.capacity_bucket(1)
         self.tokens: list[int] = []  # before what may fail: they are not to be trusted then
         self.scratch = 0
-        self._verified = Rows([], [], _CAUSAL[:0, :0])  # of the last `verify`
         self._drafts: list[int] = []  # tokens of the scratch rows of whole passes
         self._new_kv: list[object] = [None] * len(self._all)
         self._drafted = Drafted()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -299,6 +300,8 @@ def test_lookup_copies_what_followed_the_longest_match(alphabet, seed, grows, no
         expected = longest_match(text, min(nodes, depth))
         assert proposal.tokens == expected
         assert proposal.parents == list(range(-1, len(expected) - 1))
+        # A node counts only behind all before it.
+        assert all(after < before for before, after in pairwise([1.0, *proposal.values]))
         text += rng.integers(0, alphabet, new).tolist()
 
 

@@ -254,6 +254,14 @@ def test_texts_of_one_model_do_not_touch_each_other(model):
         assert close(next_logits(runner), fresh_logits(model, text))
 
 
+def test_a_cache_takes_what_its_longest_text_took(model):
+    runner = Runner(model)
+    runner.prefill(text_of(300))
+    row = sum(array.nbytes for array in runner.snapshot(1))
+    sizes = [runner.bytes, *(runner.bytes_for(length) for length in (10, 500))]
+    assert sizes == [capacity_bucket(length) * row for length in (300, 300, 500)]
+
+
 def test_time_inside_the_engine_is_counted(model):
     before = model.seconds
     Runner(model).prefill([1, 2])
