@@ -15,6 +15,8 @@ from machines import curve, machine, saved
 from edgespec import bundle as bundles
 from edgespec import pipelining
 from edgespec.bundle import DRAFT, TARGET
+from edgespec.comparing import ACCEPTANCES, Way, best
+from edgespec.options import LoadOptions
 from edgespec.runtime import profiles, selection
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.engines import engine, simulated_name
@@ -116,6 +118,25 @@ def test_devices_that_are_named_are_compared_and_no_others(compared):
     assert called(switched)[1:] == [
         ("serial", "gpu", "cpu"), ("overlap", "gpu", "cpu"), ("serial", "gpu", "gpu"),
     ]  # fmt: skip
+
+
+def test_all_devices_that_are_short_are_named(cli, compared):
+    result = cli("plan", "--compare", "--json", *compared.words, "--memory", "cpu=1MiB,gpu=2MiB")
+    assert result.code == 3
+    both = r"needs [\d,]+ MiB on cpu where 1 may be used and \d+ MiB on gpu where 2 "
+    way = json.loads(result.out)["ways"][-1]
+    assert re.match(both, way["refusal"])
+
+
+def test_the_best_way_is_the_first_of_those_that_promise_most_at_the_usual_acceptance():
+    rates = [(9, 1, 1), (1, 1, 9), (1, 2, 1), (1, 2, 1), (1, 9, 1)]
+    ways = [
+        Way("serial", LoadOptions(), None, {}, rates=dict(zip(ACCEPTANCES, each, strict=True)))
+        for each in rates
+    ]
+    ways[-1] = replace(ways[-1], refusal="too large")
+    assert best(ways) is ways[2]
+    assert best(ways[-1:]) is None
 
 
 def test_a_way_that_does_not_fit_says_so_and_is_not_measured(cli, compared, monkeypatch):
