@@ -40,7 +40,8 @@ def _warn(where: str, reason: str) -> None:
     _log.warning(
         "nothing is kept in %s (%s), so that loading takes longer every time: set EDGESPEC_CACHE "
         "to a folder that can be written to",
-        *(where, reason),
+        where,
+        reason,
     )
 
 

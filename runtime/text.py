@@ -90,7 +90,7 @@ class Tokenizer:
             # Not by its name: a folder's may be no UTF-8.
             backend = tokenizers.Tokenizer.from_buffer(path.read_bytes())
         except Exception as error:  # the library raises nothing narrower
-            raise BundleError(f"{path} is damaged ({error}): fetch or export it again") from error
+            raise _damaged(path, error) from error
         config = _read_json(folder / "special_tokens_map.json")
         config |= _read_json(folder / "tokenizer_config.json")
         template = folder / "chat_template.jinja"
@@ -269,11 +269,15 @@ def _special_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
     return frozenset(id_ for id_, token in added.items() if token.special)
 
 
+def _damaged(path: Path, error: Exception) -> BundleError:
+    return BundleError(f"{path} is damaged ({error}): fetch or export it again")
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise BundleError(f"{path} is damaged ({error}): fetch or export it again") from error
+        raise _damaged(path, error) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -283,7 +287,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_read(path))
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"{path} is damaged ({error}): fetch or export it again") from error
+        raise _damaged(path, error) from error
     if not isinstance(content, dict):
         raise BundleError(f"{path} holds no JSON object: fetch or export it again")
     return content
