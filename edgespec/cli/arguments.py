@@ -101,12 +101,17 @@ def add_text_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_draft_source(group: argparse._ArgumentGroup) -> None:
-    """Declare who drafts: what is settled when a bundle is loaded."""
+def add_draft(group: argparse._ActionsContainer) -> None:
+    """Declare --draft."""
     group.add_argument(
         "--draft", choices=DRAFTS, default=LOAD_DEFAULTS["draft"],
         help="draft source; auto: in every round what promises most (default: %(default)s)",
     )  # fmt: skip
+
+
+def add_draft_source(group: argparse._ArgumentGroup) -> None:
+    """Declare who drafts: what is settled when a bundle is loaded."""
+    add_draft(group)
     add_pipeline(group)
     group.add_argument(
         "--draft-memory", type=_file_to_be, metavar="FILE",

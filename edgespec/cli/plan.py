@@ -14,8 +14,14 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.cli import ways
-from edgespec.cli.arguments import LOAD_DEFAULTS, add_bundle, add_device_options, given
-from edgespec.options import DRAFTS, LoadOptions
+from edgespec.cli.arguments import (
+    LOAD_DEFAULTS,
+    add_bundle,
+    add_device_options,
+    add_draft,
+    given,
+)
+from edgespec.options import LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.runtime.plans import FixedShape, Plan
@@ -24,10 +30,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments, which are those of `run`."""
     add_bundle(parser)
-    parser.add_argument(
-        "--draft", choices=DRAFTS, default=LOAD_DEFAULTS["draft"],
-        help="draft source (default: %(default)s)",
-    )  # fmt: skip
+    add_draft(parser)
     add_device_options(parser)
     parser.add_argument(
         "--compare", action="store_true",
