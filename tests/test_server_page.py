@@ -64,23 +64,24 @@ def test_a_conversation_with_what_was_drafted_in_another_colour(page, llm):
     assert page.run("document.querySelectorAll('article b, article.error').length") == 0
 
 
-def test_the_stop_button_ends_the_text(page, llm, running):
+def press_during_an_answer(button, page, llm, running):
+    """The answer is under way, and waits for its turn."""
     with llm.turns:
         say(page, "hello")
         until(lambda: running.desk.queue.running == 1)
-        page.run("document.getElementById('stop').click()")
+        page.run(f"document.getElementById('{button}').click()")
         page.until(IDLE)
+
+
+def test_the_stop_button_ends_the_text(page, llm, running):
+    press_during_an_answer("stop", page, llm, running)
     until(lambda: running.desk.queue.running == 0)
     assert page.run("document.querySelectorAll('article.error').length") == 0
     assert running.metrics()['edgespec_texts_total{finish_reason="cancelled"}'] == 1
 
 
 def test_a_new_conversation_knows_nothing_of_an_answer_under_way(page, llm, running):
-    with llm.turns:
-        say(page, "hello")
-        until(lambda: running.desk.queue.running == 1)
-        page.run("document.getElementById('reset').click()")
-        page.until(IDLE)
+    press_during_an_answer("reset", page, llm, running)
     say(page, "then?")
     page.until(IDLE)
     assert page.run(ANSWER) == conversation(llm, "then?")[0]
