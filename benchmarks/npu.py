@@ -37,7 +37,6 @@ from edgespec.precompiling import precompile
 from edgespec.quantizing import QUANTIZED, quantize_variant
 from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import CallSizes, engine
-from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.sizes import stage_sizes
@@ -197,11 +196,9 @@ def _logits(model: Model, tokens: Sequence[int], compared: int) -> Floats:
     begin = len(tokens) - compared
     rows = [runner.prefill(tokens[:begin])["logits"].copy()]
     step = model.shapes.rows[0] if model.shapes.capacities else 8
-    for start in range(begin, len(tokens) - 1, step):
-        part = tokens[start : min(start + step, len(tokens) - 1)]
-        rows.append(runner.verify(Rows.chain(part))["logits"][: len(part)].copy())
-        runner.commit(range(len(part)))
-    return np.concatenate(rows)
+    passes = runner.score(tokens[begin:-1], step)
+    rows += (results["logits"][:step].copy() for results in passes)
+    return np.concatenate(rows)[:compared]
 
 
 def _parse_arguments() -> argparse.Namespace:

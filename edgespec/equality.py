@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from edgespec.runtime.feeds import Floats, Rows
+from edgespec.runtime.feeds import Floats
 from edgespec.runtime.model import Model
 from edgespec.runtime.noise import gumbel
 from edgespec.runtime.runner import Runner
@@ -80,12 +80,9 @@ class Judge:
         """The row behind what was made so far, `company` rows to a pass; 1 is plain decoding."""
         runner = Runner(self._target)
         logits: Floats = runner.prefill(prompt)["logits"][0]
-        for start in range(0, len(made), company):
-            part = made[start : start + company]
-            n = len(part)
-            rows = Rows.chain(part)
-            logits = runner.verify(rows)["logits"][n - 1]
-            runner.commit(range(n))
+        last = (len(made) - 1) % company  # of the last pass
+        for results in runner.score(made, company):
+            logits = results["logits"][last]
         return logits
 
 

@@ -20,7 +20,7 @@ from edgespec.errors import DeviceError, InputError
 from edgespec.llm import LLM
 from edgespec.options import default_tree
 from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
-from edgespec.runtime.feeds import Floats, Rows
+from edgespec.runtime.feeds import Floats
 from edgespec.runtime.plans import Plan
 from edgespec.runtime.runner import Runner
 
@@ -189,11 +189,8 @@ class Reading:
         read = window.first + shift - 1
         if read:
             runner.prefill(tokens[:read])
-        for start in range(read, len(tokens) - 1, rows):
-            part = tokens[start : min(start + rows, len(tokens) - 1)]
-            results = runner.verify(Rows.chain(part))
+        for results in runner.score(tokens[read:-1], rows):
             yield results["logits"][:, : llm.tokenizer.vocab_size]
-            runner.commit(range(len(part)))
 
     def _require_same_tokens(self, text: str, llm: LLM, reference: LLM) -> None:
         ours, theirs = llm.tokenizer, reference.tokenizer

@@ -11,7 +11,6 @@ from edgespec import bundle as bundles
 from edgespec.bundle import NPU, TARGET, Bundle, Precision, Stage, Variant
 from edgespec.errors import InputError
 from edgespec.runtime.engines import Quantizer, quantizer
-from edgespec.runtime.feeds import Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.processors import default_threads
 from edgespec.runtime.runner import Runner
@@ -100,7 +99,5 @@ def _read(model: Model, tokens: Sequence[int]) -> None:
     """As a text is read: half of it at once, the rest by verifications."""
     runner, half = Runner(model), len(tokens) // 2
     runner.prefill(tokens[:half])
-    for start in range(half, len(tokens), _ROWS):
-        part = tokens[start : start + _ROWS]
-        runner.verify(Rows.chain(part))
-        runner.commit(range(len(part)))
+    for _ in runner.score(tokens[half:], _ROWS):
+        pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -152,6 +152,17 @@ class Runner:
         self._store(self._all[exact:], rows, self.length)
         self.tokens += [int(self._verified.tokens[row]) for row in rows]
         self.forget_scratch()
+
+    def score(self, tokens: Sequence[int], most: int) -> Iterator[Results]:
+        """Commit these tokens by verifications of `most` rows: what follows each is told.
+
+        Yields:
+            The graph's results for a part of them, [n or more, …] each, valid until the next.
+        """
+        for start in range(0, len(tokens), most):
+            part = tokens[start : start + most]
+            yield self.verify(Rows.chain(part))
+            self.commit(range(len(part)))
 
     def draft(self, rows: Rows, path: Path | None = None) -> Results:
         """Run rows and keep them as scratch, visible to later rows whose mask says so.
