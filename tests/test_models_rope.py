@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from transformers import LlamaConfig
@@ -20,15 +22,13 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 256,
 }
+UNANCHORED = {key: LLAMA3[key] for key in LLAMA3 if not key.startswith("original")}
 SCALINGS = [
     pytest.param(None, id="absent"),
     pytest.param({"rope_type": "default"}, id="default"),
     pytest.param({"rope_type": "linear", "factor": 4.0}, id="linear"),
     pytest.param(LLAMA3, id="llama3"),
-    pytest.param(
-        {key: LLAMA3[key] for key in LLAMA3 if not key.startswith("original")},
-        id="llama3 from max_position_embeddings",
-    ),
+    pytest.param(UNANCHORED, id="llama3 from max_position_embeddings"),
 ]
 
 
@@ -76,6 +76,28 @@ def test_theta_defaults_and_precedence():
     np.testing.assert_allclose(rope_from_config(fields(), HEAD_DIM).inv_freq, expected, rtol=2e-7)
     inner = fields(rope_theta=5.0, rope_parameters={"rope_theta": 10_000.0})
     np.testing.assert_allclose(rope_from_config(inner, HEAD_DIM).inv_freq, expected, rtol=2e-7)
+
+
+OUTSIDE = {"rope_theta": 5e3, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rope_scaling": LINEAR, "rope_parameters": {**LINEAR, "rope_theta": 5e3, "factor": 2.0}},
+        {"rope_scaling": {}, "rope_parameters": LINEAR},
+        {"rope_scaling": {**LINEAR, "type": "dynamic"}},
+        {"rope_scaling": LLAMA3, **OUTSIDE},
+        {"rope_parameters": UNANCHORED, **OUTSIDE},
+    ],
+)
+def test_of_what_is_said_twice_transformers_choice_is_taken(values):
+    sizes = {"hidden_size": 96, "num_attention_heads": 4, "head_dim": HEAD_DIM}
+    config = LlamaConfig.from_dict({**sizes, "max_position_embeddings": 2048, **deepcopy(values)})
+    expected = LlamaRotaryEmbedding(config).inv_freq.numpy()
+    found = rope_from_config(fields(**values), HEAD_DIM).inv_freq
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_the_older_name_of_the_type():
