@@ -50,13 +50,17 @@ def test_an_adapter(source, output, merged):
     refused(UnsupportedModelError, match, output, source)
 
 
-def test_weights_in_gguf(source, output):
+def test_weights_in_gguf(saved, source, output):
     (source / "model.safetensors").rename(source / "model.Q4_K_M.gguf")
     refused(UnsupportedModelError, r"model\.Q4_K_M\.gguf is GGUF, which is not", output, source)
     # What is downloaded of such a repository.
     (source / "model.Q4_K_M.gguf").unlink()
     (source / "config.json").write_text('{"model_type": "llama"}')
     refused(CheckpointError, "only safetensors are read, not GGUF", output, source)
+    # Some have both.
+    (source / "model.Q4_K_M.gguf").touch()
+    shutil.copytree(saved, source, dirs_exist_ok=True)
+    export_bundle(source, output)
 
 
 def test_truncated_weights(source, output):
