@@ -235,6 +235,7 @@ def test_chat_template(tmp_path):
     edit_json(
         settings,
         chat_template=[
+            "unnamed",
             {"name": "tool_use", "template": "tools"},
             {"name": "default", "template": "plain"},
         ],

@@ -174,6 +174,7 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
         ({"quantization_config": "gptq"}, ["quantization_config='gptq'"]),
         ({"eos_token_id": "</s>"}, ["eos_token_id='</s>'"]),
         ({"eos_token_id": [1, -1]}, ["eos_token_id=[1, -1]"]),
+        ({"eos_token_id": True}, ["eos_token_id=True"]),
     ],
 )
 def test_impossible_values_are_named(folder, changes, words):
