@@ -44,7 +44,7 @@ class DataFile:
 
     def write(self, array: npt.NDArray[np.generic]) -> None:
         """Append the bytes of a C-contiguous array."""
-        self._file.write(np.ascontiguousarray(array).data)
+        self._file.write(array.data)
 
     def flush(self) -> None:
         """Have all of it in the file system, for readers."""

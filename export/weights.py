@@ -155,7 +155,7 @@ class WeightStream:
         self, name: str, tile: npt.NDArray[np.float32], dtype: type[np.floating]
     ) -> None:
         largest = float(np.finfo(dtype).max)
-        if np.abs(tile).max(initial=0) > largest:
+        if np.abs(tile).max() > largest:
             raise ExportError(
                 f"{self.tensors.folder}: {name} holds {np.abs(tile).max():.6g}, half "
                 f"precision ends at {largest:g}: export at fp32"
@@ -163,7 +163,7 @@ class WeightStream:
 
     def _tile_bounds(self, name: str) -> Iterator[tuple[int, int]]:
         rows, *rest = self.tensors.shape(name)
-        step = max(1, _TILE_VALUES // max(1, int(np.prod(rest))))
+        step = max(1, _TILE_VALUES // int(np.prod(rest)))
         return ((start, min(start + step, rows)) for start in range(0, rows, step))
 
     def _quantized(self, name: str, bits: int, block_size: int) -> Iterator[QuantizedRows]:
