@@ -30,7 +30,7 @@ CANDIDATES = {"Exp", "Log", "ReduceSum", "Slice", "Squeeze", "Sub", "TopK"}
 CONTRIB = {"MatMulNBits", "GatherBlockQuantized"}
 
 EXPORTS = {
-    "llama-fp32": ({}, ExportOptions("fp32")),
+    "llama-fp32": ({"intermediate_size": 4352}, ExportOptions("fp32")),
     "mistral-fp16-kv-fp16": ({}, ExportOptions("fp16", kv_precision="fp16")),
     "qwen2-int8-tied": ({"tie_word_embeddings": True}, ExportOptions("int8")),
     "qwen3-int4-kv-fp16": ({}, ExportOptions("int4", draft_precision="int8", kv_precision="fp16")),
@@ -91,6 +91,9 @@ def test_operators_are_those_that_both_engines_know(stage):
     assert {kind for domain, kind in used if domain} <= CONTRIB
     assert {domain for domain, _ in used} <= {"", "com.microsoft"}
     quantized = stage.role.precision.weights.startswith("int")
+    # Level 4: products of integers, the fast ones.
+    levels = {a.i for n in stage.graph.node for a in n.attribute if a.name == "accuracy_level"}
+    assert levels == ({4} if quantized else set())
     assert (("com.microsoft", "MatMulNBits") in used) == quantized
     onnx.checker.check_model(str(stage.path(stage.role.stages[0].graph)))
 
@@ -179,6 +182,9 @@ def test_weights_lie_aligned_in_the_data_file_and_nothing_else_does(stage):
             places.add((offset, length))
         else:
             assert bytes_of(tensor) <= 64, tensor.name
+    assert (max(length for _, length in places) >= 1 << 20) == (
+        stage.role.precision.weights == "fp32"
+    )
     # Weights share all of their bytes or none, and only alignment lies between them.
     end = 0
     for offset, length in sorted(places):
