@@ -127,6 +127,31 @@ def test_weights_too_small_for_scales_in_half_precision(source, output, precisio
     export_bundle(source, output, options=ExportOptions("fp32"))
 
 
+@pytest.mark.parametrize("precision", ["int4", "int8"])
+def test_weights_are_too_small_where_the_others_are_not_much_larger(source, output, precision):
+    tensors = load_file(source / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][:] = 2e-5
+    tensors[name][0] = 1e-3
+    save_file(tensors, source / "model.safetensors")
+    options = ExportOptions(precision)
+    refused(ExportError, f"{name} holds weights .* too small", output, source, None, options)
+    tensors[name][0] = 1.0
+    save_file(tensors, source / "model.safetensors")
+    export_bundle(source, output, options=options)
+
+
+@pytest.mark.parametrize("precision", ["int4", "int8", "w8a8"])
+def test_a_matrix_of_zeros_passes(source, output, precision):
+    """As models have that were made deeper."""
+    tensors = load_file(source / "model.safetensors")
+    name = "model.layers.1.mlp.down_proj.weight"
+    tensors[name][:] = 0
+    save_file(tensors, source / "model.safetensors")
+    export_bundle(source, output, options=ExportOptions(precision))
+    assert bundles.load(output).target.quantization_error[name] == 0
+
+
 def test_missing_tensor(source, output):
     tensors = load_file(source / "model.safetensors")
     del tensors["model.norm.weight"]
