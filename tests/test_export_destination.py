@@ -54,11 +54,12 @@ def test_overwriting_never_removes_what_is_not_a_bundle(saved, output):
     output.mkdir()
     (output / "thesis.txt").write_text("mine")
     refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
-    (output / bundles.MANIFEST).write_text('{"name": "a web page"}')
-    refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
+    for manifest in ('{"name": "a web page"}', '["format", "roles"]'):
+        (output / bundles.MANIFEST).write_text(manifest)
+        refused(ExportError, "exists and is not a bundle", output, saved, None, REPLACE)
 
 
-def test_overwriting_never_removes_what_lies_in_a_bundle(saved, output):
+def test_overwriting_never_removes_what_lies_in_a_bundle(saved, output, monkeypatch):
     export_bundle(saved, output)
     (output / "notes.txt").write_text("mine")
     refused(ExportError, r"holds notes\.txt, which is no part", output, saved, None, REPLACE)
@@ -67,6 +68,8 @@ def test_overwriting_never_removes_what_lies_in_a_bundle(saved, output):
     refused(ExportError, "holds source, which is no part", output, saved, None, REPLACE)
     refused(ExportError, "source lies in .*bundle, where", output, saved, source, REPLACE)
     refused(ExportError, "source lies in .*bundle, where", output, source, None, REPLACE)
+    monkeypatch.chdir(output)
+    refused(ExportError, "source lies in .*bundle, where", output, Path("source"), None, REPLACE)
 
 
 def test_what_killed_changes_and_file_managers_left_in_a_bundle_goes_with_it(saved, output):
@@ -94,6 +97,28 @@ def test_a_loop_of_links(saved, output):
     linked(other, output)
     with pytest.raises(ExportError, match="bundle is a loop of symbolic links"):
         export_bundle(saved, output)
+
+
+def test_a_link_to_a_bundle_stays_and_the_bundle_is_replaced(saved, output):
+    place = output.with_name("place")
+    export_bundle(saved, place, options=ExportOptions(precision="int8"))
+    linked(output, place)
+    refused(ExportError, "place exists: ", output, saved)
+    export_bundle(saved, output, options=REPLACE)
+    assert output.is_symlink()
+    assert bundles.load(place).target.precision.weights == "int4"
+    assert {*output.parent.iterdir()} == {output, place}
+
+
+def test_what_a_killed_export_left_goes_even_if_its_process_had_our_id(saved, output):
+    """As in containers, where ids begin anew. What only looks like it stays."""
+    left = output.with_name(f".bundle.partial-{os.getpid()}")
+    others = {output.with_name(name) for name in (".bundle.partial-mine", "99999999")}
+    for folder in (left, *others):
+        folder.mkdir()
+        (folder / "target.data").touch()
+    export_bundle(saved, output)
+    assert {*output.parent.iterdir()} == {output, *others}
 
 
 @pytest.fixture
