@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from commandline import fails
-from parity import made
+from parity import devices, made
 from skips import MODEL, PROSE
 
 from edgespec import bundle as bundles
@@ -17,8 +18,8 @@ from edgespec.errors import ExportError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES
 from edgespec.runtime.paths import Path
-from edgespec.skipping import LayerSkipSearch, SearchOptions
-from edgespec.trial import Evaluator
+from edgespec.skipping import _OPENING, LayerSkipSearch, SearchOptions
+from edgespec.trial import Evaluator, measure_stages
 
 QUICK = {"engine": CPU_ENGINES[0], "threads": 1}
 
@@ -131,19 +132,53 @@ def test_a_model_of_one_layer_has_nothing_to_leave_out(tmp_path, caplog):
     assert "no layer can be left out of a model that has 1" in caplog.text
 
 
-def test_an_end_of_text_beyond_the_vocabulary_is_no_token_to_ban(tmp_path):
-    made(tmp_path / "checkpoint", "llama", eos_token_id=5000)
-    bundle, _ = searched(tmp_path / "checkpoint", tmp_path / "bundle", evaluations=2)
-    assert bundle.target.eos_ids == (5000,)
+@pytest.mark.parametrize(("budget", "count"), [(60.0, 4), (1e-3, 0)])
+def test_the_models_own_text_has_no_ends_and_no_padding(tmp_path, monkeypatch, budget, count):
+    """Ours is taken where there is no time for it. Some configs name an end that is no token."""
+    pieces, read = [], Evaluator.read
+
+    def watched(self, given):
+        pieces.extend(given)
+        return read(self, given)
+
+    monkeypatch.setattr(Evaluator, "read", watched)
+    ends = (5000, *range(100, 200))
+    made(tmp_path / "checkpoint", "llama", vocab_size=384, eos_token_id=list(ends))
+    options = {"evaluations": 2, "budget": budget}
+    bundle, _ = searched(tmp_path / "checkpoint", tmp_path / "bundle", **options)
+    assert bundle.target.eos_ids == ends
     assert bundle.manifest.skip_sets
+    own = [piece for piece in pieces if piece.temperature is not None]
+    assert len(own) == count
+    written = {token for piece in own for token in piece.tokens[_OPENING:]}
+    assert not written & {0, *ends, *range(331, 384)}
 
 
-def test_stages_the_user_wants_are_kept(checkpoint, tmp_path):
+def test_stages_the_user_wants_are_kept_and_measured(checkpoint, tmp_path, monkeypatch):
+    measured = []
+
+    def watched(bundle, *arguments):
+        measured.append([stage.start for stage in bundle.target.stages])
+        return measure_stages(bundle, *arguments)
+
+    monkeypatch.setattr("edgespec.skipping.measure_stages", watched)
     search = LayerSkipSearch(SearchOptions(**QUICK, pieces=2, evaluations=6))
     options = ExportOptions("fp32", cut_layers=(2,))
     export_bundle(checkpoint, tmp_path / "bundle", options=options, skip_search=search)
-    starts = {stage.start for stage in bundles.load(tmp_path / "bundle").target.stages}
+    starts = [stage.start for stage in bundles.load(tmp_path / "bundle").target.stages]
     assert 4 in starts
+    assert measured[-1] == starts
+
+
+@devices
+def test_the_faster_engine_is_measured_and_scored(checkpoint, tmp_path, monkeypatch, device):
+    def measured(bundle, engine, threads):
+        times = measure_stages(bundle, engine, threads)
+        return times if engine.name == device else replace(times, seconds=100 * times.seconds)
+
+    monkeypatch.setattr("edgespec.skipping.measure_stages", measured)
+    bundle, _ = searched(checkpoint, tmp_path / "bundle", ((2, 3),), engine="cpu")
+    assert bundle.manifest.skip_sets[0].score.engine == device
 
 
 def test_a_search_that_fails_leaves_nothing_behind(checkpoint, tmp_path):
