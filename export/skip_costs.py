@@ -144,7 +144,7 @@ class PassCosts:
         last drafted token only, and the others for all rows.
         """
         left_out, starts = _stages(sets, cuts)
-        exact = np.where(left_out.any(1), left_out.argmax(1), 0)
+        exact = left_out.argmax(1)
         places = [bisect_left(self.rows, chain + 1) for chain in CHAINS]
         sums = np.pad(np.cumsum(self.sublayers, axis=1), ((0, 0), (1, 0)))
         rest = (sums[:, -1:] - sums)[places][:, exact].T
