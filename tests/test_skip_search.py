@@ -243,6 +243,22 @@ def test_sublayers_are_told_apart_by_the_probe(layers):
     assert found.plain(3) == pytest.approx(costs.plain(3), abs=2 * layers * slack + 1e-9)
 
 
+@given(st.integers(2, 9), st.integers(0, 2**32 - 1))
+def test_whatever_is_measured_nothing_takes_less_than_no_time(layers, seed):
+    """As it would seem if clocks were taken at their word."""
+    rng = np.random.default_rng(seed)
+
+    def measured(cuts):
+        borders = (0, *cuts, 2 * layers + 1)
+        seconds = np.sort(rng.random((len(ROWS), len(borders) - 1)), axis=0)
+        return StageTimes(borders, ROWS, seconds, HOST)
+
+    found = PassCosts.from_probe(measured(probe_cuts(layers)))
+    assert found.call >= 0
+    assert (found.sublayers > 0).all()
+    assert (found.refined(measured([3])).sublayers >= 0).all()
+
+
 def test_measured_stages_replace_what_was_expected_of_them():
     expected, real = costs_of(6), costs_of(6)
     real.sublayers[:] *= np.linspace(0.5, 2, 13)
@@ -285,7 +301,8 @@ def test_a_score_weighs_what_a_round_brings():
     assert (always.agreement, never.agreement) == (1.0, 0.0)
     assert never.chain == 1
     assert never.tokens_per_second == pytest.approx(1 / seconds[0], rel=1e-4)
-    assert found.plain_tokens_per_second == pytest.approx(1 / costs.plain(cuts), rel=1e-4)
+    plain = costs.sublayers[0].sum() + (cuts + 1) * CALL + HOST
+    assert found.plain_tokens_per_second == pytest.approx(1 / plain, rel=1e-4)
     assert found.engine == "some:engine"
     assert found.speedup(sampled=False) > 1 > found.speedup(sampled=True)
     # A token of each kind.
