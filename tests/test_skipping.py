@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from commandline import fails
 from parity import devices, made
@@ -16,10 +17,11 @@ from edgespec import bundle as bundles
 from edgespec import sublayers
 from edgespec.errors import ExportError, InputError
 from edgespec.export import ExportOptions, export_bundle
+from edgespec.export.skip_costs import StageTimes
 from edgespec.runtime.engines import CPU_ENGINES
 from edgespec.runtime.paths import Path
 from edgespec.skipping import _OPENING, LayerSkipSearch, SearchOptions
-from edgespec.trial import Evaluator, measure_stages
+from edgespec.trial import TIMED_ROWS, Evaluator, measure_stages
 
 QUICK = {"engine": CPU_ENGINES[0], "threads": 1}
 
@@ -154,20 +156,26 @@ def test_the_models_own_text_has_no_ends_and_no_padding(tmp_path, monkeypatch, b
     assert not written & {0, *ends, *range(331, 384)}
 
 
-def test_stages_the_user_wants_are_kept_and_measured(checkpoint, tmp_path, monkeypatch):
+def test_scores_are_of_the_stages_that_the_bundle_gets(checkpoint, tmp_path, monkeypatch):
+    """Those of all sets and of the user; here each sublayer takes a millisecond, and each call."""
     measured = []
 
-    def watched(bundle, *arguments):
-        measured.append([stage.start for stage in bundle.target.stages])
-        return measure_stages(bundle, *arguments)
+    def stated(bundle, engine, threads):
+        stages = bundle.target.stages
+        measured.append([stage.start for stage in stages])
+        borders = (*measured[-1], stages[-1].stop)
+        seconds = np.tile(1e-3 * (np.diff(borders) + 1), (len(TIMED_ROWS), 1))
+        return StageTimes(borders, TIMED_ROWS, seconds, 0.0)
 
-    monkeypatch.setattr("edgespec.skipping.measure_stages", watched)
-    search = LayerSkipSearch(SearchOptions(**QUICK, pieces=2, evaluations=6))
-    options = ExportOptions("fp32", cut_layers=(2,))
+    monkeypatch.setattr("edgespec.skipping.measure_stages", stated)
+    search = LayerSkipSearch(SearchOptions(**QUICK, pieces=2))
+    options = ExportOptions("fp32", cut_layers=(1,), skip_sets=((5, 6), (3,)))
     export_bundle(checkpoint, tmp_path / "bundle", options=options, skip_search=search)
-    starts = [stage.start for stage in bundles.load(tmp_path / "bundle").target.stages]
-    assert 4 in starts
-    assert measured[-1] == starts
+    bundle = bundles.load(tmp_path / "bundle")
+    starts = [stage.start for stage in bundle.target.stages]
+    assert measured[-1] == starts == [0, 2, 3, 4, 5, 7]
+    for each in bundle.manifest.skip_sets:
+        assert each.score.plain_tokens_per_second == pytest.approx(1000 / (9 + 6), abs=1e-3)
 
 
 @devices
@@ -191,12 +199,20 @@ def test_a_search_that_fails_leaves_nothing_behind(checkpoint, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_text_that_the_model_cannot_read_is_warned_of(checkpoint, tmp_path, caplog):
+@pytest.mark.parametrize("known", [False, True])
+def test_a_text_that_the_model_cannot_read_is_warned_of(
+    checkpoint, tmp_path, monkeypatch, caplog, known
+):
     """The random model cannot read anything."""
+    read = Evaluator.read
+    if known:
+        monkeypatch.setattr(
+            Evaluator, "read", lambda self, pieces: replace(read(self, pieces), surprise=3.0)
+        )
     file = tmp_path / "text.txt"
     file.write_text(PROSE)
-    searched(checkpoint, tmp_path / "bundle", calibration=file, evaluations=6)
-    assert f"{file}: its tokens surprise the model by" in caplog.text
+    searched(checkpoint, tmp_path / "bundle", calibration=file, evaluations=2)
+    assert (f"{file}: its tokens surprise the model by" in caplog.text) != known
 
 
 def test_a_budget_that_is_none():
