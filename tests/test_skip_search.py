@@ -152,6 +152,28 @@ def test_sets_that_pay_on_one_kind_of_text_are_worth_more_than_two():
     assert len(chosen) > 2
 
 
+@pytest.mark.parametrize(
+    ("third", "agreement", "others", "call", "joins"),
+    [
+        (range(4, 10), 1, 1, CALL, True),
+        (range(4, 10), 0, 1, CALL, False),  # much worse than the best
+        (range(2, 10), 1, 1, CALL, False),  # costs what the best does
+        (range(3, 10), 1, 1, CALL, True),
+        (range(3, 10), 1, 1, 1e-3, False),  # its cuts take from the best
+        (range(4, 10), 0, 0, CALL, False),  # nothing is worth cuts
+    ],
+)
+def test_a_third_set_is_worth_its_cuts(third, agreement, others, call, joins):
+    def evaluate(skipped):
+        agreed = [np.full(100, agreement if skipped == tuple(third) else others, np.bool_)]
+        return Agreements(agreed, agreed)
+
+    problem = Problem(replace(costs_of(8), call=call), "any", evaluate)
+    tried = [problem.trial(tuple(each)) for each in (range(4, 12), range(6, 10), third)]
+    assert tried[0].score.pays == bool(others)
+    assert (tried[2] in choose(tried, problem)) == joins
+
+
 # The space
 
 
