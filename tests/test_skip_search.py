@@ -299,6 +299,7 @@ def test_rounds_are_counted_along_the_text():
     expected = sum(accepted + 1 for _, accepted in starts) / len(starts)
     assert tokens_per_round([agreed], 2) == pytest.approx(expected)
     assert tokens_per_round([agreed, agreed], 2) == pytest.approx(expected)
+    assert tokens_per_round([agreed[:2]], 2) == 3.0
     assert tokens_per_round([agreed[:1]], 2) == 1.0  # no chain fits
 
 
@@ -316,7 +317,8 @@ def test_a_score_weighs_what_a_round_brings():
     cuts = len(skip_cuts([skipped], 8))
     found = score(skipped, agreed, costs, "some:engine")
     always, never = found.greedy, found.sampled
-    seconds = costs.rounds(as_bits([skipped], 8))[0]
+    bits = np.isin(np.arange(16), skipped)[None]
+    seconds = costs.rounds(bits)[0]
     rates = (np.array(CHAINS) + 1) / seconds
     assert always.chain == CHAINS[int(rates.argmax())] > 1
     assert always.tokens_per_second == pytest.approx(rates.max(), rel=1e-4)
@@ -325,6 +327,7 @@ def test_a_score_weighs_what_a_round_brings():
     assert never.tokens_per_second == pytest.approx(1 / seconds[0], rel=1e-4)
     plain = costs.sublayers[0].sum() + (cuts + 1) * CALL + HOST
     assert found.plain_tokens_per_second == pytest.approx(1 / plain, rel=1e-4)
+    assert found.draft_cost == pytest.approx(costs.draft(bits)[0] / plain, abs=1e-4)
     assert found.engine == "some:engine"
     assert found.speedup(sampled=False) > 1 > found.speedup(sampled=True)
     # A token of each kind.
