@@ -41,7 +41,7 @@ FULL_PRECISION = {
     "llama-tied-rope-llama3-bf16": {
         "tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE, "dtype": torch.bfloat16,
     },
-    "llama-biases": {"attention_bias": True, "mlp_bias": True},
+    "llama-biases": {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-3},
     "mistral-bf16-sharded": {"dtype": torch.bfloat16, "max_shard_size": "60KB"},
     "mistral-tied": {"tie_word_embeddings": True},
     "qwen2-rope-linear": {"rope_parameters": LINEAR_ROPE},
