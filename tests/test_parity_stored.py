@@ -259,6 +259,18 @@ def test_stored_weights_are_read_as_they_were_meant(case, device, tmp_path):
             assert distance(logits, case.expected(tokens)) < same(case)
 
 
+@pytest.mark.parametrize("case", ["fp32-kv-fp16"], indirect=True)
+@devices
+def test_new_keys_and_values_are_seen_as_the_cache_will_hold_them(case, device):
+    """Or logits would depend on which rows came in one call."""
+    text = PROMPT[:20]
+    whole = load(case.bundle, device).prefill(text)["logits"][0].copy()
+    runner = load(case.bundle, device)
+    runner.prefill(text[:-1])
+    one = Rows(text[-1:], [0], np.ones((1, 1), np.bool_))
+    assert distance(runner.verify(one)["logits"][0], whole) < SAME
+
+
 @quantized
 @devices
 def test_engines_add_no_more_than_their_rounding_of_activations(case, device):
