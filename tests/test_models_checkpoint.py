@@ -85,6 +85,7 @@ def test_the_description_computes_what_transformers_computes(tmp_path, architect
     "overrides",
     [
         pytest.param({"attention_bias": True, "mlp_bias": True}, id="biases"),
+        pytest.param({"mlp_bias": True}, id="the MLP's alone"),
         pytest.param({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, id="theta"),
         pytest.param(
             {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0}},
