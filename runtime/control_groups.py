@@ -64,10 +64,9 @@ def _groups(controller: str, process: Path) -> Iterator[Path]:
             continue
         for mount in mounts:
             place, _, kind = mount.partition(" - ")
-            system, _, options = kind.split(" ", 2)
-            # Version 2 has one hierarchy for all controllers, and names none.
-            version = "cgroup" if controllers else "cgroup2"
-            if system == version and (not controllers or controller in options.split(",")):
+            # Version 2 has one hierarchy for all controllers, and names none. Version 1 has some of
+            # other controllers, without the files of this one.
+            if kind.startswith("cgroup " if controllers else "cgroup2 "):
                 _, _, _, root, folder, *_ = place.split(" ")
                 yield from _upwards(Path(folder), PurePosixPath(root), PurePosixPath(path))
 
