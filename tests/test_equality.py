@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from pairs import ENGINES, SHORT_PROMPT
@@ -71,7 +73,27 @@ def test_a_tie_is_forgiven_where_the_target_sees_one(llm, judge, monkeypatch, sa
     assert judge.verdict(SHORT_PROMPT, text, other, **sampling) == "near-tie"
 
 
+def test_passes_have_no_more_rows_than_the_engine_takes(pairs):
+    llm = pairs.llm("llama", f"{ENGINES[0]}#8x256", "none")
+    text = text_of(llm)
+    wrong = [*text[:-1], (text[-1] + 1) % 331]
+    assert Judge(llm.target, llm.tokenizer).verdict(SHORT_PROMPT, text, wrong) == "no"
+
+
+def test_ids_that_no_text_has_are_not_judged_by(llm, monkeypatch):
+    """Models have more than their tokenizers, and leave them untrained."""
+    prompt = llm.tokenizer.encode(SHORT_PROMPT)
+    logits = Runner(llm.target).prefill(prompt)["logits"][0].copy()
+    size = int(logits.argmax())
+    other, first = (int(id_) for id_ in logits[:size].argsort()[-2:])
+    gap = (logits[first] - logits[other]) / logits[:size].std()
+    monkeypatch.setattr(equality, "_NEAR_TIE", gap * 1.01)
+    judge = Judge(llm.target, SimpleNamespace(vocab_size=size))
+    assert judge.verdict(prompt, [first], [other]) == "near-tie"
+
+
 def test_verdicts_are_counted_the_worst_first():
     assert worst(["yes", "near-tie", "yes"]) == "near-tie"
     assert worst(["yes", "no", "near-tie"]) == "no"
     assert tally(["yes", "no", "yes", "near-tie"]) == "1 no, 1 near-tie, 2 yes"
+    assert tally(["yes", "yes"]) == "2 yes"
