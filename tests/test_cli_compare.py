@@ -13,9 +13,10 @@ from cuts import EMBEDDED
 from machines import curve, machine, saved
 
 from edgespec import bundle as bundles
-from edgespec import pipelining
+from edgespec import comparing, pipelining
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.comparing import ACCEPTANCES, Way, best
+from edgespec.fitting import fitted
 from edgespec.options import LoadOptions
 from edgespec.runtime import profiles, selection
 from edgespec.runtime.cost import Curve
@@ -97,6 +98,18 @@ def test_each_way_promises_what_its_calls_cost(compared):
         {TARGET: simulated_name("cpu", compared.file)},
         {role: simulated_name(place, compared.file) for role, place in PLACES.items()},
     ]
+
+
+def test_drafts_are_no_longer_than_memory_has_room_for(compared, monkeypatch):
+    def short(bundle, options):
+        return replace(fitted(bundle, options), max_tree=3)
+
+    monkeypatch.setattr(comparing, "fitted", short)
+    serial, overlap = compared("--draft-device", "gpu")[2:]
+    passes = Curve({256: seconds(CPU[TARGET])})
+    pair = Pair(lambda n: passes.seconds(n, 256), 0.002, 3)
+    assert serial["tokens_per_second"] == expected(pair.serial)
+    assert overlap["tokens_per_second"] == expected(lambda share: pair.overlap(share, SLOWDOWN))
 
 
 def test_the_options_of_a_way_take_the_memory_that_it_shows(cli, compared):
@@ -225,6 +238,18 @@ def test_a_placement_of_the_users_holds_beside_a_draft_model(compared):
         ("overlap", "0-=gpu", "cpu"), ("serial", "0-=gpu", "gpu"),
     ]  # fmt: skip
     assert ways[3]["options"] == "--place 0-=gpu --pipeline overlap"
+    assert ways[0]["tokens_per_second"] == dict.fromkeys(SHARES, 50)
+
+
+def test_that_something_is_measured_is_said_before(cli, laptop, monkeypatch):
+    words = ["plan", "--compare", "--simulate", laptop, "--json", "--threads", 1]
+    alone = cli(*words, "--device", "gpu", "--draft-device", "gpu")  # whose calls are not known
+    assert alone.err.count("this takes a while\n") == 1
+    remember(EMBEDDED, laptop)
+    assert cli(*words).err == ""
+    monkeypatch.setattr(profiles, "recall_pairing", lambda *_: None)
+    beside = cli(*words)  # nor is what drafts cost the target
+    assert beside.err.count("this takes a while\n") == 1
 
 
 def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):
