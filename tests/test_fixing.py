@@ -95,14 +95,16 @@ def made_for(context):
         (128, 1024, "8x1024", "8x1024"),
         (8, 1024, "8/32x1024", "8x1024"),
         (128, 1024, "8/16/32/64x1024", "8/64x1024"),
+        (128, 1024, "4/16x1024", "4/16x1024"),
         (128, 1025, "8/32x1024", "8/32x1056"),
     ],
 )
 def test_shapes_for_calls(rows, capacity, ready, wanted):
     known = [shape for each in ready.split() for shape in Shapes.parse(each).all]
-    found = chosen_shapes(rows, capacity, known)
-    assert str(found) == wanted
-    assert Shapes.parse(wanted) == found
+    for listed in (known, known[::-1]):
+        found = chosen_shapes(rows, capacity, listed)
+        assert str(found) == wanted
+        assert Shapes.parse(wanted) == found
 
 
 def test_what_is_compiled_ahead_is_what_would_be_chosen():
