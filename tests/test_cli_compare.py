@@ -25,8 +25,8 @@ from edgespec.runtime.outlook import Pair
 from edgespec.runtime.profiles import Pairing, Profile
 from edgespec.runtime.simulation import load
 
-CPU = {TARGET: curve(r1=20, r4=22, r8=24, r32=48), DRAFT: curve(r1=6)}
-GPU = {TARGET: curve(r1=18, r32=19), DRAFT: curve(r1=2)}
+CPU = {TARGET: curve(r1=20, r4=22, r8=24, r32=48), DRAFT: curve(r1=6, r32=9)}
+GPU = {TARGET: curve(r1=18, r32=19), DRAFT: curve(r1=2, r32=3)}
 SLOWDOWN = 1.05
 SHARES = ("0.6", "0.75", "0.9")
 PLACES = {TARGET: "cpu", DRAFT: "gpu"}
@@ -152,6 +152,16 @@ def test_the_best_way_is_the_first_of_those_that_promise_most_at_the_usual_accep
     assert best(ways[-1:]) is None
 
 
+def test_all_ways_are_compared_whatever_is_to_draft(compared):
+    assert compared("--draft", "lookup") == compared()
+
+
+def test_without_a_gpu_no_draft_is_there(cli, tmp_path):
+    words = ["--simulate", saved(tmp_path, machine(CPU)), "--memory", "1MiB", "--json"]
+    ways = json.loads(cli("plan", "--compare", *words).out)["ways"]
+    assert called(ways) == [("plain", "cpu", None), ("serial", "cpu", "cpu")]
+
+
 def test_a_way_that_does_not_fit_says_so_and_is_not_measured(cli, compared, monkeypatch):
     monkeypatch.setattr(selection, "measure_apart", None)
     ways = compared("--memory", "cpu=1GiB,gpu=2MiB")
@@ -231,8 +241,9 @@ def test_nothing_is_compared_unasked_and_nothing_measured_where_nothing_fits(cli
     assert not any(way["fits"] or way["best"] for way in ways)
 
 
-def test_a_placement_of_the_users_holds_beside_a_draft_model(compared):
-    ways = compared("--gpu-layers", 8)
+@pytest.mark.parametrize("words", [("--gpu-layers", 8), ("--place", "0-=gpu")])
+def test_a_placement_of_the_users_holds_beside_a_draft_model(compared, words):
+    ways = compared(*words)
     assert called(ways) == [
         ("plain", "cpu", None), ("offload", "0-=gpu", None), ("serial", "0-=gpu", "cpu"),
         ("overlap", "0-=gpu", "cpu"), ("serial", "0-=gpu", "gpu"),
