@@ -143,9 +143,16 @@ def test_sizes_of_a_stage_come_from_the_manifest():
     [target], [draft] = (stage_sizes(EMBEDDED, role) for role in (TARGET, DRAFT))
     assert (target.hidden, target.intermediate, target.vocab) == (256, 768, 4096)
     assert target.tied
-    assert target.matmul_bytes == EMBEDDED.manifest.files["target.data"].size
+    assert target.matmul_bytes == role_bytes()
+    parameters = EMBEDDED.target.parameters
+    assert target.embedding_bytes == role_bytes() * 4096 * 256 // parameters
     assert target.result_bytes == 4 * 4096
     assert draft.result_bytes == 128 * (8 + 4) + 4
+    role = EMBEDDED.target
+    for precision, nbytes in (("fp16", 2), ("fp32", 4)):
+        stored = replace(role.precision, kv=precision, scales=precision)
+        sizes = sizes_as(replace(role, precision=stored), role_bytes())
+        assert (sizes.kv_bytes, sizes.scale_bytes) == (nbytes, nbytes)
 
 
 def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
@@ -154,11 +161,22 @@ def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
     errors = {**role.quantization_error, "lm_head.weight": 0.01}
     parameters = role.parameters + 4096 * 256
     untied = replace(role, parameters=parameters, quantization_error=errors)
-    sizes = sizes_as(untied, role_bytes())
+    products = replace(role.precision, weights=W8A8, lm_head=W8A8)
+    for precision in (role.precision, products):
+        sizes = sizes_as(replace(untied, precision=precision), role_bytes())
+        assert not sizes.tied
+        assert sizes.intermediate == pytest.approx(768, abs=1)
+        assert sizes.embedding_bytes == role_bytes() * 4096 * 256 // parameters
+        assert sizes.matmul_bytes + sizes.embedding_bytes == role_bytes()
+
+
+def test_a_large_output_projection_leaves_a_trace_by_itself():
+    """No decoder's MLP would be as wide as the parameters say of a tied one."""
+    role, vocab = EMBEDDED.target, 100 * 4096
+    parameters = role.parameters + (2 * vocab - 4096) * 256
+    sizes = sizes_as(replace(role, vocab_size=vocab, parameters=parameters), role_bytes())
     assert not sizes.tied
     assert sizes.intermediate == pytest.approx(768, abs=1)
-    assert 0 < sizes.embedding_bytes < sizes.matmul_bytes
-    assert sizes.matmul_bytes + sizes.embedding_bytes == role_bytes()
 
 
 def test_a_tied_matrix_has_two_layouts_for_integer_products():

@@ -37,10 +37,17 @@ def test_stages_have_together_what_the_whole_has(starts):
     assert [stage.passed_bytes for stage in stages] == [4 * 256] * len(starts) + [0]
     assert any(stage.tied for stage in stages) == (not starts)
     for stage, start in zip(stages, (0, *starts), strict=True):
-        assert (stage.heads > 0) == (stage.layers > 0)
+        assert (stage.heads > 0) == (stage.kv_width > 0) == (stage.layers > 0)
         assert stage.file_bytes == whole.file_bytes
         assert stage.intermediate == (0 if start == HEAD or (start % 2 == 0 and start + 1 in starts)
                                       else 768)  # fmt: skip
+
+
+def test_a_sublayer_has_its_share_of_the_weights():
+    stages, role = stage_sizes(cut(*range(1, HEAD + 1)), TARGET), EMBEDDED.target
+    attention, mlp = 2 * 256 * 64 * (role.heads + role.kv_heads), 3 * 256 * 768
+    for one, other in zip(stages[:HEAD:2], stages[1:HEAD:2], strict=True):
+        assert other.matmul_bytes / one.matmul_bytes == pytest.approx(mlp / attention, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", CPU_ENGINES)
