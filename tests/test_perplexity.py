@@ -89,6 +89,15 @@ def test_a_beginning_of_text_token_is_before_every_window(pairs, monkeypatch):
     found = Reading(llm, LONG_PROMPT, 50).evaluate()
     assert (found.scored, len(expected)) == (len(tokens), len(tokens))
     assert found.nats.value == pytest.approx(np.mean(expected), rel=1e-5)
+    assert Reading(llm, "a").scored == 1
+
+
+def test_windows_fit_both_bundles_and_begin_half_a_window_apart(pairs):
+    long, short = (pairs.llm("llama", ENGINES[0], "none", context=size) for size in (256, 100))
+    for llm, reference in ((long, short), (short, long)):
+        found = Reading(llm, LONG_PROMPT, reference=reference).evaluate()
+        assert (found.window, found.stride) == (100, 50)
+        assert found.nats == found.against.nats
 
 
 @pytest.mark.parametrize(
@@ -113,9 +122,9 @@ def test_divergence_of_known_distributions():
 
 
 def test_a_mean_has_an_error():
-    found = Mean.of([1.0, 3.0])
-    assert (found.value, found.error) == (2.0, pytest.approx(1.0))
-    assert found.perplexity_error == pytest.approx(math.exp(2.0))
+    found = Mean.of([1.0, 5.0])
+    assert (found.value, found.error) == (3.0, pytest.approx(2.0))
+    assert found.perplexity_error == pytest.approx(2 * math.exp(3.0))
     assert Mean.of([2.0]).error == 0
 
 
