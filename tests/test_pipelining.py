@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -57,6 +58,41 @@ def test_a_payoff_follows_what_changes():
     assert simulated(payoff, 200, passed=0.050, **times) > 0.9
     assert simulated(payoff, 600, passed=0.200, **times) < 0.4
     assert simulated(payoff, 1200, passed=0.050, **times) > 0.5
+
+
+def test_a_payoff_is_told_what_drafts_and_passes_took():
+    told, begun = [], threading.Event()
+
+    class Told:
+        wanted = iter([True, False]).__next__
+
+        def drafted(self, seconds, ahead):
+            told.append((ahead, seconds))
+
+        def overlapped(self, passed, waited):
+            told.append((passed, waited))
+
+    class Slow:
+        def draft(self, text, budget):
+            time.sleep(0.02)
+
+        def verify(self, rows):
+            begun.wait()
+
+        def ahead(self):
+            begun.set()
+            time.sleep(0.05)  # beyond the pass
+
+    pipeline = Overlap(Slow(), Slow(), Told())
+    for _ in range(2):
+        pipeline.draft([], None)
+        pipeline.verify(None)
+    pipeline.draft([], None)
+    first, (passed, waited), second, third = told
+    assert [ahead for ahead, _ in (first, second, third)] == [False, True, False]
+    assert all(0.02 <= seconds < 5 for _, seconds in (first, second, third))
+    assert min(passed, waited) > 0
+    assert 0.05 <= passed + waited < 5
 
 
 def test_engines_on_one_processor_do_not_overlap(pairs, monkeypatch):
