@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -55,10 +56,8 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     if origin is types.UnionType:  # with None, as no other union is
         return None if data is None else _decode(arguments[0], data, where)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        try:
+        with suppress(OverflowError):
             return float(data)
-        except OverflowError:
-            raise RecordError(f"{where}: expected float, found {data!r:.80}") from None
     return _expect(kind, data, where)
 
 

@@ -30,6 +30,8 @@ def test_manifest_fields_are_checked_by_name_and_type(folder):
         (role(surprise=1), "manifest.roles.target.surprise: unknown field"),
         (role(layers="2"), "manifest.roles.target.layers: expected int, found '2'"),
         (role(bias_off=-(10**400)), "manifest.roles.target.bias_off: expected float, found -1000"),
+        (role(bias_off="-1"), "manifest.roles.target.bias_off: expected float, found '-1'"),
+        (role(bias_off=True), "manifest.roles.target.bias_off: expected float, found True"),
         (role(eos_ids=[True]), "manifest.roles.target.eos_ids[0]: expected int, found True"),
         ({"files": []}, "manifest.files: expected dict"),
         ({"roles": {"draft": whole["roles"]["target"]}}, "no role 'target'"),
