@@ -104,6 +104,15 @@ def test_only_growth_makes_new_views():
     assert cache.views is not before
 
 
+def test_a_cache_grows_in_place_up_to_what_a_text_may_have():
+    """A second copy would be the largest that a plan knows nothing of."""
+    cache = HostCache(STAGE, 4, 16)
+    for capacity, same in ((8, True), (16, True), (32, False)):
+        before = [*cache.views.values()]
+        cache.grow(capacity)
+        assert np.shares_memory(before[0], cache.views["past.0.key"]) is same
+
+
 # A text's progress
 
 
