@@ -18,7 +18,7 @@ from rich.filesize import decimal
 
 from edgespec import bundle as bundles
 from edgespec import quantizing
-from edgespec.bundle import MANIFEST, TARGET, Precision
+from edgespec.bundle import MANIFEST, NPU, TARGET, Precision
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.quantizing import quantize_variant
 from edgespec.runtime.engines import CPU_ENGINES
@@ -59,12 +59,13 @@ def test_a_quantized_variant_takes_the_place_of_the_one_it_is_made_from(quantize
 
 
 def test_it_is_calibrated_on_the_text_without_a_gap(checkpoint, tmp_path, monkeypatch):
-    read = []
+    read, hidden = [], set()
 
     class Recorded(Runner):
         def __init__(self, model):
             super().__init__(model)
             read.append(self.tokens)  # a runner would keep the weights mapped
+            hidden.add(model.role.bias_off)
 
     monkeypatch.setattr(quantizing, "Runner", Recorded)
     export_bundle(checkpoint, tmp_path / "fp32", options=ExportOptions(npu_precision="fp32"))
@@ -72,6 +73,8 @@ def test_it_is_calibrated_on_the_text_without_a_gap(checkpoint, tmp_path, monkey
     tokenizer = Tokenizer.from_folder(tmp_path / "fp32")
     pieces = pieces_of("\n\n".join(PASSAGES), tokenizer, len(read), "our passages")
     assert read == [list(piece.tokens) for piece in pieces]
+    # Scores have the range that they will have.
+    assert hidden == {bundles.load(tmp_path / "fp32").variant(TARGET, NPU).bias_off}
 
 
 @pytest.mark.skipif(not hasattr(psutil.Process, "memory_maps"), reason="macOS does not tell")
