@@ -26,6 +26,7 @@ from edgespec.runtime.engines import CPU_ENGINES, NPU_ENGINES, engine
 from edgespec.runtime.engines.npu import npu_footprint
 from edgespec.runtime.fixing import LONGEST_UNASKED, ahead_of_time, chosen_shapes
 from edgespec.runtime.sizes import stage_sizes
+from edgespec.runtime.stage_files import stage_file
 
 OPTIONS = LoadOptions(device=NAME, draft="lookup", threads=1)
 ENOUGH = 1 << 40
@@ -239,6 +240,12 @@ def test_it_must_be_compiled_of_every_stage_there():
         bundle = compiled((8, 1024), bundle=whole, stages=stages)
         assert planned(bundle).shapes[0].shape.capacity == here
         assert planned(bundle, **half).shapes[0].shape.capacity == there
+
+
+def test_what_is_compiled_of_a_stage_is_of_no_other():
+    bundle = compiled((8, 1024), bundle=cut(8), stages=(0, 1))
+    for number in (0, 1):
+        assert len(stage_file(bundle, TARGET, number, NpuToPlan()).compiled) == 1
 
 
 # By the user
