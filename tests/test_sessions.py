@@ -74,8 +74,10 @@ def test_what_the_prompt_shares_with_the_last_text_is_not_run_again(pairs):
 
 
 def test_a_text_without_a_session_begins_anew(pairs):
-    llm = load(pairs)
-    results = [llm.generate(LONG_PROMPT, **OPTIONS) for _ in range(2)]
+    llm = load(pairs, sessions=4)
+    with llm.session() as session:  # whose caches are its own
+        session.generate(LONG_PROMPT, **OPTIONS)
+        results = [llm.generate(LONG_PROMPT, **OPTIONS) for _ in range(2)]
     assert [result.reused for result in results] == [0, 0]
 
 
@@ -88,6 +90,7 @@ def test_texts_share_beginnings_where_that_is_asked_for(pairs):
         assert result.tokens == fresh(pairs, prompt + tail).tokens
         reused.append(result.reused)
     assert reused == [0, len(prompt) + 2, len(prompt)]
+    assert len(llm._slots._slots) == 1  # with one set of caches
 
 
 def test_a_new_session_copies_what_another_knows(pairs):
