@@ -13,7 +13,7 @@ from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.successors import Successors
 from edgespec.runtime.tree import ROOT, TokenTree
-from edgespec.runtime.verify import walk
+from edgespec.runtime.verify import Verdict, walk
 
 VOCABULARY = 24
 PADDED = 32
@@ -63,13 +63,15 @@ def test_it_starts_with_nothing():
 
 
 def test_every_verified_row_teaches_on_the_accepted_path_and_off_it():
-    tree = TokenTree([5, 6, 7], [ROOT, 0, ROOT])
+    tree = TokenTree([5, 6, 7, 6], [ROOT, 0, ROOT, 2])
     drafter = started([1, 2])
     play(drafter, [1, 2], tree)
-    for previous, token in ((1, 2), (2, 5), (5, 6), (2, 7)):
+    for previous, token in ((1, 2), (2, 5), (5, 6), (2, 7), (7, 6)):
         found = drafter.draft([9, previous, token], TreeBudget(3, 1, 3))
         assert found.tokens == likeliest(token, previous)[:3]
-        # A token that stood behind others falls back to itself.
+        assert found.values == sorted(set(found.values), reverse=True)
+    for previous, token in ((1, 2), (2, 5), (2, 7), (7, 6)):
+        # A token that stood behind others falls back to itself, where it came last.
         found = drafter.draft([9, 23, token], TreeBudget(3, 1, 3))
         assert found.tokens == likeliest(token, previous)[:3]
     assert len(drafter.draft([9, 9], BUDGET)) == 0
@@ -129,6 +131,52 @@ def test_branches_grow_from_what_another_source_proposed():
     assert spine.source == "lookup+recycling"
     assert len(spine) > 2
     assert sum(spine.values[n] for n in range(len(spine)) if spine.parents[n] == ROOT) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("proposed", [1, 2, 4])
+def test_below_what_another_source_proposed_the_tree_is_as_deep_as_the_budget(proposed):
+    text = [3, 4]
+    drafter = started(text)
+    for _ in range(200):
+        play(drafter, text, TokenTree.empty())
+    right = drafter.draft(text, TreeBudget(4, 4, 1)).tokens
+    spine, node = Proposal(), ROOT
+    for token in right[:proposed]:
+        node = spine.add(node, token, 0.9, "lookup")
+    drafter.extend(spine, text, TreeBudget(8, 4, 1))
+    assert spine.tokens == right
+
+
+def test_a_successor_has_its_share_of_what_others_leave_and_of_its_parents_value():
+    text = [3, 4]
+    drafter = started(text)
+    for _ in range(40):
+        play(drafter, text, TokenTree.empty())
+    alone = drafter.draft(text, TreeBudget(3, 1, 3))
+    assert sorted(alone.values, reverse=True) == alone.values
+    beside = Proposal()
+    beside.add(ROOT, next(n for n in range(VOCABULARY) if n not in alone.tokens), 0.6, "lookup")
+    drafter.extend(beside, text, TreeBudget(4, 1, 3))
+    assert beside.tokens[1:] == alone.tokens
+    assert beside.values[1:] == pytest.approx([0.4 * value for value in alone.values])
+    edge = alone.values[0]
+    deep = drafter.draft(text, TreeBudget(3, 3, 1))
+    assert deep.values == pytest.approx([edge, edge**2, edge**3])
+
+
+def test_a_rank_that_comes_true_more_often_is_worth_more():
+    """As of a text in which the target's second choice always comes."""
+    text = [3, 4]
+    drafter = started(text)
+    for _ in range(200):
+        drafter.draft(text, BUDGET)
+        logits = row(text[-1], text[-2])[None]
+        second = likeliest(text[-1], text[-2])[1]
+        drafter.observe(Verdict((), (second,)), TokenTree.empty(), logits)
+        text.append(second)
+    best = drafter.draft(text, TreeBudget(3, 1, 3)).best(1)
+    assert best.tokens == [likeliest(text[-1], text[-2])[1]]
+    assert best.values[0] > 0.9
 
 
 @pytest.mark.parametrize("text", [[7], [7, 7, 7]])
