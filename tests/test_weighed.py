@@ -1,0 +1,236 @@
+"""What sources cost and promise, against sources that take and bring what they are told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgespec.runtime.cost import Curve
+from edgespec.runtime.drafters import PlannedDrafter, TreeBudget, WeighedModel, WeighedRetrieval
+from edgespec.runtime.drafters import planned as planning
+from edgespec.runtime.proposal import Proposal
+from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.tree import ROOT
+from edgespec.runtime.verify import Verdict
+
+PROMPT = list(range(1, 30))
+BUDGET = TreeBudget(31, 8, 4)
+EVEN, SLOPED = {256: {1: 1.0}}, {256: {1: 1.0, 32: 1.62}}
+CALLS = {1: 0.1, 4: 0.2, 32: 9.0}  # seconds of a model's calls by rows
+NO_LOGITS = np.zeros((1, 1), np.float32)
+
+
+class Clock:
+    """Goes on as it is told, and a little whenever it is read."""
+
+    def __init__(self, tick=0.0):
+        self.now, self.tick = 0.0, tick
+
+    def __call__(self):
+        self.now += self.tick
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(planning.time, "perf_counter", made)
+    return made
+
+
+class Source:
+    """A chain of likely tokens that are its own, as deep as it may be."""
+
+    name = "source"
+
+    def __init__(self, clock, first=100, takes=0.0, learns=0.0):
+        self.clock, self.first, self.takes, self.learns = clock, first, takes, learns
+        self.observed, self.went_ahead, self.more = 0, 0, True
+
+    def begin(self, prompt, sampler):
+        pass
+
+    def extend(self, proposal, text, budget):
+        self.budget = budget
+        self.clock.now += self.takes
+        node, value = ROOT, 1.0
+        for depth in range(min(budget.max_depth, budget.max_nodes)):
+            value *= 0.9
+            node = proposal.add(node, self.first + depth, value, self.name)
+
+    def ahead(self):
+        self.went_ahead += 1
+        return self.more
+
+    def observe(self, verdict, tree, logits):
+        self.observed += 1
+        self.clock.now += self.learns
+
+
+class Model(Source):
+    """The same by calls, of which one for each level behind the first; it has read what it saw."""
+
+    name = "model"
+
+    def __init__(self, clock, calls=CALLS, first=200):
+        super().__init__(clock, first)
+        self.calls, self.curve, self.read = calls, Curve({256: calls}), 0
+
+    def unread(self, text):
+        new = len(text) - self.read
+        return [128] * (new // 128) + [new % 128] * (new % 128 > 0)
+
+    def draft(self, text, budget):
+        proposal, self.fed = Proposal(), self.unread(text)
+        self.levels = [min(budget.width, budget.max_nodes)] * (budget.max_depth - 1)
+        self.takes = sum(self.curve.seconds(rows, 256) for rows in (*self.fed, *self.levels))
+        self.read = len(text)
+        self.extend(proposal, text, budget)
+        return proposal
+
+
+def weighed(model):
+    """With the costs that its calls have."""
+    return WeighedModel(model, Curve({256: model.calls}))
+
+
+def rounds(drafter, clock, accepted, passes=EVEN, budget=BUDGET):
+    """Rounds of a text, each with what it took; of a chain so many are accepted."""
+    verify = Curve(passes)
+    drafter.begin(PROMPT, Sampler(SamplingOptions(), 1000))
+    text = [*PROMPT, 0]
+    for right in accepted:
+        begin = clock.now
+        proposal = drafter.draft(text, budget)
+        clock.now += verify.seconds(len(proposal) + 1, 256)
+        nodes = tuple(range(min(right, len(proposal))))
+        verdict = Verdict(nodes, (*proposal.tokens[: len(nodes)], 0))
+        drafter.observe(verdict, proposal.tree(), NO_LOGITS)
+        text += verdict.tokens
+        yield proposal, clock.now - begin
+
+
+@pytest.mark.parametrize(("takes", "learns"), [(0.0, 0.0), (0.4, 0.0), (0.0, 0.4), (0.3, 0.2)])
+def test_a_forecast_is_what_rounds_take(clock, takes, learns):
+    """All of it: the passes, the source, and a little everywhere else."""
+    clock.tick = 0.03
+    source = WeighedRetrieval(Source(clock, takes=takes, learns=learns), free=True)
+    drafter = PlannedDrafter([[source]], Curve(EVEN))
+    for number, (proposal, took) in enumerate(rounds(drafter, clock, [4] * 20)):
+        if number > 1:
+            assert proposal.forecast.seconds == pytest.approx(took, rel=0.04)
+
+
+def test_passes_over_a_tree_are_learned_as_those_of_its_rows(clock):
+    drafter = PlannedDrafter([[WeighedRetrieval(Source(clock))]], Curve({256: {1: 1.0, 32: 1.1}}))
+    *_, (proposal, took) = rounds(drafter, clock, [8] * 40, {256: {1: 0.3}})
+    assert len(proposal) == 8  # with the pending token one row more than a bucket
+    assert proposal.forecast.seconds == pytest.approx(took, rel=0.05)
+
+
+@pytest.mark.parametrize("right", [0, 2, 8])
+@pytest.mark.parametrize("before", [0, 8])
+def test_promises_are_believed_as_they_come_true_of_late(clock, right, before):
+    drafter = PlannedDrafter([[WeighedRetrieval(Source(clock), free=True)]], Curve(EVEN))
+    *_, (proposal, _) = rounds(drafter, clock, [before] * 40 + [right] * 40)
+    assert proposal.forecast.tokens == pytest.approx(1 + right, abs=0.5)
+
+
+def test_to_read_the_prompt_is_a_cost_of_the_round_but_not_held_against_the_model(clock):
+    model = Model(clock)
+    source = weighed(model)
+    drafter = PlannedDrafter([[source]], Curve(EVEN))
+    for number, (proposal, took) in enumerate(rounds(drafter, clock, [8] * 12)):
+        assert proposal.forecast.seconds == pytest.approx(took)
+        assert took > 9 or number
+        assert source.asked
+
+
+def test_what_is_paid_once_is_what_more_than_a_levels_rows_were_read(clock):
+    model = Model(clock)
+    source = weighed(model)
+    for new, once in ((29, 8.8), (4, 0.0), (1, 0.0), (0, 0.0)):
+        model.read = 0
+        source.ask(Proposal(), [1] * new, BUDGET, 256)
+        assert source.once == pytest.approx(once)
+        assert source.seconds == pytest.approx(model.takes)
+
+
+def test_a_level_costs_what_its_rows_do(clock):
+    source = weighed(Model(clock))
+    costs = [source.level_seconds(TreeBudget(nodes, 8, 4), 256) for nodes in (1, 4, 31)]
+    assert costs == pytest.approx([0.1, 0.2, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("probing", "given", "nodes", "depth"),
+    [(False, (31, 8), 31, 8), (True, (31, 8), 3, 2), (True, (1, 8), 1, 2), (True, (31, 1), 3, 1)],
+)
+def test_a_probe_is_small(clock, probing, given, nodes, depth):
+    model = Model(clock)
+    source = weighed(model)
+    source.standing.probing = probing
+    source.ask(Proposal(), PROMPT, TreeBudget(*given, 4), 256)
+    assert (model.budget.max_nodes, model.budget.max_depth) == (nodes, depth)
+
+
+def test_of_models_that_pay_the_best_is_asked(clock):
+    slow, fast = weighed(Model(clock, {1: 0.3})), weighed(Model(clock, {1: 0.05}))
+    drafter = PlannedDrafter([[slow, fast]], Curve(EVEN))
+    asked = [(slow.asked, fast.asked) for _ in rounds(drafter, clock, [8] * 20)]
+    assert asked[6:] == [(False, True)] * 14
+
+
+def test_who_was_asked_learns_and_goes_ahead_and_nobody_else(clock):
+    asked, other = Model(clock), Model(clock, {1: 1000.0})
+    drafter = PlannedDrafter([[weighed(asked), weighed(other)]], Curve(EVEN))
+    for number, _ in enumerate(rounds(drafter, clock, [8] * 3), 1):
+        assert drafter.ahead()
+        assert (asked.went_ahead, asked.observed) == (number, number)
+    assert (other.went_ahead, other.observed) == (0, 0)
+    asked.more = False
+    assert not drafter.ahead()
+
+
+def test_what_levels_and_nodes_must_promise_is_what_their_seconds_bring_elsewhere(clock):
+    """At the rate of late, but never at less than plain decoding's."""
+    free, model = Source(clock), Model(clock)
+    sources = [[WeighedRetrieval(free, free=True)], [weighed(model)]]
+    drafter = PlannedDrafter(sources, Curve(SLOPED))
+    row, seen = 0.62 / 31, []
+    for proposal, _ in rounds(drafter, clock, [8] * 60 + [0] * 100, SLOPED):
+        seen.append(proposal.forecast.tokens / proposal.forecast.seconds)
+        if len(seen) == 1:
+            assert model.budget.least_gain == pytest.approx(0.2)
+            assert model.budget.least_value == pytest.approx(row)
+        if len(seen) in (1, 60, 160):
+            late = sum(seen[-10:]) / len(seen[-10:])
+            assert free.budget.least_value == pytest.approx(max(1.0, late) * row / 2, rel=0.1)
+
+
+def test_sources_together_draft_no_more_nodes_than_the_budget(clock):
+    sources = [[WeighedRetrieval(Source(clock), free=True)], [weighed(Model(clock))]]
+    for nodes in (1, 6, 16):
+        drafter, budget = PlannedDrafter(sources, Curve(EVEN)), TreeBudget(nodes, 8, 4)
+        for proposal, _ in rounds(drafter, clock, [0] * 3, budget=budget):
+            assert 0 < len(proposal) <= nodes
+
+
+def test_what_takes_microseconds_is_always_asked_and_what_loses_is_not(clock):
+    free, dear = (WeighedRetrieval(Source(clock, takes=20.0), free=free) for free in (True, False))
+    for source, always in ((free, True), (dear, False)):
+        drafter = PlannedDrafter([[source]], Curve(EVEN))
+        asked = [source.asked for _ in rounds(drafter, clock, [8] * 8)]
+        assert asked == [True] * 3 + [always] * 5
+        again = [source.asked for _ in rounds(drafter, clock, [8] * 3)]
+        assert again == [True] * 3  # each text may be another matter
+
+
+def test_what_calls_take_is_learned_where_the_model_makes_them(clock):
+    """It sees 200 tokens: its calls are those of a small cache, however long the text."""
+    model = Model(clock, {1: 0.2})
+    model.read = len(PROMPT)
+    source = WeighedModel(model, Curve({256: {1: 0.05}, 1024: {1: 0.9}}), context=200)
+    for _ in range(20):
+        source.ask(Proposal(), PROMPT, BUDGET, 1024)
+    assert source.level_seconds(BUDGET, 1024) == pytest.approx(0.2, rel=0.05)
