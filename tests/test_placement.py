@@ -86,7 +86,7 @@ def test_what_is_described_is_parsed_to_the_same(devices):
     [(0, "0-=cpu"), (1, "0-6=cpu,7-=gpu"), (5, "0-2=cpu,3-=gpu"), (8, "0-=gpu"), (99, "0-=gpu")],
 )
 def test_the_last_layers_go_to_the_gpu(count, place):
-    assert describe(on_gpu(count, LAYERS, "cpu")) == place
+    assert on_gpu(count, LAYERS, "cpu") == parse(place, LAYERS)
 
 
 # Where stages end
@@ -118,6 +118,7 @@ def test_every_stage_goes_with_its_layers_and_the_head_with_the_last(starts, cou
     ("starts", "place", "parts"),
     [
         ((), "0-3=cpu,4-=gpu", ("before layer 4:", "cut nowhere", "--cut-layers 4`")),
+        ((4,), "0=cpu,1-=gpu", ("before layer 1:", "before layers 2 only", "--cut-layers 1`")),
         ((8, 12), "0-4=cpu,5-=gpu", ("layer 5:", "before layers 4, 6 only", "--cut-layers 5`")),
         ((8,), "0-1=cpu,2-3=gpu,4-6=cpu,7=gpu", ("layer 2, 7:", "--cut-layers 2,4,7`")),
         ((9,), "0-3=cpu,4-=gpu", ("layer 4:", "cut nowhere", "--cut-layers 4`")),
