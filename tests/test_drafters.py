@@ -244,6 +244,17 @@ def test_a_prompt_longer_than_the_drafts_context_is_read_from_where_its_window_b
     assert len(drafter.draft([*prompt, 7], TreeBudget(4, 4, 1))) >= 1
 
 
+def test_what_a_window_holds_of_an_earlier_text_is_used_again(pairs):
+    model = pairs.llm("stranger", ENGINES[0], "model")._loaded["draft"].model
+    runner, text = Runner(model), [1 + n % 300 for n in range(130)]
+    for unread in (81, 4):  # the window begins at 50
+        drafter = made(ModelDrafter, ModelCalls(runner))
+        drafter.begin(text, Sampler(GREEDY, VOCABULARY))
+        assert sum(drafter.unread([*text, 7])) == unread
+        drafter.draft([*text, 7], TreeBudget(1, 1, 1))
+        text += [7, 8, 9, 10]
+
+
 @pytest.mark.parametrize("budget", [TreeBudget(0, 4, 4), TreeBudget(7, 0, 4)], ids=str)
 def test_no_budget_no_tree(draft_model, budget):
     sampler = Sampler(GREEDY, VOCABULARY)
