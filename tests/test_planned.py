@@ -32,7 +32,6 @@ from edgespec.runtime.verify import Verdict
 
 VOCABULARY = 331
 FLAT = {256: {1: 1.0, 8: 1.2, 32: 1.6}}
-EVEN = {256: {1: 1.0}}
 STEEP = {256: {1: 1.0, 8: 8.0, 32: 32.0}}
 BUDGET = TreeBudget(31, 31, 4)
 REPEATING = [5, 6, 7, 8, 9, 10] * 6
@@ -158,8 +157,8 @@ def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
 @pytest.mark.parametrize(
     ("seconds", "least"),
     [
-        (0.05, 1.95 / 0.575),  # guesses that are right as often as usual save so much of the time
-        (0.9, 1.1 / 0.03),  # they would save nothing: only a long text can afford to see
+        (0.1, 1.95 / 0.575),  # guesses that are right as often as usual save so much of the time
+        (1.8, 1.1 / 0.03),  # they would save nothing: only a long text can afford to see
     ],
 )
 def test_a_prompt_is_read_by_a_draft_model_where_the_text_is_long_enough_to_pay_for_it(
@@ -168,8 +167,8 @@ def test_a_prompt_is_read_by_a_draft_model_where_the_text_is_long_enough_to_pay_
     monkeypatch.setattr(weighed, "_TRY_ANYWAY", 0.03)
     text = list(range(1, 30))
     for share, wanted in ((0.9, False), (1.1, True)):
-        model = timed(seconds, of_32_rows=2.0)  # the prompt takes one call; a pass takes 1
-        drafter = drafter_of(text, EVEN, model)
+        model = timed(seconds, of_32_rows=4.0)  # the prompt takes one call; a pass takes 2
+        drafter = drafter_of(text, {256: {1: 2.0}}, model)
         drafter.draft(text, replace(BUDGET, remaining=share * least))
         assert model.asked == wanted
     drafter.observe(Verdict((), (1,)), TokenTree.chain(()), NO_LOGITS)
