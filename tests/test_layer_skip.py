@@ -196,6 +196,15 @@ def test_levels_of_a_draft_are_one_call_over_them_all(runner, skipped):
     assert distance(runner.draft(last, path)["logits"][0].copy(), expected) < 1e-6
 
 
+def test_more_candidates_are_looked_at_where_the_likeliest_may_not_be_chosen(sharp):
+    runner, seen = Runner(Model.load(sharp, bundles.TARGET, engine(CPU_ENGINES[0]), 1)), []
+    for fields in OPTIONS:
+        calls = SkipCalls(runner, Path.without(sharp.target, SETS[0]))
+        calls.begin(PROMPT, Sampler(SamplingOptions(**fields), 331))
+        seen.append(calls.feed(PROMPT).tokens.shape[1])
+    assert seen[0] < min(seen[1:])
+
+
 def test_a_verification_may_be_repeated(runner):
     """What the first one ran is there for the second, under its own parents."""
     rows = replace(tree_rows(), parents=[START, 0, 0, 1, 1, 2, 4])
