@@ -214,6 +214,7 @@ def test_sources_together_draft_no_more_nodes_than_the_budget(clock):
         drafter, budget = PlannedDrafter(sources, Curve(EVEN)), TreeBudget(nodes, 8, 4)
         for proposal, _ in rounds(drafter, clock, [0] * 3, budget=budget):
             assert 0 < len(proposal) <= nodes
+    assert proposal.source == "model+source"
 
 
 def test_what_takes_microseconds_is_always_asked_and_what_loses_is_not(clock):
