@@ -19,7 +19,7 @@ from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
 from edgespec.runtime.engines.openvino import OpenVinoCpu
 from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
-from edgespec.runtime.selection import Placement, choose, load_models
+from edgespec.runtime.selection import Placement, all_known, choose, known_order, load_models
 
 CPU = Placement("cpu", 1, (1, 8))
 STEEP, FLAT = {1: 0.010, 8: 0.080, 128: 0.300}, {1: 0.020, 8: 0.030, 128: 0.200}
@@ -75,11 +75,13 @@ def test_other_load_that_met_one_engine_alone_does_not_decide(measured, small):
     slower, slowed = ({n: f * s for n, s in usual.items()} for f in (1.2, 1.4))
 
     class Once(dict):
-        """The first engine is slowed when it is measured first."""
+        """Each engine is slowed once, the first when it is measured first."""
 
         def __getitem__(self, device):
             first = sum(name == device for name, _, _ in measured.asked) == 1
-            return slower if device == ENGINES[1] else slowed if first else usual
+            if first == (device == ENGINES[0]):
+                return slowed
+            return usual if device == ENGINES[0] else slower
 
     measured.seconds = Once()
     placement = Placement("cpu", 1, (8,))
@@ -87,6 +89,7 @@ def test_other_load_that_met_one_engine_alone_does_not_decide(measured, small):
         best, other = choose(small, {"target": placement})["target"]
         assert (best.device, other.device) == (ENGINES[0], ENGINES[1])
         assert best.profile.seconds == {256: usual}
+        assert other.profile.seconds == {256: slower}
         assert [device for device, _, _ in measured.asked] == [*ENGINES, *ENGINES]
 
 
@@ -148,6 +151,43 @@ def test_a_process_for_each_engine_measures_all_roles_once(measured, small):
     assert measured.asked == []
     choose(small, {"target": CPU, "draft": Placement("cpu", 2, (1,))})
     assert sorted(measured.asked) == [(name, ("draft",), 2) for name in ENGINES]
+
+
+def test_stages_do_not_part_roles_that_run_on_one_engine(measured, pairs):
+    """The target has one for each layer, the draft one in all."""
+    cut = bundles.load(pairs.pair("cut").path)
+    choose(cut, {"target": CPU, "draft": CPU})
+    assert sorted(measured.asked) == [(name, ("target", "draft"), 1) for name in ENGINES]
+
+
+def test_of_a_placed_target_each_choice_is_measured(measured, pairs):
+    """Both begin with the same engine."""
+    cut, mixed = bundles.load(pairs.pair("cut").path), joined(ENGINES)
+    measured.seconds[mixed] = STEEP
+    found = choose(cut, {"target": replace(CPU, device=(ENGINES[0], "cpu"))})
+    assert sorted(names(found["target"])) == [ENGINES[0], mixed]
+
+
+def test_an_order_is_known_when_all_has_been_measured(measured, small):
+    def known():
+        order = known_order(small, "target", CPU)
+        return all_known(small, {"target": CPU}), [joined(e.name for e in each) for each in order]
+
+    found = []
+    for device in (None, *ENGINES):
+        if device is not None:
+            choose(small, {"target": replace(CPU, device=device)}, costs=True)
+        found.append(known())
+    assert found == [(False, []), (False, []), (True, [ENGINES[1], ENGINES[0]])]
+    alone = Placement(ENGINES[0], 2, (1,))  # never measured, and nothing to choose
+    assert [[e.name for e in each] for each in known_order(small, "target", alone)] == [
+        [ENGINES[0]]
+    ]
+
+
+def test_engines_that_cost_the_same_are_both_candidates(measured, small):
+    measured.seconds[ENGINES[0]] = FLAT
+    assert names(choose(small, {"target": CPU})["target"]) == list(ENGINES)
 
 
 def test_where_nothing_can_be_kept_every_load_measures(measured, small, monkeypatch, tmp_path):
@@ -244,8 +284,10 @@ def test_what_no_engine_takes_is_found_out_once(small, own_cache, monkeypatch, t
     bundle = bundles.load(broken)
     refusal = r"target: no engine .* model: .*ONNX Runtime .* refused it .*; .*OpenVINO .* refused"
     with pytest.raises(DeviceError, match=refusal):
-        load_models(bundle, {"target": CPU})
+        load_models(bundle, {"target": CPU, "draft": CPU})
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    for name in ENGINES:  # the draft, which came behind it, has been measured
+        assert profiles.recall(bundle, "draft", (engine(name),), 1).refusal is None
     monkeypatch.setattr(selection, "measure_apart", None)
     with pytest.raises(DeviceError, match=refusal):
         load_models(bundle, {"target": CPU})
