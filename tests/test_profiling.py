@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ from edgespec.runtime.profiling import Job, measure, measure_apart, shapes
 
 QUICK = Profile.measured(False, {256: {1: 0.01, 8: 0.02}})
 FULL = Profile.measured(True, {256: {1: 0.01, 8: 0.02}, 1024: {1: 0.02, 8: 0.04}})
+FASTER = Profile.measured(True, {256: {1: 0.005, 8: 0.01}})
 REFUSED = Profile(False, {}, "it does not take it")
 
 
@@ -83,6 +85,19 @@ def test_only_calls_that_repeat_a_shape_count(monkeypatch):
             assert seconds == pytest.approx(n * capacity * 1e-6)
     assert list(points) == [256, 1024]
     assert runner.calls[0] == (1, 256)
+
+
+def test_what_else_the_machine_does_does_not_count(monkeypatch):
+    """It lets one turn in three go by, neither the first nor the last."""
+    verify = FakeRunner.verify
+
+    def beside_others(runner, rows):
+        verify(runner, rows)
+        runner.clock += 0 if 30 <= len(runner.calls) < 60 else 0.001
+
+    monkeypatch.setattr(FakeRunner, "verify", beside_others)
+    points, _ = fake_measure(monkeypatch, (1, 8, 32), (256,))
+    assert points[256] == pytest.approx({n: n * 256e-6 for n in (1, 8, 32)})
 
 
 def test_numbers_of_rows_take_turns(monkeypatch):
@@ -171,6 +186,23 @@ def test_roles_are_measured_apart_from_any_folder(embedded, monkeypatch, tmp_pat
         assert profiles.recall(embedded, role, (engine(ENGINES[0]),), 1) == profile
 
 
+def test_a_role_is_gone_before_the_next_one_is_loaded(embedded, monkeypatch):
+    """Together they would need more memory than was planned."""
+    loaded, load = [], profiling.Model.load
+
+    def watched(*arguments):
+        assert all(each() is None for each in loaded)
+        model = load(*arguments)
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(profiling, "interpreter", lambda: None)
+    monkeypatch.setattr(profiling, "_SECONDS", 0.0)
+    monkeypatch.setattr(profiling.Model, "load", watched)
+    measure_apart(job(embedded, "target", "draft"))
+    assert len(loaded) == 2
+
+
 def test_a_relative_path_of_a_bundle_is_found(embedded, monkeypatch):
     monkeypatch.chdir(BUNDLE.parent)
     relative = replace(embedded, path=BUNDLE.relative_to(BUNDLE.parent))
@@ -190,6 +222,7 @@ FAILURES = {
     "print('rubbish')": NOTHING,
     "print('[' * 99999)": NOTHING,
     r"import os; os.write(1, b'\xff\n\n')": NOTHING,
+    r"import os; os.write(2, b'lost \xff'); os._exit(3)": r"with status 3 .* \(lost \ufffd\)$",
     "[print(line) for line in ('null', '3', '[]', '{}', '[1]')]": NOTHING,
     told(role=[], capacity=1): NOTHING,
     told(role="target", capacity=math.inf): NOTHING,
@@ -296,7 +329,13 @@ def test_a_library_of_another_version_is_measured_anew(embedded, monkeypatch):
 
 @pytest.mark.parametrize(
     ("before", "after", "kept"),
-    [(QUICK, FULL, FULL), (FULL, QUICK, FULL), (REFUSED, QUICK, QUICK), (QUICK, REFUSED, REFUSED)],
+    [
+        (QUICK, FULL, FULL),
+        (FULL, QUICK, FULL),
+        (FULL, FASTER, FASTER),
+        (REFUSED, QUICK, QUICK),
+        (QUICK, REFUSED, REFUSED),
+    ],
 )
 def test_a_quick_profile_never_replaces_a_full_one(embedded, cache, before, after, kept):
     profiles.remember(*at(embedded), before)
