@@ -310,6 +310,14 @@ def test_rotations_are_right_at_large_positions(theta):
     assert drift > 1e-3  # float32 angles would not have been
 
 
+def test_rows_of_padding_may_lie_behind_all_positions():
+    """They keep what the call before had, here a draft's deep level behind a short text."""
+    feeds = inputs_of()[0].feeds(4, 256, 4)
+    feeds.fill(Rows([5, 6], [30, 31], np.eye(2, dtype=bool)), 0, False)
+    feeds.fill(Rows.chain([5]), 255, False)
+    assert np.isfinite(feeds.stages[0]["rope_cos"]).all()
+
+
 @given(st.data())
 def test_the_bias_shows_text_mask_and_nothing_else(data):
     model, _ = inputs_of()
