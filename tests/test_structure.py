@@ -13,8 +13,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from edgespec import LLM
 from edgespec.errors import InputError
+from edgespec.runtime.drafters import NoDrafter, TreeBudget
+from edgespec.runtime.drafters.guided import GuidedDrafter
 from edgespec.runtime.guide import Guides
+from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.tree import ROOT
+from edgespec.runtime.verify import Verdict
 
 SCHEMA = {
     "type": "object",
@@ -145,6 +150,47 @@ def test_a_grammar_may_allow_fewer_than_are_tried_under_noise():
         logits = rng.standard_normal(size).astype(np.float32)
         likeliest = np.where(allowed, logits, -np.inf).argmax()
         assert Sampler(options, size).choose(logits, position, (), allowed) == likeliest
+
+
+class Grammar:
+    """Forces 1, 2, 3 and forbids 9."""
+
+    def forced(self):
+        return [1, 2, 3]
+
+    def valid(self, tokens):
+        return tokens.index(9) if 9 in tokens else len(tokens)
+
+
+class Guesses(NoDrafter):
+    """A branch that the grammar ends, and another."""
+
+    observed = 0
+
+    def draft(self, text, budget):
+        proposal = Proposal()
+        for parent, token, value in ((ROOT, 5, 0.5), (0, 9, 0.4), (1, 6, 0.3), (ROOT, 7, 0.01)):
+            proposal.add(parent, token, value, "guesses")
+        return proposal
+
+    def observe(self, verdict, tree, logits):
+        self.observed += 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "depth", "expected"),
+    [(9, 9, (1, 2, 3, 5, 7)), (9, 2, (1, 2, 5, 7)), (2, 9, (1, 2)), (1, 9, (1,)), (0, 9, ())],
+)
+def test_a_draft_has_what_is_forced_and_nothing_forbidden_within_the_budget(nodes, depth, expected):
+    guesses = Guesses()
+    drafter = GuidedDrafter(guesses, Grammar())
+    proposal = drafter.draft([4], TreeBudget(nodes, depth, 4))
+    by_token = dict(zip(proposal.tokens, proposal.values, strict=True))
+    assert tuple(sorted(by_token)) == expected
+    forced = [by_token[token] for token in expected if token < 4]
+    assert sorted(set(forced), reverse=True) == forced  # each counts only behind all before it
+    drafter.observe(Verdict((), (1,)), proposal.tree(), np.zeros((1, 8), np.float32))
+    assert guesses.observed == 1
 
 
 def test_a_text_cut_short_is_a_beginning(load):
