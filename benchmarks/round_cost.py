@@ -3,8 +3,9 @@
     python benchmarks/round_cost.py
 
 Runs the embedded pair (or BUNDLE) and random two-layer pairs with a vocabulary of 151,936, greedy
-and with top-p 0.9, on trees of 8 nodes. The cost is what a result reports: its time after the first
-token less its `engine_ms`, by rounds. A second run with a watch on each step says where it goes.
+and with top-p 0.9, on trees of 8 nodes; first the embedded pair without drafts, to which a draft
+adds its part. The cost is what a result reports: its time after the first token less its
+`engine_ms`, by rounds. A second run with a watch on each step says where it goes.
 
 Then what planning adds with `--draft auto`: on cost curves that are made flat, so that trees have
 16 nodes.
@@ -18,7 +19,7 @@ import tempfile
 import time
 from collections import defaultdict
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -95,13 +96,15 @@ class Subject:
         name: In the table.
         llm: The pair, loaded.
         prompts: Texts or token ids.
-        bar_ms: Wanted at most.
+        bar_ms: Wanted at most; None: nothing was said.
+        drafts: Options of its texts.
     """
 
     name: str
     llm: LLM
     prompts: Sequence[str | list[int]]
-    bar_ms: float
+    bar_ms: float | None
+    drafts: dict[str, Any] = field(default_factory=lambda: _TREE)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Cost:
         pair: Its name.
         mode: Of `_MODES`.
         ms: Milliseconds outside the engines, the median of the generations.
-        bar_ms: Wanted at most.
+        bar_ms: Wanted at most; None: nothing was said.
         nodes: Of a tree, on average.
         tokens: Of a round, on average.
         engine: Where the target ran.
@@ -122,7 +125,7 @@ class Cost:
     pair: str
     mode: str
     ms: float
-    bar_ms: float
+    bar_ms: float | None
     nodes: float
     tokens: float
     engine: str
@@ -136,7 +139,8 @@ def main() -> None:
     print_table(
         ["pair", "mode", "ms/round", "wanted", "nodes", "tokens", *steps],
         [
-            [c.pair, c.mode, c.ms, c.bar_ms, c.nodes, c.tokens, *(c.steps_ms[s] for s in steps)]
+            [c.pair, c.mode, c.ms, c.bar_ms or "-", c.nodes, c.tokens]
+            + [c.steps_ms[step] for step in steps]
             for c in costs
         ],
     )
@@ -164,6 +168,7 @@ def main() -> None:
 def _subjects(arguments: argparse.Namespace) -> Iterator[Subject]:
     llm = LLM(arguments.bundle, threads=arguments.threads, draft="model")
     name = "embedded" if arguments.bundle is None else arguments.bundle.name
+    yield Subject(f"{name}, no drafts", llm, PYTHON, None, {"draft_source": "none"})
     yield Subject(name, llm, PYTHON, bar_ms=0.5)
     prompts = np.random.default_rng(0).integers(_VOCABULARY, size=(_PROMPTS, _PROMPT_TOKENS))
     for name, std in _RANDOM.items():
@@ -199,7 +204,7 @@ def _measure(subject: Subject, arguments: argparse.Namespace) -> Iterator[Cost]:
 
 def _generate(subject: Subject, mode: str, turn: int, new_tokens: int) -> GenerationResult:
     prompt = subject.prompts[turn % len(subject.prompts)]
-    return subject.llm.generate(prompt, max_new_tokens=new_tokens, **_TREE, **_MODES[mode])
+    return subject.llm.generate(prompt, max_new_tokens=new_tokens, **subject.drafts, **_MODES[mode])
 
 
 def _outside_ms(result: GenerationResult) -> float:
