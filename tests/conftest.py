@@ -13,7 +13,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import settings
 
+from edgespec import bundle
 from edgespec.cli import main
+from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.drafters import weighed
 
 # The same examples every time, however slow the machine is.
@@ -62,6 +64,19 @@ def pairs(tmp_path_factory):
     from pairs import Pairs  # which takes torch along
 
     return Pairs(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="session")
+def embedded():
+    """The bundle that ships with the package."""
+    return bundle.load(BUNDLE)
+
+
+@pytest.fixture
+def curves(monkeypatch, tmp_path):
+    """An empty cache: the folder that profiles will be kept in."""
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "curves"
 
 
 @pytest.fixture(scope="session")

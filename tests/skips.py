@@ -1,7 +1,21 @@
-"""A model to leave layers out of, and text to try that on."""
+"""A model to leave layers out of, text to try that on, and costs of one that is made up."""
 
 from __future__ import annotations
+
+import numpy as np
+
+from edgespec.export.skip_costs import PassCosts
 
 # Sharp enough that a draft is right now and then.
 MODEL = {"architecture": "qwen3", "num_hidden_layers": 4, "tie_word_embeddings": True}
 PROSE = "The cat sat on the mat and looked at the bird. " * 40
+
+ROWS = (1, 2, 4, 8, 16)
+GROWTH = np.array([1, 1.05, 1.2, 1.5, 2.5])
+CALL, HOST = 2e-5, 1e-4
+
+
+def costs_of(layers):
+    """An MLP costs two attentions, the head three."""
+    one = np.append(np.tile([1.0, 2.0], layers), 3.0) * 1e-3
+    return PassCosts(ROWS, np.outer(GROWTH, one), CALL, HOST)
