@@ -8,15 +8,14 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
 
-from edgespec import bundle
 from edgespec.cli import main
-from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.drafters import weighed
+from edgespec.runtime.drafters import planned, weighed
 
 # The same examples every time, however slow the machine is.
 settings.register_profile("edgespec", derandomize=True, deadline=None)
@@ -66,17 +65,29 @@ def pairs(tmp_path_factory):
     return Pairs(tmp_path_factory.mktemp("pairs"))
 
 
-@pytest.fixture(scope="session")
-def embedded():
-    """The bundle that ships with the package."""
-    return bundle.load(BUNDLE)
+@pytest.fixture
+def own_cache(monkeypatch, tmp_path):
+    """The test's own cache, in which nothing is kept yet: its folder."""
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+class Clock:
+    """Goes on as it is told, and by a tick whenever it is read."""
+
+    now = tick = 0.0
+
+    def __call__(self):
+        self.now += self.tick
+        return self.now
 
 
 @pytest.fixture
-def curves(monkeypatch, tmp_path):
-    """An empty cache: the folder that profiles will be kept in."""
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "curves"
+def clock(monkeypatch):
+    """What planned rounds are timed by; else nothing takes any time."""
+    made = Clock()
+    monkeypatch.setattr(planned.time, "perf_counter", made)
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -101,6 +112,12 @@ def exported(saved_checkpoint, tmp_path_factory):
     source, folder = saved_checkpoint("llama"), tmp_path_factory.mktemp("exported") / "bundle"
     export_bundle(source, folder, source, ExportOptions(draft_precision="fp16"))
     return folder
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+    """A copy of that bundle, of the test's own."""
+    return copytree(exported, tmp_path / "bundle")
 
 
 @pytest.fixture

@@ -20,12 +20,6 @@ from edgespec.runtime.text import Tokenizer
 
 
 @pytest.fixture
-def folder(exported, tmp_path):
-    """A bundle of the test's own."""
-    return shutil.copytree(exported, tmp_path / "bundle")
-
-
-@pytest.fixture
 def hashed(monkeypatch):
     """Names of the files that get hashed."""
     names = []

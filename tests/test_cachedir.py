@@ -17,7 +17,7 @@ from edgespec.models.embedded import BUNDLE
 
 
 @pytest.fixture
-def hashed(monkeypatch, tmp_path):
+def hashed(monkeypatch, own_cache):
     """The files that loads hash, with an empty cache to begin with."""
     names, sha256 = [], bundles.sha256
 
@@ -25,7 +25,6 @@ def hashed(monkeypatch, tmp_path):
         names.append(path.name)
         return sha256(path)
 
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bundles, "sha256", seen)
     return names
 

@@ -39,9 +39,8 @@ def seconds(stated):
 
 
 @pytest.fixture
-def laptop(tmp_path, monkeypatch):
+def laptop(tmp_path, own_cache):
     """A machine with a CPU and a GPU, of which nothing has been measured."""
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
     return saved(tmp_path, machine(CPU, {"gpu": GPU}, shared=1.5))
 
 

@@ -27,9 +27,8 @@ MS = {256: {n: 10.0 + n for n in ROWS}, 2048: {n: 200.0 + n for n in ROWS}}
 
 
 @pytest.fixture
-def measured(monkeypatch, tmp_path):
+def measured(monkeypatch, own_cache):
     """Profiles as told, by engine and role; each is 11 ms for a row unless something else is."""
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
     jobs, told = [], {}
 
     def measure_apart(job, report):
@@ -49,8 +48,7 @@ def engines_of(jobs):
     return [job.roles["target"][0].name for job in jobs]
 
 
-def test_everything_is_measured_and_remembered(cli, monkeypatch, tmp_path):
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+def test_everything_is_measured_and_remembered(cli, own_cache, monkeypatch):
     result = cli("profile", "--device", ENGINES[0], "--threads", 1, "--json")
     assert (result.code, result.err) == (0, "")
     assert result.out.count("\n") == 1
@@ -115,8 +113,7 @@ def test_a_placed_target_is_measured_where_it_is(cli, measured, monkeypatch):
     assert measured.jobs == []
 
 
-def test_run_finds_what_was_measured_of_a_placed_target(cli, pairs, monkeypatch, tmp_path):
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+def test_run_finds_what_was_measured_of_a_placed_target(cli, pairs, own_cache, monkeypatch):
     path, place = pairs.pair("cut").path, f"0={ENGINES[1]},1={ENGINES[0]}"
     assert cli("profile", path, "--place", place, "--threads", 1).code == 0
     monkeypatch.setattr(selection, "measure_apart", None)

@@ -21,9 +21,8 @@ from edgespec.runtime.profiling import Job, measure_apart
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
-    return tmp_path / "openvino"
+def cache(own_cache):
+    return own_cache / "openvino"
 
 
 @pytest.fixture

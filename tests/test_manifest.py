@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 from manifests import changed, manifest_of, refused
@@ -11,12 +10,6 @@ from manifests import changed, manifest_of, refused
 from edgespec import bundle as bundles
 from edgespec import records
 from edgespec.bundle import MANIFEST
-
-
-@pytest.fixture
-def folder(exported, tmp_path):
-    """A bundle of the test's own."""
-    return shutil.copytree(exported, tmp_path / "bundle")
 
 
 def test_manifest_fields_are_checked_by_name_and_type(folder):

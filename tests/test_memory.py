@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from cuts import EMBEDDED
 from hypothesis import given
 from hypothesis import strategies as st
 from plans import TERMS, total
 
-from edgespec import bundle
 from edgespec.bundle import DRAFT, TARGET, W8A8
 from edgespec.errors import MemoryLimitError
-from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
 from edgespec.runtime.memory import (
@@ -25,8 +24,6 @@ from edgespec.runtime.memory import (
 )
 from edgespec.runtime.plans import MIB
 from edgespec.runtime.sizes import stage_sizes
-
-EMBEDDED = bundle.load(BUNDLE)
 
 
 @dataclass(frozen=True)

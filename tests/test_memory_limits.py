@@ -130,8 +130,7 @@ def test_what_gives_way_is_said_where_texts_may_miss_it(caplog):
     assert record.getMessage() == said
 
 
-def test_before_engines_are_measured_the_most_demanding_is_planned_for(monkeypatch, tmp_path):
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
+def test_before_engines_are_measured_the_most_demanding_is_planned_for(own_cache):
     options = LoadOptions(draft="none", threads=1, memory=1 << 40, context=2048)
     open_ = fit(EMBEDDED, options)
     each = {name: total(fit(EMBEDDED, replace(options, device=name))) for name in CPU_ENGINES}

@@ -184,8 +184,7 @@ def test_a_device_has_one_engine_wherever_it_is_named():
     assert [{each.name for each in engines} for engines in everywhere] == [{ORT}, {OV}]
 
 
-def test_each_placement_is_measured_as_it_is_and_once(pairs, monkeypatch, tmp_path):
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+def test_each_placement_is_measured_as_it_is_and_once(pairs, own_cache, monkeypatch):
     opened = bundle.load(pairs.pair("cut").path)
     curves = set()
     for device in (ORT, (ORT, OV), (OV, ORT)):
@@ -194,7 +193,7 @@ def test_each_placement_is_measured_as_it_is_and_once(pairs, monkeypatch, tmp_pa
         curves.add(loaded.curve.seconds(1, 256))
         [engines] = engines_for(opened.target, placement)
         assert profiles.recall(opened, TARGET, engines, 1) == loaded.profile
-    assert len(curves) == len(list((tmp_path / "cache" / "curves").iterdir())) == 3
+    assert len(curves) == len(list((own_cache / "curves").iterdir())) == 3
     monkeypatch.setattr(selection, "measure_apart", None)
     for device in (ORT, (ORT, OV), (OV, ORT)):
         load_models(opened, {TARGET: Placement(device, 1, (1,))}, costs=True)

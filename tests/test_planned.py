@@ -20,7 +20,6 @@ from edgespec.runtime.drafters import (
     TreeBudget,
     WeighedModel,
     WeighedRetrieval,
-    planned,
     weighed,
 )
 from edgespec.runtime.outlook import Pair, plain
@@ -36,19 +35,6 @@ STEEP = {256: {1: 1.0, 8: 8.0, 32: 32.0}}
 BUDGET = TreeBudget(31, 31, 4)
 REPEATING = [5, 6, 7, 8, 9, 10] * 6
 NO_LOGITS = np.zeros((128, VOCABULARY), np.float32)
-
-
-class Clock:
-    """Tells the times it is given; nothing else takes any."""
-
-    def __init__(self, monkeypatch):
-        self.now = 0.0
-        monkeypatch.setattr(planned.time, "perf_counter", lambda: self.now)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    return Clock(monkeypatch)
 
 
 def drafter_of(text, verify, *models):

@@ -8,6 +8,7 @@ import platform
 from dataclasses import replace
 
 import pytest
+from cuts import EMBEDDED
 from pairs import ENGINES
 
 from edgespec.runtime import processors, profiles
@@ -19,37 +20,37 @@ FULL = Profile.measured(True, {256: {1: 0.01, 8: 0.02}, 1024: {1: 0.02, 8: 0.04}
 FASTER = Profile.measured(True, {256: {1: 0.005, 8: 0.01}})
 REFUSED = Profile(False, {}, "it does not take it")
 
-pytestmark = pytest.mark.usefixtures("curves")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def at(bundle, role="target", device=ENGINES[0], threads=1):
     return bundle, role, (engine(device),), threads
 
 
-def test_profiles_are_kept_by_all_that_times_depend_on(embedded, monkeypatch):
-    profiles.remember(*at(embedded), QUICK)
+def test_profiles_are_kept_by_all_that_times_depend_on(monkeypatch):
+    profiles.remember(*at(EMBEDDED), QUICK)
     monkeypatch.setattr(platform, "node", lambda: "4f2a9c")  # each container has a name of its own
-    assert profiles.recall(*at(embedded)) == QUICK
+    assert profiles.recall(*at(EMBEDDED)) == QUICK
     for other in (
-        at(embedded, role="draft"),
-        at(embedded, threads=2),
-        at(embedded, device=ENGINES[1]),
-        at(replace(embedded, manifest=replace(embedded.manifest, provenance={"other": "one"}))),
+        at(EMBEDDED, role="draft"),
+        at(EMBEDDED, threads=2),
+        at(EMBEDDED, device=ENGINES[1]),
+        at(replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, provenance={"other": "one"}))),
     ):
         assert profiles.recall(*other) is None
     with monkeypatch.context() as patch:
         patch.setattr(processors, "model_name", lambda: "another CPU")
-        assert profiles.recall(*at(embedded)) is None
+        assert profiles.recall(*at(EMBEDDED)) is None
     # Clouds give processors with AMX and without it one name.
     monkeypatch.setattr(profiles, "extensions", lambda: ("avx2", "amx_int8"))
-    assert profiles.recall(*at(embedded)) is None
+    assert profiles.recall(*at(EMBEDDED)) is None
 
 
-def test_a_library_of_another_version_is_measured_anew(embedded, monkeypatch):
-    profiles.remember(*at(embedded), QUICK)
+def test_a_library_of_another_version_is_measured_anew(monkeypatch):
+    profiles.remember(*at(EMBEDDED), QUICK)
     found = engine(ENGINES[0])
     monkeypatch.setattr(type(found), "version", "99")
-    assert profiles.recall(embedded, "target", (found,), 1) is None
+    assert profiles.recall(EMBEDDED, "target", (found,), 1) is None
 
 
 @pytest.mark.parametrize(
@@ -62,11 +63,11 @@ def test_a_library_of_another_version_is_measured_anew(embedded, monkeypatch):
         (QUICK, REFUSED, REFUSED),
     ],
 )
-def test_a_quick_profile_never_replaces_a_full_one(embedded, curves, before, after, kept):
-    profiles.remember(*at(embedded), before)
-    profiles.remember(*at(embedded), after)
-    assert profiles.recall(*at(embedded)) == kept
-    assert len(list(curves.iterdir())) == 1
+def test_a_quick_profile_never_replaces_a_full_one(own_cache, before, after, kept):
+    profiles.remember(*at(EMBEDDED), before)
+    profiles.remember(*at(EMBEDDED), after)
+    assert profiles.recall(*at(EMBEDDED)) == kept
+    assert len(list((own_cache / "curves").iterdir())) == 1
 
 
 DAMAGE = (
@@ -80,31 +81,31 @@ DAMAGE = (
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_profile_is_none_and_gives_way(embedded, curves, damage):
-    profiles.remember(*at(embedded), FULL)
-    [file] = curves.iterdir()
+def test_a_damaged_profile_is_none_and_gives_way(own_cache, damage):
+    profiles.remember(*at(EMBEDDED), FULL)
+    [file] = (own_cache / "curves").iterdir()
     file.write_text(damage)
-    assert profiles.recall(*at(embedded)) is None
-    profiles.remember(*at(embedded), QUICK)
-    assert profiles.recall(*at(embedded)) == QUICK
+    assert profiles.recall(*at(EMBEDDED)) is None
+    profiles.remember(*at(EMBEDDED), QUICK)
+    assert profiles.recall(*at(EMBEDDED)) == QUICK
 
 
 @pytest.mark.parametrize("slowdown", [0.5, math.inf, math.nan])
-def test_a_pairing_that_cannot_be_is_measured_again(embedded, slowdown):
+def test_a_pairing_that_cannot_be_is_measured_again(slowdown):
     engines = tuple(map(engine, ENGINES))
-    profiles.remember_pairing(embedded, engines, 1, Pairing(1.0))
-    assert profiles.recall_pairing(embedded, engines, 1) == Pairing(1.0)
-    profiles.remember_pairing(embedded, engines, 1, Pairing(slowdown))
-    assert profiles.recall_pairing(embedded, engines, 1) is None
+    profiles.remember_pairing(EMBEDDED, engines, 1, Pairing(1.0))
+    assert profiles.recall_pairing(EMBEDDED, engines, 1) == Pairing(1.0)
+    profiles.remember_pairing(EMBEDDED, engines, 1, Pairing(slowdown))
+    assert profiles.recall_pairing(EMBEDDED, engines, 1) is None
 
 
-def test_what_cannot_be_stored_is_no_error(embedded, curves, caplog):
-    profiles.remember(*at(embedded), QUICK)
-    [file] = curves.iterdir()
+def test_what_cannot_be_stored_is_no_error(own_cache, caplog):
+    profiles.remember(*at(EMBEDDED), QUICK)
+    [file] = (own_cache / "curves").iterdir()
     file.unlink()
     file.mkdir()
     with caplog.at_level(logging.INFO):
-        profiles.remember(*at(embedded), QUICK)
+        profiles.remember(*at(EMBEDDED), QUICK)
     assert any("nothing is kept in" in record.message for record in caplog.records)
-    assert profiles.recall(*at(embedded)) is None
-    assert list(curves.iterdir()) == [file]
+    assert profiles.recall(*at(EMBEDDED)) is None
+    assert list((own_cache / "curves").iterdir()) == [file]

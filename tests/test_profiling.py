@@ -12,6 +12,7 @@ import weakref
 from dataclasses import replace
 
 import pytest
+from cuts import EMBEDDED
 from pairs import ENGINES
 
 from edgespec import records
@@ -23,7 +24,7 @@ from edgespec.runtime.profiling import Job, measure, measure_apart, shapes
 
 QUICK = Profile.measured(False, {256: {1: 0.01, 8: 0.02}})
 
-pytestmark = pytest.mark.usefixtures("curves")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 # Timing
@@ -122,8 +123,8 @@ CONTEXTS = {
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize(("context", "capacities"), CONTEXTS.items())
-def test_shapes_go_as_far_as_the_context(embedded, full, context, capacities):
-    rows, found = shapes(replace(embedded.target, context_length=context), full)
+def test_shapes_go_as_far_as_the_context(full, context, capacities):
+    rows, found = shapes(replace(EMBEDDED.target, context_length=context), full)
     assert list(rows) == ([1, 2, 4, 8, 16, 32] if full else [1, 2, 4, 8, 32])
     assert list(found) == (capacities if full else [256])
 
@@ -153,13 +154,13 @@ def job(bundle, *roles, device=ENGINES[0]):
     return Job(bundle, {role: (engine(device),) for role in roles}, threads=1, full=False)
 
 
-def test_roles_are_measured_apart_from_any_folder(embedded, monkeypatch, tmp_path, caplog):
+def test_roles_are_measured_apart_from_any_folder(monkeypatch, tmp_path, caplog):
     for name in ("json", "edgespec", "onnxruntime", "numpy"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
     monkeypatch.chdir(tmp_path)
     seen = []
     found = measure_apart(
-        job(embedded, "target", "draft"), lambda role, capacity: seen.append((role, capacity))
+        job(EMBEDDED, "target", "draft"), lambda role, capacity: seen.append((role, capacity))
     )
     assert seen == [("target", 256), ("draft", 256)]
     assert caplog.records == []
@@ -168,10 +169,10 @@ def test_roles_are_measured_apart_from_any_folder(embedded, monkeypatch, tmp_pat
         assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {
             256: [1, 2, 4, 8, 32]
         }
-        assert profiles.recall(embedded, role, (engine(ENGINES[0]),), 1) == profile
+        assert profiles.recall(EMBEDDED, role, (engine(ENGINES[0]),), 1) == profile
 
 
-def test_a_role_is_gone_before_the_next_one_is_loaded(embedded, monkeypatch):
+def test_a_role_is_gone_before_the_next_one_is_loaded(monkeypatch):
     """Together they would need more memory than was planned."""
     loaded, load = [], profiling.Model.load
 
@@ -184,13 +185,13 @@ def test_a_role_is_gone_before_the_next_one_is_loaded(embedded, monkeypatch):
     monkeypatch.setattr(profiling, "interpreter", lambda: None)
     monkeypatch.setattr(profiling, "_SECONDS", 0.0)
     monkeypatch.setattr(profiling.Model, "load", watched)
-    measure_apart(job(embedded, "target", "draft"))
+    measure_apart(job(EMBEDDED, "target", "draft"))
     assert len(loaded) == 2
 
 
-def test_a_relative_path_of_a_bundle_is_found(embedded, monkeypatch):
+def test_a_relative_path_of_a_bundle_is_found(monkeypatch):
     monkeypatch.chdir(BUNDLE.parent)
-    relative = replace(embedded, path=BUNDLE.relative_to(BUNDLE.parent))
+    relative = replace(EMBEDDED, path=BUNDLE.relative_to(BUNDLE.parent))
     assert measure_apart(job(relative, "draft"))["draft"].refusal is None
 
 
@@ -220,46 +221,46 @@ FAILURES = {
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize(("code", "reason"), FAILURES.items())
 def test_a_process_that_fails_is_a_refusal_in_one_line(
-    embedded, curves, monkeypatch, caplog, code, reason
+    own_cache, monkeypatch, caplog, code, reason
 ):
     monkeypatch.setattr(profiling, "_CHILD", code)
-    refusal = measure_apart(job(embedded, "target"))["target"].refusal
+    refusal = measure_apart(job(EMBEDDED, "target"))["target"].refusal
     assert [record.message for record in caplog.records] == [refusal]
     assert refusal.startswith(f"{ENGINES[0]}: target: measuring ended ")
     assert re.search(reason, refusal)
     assert "\n" not in refusal
-    assert not curves.exists()  # so that the next load tries again
+    assert not (own_cache / "curves").exists()  # so that the next load tries again
 
 
-def test_what_was_measured_before_a_crash_is_kept(embedded, monkeypatch):
+def test_what_was_measured_before_a_crash_is_kept(monkeypatch):
     line = json.dumps({"role": "target", "profile": records.encode(QUICK)})
     code = f"print('hello from a library', {line!r}, 'more', sep='\\n'); raise SystemExit(3)"
     monkeypatch.setattr(profiling, "_CHILD", code)
-    found = measure_apart(job(embedded, "target", "draft"))
+    found = measure_apart(job(EMBEDDED, "target", "draft"))
     assert found["target"] == QUICK
     assert "draft: measuring ended with status 3" in found["draft"].refusal
-    assert profiles.recall(embedded, "target", (engine(ENGINES[0]),), 1) == QUICK
-    assert profiles.recall(embedded, "draft", (engine(ENGINES[0]),), 1) is None
+    assert profiles.recall(EMBEDDED, "target", (engine(ENGINES[0]),), 1) == QUICK
+    assert profiles.recall(EMBEDDED, "draft", (engine(ENGINES[0]),), 1) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files in memory")
-def test_measuring_needs_no_folder_for_temporary_files(embedded, monkeypatch):
+def test_measuring_needs_no_folder_for_temporary_files(monkeypatch):
     """As in containers where all is read-only."""
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     line = json.dumps({"role": "target", "profile": records.encode(QUICK)})
     monkeypatch.setattr(profiling, "_CHILD", f"print({line!r}); raise SystemExit('and then')")
-    found = measure_apart(job(embedded, "target", "draft"))
+    found = measure_apart(job(EMBEDDED, "target", "draft"))
     assert found["target"] == QUICK
     assert found["draft"].refusal.endswith("(and then)")
 
 
-def test_a_process_that_cannot_start_is_a_refusal(embedded, monkeypatch, tmp_path):
+def test_a_process_that_cannot_start_is_a_refusal(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    found = measure_apart(job(embedded, "target"))["target"]
+    found = measure_apart(job(EMBEDDED, "target"))["target"]
     assert "no process to measure in could be started" in found.refusal
 
 
-def test_an_interrupted_measurement_leaves_no_process(embedded, monkeypatch):
+def test_an_interrupted_measurement_leaves_no_process(monkeypatch):
     monkeypatch.setattr(
         profiling, "_CHILD", told(role="target", capacity=256) + "; import time; time.sleep(600)"
     )
@@ -275,5 +276,5 @@ def test_an_interrupted_measurement_leaves_no_process(embedded, monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(KeyboardInterrupt):
-        measure_apart(job(embedded, "target"), interrupt)
+        measure_apart(job(EMBEDDED, "target"), interrupt)
     assert started[0].returncode is not None

@@ -34,9 +34,8 @@ class Measured:
 
 
 @pytest.fixture
-def measured(monkeypatch, tmp_path):
+def measured(monkeypatch, own_cache):
     """Times as told, in a cache folder of its own."""
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path))
     fake = Measured({ENGINES[0]: STEEP, ENGINES[1]: FLAT})
 
     def measure_apart(job):
@@ -268,11 +267,6 @@ def test_devices_that_are_not_known(measured, small, device):
 
 
 # With real processes
-
-
-@pytest.fixture
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
 
 
 def test_what_no_engine_takes_is_found_out_once(small, own_cache, monkeypatch, tmp_path, caplog):

@@ -222,8 +222,7 @@ def test_a_run_says_that_it_is_simulated(cli, tmp_path):
     assert (result["simulated"], result["engine"]) == (file, f"simulated:cpu@{file}")
 
 
-def test_what_is_measured_of_a_machine_is_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
+def test_what_is_measured_of_a_machine_is_its_own(tmp_path, own_cache):
     contents = machine(QUICK)
     file = saved(tmp_path, contents)
     before, measured = (

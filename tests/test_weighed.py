@@ -7,7 +7,6 @@ import pytest
 
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters import PlannedDrafter, TreeBudget, WeighedModel, WeighedRetrieval
-from edgespec.runtime.drafters import planned as planning
 from edgespec.runtime.proposal import Proposal
 from edgespec.runtime.sampling import Sampler, SamplingOptions
 from edgespec.runtime.tree import ROOT
@@ -18,24 +17,6 @@ BUDGET = TreeBudget(31, 8, 4)
 EVEN, SLOPED = {256: {1: 1.0}}, {256: {1: 1.0, 32: 1.62}}
 CALLS = {1: 0.1, 4: 0.2, 32: 9.0}  # seconds of a model's calls by rows
 NO_LOGITS = np.zeros((1, 1), np.float32)
-
-
-class Clock:
-    """Goes on as it is told, and a little whenever it is read."""
-
-    def __init__(self, tick=0.0):
-        self.now, self.tick = 0.0, tick
-
-    def __call__(self):
-        self.now += self.tick
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(planning.time, "perf_counter", made)
-    return made
 
 
 class Source:
