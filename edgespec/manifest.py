@@ -52,6 +52,11 @@ class Stage:
         return range(first, first + len(keys))
 
     @property
+    def ordered(self) -> bool:
+        """Whether its attention adds up by positions alone (`export/attention.py`)."""
+        return any(tensor.name == "recent_rows" for tensor in self.inputs)
+
+    @property
     def results(self) -> tuple[Tensor, ...]:
         """The outputs that the host reads: all but the cache's new rows."""
         return tuple(output for output in self.outputs if output.name != "new_kv")

@@ -16,7 +16,7 @@ from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.skips import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.source import source_name
 from edgespec.export.vocabulary import check_vocabularies, end_ids, read_tokenizer
-from edgespec.models import Checkpoint, Decoder, load_checkpoint
+from edgespec.models import Decoder, load_checkpoint
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32", bundle.W8A8)
 BLOCK_SIZES = (128, 64, 32)
@@ -151,6 +151,7 @@ def write_bundle(
             shutil.copyfile(file, folder / name)
     (folder / "tokenizer.json").write_bytes(source.encode())
     roles = {}
+    variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
         precision = _precision(name, checkpoint.decoder, options)
         writer = RoleWriter(folder, name, checkpoint, precision, candidates[name], progress)
@@ -162,11 +163,9 @@ def write_bundle(
                         skips = skip_search(trials.trial, skips)
                 cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
             role = writer.write(sorted(cuts))
+            if name == bundle.TARGET and options.npu_precision is not None:
+                variants = (_npu_variant(writer, role, options.npu_precision),)
         roles[name] = replace(role, eos_ids=end_ids(checkpoint, tokens))
-    variants: tuple[bundle.Variant, ...] = ()
-    if options.npu_precision is not None:
-        whole, role = checkpoints[bundle.TARGET], roles[bundle.TARGET]
-        variants = (_npu_variant(folder, whole, role, options.npu_precision, progress),)
     files = bundle.describe_files(folder)
     provenance = {
         "edgespec": edgespec.__version__,
@@ -212,19 +211,19 @@ class _Trials:
         )
 
 
-def _npu_variant(
-    folder: Path, checkpoint: Checkpoint, role: bundle.Role, precision: str, progress: Progress
-) -> bundle.Variant:
-    """The target for NPUs, cut as its role is; its own stages, where they are the same.
+def _npu_variant(target: RoleWriter, role: bundle.Role, precision: str) -> bundle.Variant:
+    """The target for NPUs, cut as its role is; over its own weights, where they are the same.
 
     The cache stays float32: rounding it in the graph takes numbers that half precision, in which
     NPUs compute, does not hold.
     """
-    wanted, stages = bundle.Precision(precision, precision, "fp32", 0), role.stages
-    if role.precision != wanted:
-        name = f"{bundle.TARGET}-{bundle.NPU}"
-        with RoleWriter(folder, name, checkpoint, wanted, 0, progress) as writer:
-            stages = writer.write([stage.start for stage in role.stages[1:]]).stages
+    wanted = bundle.Precision(precision, precision, "fp32", 0)
+    cuts = [stage.start for stage in role.stages[1:]]
+    if role.precision == wanted:
+        stages = target.write_for_npu(cuts)
+    else:
+        with target.again(f"{bundle.TARGET}-{bundle.NPU}", wanted) as writer:
+            stages = writer.write_for_npu(cuts)
     return bundle.Variant(bundle.TARGET, bundle.NPU, wanted, bundle.HALF_BIAS_OFF, stages, (), {})
 
 

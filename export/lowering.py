@@ -12,6 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec.bundle import Tensor
+from edgespec.export.attention import AttentionForm, Heads
 from edgespec.export.formats import WeightFormat, vector
 from edgespec.export.graph import GraphBuilder
 from edgespec.export.weights import WeightStream
@@ -33,6 +34,7 @@ class StageFormats:
         kv_dtype: ONNX element type of the cache, FLOAT or HALF.
         candidates: for a draft: among how many ids (the tokenizer's, without padding) the graph
             picks the likeliest; 0: the graph returns all logits.
+        attention: how rows attend to the cache and to each other.
     """
 
     layers: WeightFormat
@@ -40,6 +42,7 @@ class StageFormats:
     head: WeightFormat
     kv_dtype: int
     candidates: int
+    attention: type[AttentionForm]
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,11 @@ class Span:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What every attention needs: rotations [1, S, hd], bias [G * S, C + S], lengths (C, S)."""
+    """What every attention needs: rotations [1, S, hd], and who sees what."""
 
     cos: str
     sin: str
-    bias: str
-    lengths: str
+    form: AttentionForm
 
 
 class StageLowering:
@@ -140,17 +142,10 @@ class StageLowering:
         g = self._graph
         cos = self._input("rope_cos", FLOAT, "S", attention.head_dim)
         sin = self._input("rope_sin", FLOAT, "S", attention.head_dim)
-        bias = self._input("attention_bias", FLOAT, "S", "C+S")
-        # Split sizes come from the host: bounds computed inside a graph have gone wrong on GPUs.
-        lengths = self._input("lengths", INT64, 2)
-        group = attention.heads // attention.kv_heads
-        if group > 1:
-            bias = g.op("Concat", *[bias] * group, axis=0)
         return _Rows(
             g.op("Unsqueeze", cos, g.ints(0)),
             g.op("Unsqueeze", sin, g.ints(0)),
-            bias,
-            lengths,
+            self._formats.attention(g, self._input, Heads.of(attention)),
         )
 
     def _emit_candidates(self, logits: str, vocab_size: int) -> None:
@@ -170,19 +165,16 @@ class StageLowering:
     def _attention(
         self, hidden: str, index: int, layer: Attention, rows: _Rows, new_kv: list[str]
     ) -> str:
-        """Split attention: past and new rows meet only in the scores, so nothing copies K or V."""
+        """Attention to the past as it stands and to the new rows: nothing copies the cache."""
         g, kv, hd = self._graph, layer.kv_heads, layer.head_dim
         q, k, v = self._heads(self._norm(hidden, layer.norm), layer, rows)
-        k_stored, v_stored = self._store(k, new_kv), self._store(v, new_kv)
+        new_k, new_v = self._store(k, new_kv), self._store(v, new_kv)
         past_k = self._past(index, "key", layer)
         past_v = self._past(index, "value", layer)
 
         q = g.op("Mul", q, g.constant(hd**-0.5, np.float32))
         q = g.op("Reshape", q, g.ints(kv, -1, hd))  # [KV, G * S, hd]: a group shares its keys
-        scores = g.op("Concat", self._scores(q, past_k), self._scores(q, k_stored), axis=-1)
-        shares = g.op("Softmax", g.op("Add", scores, rows.bias), axis=-1)
-        old, new = g.multi_op("Split", shares, rows.lengths, outputs=2, axis=-1)
-        mixed = g.op("Add", g.op("MatMul", old, past_v), g.op("MatMul", new, v_stored))
+        mixed = rows.form.mix(q, (past_k, past_v), (new_k, new_v))
         mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
         mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
         mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))
@@ -220,10 +212,6 @@ class StageLowering:
         swapped = g.op("Concat", second, first, axis=-1)
         return g.op("Add", g.op("Mul", x, rows.cos), g.op("Mul", swapped, rows.sin))
 
-    def _scores(self, q: str, keys: str) -> str:
-        """[KV, G * S, rows of keys]."""
-        return self._graph.op("MatMul", q, self._graph.op("Transpose", keys, perm=[0, 2, 1]))
-
     def _store(self, value: str, new_kv: list[str]) -> str:
         """Hand [KV, S, hd] out in the cache's precision; attend to what the cache will hold."""
         if self._formats.kv_dtype == FLOAT:
@@ -233,6 +221,9 @@ class StageLowering:
         g = self._graph
         scaled = g.op("Mul", value, g.constant(2**13 + 1, np.float32))
         rounded = g.op("Sub", scaled, g.op("Sub", scaled, value))
+        # Half precision has no smaller step than 2 ** -24, as numbers around 0.75 have here.
+        anchor = g.constant(0.75, np.float32)
+        rounded = g.op("Sub", anchor, g.op("Sub", anchor, rounded))
         new_kv.append(g.op("Cast", rounded, to=HALF))
         return rounded
 

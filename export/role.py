@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from edgespec import bundle
+from edgespec.export.attention import AttentionForm, OrderedAttention, SplitAttention
 from edgespec.export.formats import BlockFormat, ChannelFormat, FloatFormat, WeightFormat
 from edgespec.export.graph import DataFile, GraphBuilder
 from edgespec.export.lowering import FLOAT, HALF, Span, StageFormats, StageLowering
@@ -32,7 +34,7 @@ class RoleWriter:
         name: of the role, and the beginning of its files' names.
         checkpoint: the model.
         precision: of its numbers.
-        candidates: see `StageFormats`.
+        candidates: see `StageFormats`; 0 for a target, whose rows must not depend on their company.
         progress: see `Progress`.
     """
 
@@ -70,15 +72,7 @@ class RoleWriter:
             gated: let every sublayer be switched off (`StageLowering`).
         """
         config, decoder = self._checkpoint.config, self._checkpoint.decoder
-        borders = (0, *cuts, 2 * len(decoder.layers) + 1)
-        spans = [Span(start, stop) for start, stop in pairwise(borders)]
-        names = (
-            [self._name] if len(spans) == 1 else [f"{self._name}-{i}" for i in range(len(spans))]
-        )
-        stages = [
-            self._write_stage(name, span, gated) for name, span in zip(names, spans, strict=True)
-        ]
-        self._data.flush()
+        stages = self._write_stages(self._name, cuts, self._formats, gated)
         return bundle.Role(
             architecture=config.model_type,
             layers=len(decoder.layers),
@@ -93,13 +87,38 @@ class RoleWriter:
             bias_off=_BIAS_OFF,
             parameters=self._total,
             precision=self._precision,
-            stages=tuple(stages),
+            stages=stages,
             quantization_error={k: round(v, 6) for k, v in self._weights.errors.items()},
         )
 
-    def _write_stage(self, name: str, span: Span, gated: bool) -> bundle.Stage:
+    def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
+        """A writer of the same model in another precision, to files of another name."""
+        checkpoint, report = self._checkpoint, self._report
+        return RoleWriter(self._folder, name, checkpoint, precision, 0, report)
+
+    def write_for_npu(self, cuts: Sequence[int]) -> tuple[bundle.Stage, ...]:
+        """Write graphs with the attention that suits NPUs best, over the same weights."""
+        formats = replace(self._formats, attention=SplitAttention)
+        return self._write_stages(f"{bundle.TARGET}-{bundle.NPU}", cuts, formats, gated=False)
+
+    def _write_stages(
+        self, name: str, cuts: Sequence[int], formats: StageFormats, gated: bool
+    ) -> tuple[bundle.Stage, ...]:
+        borders = (0, *cuts, 2 * len(self._checkpoint.decoder.layers) + 1)
+        spans = [Span(start, stop) for start, stop in pairwise(borders)]
+        names = [name] if len(spans) == 1 else [f"{name}-{i}" for i in range(len(spans))]
+        stages = [
+            self._write_stage(name, span, formats, gated)
+            for name, span in zip(names, spans, strict=True)
+        ]
+        self._data.flush()
+        return tuple(stages)
+
+    def _write_stage(
+        self, name: str, span: Span, formats: StageFormats, gated: bool
+    ) -> bundle.Stage:
         graph = GraphBuilder(name, self._data.name)
-        lowering = StageLowering(graph, self._weights, self._formats, gated)
+        lowering = StageLowering(graph, self._weights, formats, gated)
         lowering.emit(self._checkpoint.decoder, span)
         graph.save(self._folder / f"{name}.onnx")
         return bundle.Stage(
@@ -121,7 +140,10 @@ def _formats(decoder: Decoder, precision: bundle.Precision, candidates: int) -> 
     head = _format(precision.lm_head, precision.block_size)
     kv_dtype = HALF if precision.kv == "fp16" else FLOAT
     # A tied embedding reads the head's bytes, so that they are stored once.
-    return StageFormats(layers, head if decoder.tied else layers, head, kv_dtype, candidates)
+    embedding = head if decoder.tied else layers
+    # What a draft computes decides nothing: it may take the cheaper form.
+    attention: type[AttentionForm] = SplitAttention if candidates else OrderedAttention
+    return StageFormats(layers, embedding, head, kv_dtype, candidates, attention)
 
 
 def _format(precision: str, block_size: int) -> WeightFormat:

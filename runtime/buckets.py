@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -18,6 +18,25 @@ FINE_ROWS = tuple(sorted({*ROW_BUCKETS, 3, 5, 6, 10, 12, 24}))
 
 SCRATCH_ROWS = 128
 """Rows of a draft model's cache that drafts may take behind the text."""
+
+WINDOW = 64
+"""Rows at the end of the cache that ordered attention takes beside a call's own."""
+
+RECENT = WINDOW + 1
+"""A row's last positions, itself included, which ordered attention adds up apart from older ones:
+so many tokens one after the other may a call hold."""
+
+COLUMNS = 72
+"""Of scores for them; the first is always hidden."""
+
+FIXED_WINDOW = WINDOW + SCRATCH_ROWS
+"""The window and all scratch rows, where shapes are fixed."""
+
+BORDER = 1024
+"""No call has rows on both sides of this position, and none before it a larger capacity: OpenVINO
+adds up products over more rows of a cache in parts."""
+
+_EXACT_ROWS = 64  # with the window no more than ONNX Runtime adds up in one part
 
 _SHORT = (256, 384, 512, 768, 1024)  # capacities
 _LISTS = re.compile(r"(\d{1,9}(?:/\d{1,9})*)x(\d{1,9}(?:/\d{1,9})*)")
@@ -87,6 +106,16 @@ class Shapes:
             )
         return self.capacities[bisect_left(self.capacities, rows)]
 
+    def exact(self, single: bool = False) -> Shapes:
+        """Those among them in which engines compute a row alike.
+
+        Args:
+            single: whether they do so for odd numbers of rows, too: some have another kernel for
+                a last row without a partner.
+        """
+        rows = tuple(n for n in self.rows if n <= _EXACT_ROWS and (single or n % 2 == 0))
+        return replace(self, rows=rows) if rows else self
+
     def common(self, other: Shapes) -> Shapes:
         """The shapes that two devices both have.
 
@@ -100,6 +129,13 @@ class Shapes:
         if not rows or (not capacities and (self.capacities or other.capacities)):
             raise InputError(f"shapes {self} and {other} have none in common: give both the same")
         return Shapes(rows, capacities)
+
+
+def dimension(text: str, shape: Shape) -> int:
+    """A symbolic dimension of a stage's input or output, such as C+S, where shapes are fixed."""
+    rows, capacity = shape
+    sizes = {"S": rows, "R": rows, "C": capacity, "N": COLUMNS, "W": FIXED_WINDOW}
+    return sum(sizes[part] for part in text.split("+"))
 
 
 ANY_SHAPES = Shapes()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgespec.runtime.drafters import TreeBudget
-from edgespec.runtime.feeds import START, Floats, Rows
+from edgespec.runtime.feeds import Floats, Rows
 from edgespec.runtime.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.pipelines import Serial
 from edgespec.runtime.proposal import Forecast
@@ -115,12 +115,12 @@ def generate(
     while len(text) < end and text[-1] not in limits.stop_ids:
         begin = time.perf_counter()
         # The target adds one token of its own, so a deeper tree could not be used up.
-        depth = min(budget.max_depth, end - len(text) - 1)
+        depth = min(budget.max_depth, end - len(text) - 1, target.reach - 1)
         left = replace(budget, max_depth=depth, remaining=end - len(text))
         proposal = pipeline.draft(text, left)
         tree = proposal.tree()
         drafted = time.perf_counter()
-        logits = pipeline.verify(_tree_rows(text[-1], tree))["logits"]
+        logits = pipeline.verify(Rows.tree(text[-1], tree))["logits"]
         verified = time.perf_counter()
         verdict = _verdict(tree, logits, text, choices, limits.stop_ids)
         target.commit([0, *(node + 1 for node in verdict.nodes)])
@@ -131,16 +131,6 @@ def generate(
             time.perf_counter() - begin, proposal.forecast, proposal.begun,
             drafted - begin, verified - drafted, choices.taken(),
         )  # fmt: skip
-
-
-def _tree_rows(pending: int, tree: TokenTree) -> Rows:
-    """Row 0 is the pending token, row i + 1 is node i."""
-    return Rows(
-        [pending, *tree.tokens.tolist()],
-        [0, *tree.depths.tolist()],
-        tree.ancestor_mask(),
-        [START, *(parent + 1 for parent in tree.parents.tolist())],
-    )
 
 
 class _Choices:

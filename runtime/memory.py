@@ -35,12 +35,12 @@ from edgespec.runtime.engines import (
     Engines,
     Fixable,
     Footprint,
-    common_shapes,
     joined,
 )
 from edgespec.runtime.fixing import chosen_shapes, fixed
 from edgespec.runtime.plans import HOST, MIB, Demand, FixedShape, Plan
 from edgespec.runtime.sizes import kv_bytes, stage_sizes
+from edgespec.runtime.stage_files import role_shapes
 
 LEAST_CONTEXT = capacity_bucket(1)
 """A context is not shortened below this many tokens unasked: prompts would no longer fit."""
@@ -179,6 +179,9 @@ class _Account:
         self._ready = wishes.ready
         self._limits = limits
 
+    def _shapes(self, role: str, engines: Engines) -> Shapes:
+        return role_shapes(self._bundle.manifest.roles[role], engines)
+
     def fits(self, choice: _Choice) -> bool:
         return _all_fit(self._demands(choice))
 
@@ -187,7 +190,7 @@ class _Account:
 
     def planned(self, choice: _Choice) -> Plan:
         engines = {role: self._engines(role, choice) for role in _loaded(choice.draft)}
-        rows = {role: common_shapes(used).rows[-1] for role, used in engines.items()}
+        rows = {role: self._shapes(role, used).rows[-1] for role, used in engines.items()}
         demands = self._demands(choice)
         return Plan(
             fits=_all_fit(demands),
@@ -218,7 +221,7 @@ class _Account:
         ]
         if not npus:
             return
-        shapes = common_shapes(engines)
+        shapes = self._shapes(role, engines)
         calls = self._calls(role, choice, shapes)
         for shape in shapes.all:
             alone = Shapes(shape[:1], shape[1:])
@@ -247,7 +250,7 @@ class _Account:
         inputs = 0
         for name in _loaded(choice.draft):
             engines = self._engines(name, choice)
-            shapes = common_shapes(engines)
+            shapes = self._shapes(name, engines)
             calls = self._calls(name, choice, shapes)
             rows = cache_rows(name, self._seen(name, choice), shapes)
             for stage, engine in zip(self._stages[name], engines, strict=True):

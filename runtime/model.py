@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from edgespec.bundle import Bundle, Role
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.ending import UNDERWAY
-from edgespec.runtime.engines import Engine, Executable, common_shapes, joined
-from edgespec.runtime.feeds import Feeds, Rope
-from edgespec.runtime.stage_files import bias_off, stage_file
+from edgespec.runtime.engines import Engine, Executable, joined
+from edgespec.runtime.feeds import Feeds, FeedSizes, Rooms, Rope, rooms
+from edgespec.runtime.stage_files import bias_off, role_shapes, stage_file, stages_for
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ class Model:
         seconds: time spent inside the engines so far.
         sizes: of the texts to come.
         shapes: that calls are rounded up to.
+        exact: a row is the same in all company, bit for bit: known once it was tried.
     """
 
     def __init__(
@@ -50,11 +49,12 @@ class Model:
         self.role = role
         self.device = device
         self.shapes = shapes
+        self.exact = False
         self.seconds = 0.0
         self.executables = tuple(executables)
         self.sizes = TextSizes()
-        self._feeds: dict[tuple[int, int, int], Feeds] = {}
-        self._bias = np.empty(0, np.float32)  # for the largest; memory is given as it is written
+        self._feeds: dict[FeedSizes, Feeds] = {}
+        self._rooms: tuple[int, Rooms] = (0, {})  # of the biases, for a capacity
         self._rope = Rope(role)
 
     @classmethod
@@ -81,18 +81,26 @@ class Model:
             with UNDERWAY:
                 file = stage_file(bundle, name, number, engine)
                 executables.append(engine.compile(file, threads))
-        shapes = common_shapes(tuple(engines))
-        role = replace(role, bias_off=bias_off(bundle, name, engines))
+        role = replace(
+            role,
+            bias_off=bias_off(bundle, name, engines),
+            stages=stages_for(bundle, name, engines),
+        )
+        shapes = role_shapes(role, tuple(engines))
         return cls(role, executables, joined(engine.name for engine in engines), shapes)
 
-    def feeds(self, rows: int, capacity: int, logit_rows: int) -> Feeds:
+    @property
+    def ordered(self) -> bool:
+        """Whether rows are to be alike in all company: all stages have the attention for it."""
+        return all(stage.ordered for stage in self.role.stages if stage.cached)
+
+    def feeds(self, sizes: FeedSizes) -> Feeds:
         """The input buffers of one shape, made once."""
-        shape = (rows, capacity, logit_rows)
-        if shape not in self._feeds:
+        if sizes not in self._feeds:
+            capacity = sizes.capacity
             # Texts grow: buffers of smaller capacities are not needed again soon.
-            self._feeds = {k: v for k, v in self._feeds.items() if k[1] == capacity}
-            room = ROW_BUCKETS[-1] * (capacity + ROW_BUCKETS[-1])
-            if self._bias.size != room:
-                self._bias = np.empty(room, np.float32)
-            self._feeds[shape] = Feeds(self.role, self._rope, shape, self._bias)
-        return self._feeds[shape]
+            self._feeds = {k: v for k, v in self._feeds.items() if k.capacity == capacity}
+            if self._rooms[0] != capacity:
+                self._rooms = capacity, rooms(self.role, capacity)
+            self._feeds[sizes] = Feeds(self.role, self._rope, sizes, self._rooms[1])
+        return self._feeds[sizes]

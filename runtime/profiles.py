@@ -88,6 +88,19 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Exactness:
+    """Whether a role's rows are alike in all company on its engines (`exactness`).
+
+    Attributes:
+        exact: they are, bit for bit, in calls of an even number of rows.
+        single: in calls of any number of rows, too.
+    """
+
+    exact: bool
+    single: bool
+
+
+@dataclass(frozen=True)
 class Pairing:
     """What running a target and its draft at once gave.
 
@@ -114,6 +127,22 @@ def recall_pairing(bundle: Bundle, engines: Engines, threads: int) -> Pairing | 
     """The same of a pair, whose engines are the target's and then the draft's."""
     pairing = _read(_file(bundle, _PAIR, engines, threads), Pairing)
     return pairing if pairing is not None and 1 <= pairing.slowdown < math.inf else None
+
+
+def recall_exactness(bundle: Bundle, role: str, engines: Engines, threads: int) -> Exactness | None:
+    """Whether rows are alike, if that was tried before."""
+    return _read(_file(bundle, _rows_of(role), engines, threads), Exactness)
+
+
+def remember_exactness(
+    bundle: Bundle, role: str, engines: Engines, threads: int, found: Exactness
+) -> None:
+    """Store what `recall_exactness` finds."""
+    _write(_file(bundle, _rows_of(role), engines, threads), found)
+
+
+def _rows_of(role: str) -> str:
+    return f"rows of {role}"
 
 
 def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile: Profile) -> None:

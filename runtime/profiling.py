@@ -26,6 +26,7 @@ from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.engines import Engines, engine, joined
+from edgespec.runtime.exactness import settle
 from edgespec.runtime.feeds import Rows
 from edgespec.runtime.interpreter import UNSEEN, interpreter
 from edgespec.runtime.model import Model
@@ -96,7 +97,9 @@ def measure(
                 break
             for batch in batches:
                 samples[len(batch.tokens)] += timed(runner, batch)
-        yield capacity, {n: min(seconds) for n, seconds in samples.items()}
+        # A call costs what its bucket costs.
+        bucket = model.shapes.row_bucket
+        yield capacity, {bucket(n): min(seconds) for n, seconds in samples.items()}
 
 
 def timed(runner: Runner, rows: Rows) -> list[float]:
@@ -172,10 +175,12 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
     bundle = bundles.load(Path(job["bundle"]))
     for role, names in job["roles"].items():
         try:
-            model = Model.load(bundle, role, [engine(name) for name in names], job["threads"])
+            engines = tuple(engine(name) for name in names)
+            model = Model.load(bundle, role, engines, job["threads"])
         except DeviceError as error:
             yield _line(role, profile=records.encode(Profile(job["full"], {}, str(error))))
             continue
+        settle(model, bundle, role, engines, job["threads"])
         seconds = {}
         for capacity, by_rows in measure(model, *_within(model, *shapes(model.role, job["full"]))):
             seconds[capacity] = by_rows

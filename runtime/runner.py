@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from edgespec.errors import DeviceError, EdgespecError
-from edgespec.runtime.buckets import ROW_BUCKETS
+from edgespec.runtime.buckets import (
+    BORDER,
+    RECENT,
+    ROW_BUCKETS,
+    SCRATCH_ROWS,
+    WINDOW,
+    row_bucket,
+)
 from edgespec.runtime.engines import Array
-from edgespec.runtime.feeds import START, Floats, Mask, Rows
+from edgespec.runtime.feeds import START, FeedSizes, Floats, Mask, Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.paths import NOWHERE, Drafted, Path
 
 Results = Mapping[str, Array]
 
 _UNKNOWN = -1  # token of a row that was never computed
+
+# That ONNX Runtime adds up in one part.
+_NEAR_ROWS = 128
 
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
 
@@ -76,13 +87,27 @@ class Runner:
         """
         return common_beginning(self.tokens, text[:-1])
 
+    @property
+    def reach(self) -> int:
+        """Tokens one after the other that a call may hold behind the text."""
+        if not self.model.ordered:
+            return ROW_BUCKETS[-1]
+        return min(RECENT, BORDER - self.length) if self.length < BORDER else RECENT
+
+    @property
+    def room(self) -> int:
+        """Rows that a cache may have for the text and what is drafted behind it."""
+        most = self.model.sizes.cache_rows or sys.maxsize
+        return min(most, BORDER) if self.model.ordered and self.length < BORDER else most
+
     def resume(self, text: Sequence[int]) -> None:
         """Keep the rows that a text begins with, see `known`, and forget all others."""
         kept = self.known(text)
-        if not kept and self._caches[0].capacity > self.model.shapes.capacity_bucket(1):
-            self.restart()  # idle rows cost time in every pass
-        del self.tokens[kept:]
         self.forget_scratch()
+        fitting = self.model.shapes.capacity_bucket(min(len(text), _before_border(kept)))
+        if self._caches[0].capacity > fitting:  # idle rows cost time in every pass
+            self._shrink(kept, fitting)
+        del self.tokens[kept:]
 
     def snapshot(self, rows: int) -> list[Array]:
         """The first committed rows of each stage's cache, [layers, 2, KV, rows, hd] each."""
@@ -94,7 +119,7 @@ class Runner:
         self.resume(())
         if not tokens:
             return
-        self._make_room(len(tokens))
+        self.reserve(len(tokens))
         with self._failures:
             for cache, rows in zip(self._caches, caches, strict=True):
                 cache.load(rows)
@@ -116,14 +141,15 @@ class Runner:
         return {name: rows[:1] for name, rows in results.items()}
 
     def chunks(self, rows: int) -> list[int]:
-        """Rows of each call that `prefill` makes for so many tokens."""
+        """Rows of each call that `prefill` makes for so many tokens, none across the border."""
         most = min(self.model.sizes.prefill_chunk, self.model.shapes.rows[-1])
-        return [most] * (rows // most) + [rows % most] * (rows % most > 0)
+        before = min(rows, max(BORDER - self.length, 0)) if self.model.ordered else 0
+        return [*_parts(before, most), *_parts(rows - before, most)]
 
     def skip(self, rows: int) -> None:
         """Commit rows that were never computed, to time calls at any length; they hold zeros."""
         self.tokens += [_UNKNOWN] * rows
-        self._make_room(self.length)
+        self.reserve(self.length)
 
     def verify(self, rows: Rows) -> Results:
         """Run rows without keeping anything; `commit` keeps what the verdict accepts.
@@ -136,6 +162,8 @@ class Runner:
         most, self._verified = self.model.sizes.cache_rows, rows
         if 0 < most < self.length + self.scratch + len(rows.tokens):
             self.forget_scratch()  # rows that no draft ran would need a larger cache than planned
+        if self._near_rows(len(rows.tokens)) > _NEAR_ROWS:
+            self.forget_scratch()  # what was drafted among so many may differ in its last bits
         exact = self._drafted.exact
         if not exact:
             return self._run(rows, self._all)
@@ -159,8 +187,9 @@ class Runner:
         Yields:
             The graph's results for a part of them, [n or more, …] each, valid until the next.
         """
-        for start in range(0, len(tokens), most):
-            part = tokens[start : start + most]
+        while tokens:
+            rows = min(most, self.reach)
+            part, tokens = tokens[:rows], tokens[rows:]
             yield self.verify(Rows.chain(part))
             self.commit(range(len(part)))
 
@@ -253,8 +282,11 @@ class Runner:
         model = self.model
         bucket = model.shapes.row_bucket(len(rows.tokens))
         # Fixed shapes are few: logits of all rows, though one alone is wanted.
-        logit_rows = 1 if last_only and not model.shapes.capacities else bucket
-        feeds = model.feeds(bucket, self._caches[0].capacity, logit_rows)
+        logit_rows = model.shapes.rows[0] if last_only and not model.shapes.capacities else bucket
+        if model.ordered:
+            self.reserve(self.length + 1)  # a full cache may lie before the border
+        sizes = FeedSizes(bucket, self._caches[0].capacity, logit_rows, self._scratch_bucket())
+        feeds = model.feeds(sizes)
         feeds.fill(rows, self.length, last_only)
         begin = time.perf_counter()
         with self._failures:
@@ -269,7 +301,7 @@ class Runner:
         return outputs.results
 
     def _store(self, stages: Sequence[int], rows: Sequence[int], start: int) -> None:
-        self._make_room(start + len(rows))
+        self.reserve(start + len(rows))
         with self._failures:
             for stage in stages:
                 self._caches[stage].write(self._new_kv[stage], rows, start)
@@ -280,11 +312,45 @@ class Runner:
             for stage in stages:
                 self._caches[stage].move(rows, self.length)
 
-    def _make_room(self, rows: int) -> None:
+    def _scratch_bucket(self) -> int:
+        """Scratch rows that inputs have room for."""
+        if not self.model.ordered or not self.scratch:
+            return 0
+        return SCRATCH_ROWS if self.model.shapes.capacities else row_bucket(self.scratch)
+
+    def _near_rows(self, rows: int) -> int:
+        """Rows that ordered attention takes beside the cache, in a call of so many."""
+        if not self.model.ordered or not self._drafted.exact:
+            return 0
+        return WINDOW + self._scratch_bucket() + self.model.shapes.row_bucket(rows)
+
+    def _shrink(self, kept: int, capacity: int) -> None:
+        """Have caches of so many rows that hold the first ones of those there are."""
+        if not kept:
+            self.restart()
+            return
+        most = self.model.sizes.cache_rows
+        with self._failures:
+            for number, executable in enumerate(self.model.executables):
+                rows = self._caches[number].read(kept)
+                self._caches[number] = executable.new_cache(capacity, most)
+                self._caches[number].load(rows)
+
+    def reserve(self, rows: int) -> None:
+        """Have a capacity of so many rows at least."""
         if rows > self._caches[0].capacity:
             with self._failures:
                 for cache in self._caches:
                     cache.grow(self.model.shapes.capacity_bucket(rows))
+
+
+def _before_border(length: int) -> int:
+    """The last position that a text of so many tokens may have rows up to, in one capacity."""
+    return BORDER if length < BORDER else sys.maxsize
+
+
+def _parts(rows: int, most: int) -> list[int]:
+    return [most] * (rows // most) + [rows % most] * (rows % most > 0)
 
 
 def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:

@@ -20,6 +20,7 @@ from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.device_names import engines_of, resolved
 from edgespec.runtime.engines import Engines, common_shapes, joined
+from edgespec.runtime.exactness import settle
 from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
 from edgespec.runtime.profiling import Job, measure_apart
@@ -276,6 +277,7 @@ def _load(bundle: Bundle, role: str, threads: int, candidates: Sequence[Candidat
             _log.warning("%s", error)
             refusals.append(str(error))
             continue
+        settle(model, bundle, role, candidate.engines, threads)
         return Loaded(model, candidate.engines, candidate.profile)
     raise _refused(role, refusals)
 

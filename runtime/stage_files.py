@@ -8,8 +8,16 @@ from pathlib import PurePosixPath
 
 from edgespec.bundle import HALF_BIAS_OFF, NPU, W8A8, Bundle, Compiled, Precision, Role, Stage
 from edgespec.errors import DeviceError
-from edgespec.runtime.buckets import Shape
-from edgespec.runtime.engines import CompiledFile, Engine, Fixable, Result, StageFile
+from edgespec.runtime.buckets import Shape, Shapes
+from edgespec.runtime.engines import (
+    CompiledFile,
+    Engine,
+    Engines,
+    Fixable,
+    Result,
+    StageFile,
+    common_shapes,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -111,6 +119,22 @@ def bias_off(bundle: Bundle, name: str, engines: Sequence[Engine]) -> float:
         variant = bundle.variant(name, wanted)
         found.append(HALF_BIAS_OFF if variant is None else variant.bias_off)
     return max(found)
+
+
+def stages_for(bundle: Bundle, name: str, engines: Sequence[Engine]) -> tuple[Stage, ...]:
+    """A role's stages as they run, each on its engine: some may be a variant's."""
+    return tuple(_stage_for(bundle, name, n, each)[0] for n, each in enumerate(engines))
+
+
+def role_shapes(role: Role, engines: Engines) -> Shapes:
+    """What calls of a role are rounded up to: of fewer sizes where rows are alike in all of them.
+
+    Raises:
+        InputError: if engines have no shapes in common.
+    """
+    shapes = common_shapes(engines)
+    own = (s for s, each in zip(role.stages, engines, strict=True) if each.variant is None)
+    return shapes.exact() if any(stage.ordered for stage in own) else shapes
 
 
 def _stage_for(

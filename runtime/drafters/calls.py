@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -170,8 +169,7 @@ class SkipCalls:
 
         It would grow for more, beyond what was planned.
         """
-        most = self._runner.model.sizes.cache_rows or sys.maxsize
-        return (most - length) // width + 1
+        return (self._runner.room - length) // width + 1
 
     def unread(self, text: Sequence[int]) -> list[int]:
         """See `Calls`: the pending token."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from edgespec.runtime.buckets import Shape, Shapes
+from edgespec.runtime.buckets import COLUMNS, FIXED_WINDOW, Shape, Shapes
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
@@ -53,16 +53,31 @@ class FixedExecutable:
         return self._compiled[shape].run(known[1], cache)
 
 
-def input_shape(name: str, width: list[int], shape: Shape) -> list[int]:
+def input_shape(name: str, width: list[int], shape: Shape, ordered: bool) -> list[int]:
     """The dimensions of a stage's input.
 
     Args:
         name: of the input.
         width: its dimensions, -1 for those that depend on `shape`.
         shape: S and C.
+        ordered: whether the stage has ordered attention.
     """
     rows, capacity = shape
-    if name == "attention_bias":
-        return [rows, capacity + rows]
+    known = {
+        "attention_bias": [rows, COLUMNS + capacity if ordered else capacity + rows],
+        "window_rows": [FIXED_WINDOW],
+        "recent_rows": [rows, COLUMNS],
+        "recent_columns": [rows, FIXED_WINDOW + rows],
+    }
     size = capacity if name.startswith("past.") else rows
-    return [size if n < 0 else n for n in width]
+    return known.get(name) or [size if n < 0 else n for n in width]
+
+
+def is_ordered(names: Iterable[str]) -> bool:
+    """Whether a stage with these inputs has ordered attention."""
+    return "recent_rows" in names
+
+
+def lengths(shape: Shape, ordered: bool) -> list[int]:
+    """What `LENGTHS` is for fixed shapes."""
+    return [COLUMNS, shape.capacity] if ordered else [shape.capacity, shape.rows]

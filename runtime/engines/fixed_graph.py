@@ -10,8 +10,9 @@ import onnx
 from onnx import numpy_helper
 
 from edgespec.runtime.buckets import Shape
+from edgespec.runtime.buckets import dimension as size_of
 from edgespec.runtime.engines.base import StageFile
-from edgespec.runtime.engines.fixed import LENGTHS
+from edgespec.runtime.engines.fixed import LENGTHS, is_ordered, lengths
 from edgespec.runtime.engines.ort_session import look_for_data_beside, open_session
 
 
@@ -34,17 +35,16 @@ def fixed_graph(graph: Path, shape: Shape) -> bytes:
         shape: S and C; R is S.
     """
     model = onnx.load(str(graph), load_external_data=False)
-    rows, capacity = shape
-    sizes = {"S": rows, "R": rows, "C": capacity, "C+S": capacity + rows}
     inputs = model.graph.input
+    ordered = is_ordered(tensor.name for tensor in inputs)
     for tensor in (*inputs, *model.graph.output):
         for dimension in tensor.type.tensor_type.shape.dim:
             if dimension.dim_param:
-                dimension.dim_value = sizes[dimension.dim_param]
+                dimension.dim_value = size_of(dimension.dim_param, shape)
     for number, tensor in enumerate(inputs):
         if tensor.name == LENGTHS:
             del inputs[number]
-            constant = numpy_helper.from_array(np.array([capacity, rows], np.int64), LENGTHS)
+            constant = numpy_helper.from_array(np.array(lengths(shape, ordered), np.int64), LENGTHS)
             model.graph.initializer.append(constant)
             break
     return bytes(model.SerializeToString())

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 from edgespec.runtime import control_groups, processors
-from edgespec.runtime.buckets import ANY_SHAPES, Shapes
+from edgespec.runtime.buckets import ANY_SHAPES, COLUMNS, Shapes
 from edgespec.runtime.engines.base import Array, CallSizes, StageFile, StageSizes
 
 MIB = 1 << 20
@@ -55,8 +55,8 @@ def available_bytes() -> int:
 
 
 def score_bytes(stage: StageSizes, calls: CallSizes) -> int:
-    """Attention scores of one layer for the longest call, [H, S, C+S] float32."""
-    return 4 * stage.heads * calls.rows * (calls.capacity + calls.rows)
+    """Attention scores of one layer for the longest call, [H, S, C+S or C+N] float32."""
+    return 4 * stage.heads * calls.rows * (calls.capacity + max(calls.rows, COLUMNS))
 
 
 def layer_cache_bytes(stage: StageSizes, calls: CallSizes) -> int:

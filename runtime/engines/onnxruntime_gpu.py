@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.buckets import ANY_SHAPES
+from edgespec.runtime.buckets import ANY_SHAPES, Shape, dimension
 from edgespec.runtime.engines.base import (
     Array,
     Cache,
@@ -22,6 +22,7 @@ from edgespec.runtime.engines.base import (
     StageSizes,
 )
 from edgespec.runtime.engines.device_cache import CacheGraphs, DeviceCache
+from edgespec.runtime.engines.fixed import is_ordered, lengths
 from edgespec.runtime.engines.host import MIB, activation_bytes, score_bytes
 from edgespec.runtime.engines.ort_session import (
     assigned,
@@ -185,19 +186,18 @@ class DeviceExecutable:
         Raises:
             DeviceError: if the device cannot do what the stage asks for.
         """
-        capacity = 16
-        sizes = {"S": 1, "R": 1, "C": capacity}
+        shape = Shape(rows=1, capacity=16)
         feeds = {
             tensor.name: np.zeros(
-                [sizes.get(n, capacity + 1) if isinstance(n, str) else n for n in tensor.shape],
+                [dimension(n, shape) if isinstance(n, str) else n for n in tensor.shape],
                 _DTYPES[tensor.type],
             )
             for tensor in self.session.get_inputs()
             if not tensor.name.startswith("past.")
         }
         if "lengths" in feeds:
-            feeds["lengths"][:] = capacity, 1
-        cache = self.new_cache(capacity, 0)
+            feeds["lengths"][:] = lengths(shape, is_ordered(feeds))
+        cache = self.new_cache(shape.capacity, 0)
         cache.write(self.run(feeds, cache).new_kv, [0], 0)
         self._bindings.clear()
         self._values = None

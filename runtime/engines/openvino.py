@@ -26,7 +26,13 @@ from edgespec.runtime.engines.base import (
     StageSizes,
     row_count,
 )
-from edgespec.runtime.engines.fixed import LENGTHS, FixedExecutable, input_shape
+from edgespec.runtime.engines.fixed import (
+    LENGTHS,
+    FixedExecutable,
+    input_shape,
+    is_ordered,
+    lengths,
+)
 from edgespec.runtime.engines.host import (
     MIB,
     HostCache,
@@ -199,16 +205,17 @@ def _compiled(
 def _fixed(model: Any, shape: Shape) -> Any:
     """A model that was read, with a shape that does not change any more."""
     shapes = {}
+    ordered = is_ordered(port.any_name for port in model.inputs)
     for port in model.inputs:
         name = port.any_name
         if name == LENGTHS:
-            constant = ov.opset13.constant([shape.capacity, shape.rows], ov.Type.i64)
+            constant = ov.opset13.constant(lengths(shape, ordered), ov.Type.i64)
             parameter = port.get_node()
             port.replace(constant.output(0))
             model.remove_parameter(parameter)
             continue
         width = [-1 if each.is_dynamic else each.get_length() for each in port.partial_shape]
-        shapes[name] = ov.PartialShape(input_shape(name, width, shape))
+        shapes[name] = ov.PartialShape(input_shape(name, width, shape, ordered))
     model.reshape(shapes)
     return model
 
