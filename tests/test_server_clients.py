@@ -46,7 +46,11 @@ def test_what_changes_no_text_may_be_said(client, plain):
         "logit_bias": {}, "tools": [], "tool_choice": "none", "parallel_tool_calls": False,
         "functions": None, "function_call": None, "modalities": ["text"], "metadata": {"of": "me"},
         "store": False, "service_tier": "auto", "safety_identifier": "me",
-        "prompt_cache_key": "mine", "prediction": {"type": "content", "content": "hi"},
+        "prompt_cache_key": "mine", "prediction": {"type": "content", "content": "hi"}, "n": 1,
+        "frequency_penalty": 0, "presence_penalty": 0.0, "reasoning_effort": "low", "seed": -1,
+        "verbosity": "low", "prompt_cache_retention": "24h", "prompt_cache_options": {},
+        "audio": None, "web_search_options": None, "cache_prompt": True, "top_k": -1,
+        "stream_options": {"include_obfuscation": False},
     }  # fmt: skip
     given = client.chat.completions.create(messages=MESSAGES, extra_body=said, **GREEDY)
     assert given.choices[0].message.content == plain.chat(MESSAGES, max_new_tokens=24).text
@@ -58,6 +62,48 @@ def test_what_changes_no_text_may_be_said(client, plain):
 def test_a_temperature_of_almost_nothing_is_none(client, plain):
     given = client.completions.create(prompt=PROMPT, **{**GREEDY, "temperature": 1e-8})
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
+
+
+def test_notes_of_clients_in_messages_are_passed_over(running, plain):
+    part = {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral"}}
+    noted = [
+        {**MESSAGES[0], "id": 7, "cache_control": {"type": "ephemeral"}, "opts": {"visible": True}},
+        {"role": "user", "content": [part], "id": "msg-1", "images": [], "tool_call_id": None},
+    ]
+    given = running.post({"messages": noted, **GREEDY}, "/v1/chat/completions").json()
+    expected = plain.chat(MESSAGES, max_new_tokens=24).text
+    assert given["choices"][0]["message"]["content"] == expected
+
+
+@pytest.mark.parametrize(
+    "answer", [{"content": None}, {}, {"content": None, "tool_calls": [], "refusal": None}], ids=str
+)
+def test_an_answer_that_says_nothing_is_an_empty_text(running, plain, answer):
+    def about(answer):
+        return [MESSAGES[1], {"role": "assistant", **answer}, {"role": "user", "content": "so?"}]
+
+    given = running.post({"messages": about(answer), **GREEDY}, "/v1/chat/completions").json()
+    expected = plain.chat(about({"content": ""}), max_new_tokens=24).text
+    assert given["choices"][0]["message"]["content"] == expected
+
+
+@pytest.mark.parametrize("word", ["max_tokens", "max_completion_tokens"])
+def test_minus_one_token_is_as_many_as_the_context_holds(running, plain, word):
+    asked = {"messages": MESSAGES, "temperature": 0, word: -1}
+    given = running.post(asked, "/v1/chat/completions").json()
+    assert given["usage"]["total_tokens"] == plain.context_length
+    assert given["choices"][0]["finish_reason"] == "length"
+
+
+def test_minus_one_token_of_a_completion_is_not_what_is_usual(running, plain):
+    asked = {"prompt": PROMPT, "temperature": 0, "max_tokens": -1}
+    assert running.post(asked).json()["usage"]["total_tokens"] == plain.context_length
+
+
+def test_a_seed_of_minus_one_is_any(running):
+    asked = {"prompt": PROMPT, "temperature": 1.0, "seed": -1}
+    seeds = {running.post(asked).json()["edgespec"]["seed"] for _ in range(3)}
+    assert len(seeds) == 3
 
 
 # Of an answer, what litellm and OpenAI's own `parse` add to it.

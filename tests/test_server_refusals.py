@@ -55,6 +55,8 @@ BAD_BODIES = {
     "no whole number": ({"prompt": "a", "n": True}, "n is True"),
     "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
     "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
+    "minus two tokens": ({"prompt": "a", "max_tokens": -2}, "max_tokens is -2"),
+    "minus two seeds": ({"prompt": "a", "seed": -2}, "seed is -2"),
     "seed": ({"prompt": "a", "seed": 1 << 64}, "seed is 18446744073709551616"),
     "a long value": ({"prompt": "a", "seed": "x" * 999}, f"seed is '{'x' * 39}...: Input"),
     "huge temperature": ({"prompt": "a", "temperature": 1e9}, "temperature is 1000000000.0"),
@@ -73,6 +75,12 @@ BAD_MESSAGES = {
     "none": ([], "messages is []"),
     "no list": ("hello", "messages is 'hello'"),
     "unknown role": ([{"role": "god", "content": "a"}], "messages.0.role is 'god'"),
+    "no text of a user": ([{"role": "user", "content": None}], "messages.0.content is None"),
+    "no text at all": ([{"role": "user"}], "messages.0.content is None"),
+    "a call": ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages.0.tool_calls is"),
+    "a tool": ([{"role": "tool", "content": "a", "tool_call_id": "1"}], "role is 'tool'"),
+    "images": ([{"role": "user", "content": "a", "images": ["aGk="]}], "messages.0.images is ["),
+    "to go on": ([{"role": "assistant", "content": "a", "prefix": True}], "prefix is True"),
     "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "type is 'image_url'"),
 }
 
@@ -81,6 +89,9 @@ UNMADE = {
     "tools": ([{"type": "function", "function": {"name": "f"}}], "tools is [{"),
     "tool_choice": ("required", "tool_choice is 'required'"),
     "top_logprobs": (2, "top_logprobs is 2 without logprobs: give logprobs true"),
+    "chat_template_kwargs": ({"enable_thinking": False}, "chat_template_kwargs is not known"),
+    "web_search_options": ({}, "web_search_options is {}"),
+    "frequency_penalty": (0.5, "frequency_penalty is 0.5"),
     "logit_bias": ({"1": 5}, "logit_bias is {'1': 5"),
 }
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from edgespec.server.refusals import SHOWN, RequestError, shown
 from edgespec.server.requests import TextRequest
 
-_TRIED = re.compile(r"str$|constrained-|list\[")
+_TRIED = re.compile(r"str$|constrained-|list\[|literal\[")
 
 Body = TypeVar("Body", bound=TextRequest)
 

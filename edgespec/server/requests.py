@@ -5,19 +5,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from edgespec.llm import LLM
 from edgespec.options import MAX_DRAFT_TOKENS
 from edgespec.runtime.sampling import LEAST_TEMPERATURE
+from edgespec.server.fields import (
+    LONG,
+    SOME,
+    Count,
+    Empty,
+    Fields,
+    Nothing,
+    Off,
+    One,
+    Text,
+    Tokens,
+    Unlimited,
+    Unset,
+)
 from edgespec.server.refusals import RequestError, shown
 from edgespec.stream import TextStream
 
@@ -25,31 +32,15 @@ from edgespec.stream import TextStream
 _COMPLETION_TOKENS = 16
 _SAMPLING = ("seed", "top_p", "top_k", "min_p", "repetition_penalty")
 
-# Of long lists the first wrong item is told: an error for each would take seconds.
-_LONG = Field(fail_fast=True)
-_SOME = Field(min_length=1, fail_fast=True)
 
-Count = Annotated[int, Field(ge=1)]
-One = Annotated[int, Field(ge=1, le=1)]  # a literal would also be true
-Nothing = Annotated[float, Field(ge=0, le=0)]
-Empty = Annotated[list[Any], Field(max_length=0)]
-Text = Annotated[str, Field(min_length=1)]
-Tokens = Annotated[list[int], _SOME]
-
-
-class _Body(BaseModel):
-    """JSON as it is: no text for a number, no field that nobody reads."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class StreamOptions(_Body):
+class StreamOptions(Fields):
     """Of a streamed answer."""
 
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # chunks are never padded
 
 
-class JsonSchema(_Body):
+class JsonSchema(Fields):
     """A schema, as OpenAI wraps it. It always holds, so that `strict` changes nothing."""
 
     name: str | None = None
@@ -58,7 +49,7 @@ class JsonSchema(_Body):
     strict: bool | None = None
 
 
-class ResponseFormat(_Body):
+class ResponseFormat(Fields):
     """What the answer is written in."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -81,14 +72,14 @@ class ResponseFormat(_Body):
         return {"json_schema": {"type": "object"}} if self.type == "json_object" else {}
 
 
-class Speculative(_Body):
+class Speculative(Fields):
     """How this text is drafted, which never changes it."""
 
     draft: str | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
 
 
-class TextRequest(_Body, ABC):
+class TextRequest(Fields, ABC):
     """What both kinds of texts have.
 
     What would change the text and is not implemented may have the value that changes nothing.
@@ -98,15 +89,16 @@ class TextRequest(_Body, ABC):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    seed: Annotated[int, Field(ge=-1, lt=1 << 64), Unset] | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
+    top_k: Annotated[int, Field(ge=-1), Unset] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    max_tokens: Count | None = None
+    max_tokens: Count | Unlimited | None = None
     speculative: Speculative | None = None
     user: str | None = None
+    cache_prompt: bool | None = None
     n: One | None = None
     frequency_penalty: Nothing | None = None
     presence_penalty: Nothing | None = None
@@ -166,6 +158,10 @@ class TextRequest(_Body, ABC):
         """What the model goes on from."""
 
 
+def _most(said: int | None) -> int | None:
+    return None if said == -1 else said
+
+
 def _only(prompt: Any) -> Any:
     """The prompt in a list of prompts, as clients send it that could send several."""
     if not isinstance(prompt, list) or not prompt or not isinstance(prompt[0], str | list):
@@ -175,14 +171,6 @@ def _only(prompt: Any) -> Any:
     return prompt[0]
 
 
-def _off(value: bool) -> bool:
-    if value:
-        raise PydanticCustomError("on", "Input should be false")
-    return value
-
-
-# As with `One`: a literal would also be 0.
-Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"type": "boolean", "const": False})]
 Alone = Annotated[list[Text | Tokens], Field(min_length=1, max_length=1)]
 Prompt = Annotated[
     Text | Tokens, BeforeValidator(_only, json_schema_input_type=Text | Tokens | Alone)
@@ -199,8 +187,8 @@ class CompletionRequest(TextRequest):
     suffix: Literal[""] | None = None
 
     @property
-    def tokens(self) -> int:  # noqa: D102 - of the base class
-        return _COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+    def tokens(self) -> int | None:  # noqa: D102 - of the base class
+        return _COMPLETION_TOKENS if self.max_tokens is None else _most(self.max_tokens)
 
     @property
     def likeliest(self) -> int | None:  # noqa: D102
@@ -210,35 +198,48 @@ class CompletionRequest(TextRequest):
         return self.prompt
 
 
-class TextContent(_Body):
+class _Part(Fields):
+    """What clients also note in messages, and in their parts, asks for nothing."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class TextContent(_Part):
     """A part of a message."""
 
     type: Literal["text"]
     text: str
 
 
-class Message(_Body):
+class Message(_Part):
     """One of a conversation.
 
-    The last fields are those of answers, which clients send back with nothing in them, or with what
-    they have made of the content.
+    The last fields would change the text, or hold some of it. Answers have them with nothing in
+    them, and so they come back.
     """
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextContent], _LONG]
-    name: str | None = None
+    content: Annotated[
+        str | Annotated[list[TextContent], LONG] | None, Field(validate_default=True)
+    ] = None
     refusal: None = None
-    annotations: Empty | None = None
     audio: None = None
+    images: Empty | None = None
     function_call: None = None
     tool_calls: Empty | None = None
-    parsed: Any = None
-    provider_specific_fields: dict[str, Any] | None = None
+    prefix: Off | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _said(cls, content: Any, info: ValidationInfo) -> Any:
+        if content is None and info.data.get("role") != "assistant":
+            raise PydanticCustomError("silent", "Only an answer's content may be null")
+        return content
 
     @property
     def plain(self) -> dict[str, str]:
         """As chat templates have it; `developer` is OpenAI's newer word for `system`."""
-        text = self.content
+        text = self.content or ""
         if not isinstance(text, str):
             text = "".join(part.text for part in text)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
@@ -247,8 +248,8 @@ class Message(_Body):
 class ChatRequest(TextRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], _SOME]
-    max_completion_tokens: Count | None = None
+    messages: Annotated[list[Message], SOME]
+    max_completion_tokens: Count | Unlimited | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     modalities: list[Literal["text"]] | None = None
@@ -264,11 +265,20 @@ class ChatRequest(TextRequest):
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
+    # How models answer that have learned to be told.
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    # What some clients say that they do not want.
+    audio: None = None
+    moderation: None = None
+    web_search_options: None = None
 
     @property
     def tokens(self) -> int | None:  # noqa: D102
-        return self.max_completion_tokens or self.max_tokens
+        return _most(self.max_completion_tokens or self.max_tokens)
 
     @property
     def likeliest(self) -> int | None:  # noqa: D102
