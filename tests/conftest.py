@@ -160,7 +160,7 @@ def start(tmp_path):
     """Run the CLI in a process of its own, away from the checkout."""
     started = []
 
-    def run(*arguments, **environment):
+    def run(*arguments, both=False, **environment):
         # A shell's background job ignores SIGINT, and so would its children.
         code = (
             "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -168,7 +168,8 @@ def start(tmp_path):
         )
         process = subprocess.Popen(
             [sys.executable, "-c", code, *map(str, arguments)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if both else subprocess.PIPE,
             cwd=tmp_path, env={**os.environ, **environment},
         )  # fmt: skip
         started.append(process)

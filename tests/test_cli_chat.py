@@ -16,6 +16,7 @@ from edgespec.cli import main
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 SHORT = [*FAST, "-n", "6", "--draft", "lookup"]
+CUT = "cut after 6 tokens: a larger -n gives more\n"
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +58,15 @@ def said(*lines):
 
 def test_a_conversation(cli, bundles, answers):
     result = cli("chat", bundles / "chat", *SHORT, stdin=said("hello", "and then?"))
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.err) == (0, 2 * CUT)
     assert result.out == spoken(answers("hello", "and then?"))
+
+
+def test_an_answer_that_ends_by_itself_is_not_called_cut(cli, bundles, answers):
+    stop = answers("hello")[-1]["content"][1:3]
+    result = cli("chat", bundles / "chat", *SHORT, "--stop", stop, stdin=said("hello", "/stats"))
+    assert "(stop)" in result.err
+    assert "cut" not in result.err
 
 
 def test_a_system_message_comes_first(cli, bundles, answers):
@@ -76,7 +84,7 @@ def test_several_lines_are_one_message(cli, bundles, answers):
 def test_a_block_is_a_message_whatever_it_begins_with(cli, bundles, answers):
     lines = said('"""', "/exit is what I would type", '"""', '"""/exit"""', "hello")
     result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.err) == (0, 3 * CUT)
     assert result.out == spoken(answers("/exit is what I would type", "/exit", "hello"))
 
 
@@ -115,7 +123,7 @@ def test_a_system_message_replaces_that_of_the_history(cli, bundles, answers, tm
 def test_stats_tell_what_was_reused(cli, bundles):
     lines = said("/stats", "hello", "/stats", "and then?", "/stats")
     result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
-    nothing, first, second = result.err.splitlines()
+    nothing, first, second = result.err.replace(CUT, "").splitlines()
     assert "nothing was answered" in nothing
     assert "6 tokens (length)" in first
     assert " 0 of " in first

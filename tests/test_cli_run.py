@@ -212,11 +212,13 @@ def test_bad_options_are_refused_before_the_model_is_loaded(cli, monkeypatch):
 # Output
 
 
-def test_text_goes_to_stdout_and_one_line_of_facts_to_stderr(cli, llm):
+def test_text_goes_to_stdout_and_facts_to_stderr(cli, llm):
     expected = llm.generate(PROMPT, max_new_tokens=20)
     result = cli("run", PROMPT, "-n", 20, *FAST)
     assert result.out == expected.text + "\n"
-    assert result.err.startswith("20 tokens (length), ")
+    cut, facts = result.err.splitlines()
+    assert cut == "cut after 20 tokens: a larger -n gives more"
+    assert facts.startswith("20 tokens (length), ")
     assert " tokens/s, mean accepted length " in result.err
     assert re.search(r"draft: auto \((\S+ \d+%(, )?)+\), engine: onnxruntime:cpu\n$", result.err)
     plain = cli("run", PROMPT, "-n", 20, "--draft=none", *FAST)
@@ -234,6 +236,13 @@ def test_a_terminal_shows_the_prompt_before_the_text(cli, llm, monkeypatch):
     assert result.out == PROMPT + llm.generate(PROMPT, max_new_tokens=8).text + "\n"
 
 
+def test_a_text_that_ends_by_itself_is_not_called_cut(cli, llm):
+    stop = llm.generate(PROMPT, max_new_tokens=20).text[5:8]
+    result = cli("run", PROMPT, "-n", 20, "--stop", stop, *FAST)
+    assert " tokens (stop), " in result.err
+    assert len(result.err.splitlines()) == 1
+
+
 def test_json_is_one_object_with_all_facts(cli):
     result = cli("run", PROMPT, "-n", 12, "--json", *FAST)
     found = json.loads(result.out)
@@ -249,24 +258,39 @@ def test_json_is_one_object_with_all_facts(cli):
     assert found["peak_rss_mb"] > 1
 
 
-ROUND = re.compile(
-    r"round (\d+): (\S+), (\d+) nodes, expected [\d.]+ tokens in [\d.]+ ms, "
-    r"came (\d+) tokens in [\d.]+ ms"
-)
+def explained(text):
+    """The table's names and its rows."""
+    names, *rows = [line.split() for line in text.splitlines()]
+    assert all(len(line) <= 80 for line in text.splitlines())
+    return names, rows
 
 
-def test_every_round_explains_itself(cli):
+def test_every_round_explains_itself_after_the_text(cli):
     result = cli("run", PROMPT, "-n", 30, "--explain", *FAST)
-    assert result.out == cli("run", PROMPT, "-n", 30, *FAST).out
-    *lines, facts = result.err.splitlines()
-    rounds = [ROUND.fullmatch(line) for line in lines]
-    assert [int(found[1]) for found in rounds] == list(range(1, len(rounds) + 1))
-    assert sum(int(found[4]) for found in rounds) == 29
-    for found in rounds:
-        assert f"{found[2]} " in facts
+    plain = cli("run", PROMPT, "-n", 30, *FAST)
+    assert result.out == plain.out
+    *table, cut, facts = result.err.splitlines()
+    assert cut == plain.err.splitlines()[0]
+    names, rows = explained("\n".join(table))
+    assert names == ["round", "source", "nodes", "tokens", "expected", "ms", "expected"]
+    assert [int(row[0]) for row in rows] == list(range(1, len(rows) + 1))
+    assert sum(int(row[3]) for row in rows) == 29
+    for row in rows:
+        assert f"{row[1]} " in facts
+        assert all(float(number) >= 0 for number in row[2:])
     fixed = cli("run", PROMPT, "-n", 30, "--explain", "--draft=lookup", *FAST)
     assert "expected" not in fixed.err
-    assert "round 1: " in fixed.err
+    assert fixed.err.split()[:6] == ["round", "source", "nodes", "tokens", "ms", "1"]
+
+
+def test_nothing_is_explained_before_the_text_is_out(start):
+    """In a terminal, which both streams share."""
+    words = ["run", PROMPT, "-n", 30, "--explain", *FAST]
+    process = start(*words, both=True)
+    text, _, rest = process.communicate(timeout=60)[0].decode().partition(" round  source")
+    assert len(text) > 30
+    assert "ms" in rest
+    assert "tokens/s" not in text
 
 
 def test_a_round_without_text_explains_itself(cli, llm):
@@ -275,7 +299,7 @@ def test_a_round_without_text_explains_itself(cli, llm):
     words = ["-n", 8, "--draft=none", "--explain", "--json", "--stop", stop, *FAST]
     result = cli("run", PROMPT, *words)
     assert json.loads(result.out)["finish_reason"] == "stop"
-    assert len(result.err.splitlines()) == json.loads(result.out)["rounds"] > 0
+    assert len(explained(result.err)[1]) == json.loads(result.out)["rounds"] > 0
 
 
 def test_a_draft_memory_is_made_and_used_again(cli, bundle, tmp_path):

@@ -101,6 +101,11 @@ def add_text_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def cut_off(tokens: int) -> str:
+    """What is said of a text of so many tokens that -n has ended."""
+    return f"cut after {tokens} tokens: a larger -n gives more"
+
+
 def add_draft(group: argparse._ActionsContainer) -> None:
     """Declare --draft."""
     group.add_argument(

@@ -6,7 +6,6 @@ import argparse
 import io
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,11 @@ from edgespec.cli.arguments import (
     add_device_options,
     add_draft_options,
     add_text_options,
+    cut_off,
     given,
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
+from edgespec.cli.typed import Typed
 from edgespec.errors import EdgespecError, InputError
 from edgespec.options import GenerationOptions, checked
 from edgespec.runtime.files import replaced
@@ -35,7 +36,8 @@ _HELP = f"""\
 /stats      of the last answer: speed, drafts, what was reused
 /help       this
 /exit       leave, as Ctrl-D does
-Lines between {_BLOCK} and {_BLOCK} are one message. Ctrl-C stops an answer."""
+Lines that are pasted at once are one message, as are those between {_BLOCK} and {_BLOCK}.
+Ctrl-C stops an answer."""
 
 Message = dict[str, str]
 
@@ -92,19 +94,17 @@ class _Conversation:
         self._messages = messages
         self._options = options
         self._last: GenerationResult | None = None
-        self._shows = sys.stdin is not None and sys.stdin.isatty()
+        self._typed = Typed()
         if not llm.tokenizer.has_chat_template:
             _say("this model has no chat template: what you write is continued as plain text")
 
     def talk(self) -> None:
-        if self._shows:
-            with suppress(ImportError):  # line editing, where the system has it
-                import readline  # noqa: F401
+        if self._typed.by_hand:
             _say("/help tells what can be done here")
         while (line := self._line("> ")) is not None and line.strip() != "/exit":
             said = self._message(line)
             try:
-                if line.startswith("/"):
+                if line.startswith("/") and "\n" not in line:
                     self._obey(*line.split(maxsplit=1))
                 elif said.strip():
                     self._answer(said)
@@ -113,7 +113,8 @@ class _Conversation:
 
     def _message(self, line: str) -> str:
         """What a line says, with those that follow it in a block."""
-        if not line.startswith(_BLOCK):
+        pasted = "\n" in line and not line.rstrip().endswith(_BLOCK)
+        if pasted or not line.startswith(_BLOCK):
             return line
         lines = [line.removeprefix(_BLOCK)]
         while not lines[-1].rstrip().endswith(_BLOCK):
@@ -126,7 +127,7 @@ class _Conversation:
     def _line(self, mark: str) -> str | None:
         while True:
             try:
-                return input(mark if self._shows else "")
+                return self._typed.read(mark)
             except EOFError:
                 return None
             except KeyboardInterrupt:
@@ -165,7 +166,9 @@ class _Conversation:
         self._last = stream.result
         answer = {"role": "assistant", "content": stream.result.text}
         self._messages = [*asked, answer]
-        if stream.result.finish_reason == "context":
+        if stream.result.finish_reason == "length":
+            _say(cut_off(stream.result.new_tokens))
+        elif stream.result.finish_reason == "context":
             _say("the context is full: /reset begins anew")
 
     def _prompt(self, messages: list[Message]) -> str | list[int]:

@@ -16,6 +16,7 @@ from edgespec.cli.arguments import (
     add_draft_options,
     add_option,
     add_text_options,
+    cut_off,
     given,
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
@@ -23,8 +24,10 @@ from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
 from edgespec.options import PLANNED_DRAFTS, GenerationOptions, checked
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edgespec.result import GenerationResult
-    from edgespec.stream import TextStream
+    from edgespec.runtime.generate import Round
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--explain", action="store_true",
-        help="say on stderr what each round drafted, what it was expected to bring and what came",
+        help="say on stderr after the text what each round drafted, what it brought, and what was "
+        "expected",
     )  # fmt: skip
     add_text_options(parser.add_argument_group("text"))
     add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
@@ -63,36 +67,40 @@ def execute(arguments: argparse.Namespace) -> int:
     with cancelled_by_sigint(stream):
         if not arguments.json:
             _show_prompt("" if arguments.chat else prompt)
-        explained = 0
         for piece in stream:
             if not arguments.json:
                 print(piece, end="", flush=True)
-            if arguments.explain:
-                explained = _explain(stream, explained)
-        if arguments.explain:  # the last rounds may have held their text back
-            _explain(stream, explained)
-        if arguments.json:
-            print(json.dumps(asdict(stream.result)))
-        else:
-            print(flush=True)
-            print(_facts(stream.result, arguments.temperature > 0), file=sys.stderr)
+        result = stream.result
+        print(json.dumps(asdict(result)) if arguments.json else "", flush=True)
+        if arguments.explain:
+            _explain(stream.rounds)
+        if not arguments.json:
+            if result.finish_reason == "length":
+                print(cut_off(result.new_tokens), file=sys.stderr)
+            print(_facts(result, arguments.temperature > 0), file=sys.stderr)
     if arguments.draft_memory is not None:
         llm.save_draft_memory(arguments.draft_memory)
-    return INTERRUPTED if stream.result.finish_reason == "cancelled" else 0
+    return INTERRUPTED if result.finish_reason == "cancelled" else 0
 
 
-def _explain(stream: TextStream, done: int) -> int:
-    """A line for each round after the first `done`; how many there are now."""
-    rounds = stream.rounds
-    for number, step in enumerate(rounds[done:], done + 1):
-        came = f"{len(step.tokens)} tokens in {step.seconds * 1e3:.1f} ms"
-        expected = ""
-        if step.forecast is not None:
-            seconds = step.forecast.seconds * 1e3
-            expected = f"expected {step.forecast.tokens:.2f} tokens in {seconds:.1f} ms, "
-        line = f"round {number}: {step.source}, {step.drafted} nodes, {expected}came {came}"
-        print(line, file=sys.stderr)
-    return len(rounds)
+def _explain(rounds: Sequence[Round]) -> None:
+    """A line for each round; what was expected stands beside what came, if anything was."""
+    from rich.console import Console
+    from rich.table import Table
+
+    planned = any(step.forecast is not None for step in rounds)
+    names = ("round", "source", "nodes", "tokens", "expected", "ms", "expected")
+    table = Table(box=None, header_style="")
+    for name in names if planned else [name for name in names if name != "expected"]:
+        table.add_column(name, justify="left" if name == "source" else "right", no_wrap=True)
+    for number, step in enumerate(rounds, 1):
+        tokens, ms = [str(len(step.tokens))], [f"{step.seconds * 1e3:.1f}"]
+        if planned:
+            told = step.forecast
+            tokens.append("" if told is None else f"{told.tokens:.2f}")
+            ms.append("" if told is None else f"{told.seconds * 1e3:.1f}")
+        table.add_row(str(number), step.source, str(step.drafted), *tokens, *ms)
+    Console(stderr=True).print(table)
 
 
 def _show_prompt(prompt: str) -> None:
