@@ -19,6 +19,7 @@ from edgespec.fitting import fit
 from edgespec.options import LoadOptions
 from edgespec.runtime import device_names, engines
 from edgespec.runtime.buckets import capacity_bucket
+from edgespec.runtime.devices import Device
 from edgespec.runtime.engines import (
     GPU_ENGINES,
     CallSizes,
@@ -279,6 +280,31 @@ def test_devices_as_a_table(cli):
         reasons = [line for line in said if line.startswith(f"{name} cannot be used: ")]
         assert usable != bool(reasons)
     assert f"gpu is {best_gpu() or 'the cpu, as no GPU can be used'}" in found.out
+
+
+HERE = [
+    Device("onnxruntime:cpu", "Intel(R) Core(TM) Ultra 7 165H with a rather long name of its own, "
+           "as some have", "1", "cpu", 123_456 * MIB),
+    Device("cuda:0", reason='no driver (Cannot load "/usr/lib/python3/site-packages/'
+           'a/library/somewhere/deep/libnothing.so": No such file or directory): install it '
+           "(Debian, Ubuntu: apt-get install libnothing), or pip install --no-deps something-qnn"),
+]  # fmt: skip
+
+
+def test_devices_in_a_terminal_of_eighty_columns(cli, monkeypatch):
+    monkeypatch.setattr("edgespec.runtime.devices.find_devices", lambda: HERE)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    lines = cli("devices", terminal=True).out.splitlines()
+    end = next(i for i, line in enumerate(lines) if line.startswith("gpu is "))
+    table, reasons = lines[:end], lines[end + 1 :]
+    assert all(len(line) <= 80 for line in table)
+    assert sum("123,456 MiB" in line and "onnxruntime:cpu" in line for line in table) == 1
+    assert reasons[0].startswith("cuda:0 cannot be used: no driver")
+    assert all(line.startswith("  ") for line in reasons[1:])
+    assert all(len(line) <= 80 or " " not in line.strip() for line in reasons)
+    words = " ".join(line.strip() for line in reasons).split()
+    assert words == f"cuda:0 cannot be used: {HERE[1].reason}".split()
 
 
 def test_devices_as_json(cli):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -38,8 +39,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _show(found: list[Device], gpu: str | None) -> None:
-    table = Table("device", "hardware", "memory")
-    table.add_column("free", justify="right")
+    table = Table()
+    table.add_column("device", no_wrap=True)
+    table.add_column("hardware")  # of which some have long names
+    table.add_column("memory", no_wrap=True)
+    table.add_column("free", justify="right", no_wrap=True)
     for each in found:
         if each.free_bytes is not None:
             size = f"{each.free_bytes >> 20:,} MiB"
@@ -48,6 +52,11 @@ def _show(found: list[Device], gpu: str | None) -> None:
     console.print(table)
     console.print(f"gpu is {gpu or 'the cpu, as no GPU can be used'}", highlight=False)
     for each in found:
-        if each.reason is not None:  # a line each, so that its command can be copied
+        if each.reason is not None:
             line = f"{each.name} cannot be used: {each.reason}"
+            if console.is_terminal:  # no word of a command is broken
+                line = fill(
+                    line, console.width, subsequent_indent="  ", break_long_words=False,
+                    break_on_hyphens=False,
+                )  # fmt: skip
             console.print(line, markup=False, highlight=False, soft_wrap=True)
