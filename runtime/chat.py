@@ -15,6 +15,25 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import InputError, reason
 
+_SAID = "hello"
+
+
+def template_fault(source: str, special_tokens: Mapping[str, str]) -> str | None:
+    """What is wrong with how a template writes one plain message of a user; None: nothing is.
+
+    Args:
+        source: see `ChatTemplate`.
+        special_tokens: see `ChatTemplate`.
+    """
+    try:
+        template = ChatTemplate(source, special_tokens)
+        text = template.render([{"role": "user", "content": _SAID}])
+    except InputError as error:
+        return f"it fails on a plain message: {reason(error.__cause__)}"
+    if template.unset:
+        return f"it writes {', '.join(sorted(template.unset))}, which nothing sets"
+    return None if _SAID in text else "it leaves out what the user says"
+
 
 class ChatTemplate:
     """A model's own way to write a conversation as one text.
@@ -23,14 +42,19 @@ class ChatTemplate:
         source: The jinja2 template.
         special_tokens: Text of `bos_token`, `eos_token` and the like, for the template's use.
 
+    Attributes:
+        unset: Names that it has written as nothing, because nothing sets them.
+
     Raises:
         InputError: If the template is not valid jinja2.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self.unset: set[str] = set()
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-        )
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols],
+            undefined=_noted_in(self.unset),
+        )  # fmt: skip
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
@@ -82,6 +106,15 @@ class _GenerationBlock(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _noted_in(names: set[str]) -> type[jinja2.Undefined]:
+    class Noted(jinja2.Undefined):
+        def __str__(self) -> str:
+            names.add(str(self._undefined_name))
+            return ""
+
+    return Noted
 
 
 def _to_json(

@@ -132,6 +132,14 @@ class Tokenizer:
         """
         return self._chat_template.render(messages, add_generation_prompt)
 
+    def chat_fault(self) -> str | None:
+        """What is wrong with the chat template; None: nothing is, or there is none."""
+        if self._chat_source is None:
+            return None
+        from edgespec.runtime.chat import template_fault
+
+        return template_fault(self._chat_source, self._special_tokens)
+
     @cached_property
     def _chat_template(self) -> ChatTemplate:
         if self._chat_source is None:

@@ -187,16 +187,40 @@ def test_a_full_disk_leaves_the_old_file(cli, bundles, answers, tmp_path, monkey
     assert file.read_bytes() == old
 
 
-@pytest.mark.parametrize("template", ["{{ 1/0 }}", "{{ 10.0**999 }}"])
-def test_a_template_that_fails_does_not_end_the_conversation(
-    cli, bundles, answers, tmp_path, template
-):
-    folder = shutil.copytree(bundles / "plain", tmp_path / "bundle")
-    (folder / "chat_template.jinja").write_text(template)
-    result = cli("chat", folder, *SHORT, stdin=said("hello", f"/save {tmp_path / 'talk.json'}"))
+@pytest.fixture
+def templated(bundles, tmp_path):
+    """A bundle with this chat template."""
+
+    def make(template):
+        folder = shutil.copytree(bundles / "plain", tmp_path / "bundle")
+        (folder / "chat_template.jinja").write_text(template)
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("template", ["{{ 1/0 }}", "{{ 10.0**999 }}", "{% if %}", "{{ a.b.c }}"])
+def test_a_template_that_takes_no_message_ends_it_at_once(cli, templated, template):
+    result = cli("chat", templated(template), *SHORT, stdin=said("hello"))
+    fails(result, "the model's chat template ")
+    assert len(result.err.splitlines()) == 1
+
+
+def test_a_message_that_a_template_refuses_does_not_end_the_conversation(cli, templated, tmp_path):
+    picky = "{% for m in messages %}{% if m.content == 'no' %}{{ 1/0 }}{% endif %}{% endfor %}x"
+    lines = said("no", f"/save {tmp_path / 'talk.json'}")
+    result = cli("chat", templated(picky), *SHORT, stdin=lines)
     assert (result.code, result.out) == (0, "")
-    assert "chat template" in result.err
+    assert "chat template refuses" in result.err
     assert "0 messages are in" in result.err
+
+
+def test_a_template_that_wants_a_system_message_is_not_broken(cli, templated):
+    wants = "{{ messages[0].role == 'system' or 1/0 }}{{ messages[-1].content }}"
+    folder = templated(wants)
+    fails(cli("chat", folder, *SHORT, stdin=said("hello")), "division by zero")
+    result = cli("chat", folder, *SHORT, "--system", "be brief", stdin=said("hello"))
+    assert (result.code, result.err) == (0, CUT)
 
 
 @pytest.mark.parametrize(

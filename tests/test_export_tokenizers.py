@@ -8,6 +8,7 @@ import shutil
 import pytest
 import tokenizers
 from checkpoints import edit_json
+from commandline import FAST, fails
 from exports import refused
 from tokenizers import processors
 
@@ -59,6 +60,20 @@ def test_a_padding_token_without_a_row_is_left_out(source, output, caplog):
         assert llm.tokenizer.vocab_size == 331
         assert max(llm.tokenizer.encode("a<pad>b")) < 331
         assert llm.generate("a<pad>b", max_new_tokens=2, regex="[a-z]+").new_tokens == 2
+
+
+def test_a_broken_chat_template_is_exported_with_a_warning(cli, source, output):
+    words = "export", source, "-o", output, "--precision", "fp32"
+    (source / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert cli(*words).err == ""
+    (source / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}")
+    found = cli(*words, "--overwrite")
+    assert found.code == 0
+    [line] = found.err.splitlines()
+    assert "the chat template is broken (it fails on a plain message: Unexpected end of" in line
+    assert f"repair it in {source} and export again" in line
+    assert cli("run", output, "x", "-n", 1, *FAST).code == 0
+    fails(cli("run", output, "x", "--chat", "-n", 1, *FAST), "the model's chat template is not")
 
 
 @pytest.mark.parametrize("place", ["eos_token", "chat_template"])

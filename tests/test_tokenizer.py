@@ -152,6 +152,30 @@ def test_a_template_comes_from_its_file_or_from_a_named_list(folder):
     assert Tokenizer.from_folder(folder).chat(MESSAGES) == "from a file, 4"
 
 
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        ("{{ messages[0].content }}", None),
+        ("{{ eos_token }}{{ messages[0].content }}", None),
+        ("{% if tools %}{{ tools }}{% endif %}{{ messages[0].content }}", None),
+        ("{{ bos_token if bos_token is defined }}{{ messages[0].content }}", None),
+        ("{{ bos_token }}{{ messages[0].content }}", "it writes bos_token, which nothing sets"),
+        ("{{ bos_token + messages[0].content }}", "'bos_token' is undefined"),
+        ("{{ messages[0].text }}", "it writes text, which nothing sets"),
+        ("{% if %}", "it fails on a plain message: Expected an expression"),
+        ("{{ raise_exception('no users here') }}", "no users here"),
+        ("{{ messages[0].role }}", "it leaves out what the user says"),
+    ],
+)
+def test_what_is_wrong_with_a_chat_template_is_known_before_a_chat(folder, template, fault):
+    found = configure(folder, eos_token="<|end|>", chat_template=template).chat_fault()
+    assert found == fault or (fault is not None and fault in found)
+
+
+def test_without_a_chat_template_nothing_is_wrong_with_it(folder):
+    assert Tokenizer.from_folder(folder).chat_fault() is None
+
+
 def test_chat_errors_say_what_is_wrong(folder):
     with pytest.raises(InputError, match="no chat template"):
         Tokenizer.from_folder(folder).chat(MESSAGES)

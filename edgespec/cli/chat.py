@@ -95,7 +95,10 @@ class _Conversation:
         self._options = options
         self._last: GenerationResult | None = None
         self._typed = Typed()
-        if not llm.tokenizer.has_chat_template:
+        if llm.tokenizer.has_chat_template:
+            # A template that cannot write even this will not write what comes.
+            llm.tokenizer.chat([*messages, {"role": "user", "content": "hello"}])
+        else:
             _say("this model has no chat template: what you write is continued as plain text")
 
     def talk(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -31,11 +32,13 @@ from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import compiler
 from edgespec.runtime.fixing import LONGEST_UNASKED
 from edgespec.runtime.socs import SOCS
+from edgespec.runtime.text import Tokenizer
 from edgespec.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOptions
 from edgespec.trial_text import read_text
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 _AUTO, _NONE = "auto", "none"
+_log = logging.getLogger(__name__)
 _DEVICES = ", ".join(soc.device for soc in SOCS.values())
 
 
@@ -129,6 +132,7 @@ def execute(arguments: argparse.Namespace) -> int:
         # All of it before an older bundle makes room: a text may be too short, a compiler refuse.
         with replacing(arguments.output, options.overwrite, sources) as folder:
             report = write_bundle(target, folder, draft, options, show, search)
+            fault = Tokenizer.from_folder(folder).chat_fault()
             if quantized:
                 precision, text = arguments.npu_precision, arguments.calibration
                 requantized = quantize_variant(folder, precision, text)
@@ -140,6 +144,11 @@ def execute(arguments: argparse.Namespace) -> int:
         f"{arguments.output}: {decimal(stored)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
+    if fault is not None:
+        _log.warning(
+            "the chat template is broken (%s): repair it in %s and export again; until then chat "
+            "may fail, and run works without it", fault, arguments.checkpoint,
+        )  # fmt: skip
     if arguments.compile_for:
         print(f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more")
     if search is not None and search.summary:
