@@ -36,7 +36,7 @@ _ROUNDS_A_CHUNK = 32
 
 _CLOSE = 1.2  # engines whose costs are this near to each other are measured twice
 
-_LARGE = 256 << 20  # bytes of roles whose measuring takes so long that users are told
+_LARGE = 64 << 20  # bytes of roles whose measuring takes so long that users are told
 
 
 @dataclass(frozen=True)
