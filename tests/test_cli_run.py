@@ -193,7 +193,7 @@ def test_stop_strings_know_three_escapes(cli, llm):
         (["--draft", "best"], "invalid choice: 'best'"),
         (["--device", "toaster"], "device 'toaster' is not known"),
         (["--context", "1000000"], "context is 1000000"),
-        (["--temp", "1"], "unrecognized arguments: --temp"),
+        (["--temp", "1"], "unrecognized arguments: --temp 1 (see edgespec run --help)"),
         (["--chat"], "no chat template"),
     ],
 )

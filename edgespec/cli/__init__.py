@@ -133,7 +133,10 @@ class _CommandParser(_Parser):
         if self._calls == 1:
             import_module(f"edgespec.cli.{self._command}").configure(self)
             self.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
-            return self.parse_known_intermixed_args(args, namespace)
+            found, unknown = self.parse_known_intermixed_args(args, namespace)
+            if unknown:  # or whoever has these parsed would name its own help
+                self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            return found, unknown
         if self._calls == 2 and args is not None and "--" in args:
             # Until 3.12.7 and 3.13.0 that asks here for the options, then for what these leave,
             # and loses the `--` that is part of it.
