@@ -36,8 +36,8 @@ _HELP = f"""\
 /stats      of the last answer: speed, drafts, what was reused
 /help       this
 /exit       leave, as Ctrl-D does
-Lines that are pasted at once are one message, as are those between {_BLOCK} and {_BLOCK}.
-Ctrl-C stops an answer."""
+Lines between {_BLOCK} and {_BLOCK} are one message, and so are those that are pasted
+at once, but on Windows. Ctrl-C stops an answer."""
 
 Message = dict[str, str]
 
