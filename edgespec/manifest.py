@@ -162,6 +162,8 @@ class Role:
         eos_ids: tokens that end a text.
         parameters: how many weights the model has (tied ones once).
         quantization_error: relative RMS error of each quantized tensor.
+        tied: whether the output projection is the embedding: stored once, but for w8a8, which has
+            a layout for each. None in bundles from before, of which it is guessed.
     """
 
     architecture: str
@@ -179,6 +181,7 @@ class Role:
     precision: Precision
     stages: tuple[Stage, ...]
     quantization_error: dict[str, float]
+    tied: bool | None = field(default=None, metadata=LEFT_OUT)
 
     def window(self, length: int) -> int:
         """Tokens of a text this long that it sees at a time: a draft model may know fewer."""

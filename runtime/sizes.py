@@ -75,13 +75,22 @@ def _mlp_width(role: Role) -> tuple[int, bool]:
     embedding = role.vocab_size * role.hidden_size
     per_layer = (role.parameters - embedding) // role.layers - _attention_parameters(role)
     intermediate = max(per_layer // (3 * role.hidden_size), 1)
-    # The manifest does not say it, but a projection of its own leaves a trace.
-    tied = "lm_head.weight" not in role.quantization_error and (
-        intermediate <= _WIDEST_MLP * role.hidden_size
-    )
+    tied = _seems_tied(role, intermediate) if role.tied is None else role.tied
     if not tied:
         intermediate = max(intermediate - role.vocab_size // (3 * role.layers), 1)
     return intermediate, tied
+
+
+def _seems_tied(role: Role, intermediate: int) -> bool:
+    """Of bundles that do not say it: a projection of its own leaves a trace where it is quantized.
+
+    Args:
+        role: whose.
+        intermediate: width of its MLP, if it is tied.
+    """
+    return "lm_head.weight" not in role.quantization_error and (
+        intermediate <= _WIDEST_MLP * role.hidden_size
+    )
 
 
 def _result_bytes(stage: Stage) -> int:

@@ -25,6 +25,7 @@ def test_manifest_fields_are_checked_by_name_and_type(folder):
         (role(bias_off=-(10**400)), "manifest.roles.target.bias_off: expected float, found -1000"),
         (role(bias_off="-1"), "manifest.roles.target.bias_off: expected float, found '-1'"),
         (role(bias_off=True), "manifest.roles.target.bias_off: expected float, found True"),
+        (role(tied=1), "manifest.roles.target.tied: expected bool, found 1"),
         (role(eos_ids=[True]), "manifest.roles.target.eos_ids[0]: expected int, found True"),
         ({"files": []}, "manifest.files: expected dict"),
         ({"roles": {"draft": whole["roles"]["target"]}}, "no role 'target'"),
@@ -101,6 +102,7 @@ def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, val
     [
         ("roles.draft.context_length", 2),
         ("roles.draft.context_length", 2**31),
+        ("roles.draft.tied", True),
         ("variants.0.compiled.0.rows", 1),
     ],
 )

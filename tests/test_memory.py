@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plans import TERMS, total
 
-from edgespec.bundle import DRAFT, TARGET, W8A8
+from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
@@ -134,70 +134,6 @@ def test_a_device_with_memory_of_its_own_is_a_line_of_its_own():
     assert gpu.baseline == 0
     assert (host.repacked, gpu.repacked) == (100, 100)
     assert not plan(EMBEDDED, wishes(engines=engines), limits | {"gpu": 1000}).fits
-
-
-def test_sizes_of_a_stage_come_from_the_manifest():
-    [target], [draft] = (stage_sizes(EMBEDDED, role) for role in (TARGET, DRAFT))
-    assert (target.hidden, target.intermediate, target.vocab) == (256, 768, 4096)
-    assert target.tied
-    assert target.matmul_bytes == role_bytes()
-    parameters = EMBEDDED.target.parameters
-    assert target.embedding_bytes == role_bytes() * 4096 * 256 // parameters
-    assert target.result_bytes == 4 * 4096
-    assert draft.result_bytes == 128 * (8 + 4) + 4
-    role = EMBEDDED.target
-    for precision, nbytes in (("fp16", 2), ("fp32", 4)):
-        stored = replace(role.precision, kv=precision, scales=precision)
-        sizes = sizes_as(replace(role, precision=stored), role_bytes())
-        assert (sizes.kv_bytes, sizes.scale_bytes) == (nbytes, nbytes)
-
-
-def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
-    """The same model untied has an embedding's parameters more, and a trace of its export."""
-    role = EMBEDDED.target
-    errors = {**role.quantization_error, "lm_head.weight": 0.01}
-    parameters = role.parameters + 4096 * 256
-    untied = replace(role, parameters=parameters, quantization_error=errors)
-    products = replace(role.precision, weights=W8A8, lm_head=W8A8)
-    for precision in (role.precision, products):
-        sizes = sizes_as(replace(untied, precision=precision), role_bytes())
-        assert not sizes.tied
-        assert sizes.intermediate == pytest.approx(768, abs=1)
-        assert sizes.embedding_bytes == role_bytes() * 4096 * 256 // parameters
-        assert sizes.matmul_bytes + sizes.embedding_bytes == role_bytes()
-
-
-def test_a_large_output_projection_leaves_a_trace_by_itself():
-    """No decoder's MLP would be as wide as the parameters say of a tied one."""
-    role, vocab = EMBEDDED.target, 100 * 4096
-    parameters = role.parameters + (2 * vocab - 4096) * 256
-    sizes = sizes_as(replace(role, vocab_size=vocab, parameters=parameters), role_bytes())
-    assert not sizes.tied
-    assert sizes.intermediate == pytest.approx(768, abs=1)
-
-
-def test_a_tied_matrix_has_two_layouts_for_integer_products():
-    """The embedding's rows stay in the file, and the products' copy is packed."""
-    role = EMBEDDED.target
-    products = replace(role, precision=replace(role.precision, weights=W8A8, lm_head=W8A8))
-    sizes = sizes_as(products, role.parameters + 4096 * 256)
-    assert not sizes.tied
-    assert sizes.intermediate == 768
-    assert (sizes.embedding_bytes, sizes.matmul_bytes) == (4096 * 256, role.parameters)
-
-
-def sizes_as(role, size):
-    """Of the target's one stage, if the target were this and had so many bytes."""
-    data = replace(EMBEDDED.manifest.files["target.data"], size=size)
-    files = {**EMBEDDED.manifest.files, "target.data": data}
-    roles = {**EMBEDDED.manifest.roles, TARGET: role}
-    manifest = replace(EMBEDDED.manifest, roles=roles, files=files)
-    [sizes] = stage_sizes(replace(EMBEDDED, manifest=manifest), TARGET)
-    return sizes
-
-
-def role_bytes():
-    return EMBEDDED.manifest.files["target.data"].size
 
 
 # What gives way

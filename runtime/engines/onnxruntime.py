@@ -65,9 +65,10 @@ class OnnxRuntimeCpu(HostEngine):
         """See `Engine`.
 
         Every weight of a product is packed into memory of its own and the file's pages are let
-        go; only the embedding stays mapped. Half precision is widened first, one tensor at a time;
-        widened scales stay.
+        go; only the embedding stays mapped. Half precision is widened first, and the widened
+        tensors go one by one as they are packed; widened scales stay.
         """
+        workspace = _GRAPH_BYTES + _LAYER_BYTES * stage.layers
         repacked, widened, loading = stage.matmul_bytes, 0, 0
         if stage.block_size:  # packing has a scale and a sum in float32 for each block
             blocks = stage.blocks(stage.matmul_bytes)
@@ -75,15 +76,14 @@ class OnnxRuntimeCpu(HostEngine):
             widened = 4 * blocks if stage.scale_bytes < 4 else 0
         elif stage.precision == "fp16":
             repacked *= 2
-            widened = 2 * stage.embedding_bytes if stage.tied else 0
-            loading = 4 * stage.hidden * max(stage.intermediate, stage.vocab)
+            loading = workspace + 4 * stage.hidden * max(stage.intermediate, stage.vocab)
         return Footprint(
             weights=widened,
             repacked=repacked,
             mapped=stage.embedding_bytes,
             logits=calls.logit_rows * max(4 * stage.vocab, stage.result_bytes)
             + calls.rows * stage.passed_bytes,
-            workspace=_GRAPH_BYTES + _LAYER_BYTES * stage.layers,
+            workspace=workspace,
             shared=3 * score_bytes(stage, calls)
             + layer_cache_bytes(stage, calls) // 2
             + 3 * activation_bytes(stage, calls) // 4,

@@ -88,8 +88,9 @@ class OpenVinoCpu(HostEngine):
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """See `Engine`.
 
-        The file stays mapped, and products read packed copies of their weights. Half precision is
-        widened and then packed; small quantized stages are read from ONNX, with a copy more.
+        The file stays mapped, and products read packed copies of their weights, some of them two.
+        Half precision is widened and then packed; small quantized stages are read from ONNX, with
+        a copy more.
         """
         data = stage.matmul_bytes + (0 if stage.tied else stage.embedding_bytes)
         widened = stage.widening_bytes(stage.matmul_bytes)
@@ -99,8 +100,10 @@ class OpenVinoCpu(HostEngine):
         elif stage.block_size:
             weights = repacked
         elif stage.precision == "fp16":
-            weights = 2 * data + (2 * stage.embedding_bytes if stage.tied else 0)
+            weights = 2 * (stage.matmul_bytes + stage.embedding_bytes)
             repacked *= 2
+        if stage.precision in ("fp16", "fp32"):
+            repacked += _packed_twice(stage)
         # Between long calls of a prompt, buffers for those of decoding stay.
         rows = calls.rows if calls.rows <= _KEPT_ROWS else min(calls.logit_rows, _KEPT_ROWS)
         kept = _buffer_bytes(stage, replace(calls, rows=rows))
@@ -114,6 +117,18 @@ class OpenVinoCpu(HostEngine):
             shared=_buffer_bytes(stage, calls) - kept,
             loading=loading,
         )
+
+
+def _packed_twice(stage: StageSizes) -> int:
+    """Gates of MLPs, in float32: a call of one row and one of several have a layout each.
+
+    Several rows are a convolution where a product is no larger than this and has a function behind
+    it (convolution_1x1_dnnl in OpenVINO's fullyconnected_implementations.cpp; with AVX-512).
+    """
+    width, inner = stage.hidden, stage.intermediate
+    gate = 4 * width * inner
+    small = 96 <= width <= 4096 and 96 <= inner <= 4 * width and gate < 16 * MIB
+    return gate * max(stage.layers, 1) if small else 0
 
 
 def _buffer_bytes(stage: StageSizes, calls: CallSizes) -> int:

@@ -110,8 +110,7 @@ def _role(role: Role, model: StatedModel) -> Role:
         parameters=model.parameters,
         precision=Precision("int4", "int4", "fp16", _BLOCK),
         stages=tuple(_stage(stage, role, model) for stage in role.stages),
-        # A projection of its own shows in the manifest by its error alone.
-        quantization_error={} if model.tied else {"lm_head.weight": 0.0},
+        tied=model.tied,
     )
 
 

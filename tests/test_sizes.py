@@ -1,0 +1,170 @@
+"""Sizes of a role's stages, by its manifest, and what engines make of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from cuts import EMBEDDED
+from manifests import manifest_of
+from parity import made
+
+from edgespec import bundle as bundles
+from edgespec.bundle import DRAFT, MANIFEST, TARGET, W8A8
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.runtime.engines import CPU_ENGINES, CallSizes, engine
+from edgespec.runtime.sizes import stage_sizes
+
+
+def test_sizes_of_a_stage_come_from_the_manifest():
+    [target], [draft] = (stage_sizes(EMBEDDED, role) for role in (TARGET, DRAFT))
+    assert (target.hidden, target.intermediate, target.vocab) == (256, 768, 4096)
+    assert target.tied
+    assert target.matmul_bytes == role_bytes()
+    parameters = EMBEDDED.target.parameters
+    assert target.embedding_bytes == role_bytes() * 4096 * 256 // parameters
+    assert target.result_bytes == 4 * 4096
+    assert draft.result_bytes == 128 * (8 + 4) + 4
+    role = EMBEDDED.target
+    for precision, nbytes in (("fp16", 2), ("fp32", 4)):
+        stored = replace(role.precision, kv=precision, scales=precision)
+        sizes = sizes_as(replace(role, precision=stored), role_bytes())
+        assert (sizes.kv_bytes, sizes.scale_bytes) == (nbytes, nbytes)
+
+
+def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
+    """The same model untied has an embedding's parameters more, and a trace of its export."""
+    role = EMBEDDED.target
+    errors = {**role.quantization_error, "lm_head.weight": 0.01}
+    parameters = role.parameters + 4096 * 256
+    untied = replace(role, parameters=parameters, quantization_error=errors)
+    products = replace(role.precision, weights=W8A8, lm_head=W8A8)
+    for precision in (role.precision, products):
+        sizes = sizes_as(replace(untied, precision=precision), role_bytes())
+        assert not sizes.tied
+        assert sizes.intermediate == pytest.approx(768, abs=1)
+        assert sizes.embedding_bytes == role_bytes() * 4096 * 256 // parameters
+        assert sizes.matmul_bytes + sizes.embedding_bytes == role_bytes()
+
+
+def test_a_large_output_projection_leaves_a_trace_by_itself():
+    """No decoder's MLP would be as wide as the parameters say of a tied one."""
+    role, vocab = EMBEDDED.target, 100 * 4096
+    parameters = role.parameters + (2 * vocab - 4096) * 256
+    sizes = sizes_as(replace(role, vocab_size=vocab, parameters=parameters), role_bytes())
+    assert not sizes.tied
+    assert sizes.intermediate == pytest.approx(768, abs=1)
+
+
+def test_what_a_manifest_says_of_its_output_projection_is_not_guessed():
+    """The traces say the opposite: an error of a tied one, and none of one in full precision."""
+    role, more = EMBEDDED.target, 4096 * 256
+    traced = replace(role, quantization_error={"lm_head.weight": 0.01})
+    untraced = replace(role, parameters=role.parameters + more, quantization_error={})
+    for stated, tied in ((traced, True), (untraced, False)):
+        assert sizes_as(stated, role_bytes()).tied != tied
+        sizes = sizes_as(replace(stated, tied=tied), role_bytes())
+        assert sizes.tied == tied
+        assert sizes.intermediate == pytest.approx(768, abs=1)
+
+
+def test_a_tied_matrix_has_two_layouts_for_integer_products():
+    """The embedding's rows stay in the file, and the products' copy is packed."""
+    role = EMBEDDED.target
+    products = replace(role, precision=replace(role.precision, weights=W8A8, lm_head=W8A8))
+    sizes = sizes_as(products, role.parameters + 4096 * 256)
+    assert not sizes.tied
+    assert sizes.intermediate == 768
+    assert (sizes.embedding_bytes, sizes.matmul_bytes) == (4096 * 256, role.parameters)
+
+
+def sizes_as(role, size):
+    """Of the target's one stage, if the target were this and had so many bytes."""
+    data = replace(EMBEDDED.manifest.files["target.data"], size=size)
+    files = {**EMBEDDED.manifest.files, "target.data": data}
+    roles = {**EMBEDDED.manifest.roles, TARGET: role}
+    manifest = replace(EMBEDDED.manifest, roles=roles, files=files)
+    [sizes] = stage_sizes(replace(EMBEDDED, manifest=manifest), TARGET)
+    return sizes
+
+
+def role_bytes():
+    return EMBEDDED.manifest.files["target.data"].size
+
+
+# Tied and untied checkpoints
+
+
+@pytest.fixture(scope="module", params=["fp16", "fp32"])
+def tied_and_untied(request, tmp_path_factory):
+    """Bundles of models that differ in having an output projection of their own, or in none."""
+    folder, found = tmp_path_factory.mktemp("ties"), {}
+    for tied in (True, False):
+        made(folder / f"{tied}", "llama", tie_word_embeddings=tied, vocab_size=331)
+        output = folder / f"{tied}-bundle"
+        export_bundle(folder / f"{tied}", output, options=ExportOptions(request.param))
+        found[tied] = bundles.load(output)
+    return found
+
+
+def test_a_manifest_says_whether_the_output_projection_is_the_embedding(tied_and_untied):
+    for tied, bundle in tied_and_untied.items():
+        assert manifest_of(bundle.path)["roles"][TARGET]["tied"] is tied
+        [sizes] = stage_sizes(bundle, TARGET)
+        assert sizes.tied is tied
+        assert sizes.intermediate == pytest.approx(160, abs=1)
+
+
+@pytest.mark.parametrize("name", CPU_ENGINES)
+def test_an_untied_model_takes_a_mapped_embedding_more_and_no_more_products(name, tied_and_untied):
+    """Packing, widening and calls are of the same matrices, be one of them the embedding or not."""
+    (tied,), (untied,) = (stage_sizes(tied_and_untied[each], TARGET) for each in (True, False))
+    embedding = 331 * 64 * int(untied.precision[2:]) // 8
+    # Vectors are float32 in any case, and alignment takes a few bytes.
+    assert untied.embedding_bytes == pytest.approx(embedding, rel=0.05)
+    assert untied.file_bytes - tied.file_bytes == pytest.approx(embedding, abs=64)
+    assert untied.matmul_bytes == pytest.approx(tied.matmul_bytes, rel=0.05)
+    calls = CallSizes(128, 512, 8)
+    more = engine(name).footprint(untied, calls)
+    less = engine(name).footprint(tied, calls)
+    taken = [each.weights + each.repacked + each.loading for each in (less, more)]
+    assert taken[1] == pytest.approx(taken[0], rel=0.05)
+    mapped = more.mapped - less.mapped
+    assert mapped == pytest.approx(embedding if name.startswith("openvino") else 0, abs=4096)
+
+
+def test_of_a_bundle_from_before_it_is_guessed(tied_and_untied, tmp_path):
+    bundle = tied_and_untied[True]
+    manifest = manifest_of(bundle.path)
+    del manifest["roles"][TARGET]["tied"]
+    older = shutil.copytree(bundle.path, tmp_path / "older")
+    (older / MANIFEST).write_text(json.dumps(manifest))
+    found = bundles.load(older)
+    assert found.target.tied is None
+    assert stage_sizes(found, TARGET) == stage_sizes(bundle, TARGET)
+
+
+SMALL_GATE = {"hidden": 576, "intermediate": 1536}
+
+
+@pytest.mark.parametrize(
+    ("precision", "changes", "again"),
+    [
+        ("fp32", SMALL_GATE, True),
+        ("fp16", SMALL_GATE, True),
+        ("int4", SMALL_GATE, False),
+        ("fp32", {"hidden": 896, "intermediate": 4864}, False),  # wide
+        ("fp32", {"hidden": 2048, "intermediate": 5632}, False),  # large
+        ("fp32", {"hidden": 64, "intermediate": 160}, False),  # narrow
+    ],
+)
+def test_openvino_packs_small_gates_twice(precision, changes, again):
+    [sizes] = stage_sizes(EMBEDDED, TARGET)
+    block = 128 if precision == "int4" else 0
+    stage = replace(sizes, precision=precision, block_size=block, **changes)
+    taken = engine("openvino:cpu").footprint(stage, CallSizes(8, 512, 8))
+    once = stage.matmul_bytes * (2 if precision == "fp16" else 1)
+    more = taken.repacked - once - stage.widening_bytes(stage.matmul_bytes)
+    assert more == again * 8 * 4 * stage.hidden * stage.intermediate
