@@ -162,6 +162,7 @@ class Role:
         eos_ids: tokens that end a text.
         parameters: how many weights the model has (tied ones once).
         quantization_error: relative RMS error of each quantized tensor.
+        attention_factor: what cosines and sines of RoPE are multiplied by.
         tied: whether the output projection is the embedding: stored once, but for w8a8, which has
             a layout for each. None in bundles from before, of which it is guessed.
     """
@@ -181,6 +182,7 @@ class Role:
     precision: Precision
     stages: tuple[Stage, ...]
     quantization_error: dict[str, float]
+    attention_factor: float = field(default=1.0, metadata=LEFT_OUT)
     tied: bool | None = field(default=None, metadata=LEFT_OUT)
 
     def window(self, length: int) -> int:

@@ -56,6 +56,8 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
         yield f"{where}.{name}", value, least <= value <= most
     freq = role.inv_freq
     yield f"{where}.inv_freq", freq, len(freq) == role.head_dim // 2 and _finite(freq)
+    scale = role.attention_factor
+    yield f"{where}.attention_factor", scale, 0 < scale < math.inf
     yield f"{where}.eos_ids", role.eos_ids, all(each >= 0 for each in role.eos_ids)
     yield f"{where}.bias_off", role.bias_off, -math.inf < role.bias_off < 0
     yield from _of_precision(f"{where}.precision", role.precision, _WEIGHTS)

@@ -89,6 +89,7 @@ class RoleWriter:
             precision=self._precision,
             stages=stages,
             quantization_error={k: round(v, 6) for k, v in self._weights.errors.items()},
+            attention_factor=decoder.rope.attention_factor,
             tied=decoder.tied,
         )
 

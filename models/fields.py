@@ -93,13 +93,23 @@ class Fields:
         value = self.get(name)
         if value is None and default is not None:
             return default
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            or not 0 < value <= sys.float_info.max
-        ):
+        number = _positive(value)
+        if number is None:
             raise self.invalid(name, "must be a positive number")
-        return float(value)
+        return number
+
+    def numbers(self, name: str, count: int) -> tuple[float, ...]:
+        """A list of so many positive finite numbers.
+
+        Raises:
+            CheckpointError: It is something else, or absent.
+        """
+        value = self.get(name)
+        numbers = [_positive(each) for each in value] if isinstance(value, list) else []
+        found = tuple(number for number in numbers if number is not None)
+        if len(found) != count or len(numbers) != count:
+            raise self.invalid(name, f"must be a list of {count} positive numbers")
+        return found
 
     def flag(self, name: str) -> bool:
         """A boolean, false when absent.
@@ -125,6 +135,13 @@ class Fields:
     def _shown(self, name: str) -> str:
         value = self.get(name)
         return f"{self.source}: {name}={'(absent)' if value is None else reprlib.repr(value)}"
+
+
+def _positive(value: object) -> float | None:
+    """A value as JSON gave it, where it is a positive finite number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 < value <= sys.float_info.max else None
 
 
 def read_text(path: Path) -> str:

@@ -1,7 +1,8 @@
-"""Rotary position embedding: the inverse frequencies, which is all that differs between types."""
+"""Rotary position embedding: types differ in their inverse frequencies and in one scale."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 DEFAULT_THETA = 10_000.0
 
+# Of texts within the original context, and of longer ones.
+_LONGROPE_FACTORS = ("short_factor", "long_factor")
+
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class Rope:
@@ -25,9 +31,12 @@ class Rope:
 
     Attributes:
         inv_freq: [head_dim / 2] float32, radians per position.
+        attention_factor: Cosines and sines are multiplied by it, and so attention scores by its
+            square.
     """
 
     inv_freq: NDArray[np.float32]
+    attention_factor: float = 1.0
 
 
 def rope_from_config(fields: Fields, head_dim: int) -> Rope:
@@ -36,14 +45,19 @@ def rope_from_config(fields: Fields, head_dim: int) -> Rope:
     Older: `rope_theta` beside `rope_scaling`, which may name its type `type`. Newer (transformers
     5): all in `rope_parameters`. Where both are given `rope_scaling` wins, as in transformers.
 
+    Two types depend on the length of the text in transformers, which keys that are cached cannot
+    follow. `longrope` takes one list of factors for all texts: the long one where
+    `max_position_embeddings` exceeds the original context. `dynamic` changes nothing up to
+    `max_position_embeddings`, where texts end here. Which it was is logged.
+
     Args:
         fields: The config, with `max_position_embeddings` filled in.
         head_dim: Size of a head, even; all of it is rotated.
 
     Raises:
-        UnsupportedModelError: A type other than default, linear and llama3, partial rotation, or
-            parameters per layer type.
-        CheckpointError: A parameter is missing or not a positive number.
+        UnsupportedModelError: A type other than default, linear, dynamic, llama3, yarn and
+            longrope, partial rotation, or parameters per layer type.
+        CheckpointError: A parameter is missing or has an impossible value.
     """
     scaling = fields.group("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
     for name, value in scaling.values.items():
@@ -56,18 +70,31 @@ def rope_from_config(fields: Fields, head_dim: int) -> Rope:
     theta = scaling.number("rope_theta", fields.number("rope_theta", DEFAULT_THETA))
     # Rounded where transformers rounds, so that long positions turn by the same angle.
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    inv_freq = np.float32(1) / (theta ** exponents.astype(np.float64)).astype(np.float32)
+    wavelengths = (theta ** exponents.astype(np.float64)).astype(np.float32)
+    inv_freq = np.float32(1) / wavelengths
     type_name = "rope_type" if scaling.get("rope_type") is not None else "type"
     match scaling.get(type_name):
         case None | "default":
-            pass
+            return Rope(inv_freq)
         case "linear":
-            inv_freq = inv_freq / np.float32(scaling.number("factor"))
+            return Rope(inv_freq / np.float32(scaling.number("factor")))
+        case "dynamic":
+            _log.warning(
+                "%s: %s='dynamic' scales texts beyond max_position_embeddings, which are refused; "
+                "texts of up to %d tokens are as trained",
+                scaling.source, type_name, fields.integer("max_position_embeddings"),
+            )  # fmt: skip
+            return Rope(inv_freq)
         case "llama3":
-            inv_freq = _llama3(inv_freq, scaling, _original_context(fields, scaling))
+            return Rope(_llama3(inv_freq, scaling, _original_context(fields, scaling)))
+        case "yarn":
+            return _yarn(inv_freq, theta, fields, scaling)
+        case "longrope":
+            return _longrope(wavelengths, fields, scaling)
         case _:
-            raise scaling.unsupported(type_name, "use default, linear or llama3")
-    return Rope(inv_freq)
+            raise scaling.unsupported(
+                type_name, "use default, linear, dynamic, llama3, yarn or longrope"
+            )
 
 
 def _original_context(fields: Fields, scaling: Fields) -> int:
@@ -92,3 +119,73 @@ def _llama3(
     turns = original_context * inv_freq / (2 * math.pi)
     kept: NDArray[np.float32] = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return inv_freq * (kept + (1.0 - kept) / scaling.number("factor"))
+
+
+def _yarn(inv_freq: NDArray[np.float32], theta: float, fields: Fields, scaling: Fields) -> Rope:
+    """YaRN (Peng et al., 2023): as in Llama 3.1, but blended by the dimension's number.
+
+    The dimensions between which frequencies are blended turn `beta_fast` and `beta_slow` times
+    within the original context.
+    """
+    if theta <= 1:
+        place = fields if scaling.get("rope_theta") is None else scaling
+        raise place.invalid("rope_theta", "must exceed 1 for YaRN")
+    original, factor = _original_context(fields, scaling), _stretch(fields, scaling)
+    fast = scaling.number("beta_fast", 32.0) if scaling.get("beta_fast") else 32.0
+    slow = scaling.number("beta_slow", 1.0) if scaling.get("beta_slow") else 1.0
+    if fast < slow:
+        raise scaling.invalid("beta_fast", f"must be at least beta_slow={slow}")
+
+    head_dim = 2 * len(inv_freq)
+    low, high = (
+        head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        for turns in (fast, slow)
+    )
+    if scaling.get("truncate") is None or scaling.flag("truncate"):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low or 0.001
+    divided = np.clip((np.arange(len(inv_freq), dtype=np.float32) - low) / width, 0.0, 1.0)
+    blended = inv_freq * (1 - divided + divided / np.float32(factor))
+    return Rope(blended.astype(np.float32), _yarn_attention_factor(scaling, factor))
+
+
+def _yarn_attention_factor(scaling: Fields, factor: float) -> float:
+    if scaling.get("attention_factor") is not None:
+        return scaling.number("attention_factor")
+    if not (scaling.get("mscale") and scaling.get("mscale_all_dim")):  # 0 stands for neither
+        return _mscale(factor, 1.0)
+    mscales = (scaling.number(name) for name in ("mscale", "mscale_all_dim"))
+    above, below = (_mscale(factor, mscale) for mscale in mscales)
+    return above / below
+
+
+def _mscale(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _longrope(wavelengths: NDArray[np.float32], fields: Fields, scaling: Fields) -> Rope:
+    """LongRoPE (Ding et al., 2024): a factor for each dimension, from one of two lists."""
+    original, factor = _original_context(fields, scaling), _stretch(fields, scaling)
+    if original < 2:
+        raise scaling.invalid("original_max_position_embeddings", "must be 2 or more")
+    lists = {name: scaling.numbers(name, len(wavelengths)) for name in _LONGROPE_FACTORS}
+    context = fields.integer("max_position_embeddings")
+    name = _LONGROPE_FACTORS[context > original]
+    _log.warning(
+        "%s: all texts are read with %s, since max_position_embeddings=%d %s "
+        "original_max_position_embeddings=%d",
+        scaling.source, name, context, "exceeds" if context > original else "is within", original,
+    )  # fmt: skip
+    if scaling.get("attention_factor") is not None:
+        attention_factor = scaling.number("attention_factor")
+    else:
+        attention_factor = math.sqrt(1 + max(math.log(factor), 0.0) / math.log(original))
+    factors = np.array(lists[name], np.float32)
+    return Rope(np.float32(1) / (factors * wavelengths), attention_factor)
+
+
+def _stretch(fields: Fields, scaling: Fields) -> float:
+    """By how much the context was extended: what the config says, or its two lengths."""
+    context = fields.integer("max_position_embeddings")
+    return scaling.number("factor", context / _original_context(fields, scaling))

@@ -266,17 +266,20 @@ class Rope:
     """Table of cosines and sines by position, float32 [2, positions, hd], grown as texts grow.
 
     Angles are float64: at position 100,000 float32 angles are off by more than a hundredth. The
-    first half of sin is negated, as the graph's rotation expects.
+    first half of sin is negated, as the graph's rotation expects. Both are scaled by the role's
+    `attention_factor`.
     """
 
     def __init__(self, role: Role) -> None:
         self._inv_freq = np.asarray(role.inv_freq, np.float64)
+        self._scale = role.attention_factor
         self._table = np.zeros((2, 0, role.head_dim), np.float32)
 
     def table(self, positions: int) -> Floats:
         """The table for `positions` positions at least."""
         if positions > self._table.shape[1]:
             angles = np.arange(positions, dtype=np.float64)[:, None] * self._inv_freq
-            cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+            cos = (self._scale * np.cos(angles)).astype(np.float32)
+            sin = (self._scale * np.sin(angles)).astype(np.float32)
             self._table = np.stack([np.hstack([cos, cos]), np.hstack([-sin, sin])])
         return self._table

@@ -64,6 +64,11 @@ SCORES = [
         *((f"roles.target.{size}", [0, 10**30], f"roles.target.{size} is ") for size in SIZES),
         ("roles.draft.context_length", [0, -1, 1], "roles.draft.context_length is "),
         ("roles.target.inv_freq", [[], [0.5] * 11 + [float("nan")]], "roles.target.inv_freq is ("),
+        (
+            "roles.target.attention_factor",
+            [0.0, -1.0, float("inf"), float("nan")],
+            "roles.target.attention_factor is ",
+        ),
         ("roles.target.eos_ids", [[-1]], "roles.target.eos_ids is (-1,)"),
         ("roles.target.bias_off", [0.0, float("nan")], "roles.target.bias_off is "),
         ("roles.target.precision.weights", ["x", "w8a16"], "roles.target.precision.weights is '"),
@@ -102,6 +107,7 @@ def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, val
     [
         ("roles.draft.context_length", 2),
         ("roles.draft.context_length", 2**31),
+        ("roles.draft.attention_factor", 1.25),
         ("roles.draft.tied", True),
         ("variants.0.compiled.0.rows", 1),
     ],

@@ -280,12 +280,15 @@ def test_time_inside_the_engine_is_counted(model):
 # What the host feeds
 
 
-def inputs_of(theta=1e4):
+def inputs_of(theta=1e4, attention_factor=1.0):
     """The inputs of a model that never runs."""
     frequencies = tuple(theta ** (-i / 12) for i in range(12))
     names = ("input_ids", "rope_cos", "rope_sin", "attention_bias", "lengths", "logit_rows")
     stage = SimpleNamespace(inputs=[SimpleNamespace(name=name) for name in names])
-    role = SimpleNamespace(inv_freq=frequencies, head_dim=24, bias_off=-1e9, stages=[stage])
+    role = SimpleNamespace(
+        inv_freq=frequencies, attention_factor=attention_factor, head_dim=24, bias_off=-1e9,
+        stages=[stage],
+    )  # fmt: skip
     return Model(role, [], "nowhere"), frequencies
 
 
@@ -308,6 +311,15 @@ def test_rotations_are_right_at_large_positions(theta):
                 rounded = float(np.float32(position) * np.float32(frequency))
                 drift = max(drift, abs(math.cos(rounded) - math.cos(angle)))
     assert drift > 1e-3  # float32 angles would not have been
+
+
+def test_rotations_are_scaled_by_the_attention_factor():
+    plain, scaled = (inputs_of(1e4, factor)[0].feeds(4, 256, 4) for factor in (1.0, 1.25))
+    for feeds in (plain, scaled):
+        feeds.fill(Rows.chain([5, 6, 7]), 100, False)
+    for name in ("rope_cos", "rope_sin"):
+        one, other = (feeds.stages[0][name] for feeds in (plain, scaled))
+        np.testing.assert_allclose(other, 1.25 * one, rtol=1e-6)
 
 
 def test_rows_of_padding_may_lie_behind_all_positions():

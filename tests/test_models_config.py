@@ -138,7 +138,7 @@ def test_eos_ids(folder, generation, config, expected):
             {"layer_types": ["full_attention", "sliding_attention"]},
             ["layer_types", "'sliding_attention'", "layer 1"],
         ),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, ["rope_type='yarn'"]),
+        ({"rope_scaling": {"rope_type": "mrope", "factor": 2.0}}, ["rope_type='mrope'"]),
         (
             {"quantization_config": {"quant_method": "gptq", "bits": 4}},
             ["quantization_config", "quant_method='gptq'"],

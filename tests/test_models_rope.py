@@ -22,6 +22,15 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 256,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+SHORT = [1.0 + i / 10 for i in range(HEAD_DIM // 2)]
+LONG = [1.0 + i**1.5 for i in range(HEAD_DIM // 2)]
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": SHORT,
+    "long_factor": LONG,
+    "original_max_position_embeddings": 512,
+}
 UNANCHORED = {key: LLAMA3[key] for key in LLAMA3 if not key.startswith("original")}
 SCALINGS = [
     pytest.param(None, id="absent"),
@@ -29,6 +38,28 @@ SCALINGS = [
     pytest.param({"rope_type": "linear", "factor": 4.0}, id="linear"),
     pytest.param(LLAMA3, id="llama3"),
     pytest.param(UNANCHORED, id="llama3 from max_position_embeddings"),
+    pytest.param({"rope_type": "dynamic", "factor": 4.0}, id="dynamic"),
+    pytest.param(YARN, id="yarn"),
+    pytest.param({**YARN, "factor": None}, id="yarn stretched by max_position_embeddings"),
+    pytest.param({"rope_type": "yarn", "factor": 4.0}, id="yarn from max_position_embeddings"),
+    pytest.param({**YARN, "factor": 0.5}, id="yarn that shrinks"),
+    pytest.param({**YARN, "attention_factor": 0.75}, id="yarn with attention_factor"),
+    pytest.param({**YARN, "mscale": 0.7, "mscale_all_dim": 1.3}, id="yarn with both mscales"),
+    pytest.param({**YARN, "mscale": 0.7, "mscale_all_dim": 0}, id="yarn with one mscale"),
+    pytest.param({**YARN, "beta_fast": 10, "beta_slow": 2}, id="yarn with betas"),
+    pytest.param({**YARN, "beta_fast": 4, "beta_slow": 4}, id="yarn with one beta"),
+    pytest.param({**YARN, "truncate": False}, id="yarn without truncation"),
+    pytest.param(
+        {**YARN, "beta_fast": 4, "beta_slow": 4, "truncate": False}, id="yarn with a step"
+    ),
+    pytest.param(LONGROPE, id="longrope"),
+    pytest.param({**LONGROPE, "factor": 16.0}, id="longrope with factor"),
+    pytest.param({**LONGROPE, "attention_factor": 1.25}, id="longrope with attention_factor"),
+    pytest.param({**LONGROPE, "original_max_position_embeddings": 2048}, id="longrope, short"),
+    pytest.param(
+        {**LONGROPE, "original_max_position_embeddings": 4096, "factor": 2.0},
+        id="longrope, short with factor",
+    ),
 ]
 
 
@@ -36,7 +67,8 @@ def fields(**values: object) -> Fields:
     return Fields({"max_position_embeddings": 2048, **values}, "config.json")
 
 
-def reference(theta: float, scaling: dict[str, object] | None) -> np.ndarray:
+def reference(theta: float, scaling: dict[str, object] | None) -> tuple[np.ndarray, float]:
+    """Frequencies and attention factor of texts that fill the context."""
     config = LlamaConfig(
         hidden_size=96,
         num_attention_heads=4,
@@ -47,32 +79,43 @@ def reference(theta: float, scaling: dict[str, object] | None) -> np.ndarray:
     compute = LlamaRotaryEmbedding.compute_default_rope_parameters
     if scaling and scaling["rope_type"] != "default":
         compute = ROPE_INIT_FUNCTIONS[scaling["rope_type"]]
-    inv_freq, attention_scaling = compute(config)
-    assert attention_scaling == 1.0
-    return inv_freq.numpy()
+    options = {"seq_len": 2048} if scaling and scaling["rope_type"] == "longrope" else {}
+    inv_freq, attention_scaling = compute(config, **options)
+    return inv_freq.numpy(), attention_scaling
 
 
 @pytest.mark.parametrize("theta", [10_000.0, 500_000.0])
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_both_spellings_equal_transformers(theta, scaling):
-    expected = reference(theta, scaling)
+    expected, attention_factor = reference(theta, scaling)
     older = {"rope_theta": theta, "rope_scaling": scaling}
     newer = {"rope_parameters": {"rope_theta": theta, **(scaling or {})}}
     for spelling in (older, newer):
         rope = rope_from_config(fields(**spelling), HEAD_DIM)
         assert rope.inv_freq.dtype == np.float32
-        np.testing.assert_allclose(rope.inv_freq, expected, rtol=2.5e-7)
+        np.testing.assert_allclose(rope.inv_freq, expected, rtol=4e-7)
+        assert rope.attention_factor == pytest.approx(attention_factor, rel=1e-12)
+
+
+def test_attention_factors_differ_as_the_parameters_do():
+    """Else equality with transformers would say nothing of them."""
+    factors = {case.id: reference(1e4, case.values[0])[1] for case in SCALINGS}
+    assert factors["llama3"] == factors["longrope, short"] == factors["yarn that shrinks"] == 1
+    assert factors["yarn"] == factors["yarn with one mscale"] == factors["yarn with betas"]
+    others = ("yarn", "yarn with attention_factor", "yarn with both mscales", "longrope")
+    others += ("longrope with factor", "longrope with attention_factor")
+    assert len({1.0, *(factors[name] for name in others)}) == len(others) + 1
 
 
 def test_llama3_reaches_all_three_ranges():
-    ratio = reference(10_000.0, LLAMA3) / reference(10_000.0, None)
+    ratio = reference(10_000.0, LLAMA3)[0] / reference(10_000.0, None)[0]
     assert ratio[0] == 1.0
     assert np.isclose(ratio[-1], 1 / 8)
     assert np.any((ratio > 0.13) & (ratio < 0.99))
 
 
 def test_theta_defaults_and_precedence():
-    expected = reference(10_000.0, None)
+    expected, _ = reference(10_000.0, None)
     np.testing.assert_allclose(rope_from_config(fields(), HEAD_DIM).inv_freq, expected, rtol=2e-7)
     inner = fields(rope_theta=5.0, rope_parameters={"rope_theta": 10_000.0})
     np.testing.assert_allclose(rope_from_config(inner, HEAD_DIM).inv_freq, expected, rtol=2e-7)
@@ -110,11 +153,11 @@ def test_the_older_name_of_the_type():
     ("values", "words"),
     [
         (
-            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            ["rope_scaling", "rope_type='yarn'"],
+            {"rope_scaling": {"rope_type": "xdrope", "factor": 4.0}},
+            ["rope_scaling", "rope_type='xdrope'"],
         ),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, ["rope_scaling", "type='dynamic'"]),
-        ({"rope_parameters": {"rope_type": "longrope"}}, ["rope_parameters", "'longrope'"]),
+        ({"rope_scaling": {"type": "mrope"}}, ["rope_scaling", "type='mrope'"]),
+        ({"rope_parameters": {"rope_type": "proportional"}}, ["rope_parameters", "'proportional'"]),
         ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor=0.5"]),
         ({"rope_parameters": {"partial_rotary_factor": 0.25}}, ["partial_rotary_factor=0.25"]),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, ["full_attention={"]),
@@ -136,6 +179,24 @@ def test_what_is_not_implemented_is_refused(values, words):
         ({"rope_scaling": {"rope_type": "linear"}}, ["factor=(absent)"]),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, ["factor=0"]),
         ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, ["high_freq_factor=1.0"]),
+        ({"rope_scaling": {**YARN, "factor": -4.0}}, ["factor=-4.0"]),
+        ({"rope_scaling": {**YARN, "attention_factor": 0}}, ["attention_factor=0"]),
+        ({"rope_scaling": {**YARN, "mscale": "x", "mscale_all_dim": 1}}, ["mscale='x'"]),
+        ({"rope_scaling": {**YARN, "beta_slow": -1}}, ["beta_slow=-1"]),
+        ({"rope_scaling": {**YARN, "beta_fast": 0.5}}, ["beta_fast=0.5", "beta_slow=1.0"]),
+        ({"rope_scaling": {**YARN, "truncate": "no"}}, ["truncate='no'"]),
+        ({"rope_scaling": YARN, "rope_theta": 1}, ["rope_theta=1 must exceed 1"]),
+        ({"rope_scaling": {**YARN, "rope_theta": 0.5}}, ["rope_scaling: rope_theta=0.5"]),
+        ({"rope_scaling": {**LONGROPE, "long_factor": None}}, ["long_factor=(absent)", "12"]),
+        ({"rope_scaling": {**LONGROPE, "long_factor": 2.0}}, ["long_factor=2.0"]),
+        ({"rope_scaling": {**LONGROPE, "short_factor": SHORT[1:]}}, ["short_factor=[", "12"]),
+        ({"rope_scaling": {**LONGROPE, "short_factor": [0, *SHORT[1:]]}}, ["short_factor=[0"]),
+        ({"rope_scaling": {**LONGROPE, "long_factor": ["1", *SHORT]}}, ["long_factor=['1'"]),
+        ({"rope_scaling": {**LONGROPE, "attention_factor": -1}}, ["attention_factor=-1"]),
+        (
+            {"rope_scaling": {**LONGROPE, "original_max_position_embeddings": 1}},
+            ["original_max_position_embeddings=1", "2 or more"],
+        ),
         (
             {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 1.5}},
             ["original_max_position_embeddings=1.5"],
@@ -146,3 +207,20 @@ def test_impossible_values_are_named(values, words):
     with pytest.raises(CheckpointError) as error:
         rope_from_config(fields(**values), HEAD_DIM)
     assert all(word in str(error.value) for word in ["config.json", *words])
+
+
+@pytest.mark.parametrize(
+    ("scaling", "words"),
+    [
+        ({"type": "dynamic", "factor": 2.0}, ["type='dynamic'", "2048 tokens"]),
+        (LONGROPE, ["long_factor", "max_position_embeddings=2048 exceeds", "=512"]),
+        (
+            {**LONGROPE, "original_max_position_embeddings": 2048},
+            ["short_factor", "max_position_embeddings=2048 is within", "=2048"],
+        ),
+    ],
+)
+def test_what_would_depend_on_the_length_of_a_text_is_said(scaling, words, caplog):
+    rope_from_config(fields(rope_scaling=scaling), HEAD_DIM)
+    [message] = caplog.messages
+    assert all(word in message for word in ["config.json: rope_scaling: ", *words])

@@ -35,6 +35,19 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
 }  # fmt: skip
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+YARN_ROPE = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+# One list of factors for texts of any length: the long one, which transformers takes behind 64
+# positions, or the short one.
+LONG_ROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0,
+    "short_factor": [1 + i / 10 for i in range(12)], "long_factor": [1 + i / 2 for i in range(12)],
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+SHORT_ROPE = {**LONG_ROPE, "factor": 8.0, "original_max_position_embeddings": 512}
+DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
 FULL_PRECISION = {
     "llama": {},
@@ -45,6 +58,10 @@ FULL_PRECISION = {
     "mistral-bf16-sharded": {"dtype": torch.bfloat16, "max_shard_size": "60KB"},
     "mistral-tied": {"tie_word_embeddings": True},
     "qwen2-rope-linear": {"rope_parameters": LINEAR_ROPE},
+    "qwen2-rope-yarn": {"rope_parameters": YARN_ROPE},
+    "llama-rope-longrope-long": {"rope_parameters": LONG_ROPE},
+    "llama-rope-longrope-short": {"rope_parameters": SHORT_ROPE},
+    "llama-rope-dynamic": {"rope_parameters": DYNAMIC_ROPE},
     "qwen2-tied-fp16": {"tie_word_embeddings": True, "dtype": torch.float16},
     "qwen3-bf16-two-key-heads": {"dtype": torch.bfloat16, "num_key_value_heads": 2},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},

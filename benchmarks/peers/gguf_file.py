@@ -165,7 +165,8 @@ def _theta(checkpoint: Checkpoint) -> float:
     theta = float(parameters.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     head_dim = checkpoint.config.head_dim
     plain = theta ** -(np.arange(0, head_dim, 2) / head_dim)
-    if not np.allclose(checkpoint.config.rope.inv_freq, plain, rtol=1e-5, atol=0):
+    rope = checkpoint.config.rope
+    if rope.attention_factor != 1 or not np.allclose(rope.inv_freq, plain, rtol=1e-5, atol=0):
         raise ValueError(f"{checkpoint.path}: RoPE is scaled: use a checkpoint where it is not")
     return theta
 
