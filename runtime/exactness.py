@@ -56,33 +56,35 @@ def settle(loaded: Model, bundle: Bundle, name: str, engines: Engines, threads: 
 
 def tried(model: Model) -> Exactness:
     """Compute rows alone, in chains, in a tree, behind other chunks and in a larger cache."""
-    if not _alike(model):
-        return Exactness(exact=False, single=False)
     usual = model.shapes
+    largest = usual.capacities[-1] if usual.capacities else BORDER
+    if largest < _READ + _TRIED or not _alike(model, largest):
+        return Exactness(exact=False, single=False)
     model.shapes = replace(usual, rows=tuple(sorted({1, 3, *usual.rows})))
     try:
-        single = not usual.capacities and _alike(model)
+        single = not usual.capacities and _alike(model, largest)
     finally:
         model.shapes = usual
     return Exactness(exact=True, single=single)
 
 
-def _alike(model: Model) -> bool:
+def _alike(model: Model, largest: int) -> bool:
     rng = np.random.default_rng(0)
-    text: list[int] = rng.integers(0, model.role.vocab_size, _READ + _TRIED).tolist()
+    tried = min(_TRIED, (model.shapes.rows[-1] + 1) // 2)  # with a branch beside each
+    text: list[int] = rng.integers(0, model.role.vocab_size, _READ + tried).tolist()
     rest = text[_READ:]
     alone, expected = _after_reading(model, text, chunk=_READ), []
     for token in rest:
         expected.append(alone.verify(Rows.chain([token]))["logits"][0].copy())
         alone.commit([0])
     chain = _after_reading(model, text, chunk=23)
-    odd = _after_reading(model, text, chunk=_READ, capacity=BORDER)
+    odd = _after_reading(model, text, chunk=_READ, capacity=min(largest, BORDER))
     tree = _after_reading(model, text, chunk=33)
     # Results last until the next call; of the tree every other row is on the text's own branch.
     return (
-        np.array_equal(chain.verify(Rows.chain(rest))["logits"][:_TRIED], expected)
-        and np.array_equal(odd.verify(Rows.chain(rest[:-1]))["logits"][: _TRIED - 1], expected[:-1])
-        and np.array_equal(tree.verify(_with_branches(rest))["logits"][: 2 * _TRIED : 2], expected)
+        np.array_equal(chain.verify(Rows.chain(rest))["logits"][:tried], expected)
+        and np.array_equal(odd.verify(Rows.chain(rest[:-1]))["logits"][: tried - 1], expected[:-1])
+        and np.array_equal(tree.verify(_with_branches(rest))["logits"][: 2 * tried : 2], expected)
         and np.array_equal(Runner(model).prefill(text)["logits"][0], expected[-1])
     )
 

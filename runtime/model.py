@@ -94,10 +94,10 @@ class Model:
         """Whether rows are to be alike in all company: all stages have the attention for it."""
         return all(stage.ordered for stage in self.role.stages if stage.cached)
 
-    def feeds(self, sizes: FeedSizes) -> Feeds:
-        """The input buffers of one shape, made once."""
+    def feeds(self, rows: int, capacity: int, logit_rows: int, scratch: int = 0) -> Feeds:
+        """The input buffers of one shape, made once; see `FeedSizes`."""
+        sizes = FeedSizes(rows, capacity, logit_rows, scratch)
         if sizes not in self._feeds:
-            capacity = sizes.capacity
             # Texts grow: buffers of smaller capacities are not needed again soon.
             self._feeds = {k: v for k, v in self._feeds.items() if k.capacity == capacity}
             if self._rooms[0] != capacity:

@@ -97,9 +97,7 @@ def measure(
                 break
             for batch in batches:
                 samples[len(batch.tokens)] += timed(runner, batch)
-        # A call costs what its bucket costs.
-        bucket = model.shapes.row_bucket
-        yield capacity, {bucket(n): min(seconds) for n, seconds in samples.items()}
+        yield capacity, {n: min(seconds) for n, seconds in samples.items()}
 
 
 def timed(runner: Runner, rows: Rows) -> list[float]:
@@ -183,7 +181,12 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
         settle(model, bundle, role, engines, job["threads"])
         seconds = {}
         for capacity, by_rows in measure(model, *_within(model, *shapes(model.role, job["full"]))):
-            seconds[capacity] = by_rows
+            least = model.shapes.rows[0]
+            # What fewer rows cost is the cost of the least, unless it is of a fixed shape.
+            seconds[capacity] = {
+                n if model.shapes.capacities else max(n, least): spent
+                for n, spent in by_rows.items()
+            }
             yield _line(role, capacity=capacity)
         yield _line(role, profile=records.encode(Profile.measured(job["full"], seconds)))
         del model  # before the next one comes

@@ -18,7 +18,7 @@ from edgespec.runtime.buckets import (
     row_bucket,
 )
 from edgespec.runtime.engines import Array
-from edgespec.runtime.feeds import START, FeedSizes, Floats, Mask, Rows
+from edgespec.runtime.feeds import START, Floats, Mask, Rows
 from edgespec.runtime.model import Model
 from edgespec.runtime.paths import NOWHERE, Drafted, Path
 
@@ -285,8 +285,8 @@ class Runner:
         logit_rows = model.shapes.rows[0] if last_only and not model.shapes.capacities else bucket
         if model.ordered:
             self.reserve(self.length + 1)  # a full cache may lie before the border
-        sizes = FeedSizes(bucket, self._caches[0].capacity, logit_rows, self._scratch_bucket())
-        feeds = model.feeds(sizes)
+        capacity = self._caches[0].capacity
+        feeds = model.feeds(bucket, capacity, logit_rows, self._scratch_bucket())
         feeds.fill(rows, self.length, last_only)
         begin = time.perf_counter()
         with self._failures:
@@ -314,9 +314,11 @@ class Runner:
 
     def _scratch_bucket(self) -> int:
         """Scratch rows that inputs have room for."""
-        if not self.model.ordered or not self.scratch:
+        if not self.model.ordered:
             return 0
-        return SCRATCH_ROWS if self.model.shapes.capacities else row_bucket(self.scratch)
+        if self.model.shapes.capacities:
+            return SCRATCH_ROWS
+        return row_bucket(self.scratch) if self.scratch else 0
 
     def _near_rows(self, rows: int) -> int:
         """Rows that ordered attention takes beside the cache, in a call of so many."""
