@@ -52,6 +52,15 @@ def counts(text: str) -> list[int]:
     return [count(part) for part in text.split(",")]
 
 
+def names(text: str, known: Sequence[str]) -> list[str]:
+    """An argument that is a list of names: a,b."""
+    found = text.split(",")
+    for name in found:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is not known: use {', '.join(known)}")
+    return found
+
+
 def exit_code(main: Callable[[], None]) -> int:
     """Run a command; an error of edgespec's is one line and its exit code.
 

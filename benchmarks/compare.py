@@ -22,8 +22,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import add_threads, count, counts, exit_code, print_result, print_table
-from peers import PEERS, peer
+from common import add_threads, count, counts, exit_code, names, print_result, print_table
+from peers import BY_NAME_ALONE, PEERS, peer
 from peers.base import AUTO, DRAFT, LOOKUP, PLAIN, Checkpoints, Loading, PeerError, Request
 from peers.lines import SPEED_HEADER, Line, context_cells, failures_lines, speed_lines
 from peers.measure import Job, Measured, measure
@@ -148,25 +148,18 @@ def _absolute(path: Path | None) -> Path | None:
     return path and path.absolute()
 
 
-def _names(text: str, known: Sequence[str]) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"{name!r} is not known: use {', '.join(known)}")
-    return names
-
-
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="edgespec and its peers on one checkpoint.")
     parser.add_argument("target", type=Path, help="folder of the checkpoint")
     parser.add_argument("--draft", type=Path, help="folder of its draft's checkpoint")
     parser.add_argument("--cache", type=Path, required=True, help="where all is made and kept")
     parser.add_argument(
-        "--peers", type=lambda text: _names(text, tuple(PEERS)), default=list(PEERS),
-        help=f"of {','.join(PEERS)} (default all)",
+        "--peers", type=lambda text: names(text, tuple(PEERS)),
+        default=[name for name in PEERS if name not in BY_NAME_ALONE],
+        help=f"of {','.join(PEERS)} (default: all but {', '.join(BY_NAME_ALONE)})",
     )  # fmt: skip
     parser.add_argument(
-        "--settings", type=lambda text: _names(text, _SETTINGS), default=list(_SETTINGS),
+        "--settings", type=lambda text: names(text, _SETTINGS), default=list(_SETTINGS),
         help=f"of {','.join(_SETTINGS)}, where a peer has them (default all)",
     )  # fmt: skip
     parser.add_argument(

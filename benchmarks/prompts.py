@@ -15,6 +15,18 @@ PROSE = (
     "When the train finally stopped, nobody on the platform seemed to know",
 )
 
+CHAT = (
+    "Write a Python function that says whether a word is a palindrome, with three tests.",
+    "Explain in a few sentences why the sky is blue.",
+    "Give me five names for a small bakery, and say in a line each what they suggest.",
+    "What is the difference between a list and a tuple in Python? Show an example of each.",
+    "Summarize the story of the tortoise and the hare in three sentences.",
+    "My meeting starts at 14:20 and takes 95 minutes. When does it end? Think step by step.",
+    "Write a short and polite mail that asks a colleague to send a report by Friday.",
+    "How do I undo the last commit in git without losing my changes?",
+)
+"""What people ask a model that was tuned for instructions."""
+
 _EDITED = (
     "class Counter:\n    def __init__(self):\n        self.total = 0\n\n"
     "    def add(self, amount):\n        self.total += amount\n        return self.total\n",

@@ -12,7 +12,6 @@ blocks of 64 it has 4.25, in blocks of 128 4.125.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 from common import exit_code, print_result, print_table
 from peers.base import PeerError
 from peers.setup import environment
+from reading import evaluated, weight_bytes
 
 from edgespec import bundle as bundles
 from edgespec.environment import MIB
@@ -115,7 +115,7 @@ def _qualities(
     for number, (weights, options) in enumerate(_OURS.items()):
         bundle = scratch / f"ours-{number}"
         export_bundle(checkpoint.path, bundle, options=options)
-        size = _weight_bytes(bundle) / MIB
+        size = weight_bytes(bundle) / MIB
         for each in suited(bundles.load(bundle).target, cpu_engines()):
             yield _read(weights, size, bundle, each.name, reference, arguments)
 
@@ -137,13 +137,6 @@ def q4_0_bytes(checkpoint: Checkpoint) -> int:
     return sum(prod(shape) // 32 * 18 if len(shape) == 2 else 4 * prod(shape) for shape in shapes)
 
 
-def _weight_bytes(path: Path) -> int:
-    """Of a bundle's target, its graphs left out."""
-    manifest = bundles.load(path).manifest
-    files = {stage.data for stage in manifest.roles[bundles.TARGET].stages}
-    return sum(manifest.files[file].size for file in files)
-
-
 def _read(
     weights: str,
     mib: float,
@@ -152,14 +145,7 @@ def _read(
     reference: Path,
     arguments: argparse.Namespace,
 ) -> Quality:
-    command = [
-        sys.executable, "-m", "edgespec", "eval", str(bundle), "--against", str(reference),
-        "--text", str(arguments.text), "--device", engine, "--json",
-    ]  # fmt: skip
-    if arguments.context is not None:
-        command += ["--context", str(arguments.context)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    found = json.loads(done.stdout)
+    found = evaluated(bundle, reference, arguments.text, context=arguments.context, device=engine)
     against = found["against"]
     return Quality(
         weights,

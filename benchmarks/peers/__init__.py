@@ -14,15 +14,21 @@ if TYPE_CHECKING:
 
 PEERS = {
     "edgespec": ("edgespec", "PEER"),
+    "edgespec-int8": ("edgespec", "PEER_INT8"),
+    "edgespec-fp32": ("edgespec", "PEER_FP32"),
     "edgespec-w8a8": ("edgespec", "PEER_W8A8"),
     "llama.cpp": ("llama_cpp", "PEER"),
     "llama.cpp-q8": ("llama_cpp", "PEER_Q8"),
+    "llama.cpp-gguf": ("llama_cpp", "PEER_GGUF"),
     "openvino-genai": ("openvino_genai", "PEER"),
     "openvino-genai-f32": ("openvino_genai", "PEER_F32"),
     "onnxruntime-genai": ("onnxruntime_genai", "PEER"),
     "transformers": ("transformers", "PEER"),
 }
 """A module of this package and what it calls the peer, by the peer's name."""
+
+BY_NAME_ALONE = ("edgespec-int8", "edgespec-fp32", "llama.cpp-gguf")
+"""Of these, those that a comparison leaves out unless they are asked for."""
 
 
 def peer(name: str) -> Peer:

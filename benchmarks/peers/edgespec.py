@@ -86,4 +86,6 @@ class _Decoder:
 
 
 PEER = _Edgespec("int4")
+PEER_INT8 = _Edgespec("int8")
+PEER_FP32 = _Edgespec("fp32")
 PEER_W8A8 = _Edgespec("w8a8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from peers.base import DRAFT, LOOKUP, PLAIN, Stopwatch, Unjudged
+from peers.base import DRAFT, LOOKUP, PLAIN, PeerError, Stopwatch, Unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,6 +72,19 @@ class _LlamaCpp:
         return _Decoder(model("target", **how), loading.eos_ids)
 
 
+class _LlamaCppGguf(_LlamaCpp):
+    """With the GGUF files that lie beside the checkpoints, under their names."""
+
+    def convert(self, checkpoints: Checkpoints, output: Path) -> None:
+        """See `Peer`: it reads the files as they are."""
+        for role, path in (("target", checkpoints.target), ("draft", checkpoints.draft)):
+            if path is not None:
+                file = path.with_name(f"{path.name}.gguf")
+                if not file.exists():
+                    raise PeerError(f"there is no {file}")
+                (output / f"{role}.gguf").symlink_to(file.resolve())
+
+
 def _draft_model(llm: Any) -> Callable[..., Any]:
     """The likeliest tokens that a second model goes on with.
 
@@ -112,3 +125,4 @@ class _Decoder(Unjudged):
 
 PEER = _LlamaCpp("Q4_0")
 PEER_Q8 = _LlamaCpp("Q8_0")
+PEER_GGUF = _LlamaCppGguf("gguf")

@@ -26,6 +26,17 @@ _CONFIG = "config.json"
 _POSITIONS = "max_position_embeddings"
 
 
+def installed(name: str, cache: Path) -> bool:
+    """Whether a peer's environment is there, or it needs none."""
+    needs = peer(name)
+    return not needs.requirements or _marker(cache, needs.home).exists()
+
+
+def _marker(cache: Path, home: str) -> Path:
+    """Says with what an environment was installed, once it was."""
+    return cache / "environments" / home / "installed.json"
+
+
 def environment(
     name: str, requirements: Sequence[str], cache: Path, build: Mapping[str, str] | None = None
 ) -> Path:
@@ -43,10 +54,10 @@ def environment(
     if not requirements:
         return Path(sys.executable)
     folder = cache / "environments" / name
-    installed = folder / "installed.json"
+    marker = _marker(cache, name)
     wanted = [*requirements, *(f"{key}={value}" for key, value in (build or {}).items())]
     python = folder / "bin" / "python"
-    if installed.exists() and json.loads(installed.read_text()) == wanted:
+    if marker.exists() and json.loads(marker.read_text()) == wanted:
         return python
     fresh = ["--no-cache-dir", "--force-reinstall"] if build else []
     variables = {**os.environ, **(build or {})}
@@ -62,7 +73,7 @@ def environment(
             )
             if done.returncode:
                 raise PeerError(f"not installed: {_reason(log)} (see {log})")
-    installed.write_text(json.dumps(wanted))
+    marker.write_text(json.dumps(wanted))
     return python
 
 
