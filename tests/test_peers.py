@@ -140,9 +140,11 @@ def test_interleaved_heads_turn_in_pairs_as_the_original_ones_in_halves():
 
 def test_only_llamas_queries_and_keys_are_interleaved(tmp_path):
     make_checkpoint(tmp_path / "qwen2", "qwen2")
-    assert gguf_file.heads_to_interleave(load_checkpoint(tmp_path / "qwen2")) == {}
+    qwen2 = load_checkpoint(tmp_path / "qwen2").decoder
+    assert gguf_file.heads_to_interleave("qwen2", qwen2) == {}
     make_checkpoint(tmp_path / "llama", "llama")
-    heads = gguf_file.heads_to_interleave(load_checkpoint(tmp_path / "llama"))
+    llama = load_checkpoint(tmp_path / "llama").decoder
+    heads = gguf_file.heads_to_interleave("llama", llama)
     assert heads == {
         f"model.layers.{layer}.self_attn.{name}_proj.weight": count
         for layer in range(2)

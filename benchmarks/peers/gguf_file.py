@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     Values = np.ndarray[Any, np.dtype[np.float32]]
 
-_ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+"""What llama.cpp calls an architecture, by its `model_type`."""
+
 _INTERLEAVED = ("llama",)
 """Architectures whose heads llama.cpp turns in neighbouring pairs, not in halves."""
 
@@ -73,12 +75,18 @@ def interleaved(values: Values, heads: int) -> Values:
     return halves.swapaxes(1, 2).reshape(values.shape)
 
 
-def heads_to_interleave(checkpoint: Checkpoint) -> dict[str, int]:
+def halved(values: Values, heads: int) -> Values:
+    """Undo `interleaved`."""
+    pairs = values.reshape(heads, -1, 2, *values.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(values.shape)
+
+
+def heads_to_interleave(model_type: str, decoder: Decoder) -> dict[str, int]:
     """Heads of each tensor whose rows must be interleaved, by its name."""
-    if _ARCHITECTURES[checkpoint.config.model_type] not in _INTERLEAVED:
+    if ARCHITECTURES[model_type] not in _INTERLEAVED:
         return {}
     heads: dict[str, int] = {}
-    for attention, _ in checkpoint.decoder.layers:
+    for attention, _ in decoder.layers:
         heads |= dict.fromkeys(attention.q.tensors(), attention.heads)
         heads |= dict.fromkeys(attention.k.tensors(), attention.kv_heads)
     return heads
@@ -99,12 +107,12 @@ def write_gguf(source: Path, output: Path, precision: str) -> None:
     import gguf
 
     checkpoint = load_checkpoint(source)
-    writer = gguf.GGUFWriter(str(output), _ARCHITECTURES[checkpoint.config.model_type])
+    writer = gguf.GGUFWriter(str(output), ARCHITECTURES[checkpoint.config.model_type])
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{precision}"])
     _write_numbers(writer, checkpoint)
     _write_vocabulary(writer, checkpoint)
     kind = gguf.GGMLQuantizationType[precision]
-    heads = heads_to_interleave(checkpoint)
+    heads = heads_to_interleave(checkpoint.config.model_type, checkpoint.decoder)
     for name, place in gguf_names(checkpoint.decoder).items():
         values = checkpoint.tensors.read(name)
         if name in heads:

@@ -1,0 +1,107 @@
+"""A real model, where there is one: `EDGESPEC_REAL_MODELS` names a folder with `smollm2-135m`.
+
+That is SmolLM2-135M-Instruct as transformers would save it; `.ci/run` prepares it. Random weights
+and the embedded pair have no outliers and no chat template, and say little of what quantization
+does to a model that people use.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from pairs import ENGINES, logits_of
+from transformers import AutoModelForCausalLM
+
+from edgespec import LLM
+from edgespec.perplexity import Reading
+from edgespec.trial_text import PASSAGES
+
+CHECKPOINT = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""), "smollm2-135m")
+PROSE = PASSAGES[0]
+CODE = PASSAGES[3]  # repeats itself, so that lookups have something to find
+
+pytestmark = pytest.mark.skipif(
+    "EDGESPEC_REAL_MODELS" not in os.environ,
+    reason="EDGESPEC_REAL_MODELS names no folder with smollm2-135m",
+)
+engines = pytest.mark.parametrize("engine", ENGINES)
+
+
+@pytest.fixture(scope="module")
+def original():
+    """The same weights in transformers, in fp32."""
+    return AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    """The model by engine and precision, None for the default one, each exported once."""
+    from edgespec.cli import main
+
+    folder = tmp_path_factory.mktemp("real")
+
+    @cache
+    def bundle(precision):
+        path = folder / str(precision)
+        options = [] if precision is None else ["--precision", precision]
+        assert main(["export", str(CHECKPOINT), "-o", str(path), *options]) == 0
+        return path
+
+    @cache
+    def loaded(engine, precision, draft="none"):
+        return LLM(bundle(precision), draft=draft, device=engine, threads=2, context=512)
+
+    return loaded
+
+
+@engines
+def test_in_fp32_it_predicts_what_transformers_does(load, original, engine):
+    llm = load(engine, "fp32")
+    tokens = llm.tokenizer.encode(PROSE)
+    surprise = torch.nn.functional.cross_entropy(
+        torch.tensor(logits_of(original, tokens)[:-1]), torch.tensor(tokens[1:])
+    )
+    # Measured: 1e-5.
+    assert Reading(llm, PROSE).evaluate().nats.value == pytest.approx(float(surprise), abs=1e-4)
+
+
+@engines
+@pytest.mark.parametrize(
+    ("precision", "kl", "agreement"),
+    [("int8", 0.02, 0.85), (None, 1.0, 0.35)],
+)
+def test_quantized_it_predicts_about_the_same(load, engine, precision, kl, agreement):
+    """Half or twice of what was measured, so that only a fault is beyond it."""
+    against = (
+        Reading(load(engine, precision), PROSE, reference=load(engine, "fp32")).evaluate().against
+    )
+    assert against.kl.value < kl
+    assert against.agreement > agreement
+
+
+@engines
+@pytest.mark.parametrize(
+    ("precision", "question"),
+    # The original's choices are clear: by 0.04 at least, which fp32 keeps, and by 0.5.
+    [("fp32", "Say hi."), ("int8", "How many days are in a week?")],
+)
+def test_it_answers_as_the_original_does(load, original, engine, precision, question):
+    llm, chat = load(engine, precision), [{"role": "user", "content": question}]
+    answer = llm.chat(chat, max_new_tokens=40)
+    assert answer.finish_reason == "stop"
+    prompt = llm.chat_tokens(chat)
+    likeliest = logits_of(original, [*prompt, *answer.tokens]).argmax(axis=1)
+    assert answer.tokens == likeliest[len(prompt) - 1 : -1].tolist()
+
+
+@engines
+@pytest.mark.parametrize("draft", ["lookup", "recycling"])
+def test_in_fp32_drafts_do_not_change_the_text(load, engine, draft):
+    plain = load(engine, "fp32").generate(CODE, max_new_tokens=32)
+    drafted = load(engine, "fp32", draft).generate(CODE, max_new_tokens=32)
+    assert drafted.tokens == plain.tokens
+    assert drafted.accepted > 0
