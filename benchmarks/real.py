@@ -181,11 +181,13 @@ def _texts(arguments: argparse.Namespace, pair: Checkpoints) -> dict[str, object
         same = samenesses(kinds, made)
         print_samenesses(same)
         found[_EQUAL] = list(map(asdict, same))
-    left_out = [name for name in _OTHERS if name not in arguments.peers]
+    left_out = {
+        name: "not asked for" if installed(name, arguments.cache) else "not installed"
+        for name in _OTHERS
+        if name not in arguments.peers
+    }
     print()
-    for line in failures_lines(
-        dict.fromkeys(left_out, "neither installed nor named by --peers") | made.failures
-    ):
+    for line in failures_lines(left_out | made.failures):
         print(line)
     return found
 

@@ -66,7 +66,9 @@ class _OpenVinoGenAi:
         command = [
             str(Path(sys.executable).with_name("optimum-cli")), "export", "openvino",
             "--model", str(checkpoint), "--task", "text-generation-with-past",
-            "--weight-format", "int4", str(output),
+            "--weight-format", "int4",
+            "--group-size-fallback", "adjust",  # or widths that 128 does not divide are an error
+            str(output),
         ]  # fmt: skip
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         sys.stderr.write(done.stdout + done.stderr)
