@@ -15,7 +15,16 @@ from edgespec import LLM, bundle
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime import profiles
-from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shape, Shapes, capacity_bucket
+from edgespec.runtime.buckets import (
+    ANY_SHAPES,
+    COLUMNS,
+    FIXED_WINDOW,
+    ROW_BUCKETS,
+    SCRATCH_ROWS,
+    Shape,
+    Shapes,
+    capacity_bucket,
+)
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.engines.fixed_graph import fixed_graph
 from edgespec.runtime.model import Model
@@ -102,7 +111,8 @@ def test_texts_of_several_capacities_in_turns_leave_no_buffers_behind(pairs, dev
     for _ in range(5):
         for capacity, text in texts.items():
             text.prefill([5])
-            buffers.append(weakref.ref(model.feeds(8, capacity, 8).stages[0]["input_ids"]))
+            feeds = model.feeds(8, capacity, 8, SCRATCH_ROWS)
+            buffers.append(weakref.ref(feeds.stages[0]["input_ids"]))
     assert sum(buffer() is not None for buffer in buffers) == 2
 
 
@@ -117,7 +127,8 @@ def test_a_fixed_graph_has_numbers_alone(pairs):
         for each in (*model.graph.input, *model.graph.output)
     }
     assert "lengths" not in shapes
-    assert shapes["attention_bias"] == [8, 72]
+    assert shapes["attention_bias"] == [8, COLUMNS + 64]
+    assert shapes["recent_columns"] == [8, FIXED_WINDOW + 8]
     assert shapes["past.0.key"] == [1, 64, 24]
     assert shapes["logits"] == [8, 331]
     assert all(0 not in shape for shape in shapes.values())

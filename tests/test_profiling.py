@@ -137,13 +137,14 @@ def test_a_text_is_as_long_as_the_cache_allows(pairs, monkeypatch):
     run = executable.run
 
     def watched(feeds, cache):
-        [unseen] = {int((row[: cache.capacity] < 0).sum()) for row in feeds["attention_bias"]}
-        seen.add((cache.capacity, len(feeds["input_ids"]), unseen))
+        visible = (feeds["attention_bias"] == 0).sum(axis=1).min() - 1  # and the first row itself
+        seen.add((cache.capacity, len(feeds["input_ids"]), int(cache.capacity - visible)))
         return run(feeds, cache)
 
     monkeypatch.setattr(executable, "run", watched)
     points = dict(measure(model, (1, 4), (256, 384)))
-    assert seen == {(capacity, n, 4) for capacity in (256, 384) for n in (1, 4)}
+    rows = [model.shapes.row_bucket(n) for n in (1, 4)]
+    assert seen == {(capacity, n, 4) for capacity in (256, 384) for n in rows}
     assert all(seconds > 0 for by_rows in points.values() for seconds in by_rows.values())
 
 
@@ -166,9 +167,11 @@ def test_roles_are_measured_apart_from_any_folder(monkeypatch, tmp_path, caplog)
     assert caplog.records == []
     for role, profile in found.items():
         assert not profile.full
-        assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {
-            256: [1, 2, 4, 8, 32]
-        }
+        [(capacity, by_rows)] = profile.seconds.items()
+        assert capacity == 256
+        # A target's calls may have even numbers of rows alone.
+        fewest = [[1]] if role == "draft" else [[1], []]
+        assert list(by_rows) in [[*least, 2, 4, 8, 32] for least in fewest]
         assert profiles.recall(EMBEDDED, role, (engine(ENGINES[0]),), 1) == profile
 
 
