@@ -23,7 +23,10 @@ def given_costs(costs: Mapping[str, Mapping[int, float]]) -> Iterator[None]:
     Args:
         costs: seconds by role and rows.
     """
-    given = {role: Profile.measured(True, {_CAPACITY: dict(by)}) for role, by in costs.items()}
+    given = {
+        role: Profile.measured(True, {_CAPACITY: {n: [s] for n, s in by.items()}})
+        for role, by in costs.items()
+    }
     with (
         patch.object(profiles, "recall", lambda _bundle, role, *_: given[role]),
         patch.object(Curve, "observe", lambda *_: None),

@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def _load(bundle: Bundle, arguments: argparse.Namespace) -> Part:
-    place = Placement(arguments.device, arguments.threads, (1 + _CHAIN,))
+    place = Placement(arguments.device, arguments.threads, ((1 + _CHAIN,),))
     roles = [TARGET, DRAFT] if bundle.draft else [TARGET]
     return Part(bundle, load_models(bundle, dict.fromkeys(roles, place), costs=True))
 

@@ -116,7 +116,7 @@ def _laptop(
     plain = max(_plain(bundle, laptop, new_tokens, device=device) for device in devices)
     offloaded = _offloaded(bundle, laptop, new_tokens)
     places = {
-        role: Placement(simulated_name(device, laptop), 1, (8,))
+        role: Placement(simulated_name(device, laptop), 1, ((8,),))
         for role, device in ((TARGET, target), (DRAFT, draft))
     }
     loaded = load_models(bundle, places, costs=True)

@@ -94,7 +94,7 @@ def main() -> None:
 
 def _picked(bundle: Bundle, arguments: argparse.Namespace, rows: int) -> str:
     """The engine that `cpu` is for calls of so many rows."""
-    placement = Placement("cpu", arguments.threads, (rows,))
+    placement = Placement("cpu", arguments.threads, ((rows,),))
     return choose(bundle, {arguments.role: placement})[arguments.role][0].device
 
 

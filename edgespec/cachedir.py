@@ -1,12 +1,21 @@
-"""The user's cache folder: measurements, verified hashes and engines' compiled models."""
+"""The user's cache folder: what was measured and learned, verified hashes, compiled models."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import sys
+import threading
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
+
+from edgespec import records
+
+_Record = TypeVar("_Record")
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +37,46 @@ def cache_folder(name: str) -> Path | None:
         not_kept(folder, error)
         return None
     return folder
+
+
+def cache_file(name: str, facts: object) -> Path | None:
+    """The file of a record in a sub-folder, one for all facts that it depends on; None: no folder.
+
+    Args:
+        name: of the sub-folder.
+        facts: whose `repr` tells them from all others.
+    """
+    folder = cache_folder(name)
+    if folder is None:
+        return None
+    return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
+
+
+def store(file: Path | None, record: object) -> None:
+    """Replace a file by a dataclass, as a whole or not at all; where none can be, nothing is."""
+    if file is None:
+        return
+    partial = file.with_suffix(f".partial-{os.getpid()}-{threading.get_ident()}")
+    try:
+        partial.write_text(json.dumps(records.encode(record)), encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        not_kept(file.parent, error)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def stored(file: Path | None, kind: type[_Record]) -> _Record | None:
+    """The dataclass in a file; None if there is none, or it is damaged."""
+    if file is None:
+        return None
+    try:
+        return records.decode(kind, json.loads(file.read_text(encoding="utf-8")), file.name)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        _log.info("%s is of no use (%s): it is made anew", file, error)
+        return None
 
 
 def not_kept(folder: Path, error: OSError) -> None:

@@ -27,10 +27,14 @@ from edgespec.runtime.plans import HOST, Plan
 from edgespec.runtime.processors import default_threads
 from edgespec.runtime.selection import Placement, engines_for, known_order
 from edgespec.runtime.simulation import as_stated, load
-from edgespec.runtime.sizes import stage_sizes
+from edgespec.runtime.sizes import role_bytes
 from edgespec.runtime.stage_files import multiplies, require_suited
 
 _log = logging.getLogger(__name__)
+
+# Rows of the target's pass in usual rounds with drafts, and of a draft model's calls in one.
+_VERIFICATIONS = ((1,), (4,), (1 + FIXED_DRAFT_TOKENS,))
+_DRAFT_CALLS = (1, DEFAULT_TREE_WIDTH, DEFAULT_TREE_WIDTH)
 
 
 def fit(bundle: Bundle, options: LoadOptions) -> Plan:
@@ -214,11 +218,11 @@ def _within_shapes(
 def _placements(bundle: Bundle, options: LoadOptions, draft: str) -> dict[str, Placement]:
     """Where roles are wished, and the calls of a usual round, by which engines are compared."""
     threads = options.threads or default_threads()
-    rows = 1 if draft == "none" else 1 + FIXED_DRAFT_TOKENS
-    wished = {TARGET: Placement(_target_device(bundle, options), threads, (rows,))}
+    rounds = ((1,),) if draft == "none" else _VERIFICATIONS
+    wished = {TARGET: Placement(_target_device(bundle, options), threads, rounds)}
     if draft == "model":
-        levels = (1, DEFAULT_TREE_WIDTH, DEFAULT_TREE_WIDTH)
-        wished[DRAFT] = Placement(_full_name(options.draft_device, options), threads, levels)
+        device = _full_name(options.draft_device, options)
+        wished[DRAFT] = Placement(device, threads, (_DRAFT_CALLS,))
     return wished
 
 
@@ -282,13 +286,10 @@ def _candidates(
     known = known_order(bundle, role, placement)
     if known:
         return known
-    stages = stage_sizes(bundle, role)
     calls = CallSizes(ROW_BUCKETS[-1], capacity_bucket(context), ROW_BUCKETS[0])
 
     def need(candidate: Engines) -> int:
-        pairs = zip(candidate, stages, strict=True)
-        taken = [engine.footprint(stage, calls) for engine, stage in pairs]
-        return sum(each.weights + each.repacked + each.workspace + each.shared for each in taken)
+        return role_bytes(bundle, role, candidate, calls).total()
 
     choices = engines_for(bundle.manifest.roles[role], placement)
     return tuple(sorted(choices, key=need, reverse=True))

@@ -60,6 +60,11 @@ class Curve:
         self._observed = [0] * len(buckets)
         self._streak = [0] * len(buckets)  # clipped surprises in a row; below 0: faster
 
+    @property
+    def observed(self) -> int:
+        """How many calls have corrected it."""
+        return sum(self._observed)
+
     def seconds(self, rows: int, capacity: int) -> float:
         """Expected duration of a call.
 

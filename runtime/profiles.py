@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import math
 import os
 import platform
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, get_args
 
-from edgespec import records
+import numpy as np
+
 from edgespec.bundle import Bundle
-from edgespec.cachedir import cache_folder, not_kept
+from edgespec.cachedir import cache_file, store, stored
 from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.engines import Engines
@@ -26,7 +24,43 @@ _log = logging.getLogger(__name__)
 
 _PAIR = "target beside draft"  # in place of a role
 
-_Record = TypeVar("_Record")
+_REMEMBERED = 256  # calls of earlier loads that count beside those of the latest
+
+Part = Literal["low", "median", "high"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Seconds of calls of one shape.
+
+    Attributes:
+        low: one in ten took less.
+        median: half of them did.
+        high: one in ten took more.
+    """
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Spread:
+        """That of some calls."""
+        return cls(*np.quantile(seconds, (0.1, 0.5, 0.9)).tolist())
+
+
+@dataclass(frozen=True)
+class Lived:
+    """What the calls of texts took.
+
+    Attributes:
+        calls: how many.
+        seconds: by rows, as decimal strings, at the least capacity that was measured.
+    """
+
+    calls: int
+    seconds: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -37,54 +71,83 @@ class Profile:
         full: whether rows and capacities were measured, and not a few numbers of rows alone.
         points: seconds by capacity and rows, both as decimal strings, as JSON wants keys.
         refusal: why an engine did not take the role; there are no points then.
+        times: how often it has been measured so far.
+        lived: by texts since then; None: there was none.
     """
 
     full: bool
-    points: dict[str, dict[str, float]]
+    points: dict[str, dict[str, Spread]]
     refusal: str | None = None
+    times: int = 1
+    lived: Lived | None = None
 
     @classmethod
-    def measured(cls, full: bool, seconds: Mapping[int, Mapping[int, float]]) -> Profile:
-        """A profile from seconds by capacity and rows."""
+    def measured(cls, full: bool, seconds: Mapping[int, Mapping[int, Sequence[float]]]) -> Profile:
+        """A profile from the seconds of calls by capacity and rows."""
         return cls(
-            full, {str(c): {str(n): s for n, s in rows.items()} for c, rows in seconds.items()}
-        )
-
-    def least(self, again: Profile) -> Profile:
-        """The shorter times of two measurings of the same points: other load only ever adds.
-
-        One that did not come off does not count.
-        """
-        if self.refusal is not None or again.refusal is not None:
-            return again if self.refusal is not None else self
-        pairs = zip(self.seconds.items(), again.seconds.values(), strict=True)
-        return Profile.measured(
-            self.full,
+            full,
             {
-                at: {n: min(s, other[n]) for n, s in by_rows.items()}
-                for (at, by_rows), other in pairs
+                str(c): {str(n): Spread.of(s) for n, s in rows.items()}
+                for c, rows in seconds.items()
             },
         )
 
     @property
     def seconds(self) -> dict[int, dict[int, float]]:
-        """The points, with numbers as keys."""
-        return {
-            int(capacity): {int(rows): seconds for rows, seconds in by_rows.items()}
-            for capacity, by_rows in self.points.items()
-        }
+        """The medians of the points, with numbers as keys."""
+        return self._points("median")
 
-    def curve(self, shapes: Shapes = ANY_SHAPES) -> Curve:
+    def curve(self, shapes: Shapes = ANY_SHAPES, of: Part = "median") -> Curve:
         """A curve of its own for whoever asks: each learns from its own calls.
 
         Args:
             shapes: of the engines' calls.
+            of: what each point's seconds are.
 
         Raises:
             ValueError: if there are no points, or damaged ones.
         """
-        # Fixed shapes end where texts do not: beyond them their slope goes on.
-        return Curve(self.seconds, ROW_BUCKETS if shapes.capacities else shapes.rows)
+        return _curve(self._points(of), shapes)
+
+    @property
+    def lived_calls(self) -> int:
+        """Of texts."""
+        return self.lived.calls if self.lived is not None else 0
+
+    def lived_curve(self, shapes: Shapes = ANY_SHAPES) -> Curve:
+        """As `curve`, of what the calls of texts took, of which there are some.
+
+        Raises:
+            ValueError: if there are no points, or damaged ones.
+        """
+        assert self.lived is not None
+        by_rows = {int(rows): seconds for rows, seconds in self.lived.seconds.items()}
+        return _curve({min(self.seconds): by_rows}, shapes)
+
+    def check(self) -> None:
+        """Nothing, if it can be used.
+
+        Raises:
+            ValueError: if it is damaged.
+        """
+        if self.times < 1 or (self.lived is not None and self.lived.calls < 1):
+            raise ValueError("counts begin at 1")
+        if self.refusal is None:
+            for part in PARTS:
+                self.curve(of=part)
+            if self.lived is not None:
+                self.lived_curve()
+
+    def _points(self, part: Part) -> dict[int, dict[int, float]]:
+        return {
+            int(capacity): {int(rows): getattr(at, part) for rows, at in by_rows.items()}
+            for capacity, by_rows in self.points.items()
+        }
+
+
+def _curve(points: Mapping[int, Mapping[int, float]], shapes: Shapes) -> Curve:
+    # Fixed shapes end where texts do not: beyond them their slope goes on.
+    return Curve(points, ROW_BUCKETS if shapes.capacities else shapes.rows)
 
 
 @dataclass(frozen=True)
@@ -113,10 +176,10 @@ class Pairing:
 
 def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Profile | None:
     """What was measured before; None if nothing was, or what is stored is damaged."""
-    profile = _read(_file(bundle, role, engines, threads), Profile)
+    profile = stored(_file(bundle, role, engines, threads), Profile)
     try:
-        if profile is not None and profile.refusal is None:
-            profile.curve()
+        if profile is not None:
+            profile.check()
     except ValueError as error:
         _log.info("the profile of %s is of no use (%s): measuring again", role, error)
         return None
@@ -125,7 +188,7 @@ def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Profile
 
 def recall_pairing(bundle: Bundle, engines: Engines, threads: int) -> Pairing | None:
     """The same of a pair, whose engines are the target's and then the draft's."""
-    pairing = _read(_file(bundle, _PAIR, engines, threads), Pairing)
+    pairing = stored(_file(bundle, _PAIR, engines, threads), Pairing)
     return pairing if pairing is not None and 1 <= pairing.slowdown < math.inf else None
 
 
@@ -146,52 +209,43 @@ def _rows_of(role: str) -> str:
 
 
 def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile: Profile) -> None:
-    """Store a profile, unless a quick one would replace a full one.
+    """Store a new profile, unless a quick one would replace a full one.
 
     Where nothing can be stored, the next load measures again.
     """
     before = recall(bundle, role, engines, threads)
     if before is None or profile.full or not before.full:
-        _write(_file(bundle, role, engines, threads), profile)
+        times = 1 if before is None else before.times + 1
+        store(_file(bundle, role, engines, threads), replace(profile, times=times))
+
+
+def remember_lived(
+    bundle: Bundle, role: str, engines: Engines, threads: int, loaded: tuple[Profile, Curve]
+) -> None:
+    """Store beside a profile what its curve has observed, unless it was measured anew since."""
+    profile, curve = loaded
+    known = recall(bundle, role, engines, threads)
+    if not curve.observed or known is None or known.points != profile.points:
+        return
+    capacity, before = min(profile.seconds), known.lived
+    seconds = {str(n): curve.seconds(n, capacity) for n in profile.seconds[capacity]}
+    if before is not None:
+        share = curve.observed / (curve.observed + min(before.calls, _REMEMBERED))
+        seconds = {
+            n: before.seconds.get(n, s) ** (1 - share) * s**share for n, s in seconds.items()
+        }
+    lived = Lived(known.lived_calls + curve.observed, seconds)
+    store(_file(bundle, role, engines, threads), replace(known, lived=lived))
 
 
 def remember_pairing(bundle: Bundle, engines: Engines, threads: int, pairing: Pairing) -> None:
     """Store what `recall_pairing` finds."""
-    _write(_file(bundle, _PAIR, engines, threads), pairing)
-
-
-def _write(file: Path | None, record: object) -> None:
-    if file is None:
-        return
-    partial = file.with_suffix(f".partial-{os.getpid()}")
-    try:
-        partial.write_text(json.dumps(records.encode(record)), encoding="utf-8")
-        partial.replace(file)
-    except OSError as error:
-        not_kept(file.parent, error)
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
-def _read(file: Path | None, kind: type[_Record]) -> _Record | None:
-    if file is None:
-        return None
-    try:
-        return records.decode(kind, json.loads(file.read_text(encoding="utf-8")), file.name)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        _log.info("%s is of no use (%s): measuring again", file, error)
-        return None
+    store(_file(bundle, _PAIR, engines, threads), pairing)
 
 
 def _file(bundle: Bundle, role: str, engines: Engines, threads: int) -> Path | None:
     """One file for all that a time depends on; precision is part of the bundle's digest."""
-    folder = cache_folder("curves")
-    if folder is None:
-        return None
     # Not the machine's name, of which containers have many.
     machine = (os.cpu_count(), platform.machine(), extensions())
     stages = [(engine.name, engine.hardware, engine.version) for engine in engines]
-    facts = (*machine, stages, bundle.digest, role, threads)
-    return folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
+    return cache_file("curves", (*machine, stages, bundle.digest, role, threads))

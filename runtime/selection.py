@@ -1,7 +1,8 @@
 """Which engines run a role: those asked for or, for `cpu`, the cheaper one by measurement.
 
 What is compared is a usual text, its prompt included: an engine that is a little faster at single
-rows may take twice as long to read a prompt.
+rows may take twice as long to read a prompt. What the calls of texts took since is compared as
+well. Where it would choose otherwise, all engines are measured once more.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from itertools import product
 from edgespec.bundle import Bundle, Role
 from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
+from edgespec.runtime.apart import Job, measure_apart
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.device_names import engines_of, resolved
 from edgespec.runtime.engines import Engines, common_shapes, joined
 from edgespec.runtime.exactness import settle
 from edgespec.runtime.model import Model
-from edgespec.runtime.profiles import Profile
-from edgespec.runtime.profiling import Job, measure_apart
+from edgespec.runtime.profiles import PARTS, Profile
 from edgespec.runtime.stage_files import suited
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,9 @@ Names = tuple[str, ...]
 # rounds behind a prompt of 512 tokens.
 _ROUNDS_A_CHUNK = 32
 
-_CLOSE = 1.2  # engines whose costs are this near to each other are measured twice
+# Calls of texts that may have engines measured again; each time that was done it takes more of
+# them, since it may be that what slows texts down does not show in measuring.
+_CALLS, _MORE_CALLS, _LONGEST = 64, 4, 8
 
 _LARGE = 64 << 20  # bytes of roles whose measuring takes so long that users are told
 
@@ -46,13 +49,13 @@ class Placement:
     Attributes:
         device: `cpu`, `gpu` or an engine's full name: for all stages, or one for each.
         threads: for each engine's operators.
-        work: rows of the calls that a decoding round makes of this role; by them, and by what
-            reading a prompt costs, engines are compared.
+        rounds: usual ones of decoding, each by the rows of the calls that it makes of this role;
+            by them, and by what reading a prompt costs, engines are compared.
     """
 
     device: str | tuple[str, ...]
     threads: int
-    work: tuple[int, ...]
+    rounds: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,13 @@ class Loaded:
     Attributes:
         model: the compiled role.
         engines: that run it.
+        threads: for each engine's operators.
         profile: of its engines; None where nobody asked.
     """
 
     model: Model
     engines: Engines
+    threads: int
     profile: Profile | None
 
     @cached_property
@@ -115,8 +120,8 @@ def choose(
 ) -> dict[str, tuple[Candidate, ...]]:
     """The engines that take each role, the cheapest for a text first; compiles nothing here.
 
-    What has not been measured on this machine is measured in processes of their own, one after
-    the other; where there is no choice only for its `costs`.
+    What has not been measured on this machine is measured in processes of their own; where there
+    is no choice only for its `costs`.
 
     Raises:
         DeviceError: if a device is not known, or no engine takes a role.
@@ -140,9 +145,8 @@ def all_known(bundle: Bundle, placements: Mapping[str, Placement]) -> bool:
         DeviceError: if a device is not known, or no engine takes a role.
     """
     return all(
-        profiles.recall(bundle, role, engines, at.threads) is not None
+        None not in _recalled(bundle, role, at, engines_for(bundle.manifest.roles[role], at))
         for role, at in placements.items()
-        for engines in engines_for(bundle.manifest.roles[role], at)
     )
 
 
@@ -155,7 +159,7 @@ def known_order(bundle: Bundle, role: str, placement: Placement) -> tuple[Engine
     engines = engines_for(bundle.manifest.roles[role], placement)
     if len(engines) == 1:
         return tuple(engines)
-    found = [profiles.recall(bundle, role, each, placement.threads) for each in engines]
+    found = _recalled(bundle, role, placement, engines)
     if None in found:
         return ()
     candidates = list(map(Candidate, engines, found))
@@ -183,8 +187,8 @@ def _profiles(
     found: dict[tuple[str, Names], Profile] = {}
     unknown: defaultdict[tuple[Names, int], dict[str, Engines]] = defaultdict(dict)
     for role, placement in placements.items():
-        for each in engines[role]:
-            profile = profiles.recall(bundle, role, each, placement.threads)
+        recalled = _recalled(bundle, role, placement, engines[role])
+        for each, profile in zip(engines[role], recalled, strict=True):
             if profile is None:
                 # One process measures all roles that run on one engine, whatever their stages.
                 names = _names(each)
@@ -194,51 +198,68 @@ def _profiles(
             found[role, _names(each)] = profile
             if profile.refusal is not None:
                 _log.info("not tried again before `edgespec profile`: %s", profile.refusal)
-    jobs = []
-    for (names, threads), roles in unknown.items():
-        large = sum(map(bundle.role_size, roles)) >= _LARGE
+    jobs = [Job(bundle, roles, threads, full=False) for (_, threads), roles in unknown.items()]
+    for job in jobs:
+        large = sum(map(bundle.role_size, job.roles)) >= _LARGE
         _log.log(
             logging.WARNING if large else logging.INFO,
             "measuring %s on %s, once: this load takes longer",
-            *(" and ".join(roles), joined(names)),
+            *(" and ".join(job.roles), job.device),
         )
-        jobs.append(Job(bundle, roles, threads, full=False))
-        for role, profile in measure_apart(jobs[-1]).items():
-            found[role, _names(roles[role])] = profile
-
-    def candidates(role: str) -> list[Candidate]:
-        return [Candidate(each, found[role, _names(each)]) for each in engines[role]]
-
-    new = {role for job in jobs for role in job.roles}
-    if len(jobs) > 1 and any(_close(placements[role], candidates(role)) for role in new):
-        _log.info("measuring once more, since engines are close to each other")
-        for job in jobs:
-            for role, again in measure_apart(job).items():
-                key = role, _names(job.roles[role])
-                found[key] = found[key].least(again)
-                profiles.remember(bundle, role, job.roles[role], job.threads, found[key])
-    return {role: candidates(role) for role in placements}
+    for job, measured in zip(jobs, measure_apart(jobs) if jobs else (), strict=True):
+        for role, profile in measured.items():
+            found[role, _names(job.roles[role])] = profile
+    return {
+        role: [Candidate(each, found[role, _names(each)]) for each in engines[role]]
+        for role in placements
+    }
 
 
-def _close(placement: Placement, candidates: Sequence[Candidate]) -> bool:
-    """Whether other load, which may have met one engine alone, could have decided."""
-    known = (each for each in candidates if each.profile and each.profile.refusal is None)
-    costs = sorted(_of_text(*_seconds(placement, each)) for each in known)
-    return len(costs) > 1 and costs[1] < _CLOSE * costs[0]
+def _recalled(
+    bundle: Bundle, role: str, placement: Placement, engines: Sequence[Engines]
+) -> list[Profile | None]:
+    """What was measured of each, None where nothing was; or of all, where texts tell otherwise."""
+    found = [profiles.recall(bundle, role, each, placement.threads) for each in engines]
+    known = [(each, profile) for each, profile in zip(engines, found, strict=True) if profile]
+    if _contradicted(placement, known):
+        _log.info("%s: calls of texts took other times than were measured", role)
+        return [None] * len(found)
+    return found
 
 
-def _seconds(placement: Placement, candidate: Candidate) -> tuple[float, float]:
-    """Of a round, and of reading the most rows of a prompt at once."""
-    assert candidate.profile is not None
-    curve = candidate.profile.curve(common_shapes(candidate.engines))
-    capacity = capacity_bucket(1)
-    decoding = sum(curve.seconds(rows, capacity) for rows in placement.work)
-    return decoding, curve.seconds(ROW_BUCKETS[-1], capacity)
+def _contradicted(placement: Placement, known: Sequence[tuple[Engines, Profile]]) -> bool:
+    """Whether calls of texts would have another engine chosen, by times beyond what was measured.
+
+    What `edgespec profile` has measured stays until it measures again.
+    """
+    measured, by_texts = [], []
+    for engines, profile in known:
+        if profile.full:
+            return False
+        if profile.refusal is not None:
+            continue
+        shapes = common_shapes(engines)
+        low, median, high = (_of_text(placement, profile.curve(shapes, part)) for part in PARTS)
+        lived = median
+        if profile.lived_calls >= _CALLS * _MORE_CALLS ** min(profile.times - 1, _LONGEST):
+            lived = _of_text(placement, profile.lived_curve(shapes))
+        measured.append(median)
+        by_texts.append(median if low <= lived <= high else lived)
+    return bool(measured) and measured.index(min(measured)) != by_texts.index(min(by_texts))
 
 
-def _of_text(decoding: float, reading: float) -> float:
-    """What engines are compared by."""
+def _of_text(placement: Placement, curve: Curve) -> float:
+    """Seconds of a usual text, by which engines are compared."""
+    decoding, reading = _seconds(placement, curve)
     return _ROUNDS_A_CHUNK * decoding + reading
+
+
+def _seconds(placement: Placement, curve: Curve) -> tuple[float, float]:
+    """Of a round, and of reading the most rows of a prompt at once."""
+    capacity = capacity_bucket(1)
+    calls = [rows for each in placement.rounds for rows in each]
+    decoding = sum(curve.seconds(rows, capacity) for rows in calls) / len(placement.rounds)
+    return decoding, curve.seconds(ROW_BUCKETS[-1], capacity)
 
 
 def _names(engines: Engines) -> Names:
@@ -254,12 +275,13 @@ def _ranked(
         if candidate.profile.refusal is not None:
             refusals.append(candidate.profile.refusal)
             continue
-        decoding, reading = _seconds(placement, candidate)
+        curve = candidate.profile.curve(common_shapes(candidate.engines))
+        decoding, reading = _seconds(placement, curve)
         _log.info(
             "%s on %s: %.2f ms a round, %.2f ms for %d rows of a prompt",
             *(role, candidate.device, decoding * 1e3, reading * 1e3, ROW_BUCKETS[-1]),
         )
-        costs.append((_of_text(decoding, reading), candidate))
+        costs.append((_of_text(placement, curve), candidate))
     if not costs:
         raise _refused(role, refusals)
     return tuple(candidate for _, candidate in sorted(costs, key=lambda pair: pair[0]))
@@ -278,7 +300,7 @@ def _load(bundle: Bundle, role: str, threads: int, candidates: Sequence[Candidat
             refusals.append(str(error))
             continue
         settle(model, bundle, role, candidate.engines, threads)
-        return Loaded(model, candidate.engines, candidate.profile)
+        return Loaded(model, candidate.engines, threads, candidate.profile)
     raise _refused(role, refusals)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 
 from edgespec.bundle import W8A8, Bundle, Role, Stage
-from edgespec.runtime.engines import Engine, StageSizes
+from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes
 
 # No known decoder's MLP is wider than this many hidden sizes.
 _WIDEST_MLP = 8
@@ -57,6 +58,15 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
         )
 
     return tuple(map(sizes, role.stages))
+
+
+def role_bytes(bundle: Bundle, name: str, engines: Engines, calls: CallSizes) -> Counter[str]:
+    """What a role's stages take of each memory on these engines, caches and results left out."""
+    found = Counter[str]()
+    for engine, stage in zip(engines, stage_sizes(bundle, name), strict=True):
+        taken = engine.footprint(stage, calls)
+        found[engine.memory] += taken.weights + taken.repacked + taken.workspace + taken.shared
+    return found
 
 
 def kv_bytes(bundle: Bundle, name: str, engine: Engine) -> int:

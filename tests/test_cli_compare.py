@@ -49,7 +49,9 @@ def remember(bundle, file):
     cpu, gpu = (engine(simulated_name(place, file)) for place in PAIR)
     for device, curves in ((cpu, CPU), (gpu, GPU)):
         for role in bundle.manifest.roles:
-            profile = Profile.measured(False, {256: seconds(curves[role])})
+            profile = Profile.measured(
+                False, {256: {n: [s] for n, s in seconds(curves[role]).items()}}
+            )
             profiles.remember(bundle, role, (device,), 1, profile)
     for both in ((cpu, gpu), (gpu, cpu)):
         profiles.remember_pairing(bundle, both, 1, Pairing(SLOWDOWN))

@@ -16,7 +16,7 @@ from edgespec.cli.plots import text_plot
 from edgespec.fitting import fit, placements
 from edgespec.models.embedded import BUNDLE
 from edgespec.options import LoadOptions
-from edgespec.runtime import profiles, profiling, selection
+from edgespec.runtime import apart, profiles, selection
 from edgespec.runtime.engines import engine
 from edgespec.runtime.processors import default_threads
 from edgespec.runtime.profiles import Profile
@@ -31,15 +31,16 @@ def measured(monkeypatch, own_cache):
     """Profiles as told, by engine and role; each is 11 ms for a row unless something else is."""
     jobs, told = [], {}
 
-    def measure_apart(job, report):
-        jobs.append(job)
-        seconds = {c: {n: ms / 1e3 for n, ms in by_rows.items()} for c, by_rows in MS.items()}
+    def measure_apart(asked, report):
+        jobs.extend(asked)
+        seconds = {c: {n: [ms / 1e3] for n, ms in by_rows.items()} for c, by_rows in MS.items()}
         usual = Profile.measured(True, seconds)
-        return {
-            role: told.get((first.name, role), usual) for role, [first, *_] in job.roles.items()
-        }
+        return [
+            {role: told.get((first.name, role), usual) for role, [first, *_] in job.roles.items()}
+            for job in asked
+        ]
 
-    monkeypatch.setattr(profiling, "measure_apart", measure_apart)
+    monkeypatch.setattr(apart, "measure_apart", measure_apart)
     measure_apart.jobs, measure_apart.told = jobs, told
     return measure_apart
 
@@ -125,7 +126,7 @@ def test_run_finds_what_was_measured_of_a_placed_target(cli, pairs, own_cache, m
 def test_every_engine_is_drawn_with_its_smallest_and_largest_context(cli, measured):
     """Fixed shapes have contexts of their own."""
     fixed = "onnxruntime:cpu#8x512"
-    some = {512: {1: 0.02}}
+    some = {512: {1: [0.02]}}
     for role in ("target", "draft"):
         measured.told[fixed, role] = Profile.measured(True, some)
     shown = cli("profile", "--device", "cpu", "--device", fixed).out

@@ -14,10 +14,10 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime import profiles
+from edgespec.runtime.apart import Job, measure_apart
 from edgespec.runtime.engines import engine, openvino
 from edgespec.runtime.interpreter import interpreter
 from edgespec.runtime.model import Model
-from edgespec.runtime.profiling import Job, measure_apart
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +54,9 @@ def test_a_frozen_program_measures_in_its_own_process(frozen, caplog, capfd):
     bundle, seen = bundles.load(BUNDLE), []
     job = Job(bundle, {TARGET: (engine(ENGINES[0]),)}, threads=1, full=False)
     with caplog.at_level(logging.INFO):
-        found = measure_apart(job, lambda *step: seen.append(step))[TARGET]
-    assert seen == [(TARGET, 256)]
+        [profiled] = measure_apart([job], lambda *step: seen.append(step))
+    found = profiled[TARGET]
+    assert seen == [(job, TARGET, 256)]
     assert list(found.seconds[256]) == [1, 2, 4, 8, 32]
     assert profiles.recall(bundle, TARGET, (engine(ENGINES[0]),), 1) == found
     assert [record.message.partition(":")[0] for record in caplog.records] == [

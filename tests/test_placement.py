@@ -177,10 +177,10 @@ def test_the_result_names_the_engines_and_cpu_is_one_of_them(pairs):
 
 def test_a_device_has_one_engine_wherever_it_is_named():
     role = cut(4, 8, 12).target
-    both = engines_for(role, Placement(("cpu", OV, "cpu", "cpu"), 1, (1,)))
+    both = engines_for(role, Placement(("cpu", OV, "cpu", "cpu"), 1, ((1,),)))
     found = [[each.name for each in engines] for engines in both]
     assert found == [[ORT, OV, ORT, ORT], [OV, OV, OV, OV]]
-    everywhere = engines_for(role, Placement("cpu", 1, (1,)))
+    everywhere = engines_for(role, Placement("cpu", 1, ((1,),)))
     assert [{each.name for each in engines} for engines in everywhere] == [{ORT}, {OV}]
 
 
@@ -188,7 +188,7 @@ def test_each_placement_is_measured_as_it_is_and_once(pairs, own_cache, monkeypa
     opened = bundle.load(pairs.pair("cut").path)
     curves = set()
     for device in (ORT, (ORT, OV), (OV, ORT)):
-        placement = Placement(device, 1, (1,))
+        placement = Placement(device, 1, ((1,),))
         loaded = load_models(opened, {TARGET: placement}, costs=True)[TARGET]
         curves.add(loaded.curve.seconds(1, 256))
         [engines] = engines_for(opened.target, placement)
@@ -196,7 +196,7 @@ def test_each_placement_is_measured_as_it_is_and_once(pairs, own_cache, monkeypa
     assert len(curves) == len(list((own_cache / "curves").iterdir())) == 3
     monkeypatch.setattr(selection, "measure_apart", None)
     for device in (ORT, (ORT, OV), (OV, ORT)):
-        load_models(opened, {TARGET: Placement(device, 1, (1,))}, costs=True)
+        load_models(opened, {TARGET: Placement(device, 1, ((1,),))}, costs=True)
 
 
 # Options and the command line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from shutil import copytree
 
 import pytest
@@ -21,7 +22,7 @@ from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
 from edgespec.runtime.selection import Placement, all_known, choose, known_order, load_models
 
-CPU = Placement("cpu", 1, (1, 8))
+CPU = Placement("cpu", 1, ((1, 8),))
 STEEP, FLAT = {1: 0.010, 8: 0.080, 128: 0.300}, {1: 0.020, 8: 0.030, 128: 0.200}
 
 
@@ -33,18 +34,25 @@ class Measured:
     asked: list[tuple[str, tuple[str, ...], int]] = field(default_factory=list)
 
 
+def profile(seconds):
+    return Profile.measured(False, {256: {n: [s] for n, s in seconds.items()}})
+
+
 @pytest.fixture
 def measured(monkeypatch, own_cache):
     """Times as told, in a cache folder of its own."""
     fake = Measured({ENGINES[0]: STEEP, ENGINES[1]: FLAT})
 
-    def measure_apart(job):
+    def measure_apart(jobs):
+        return [measured_apart(job) for job in jobs]
+
+    def measured_apart(job):
         assert not job.full
         [device] = {joined(each.name for each in engines) for engines in job.roles.values()}
         fake.asked.append((device, tuple(job.roles), job.threads))
         found = {}
         for role, engines in job.roles.items():
-            found[role] = Profile.measured(False, {256: fake.seconds[device]})
+            found[role] = profile(fake.seconds[device])
             profiles.remember(job.bundle, role, engines, job.threads, found[role])
         return found
 
@@ -62,53 +70,85 @@ def names(candidates):
 
 
 @pytest.mark.parametrize(
-    ("work", "best"), [((1,), 0), ((8,), 1), ((1, 1), 0), ((1, 8), 1), ((1, 2), 0), ((5,), 1)]
-)
-def test_cpu_is_the_engine_that_does_the_work_cheapest(measured, small, work, best):
-    found = choose(small, {"target": Placement("cpu", 1, work)})
+    ("rounds", "best"),
+    [
+        (((1,),), 0), (((8,),), 1), (((1, 1),), 0), (((1, 8),), 1), (((1, 2),), 0), (((5,),), 1),
+        (((1,), (8,)), 1), ((*[(1,)] * 9, (8,)), 0),
+    ],
+)  # fmt: skip
+def test_cpu_is_the_engine_that_does_the_rounds_cheapest(measured, small, rounds, best):
+    found = choose(small, {"target": Placement("cpu", 1, rounds)})
     assert names(found["target"]) == [ENGINES[best], ENGINES[1 - best]]
 
 
-def test_other_load_that_met_one_engine_alone_does_not_decide(measured, small):
-    usual = {1: 0.01, 8: 0.02, 128: 0.1}
-    slower, slowed = ({n: f * s for n, s in usual.items()} for f in (1.2, 1.4))
-
-    class Once(dict):
-        """Each engine is slowed once, the first when it is measured first."""
-
-        def __getitem__(self, device):
-            first = sum(name == device for name, _, _ in measured.asked) == 1
-            if first == (device == ENGINES[0]):
-                return slowed
-            return usual if device == ENGINES[0] else slower
-
-    measured.seconds = Once()
-    placement = Placement("cpu", 1, (8,))
-    for _ in range(2):  # what is stored is the least, too
-        best, other = choose(small, {"target": placement})["target"]
-        assert (best.device, other.device) == (ENGINES[0], ENGINES[1])
-        assert best.profile.seconds == {256: usual}
-        assert other.profile.seconds == {256: slower}
-        assert [device for device, _, _ in measured.asked] == [*ENGINES, *ENGINES]
+def live(bundle, placement, device, factor, calls):
+    """Texts see that calls of the target take `factor` times what was measured."""
+    at = bundle, "target", (engine(device),), placement.threads
+    known = profiles.recall(*at)
+    curve = known.curve()
+    for n, seconds in islice(cycle(known.seconds[256].items()), calls):
+        curve.observe(n, 256, factor * seconds)
+    profiles.remember_lived(*at, (known, curve))
 
 
-def test_engines_that_are_far_apart_are_measured_once(measured, small):
-    choose(small, {"target": Placement("cpu", 1, (8,))})
-    assert [device for device, _, _ in measured.asked] == list(ENGINES)
+@pytest.mark.parametrize(
+    ("device", "factor", "calls", "again"),
+    [
+        (1, 3.0, 100, True),  # the one in use is slower than it seemed
+        (0, 0.3, 100, True),  # the other one, which a user has named, is faster
+        (1, 1.2, 100, False),  # still the faster one
+        (0, 3.0, 100, False),
+        (1, 3.0, 10, False),  # too few to tell
+    ],
+)
+def test_texts_that_contradict_the_choice_have_all_measured_again(
+    measured, small, device, factor, calls, again
+):
+    """The second time it takes more of them."""
+    placement = Placement("cpu", 1, ((8,),))
+    choose(small, {"target": placement})
+    assert known_order(small, "target", placement)
+    live(small, placement, ENGINES[device], factor, calls)
+    assert bool(known_order(small, "target", placement)) != again
+    assert all_known(small, {"target": placement}) != again
+    measured.asked.clear()
+    choose(small, {"target": placement})
+    assert [name for name, _, _ in measured.asked] == list(ENGINES) * again
+    live(small, placement, ENGINES[device], factor, calls)
+    assert known_order(small, "target", placement) or not again
+    if again:
+        live(small, placement, ENGINES[device], factor, 4 * calls)
+        assert not known_order(small, "target", placement)
 
 
-def test_of_two_profiles_the_shorter_times_count():
-    one = Profile.measured(False, {256: {1: 1.0, 8: 5.0}})
-    other = Profile.measured(False, {256: {1: 2.0, 8: 4.0}})
-    refused = Profile(False, {}, "refused")
-    assert one.least(other) == other.least(one) == Profile.measured(False, {256: {1: 1.0, 8: 4.0}})
-    assert one.least(refused) == refused.least(one) == one
+def test_texts_within_what_was_measured_contradict_nothing(measured, small, monkeypatch):
+    """Of engines that are close to each other."""
+    placement = Placement("cpu", 1, ((8,),))
+    measured.seconds[ENGINES[0]] = {n: 1.05 * s for n, s in FLAT.items()}
+    for spread in (1.0, 1.2):
+        for name in ENGINES:
+            points = {n: [s / spread, s, s * spread] for n, s in measured.seconds[name].items()}
+            found = Profile.measured(False, {256: points})
+            profiles.remember(small, "target", (engine(name),), 1, replace(found))
+        live(small, placement, ENGINES[1], 1.1, 600)
+        assert bool(known_order(small, "target", placement)) == (spread > 1)
+
+
+def test_a_full_profile_stays_whatever_texts_see(measured, small):
+    placement = Placement("cpu", 1, ((8,),))
+    choose(small, {"target": placement})
+    at = small, "target", (engine(ENGINES[1]),), 1
+    profiles.remember(*at, replace(profiles.recall(*at), full=True))
+    live(small, placement, ENGINES[1], 3.0, 100)
+    assert len(known_order(small, "target", placement)) == 2
 
 
 @pytest.mark.parametrize(("reading", "best"), [(0.51, 0), (0.53, 1)])
 def test_reading_128_rows_of_a_prompt_counts_as_much_as_32_rounds(measured, small, reading, best):
     measured.seconds[ENGINES[0]] = {**STEEP, 128: reading}  # 32 rounds: 0.32 s, and 0.64 s
-    assert names(choose(small, {"target": Placement("cpu", 1, (1,))})["target"])[0] == ENGINES[best]
+    assert (
+        names(choose(small, {"target": Placement("cpu", 1, ((1,),))})["target"])[0] == ENGINES[best]
+    )
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -130,7 +170,7 @@ def test_nothing_is_compiled_for_the_choice_and_one_engine_afterwards(measured, 
         return load(bundle, role, engines, threads)
 
     monkeypatch.setattr(Model, "load", watched)
-    placements = {"target": CPU, "draft": Placement("cpu", 1, (1,))}
+    placements = {"target": CPU, "draft": Placement("cpu", 1, ((1,),))}
     choose(small, placements)
     assert compiled == []
     loaded = load_models(small, placements)
@@ -146,9 +186,9 @@ def test_a_process_for_each_engine_measures_all_roles_once(measured, small):
     assert sorted(measured.asked) == [(name, ("target", "draft"), 1) for name in ENGINES]
     measured.asked.clear()
     choose(small, placements)
-    choose(small, {"target": Placement("cpu", 1, (1,))})  # other work, same curves
+    choose(small, {"target": Placement("cpu", 1, ((1,),))})  # other work, same curves
     assert measured.asked == []
-    choose(small, {"target": CPU, "draft": Placement("cpu", 2, (1,))})
+    choose(small, {"target": CPU, "draft": Placement("cpu", 2, ((1,),))})
     assert sorted(measured.asked) == [(name, ("draft",), 2) for name in ENGINES]
 
 
@@ -178,7 +218,7 @@ def test_an_order_is_known_when_all_has_been_measured(measured, small):
             choose(small, {"target": replace(CPU, device=device)}, costs=True)
         found.append(known())
     assert found == [(False, []), (False, []), (True, [ENGINES[1], ENGINES[0]])]
-    alone = Placement(ENGINES[0], 2, (1,))  # never measured, and nothing to choose
+    alone = Placement(ENGINES[0], 2, ((1,),))  # never measured, and nothing to choose
     assert [[e.name for e in each] for each in known_order(small, "target", alone)] == [
         [ENGINES[0]]
     ]
@@ -199,7 +239,7 @@ def test_where_nothing_can_be_kept_every_load_measures(measured, small, monkeypa
 
 
 def test_a_named_engine_is_measured_where_its_costs_are_asked_for(measured, small):
-    named = {"target": Placement(ENGINES[0], 1, (8,))}
+    named = {"target": Placement(ENGINES[0], 1, ((8,),))}
     assert load_models(small, named)["target"].model.device == ENGINES[0]
     assert measured.asked == []
     for _ in range(2):  # the second time it is remembered
@@ -254,7 +294,7 @@ def test_an_engine_that_refuses_in_the_end_is_passed_over_with_a_warning(
     with pytest.raises(DeviceError, match=r"target: no engine on this machine takes .*; .*"):
         load_models(small, {"target": CPU})
     with pytest.raises(DeviceError, match=f"^{ENGINES[1]} refused it$"):
-        load_models(small, {"target": Placement(ENGINES[1], 1, (1,))})
+        load_models(small, {"target": Placement(ENGINES[1], 1, ((1,),))})
 
 
 @pytest.mark.parametrize(
@@ -262,7 +302,7 @@ def test_an_engine_that_refuses_in_the_end_is_passed_over_with_a_warning(
 )
 def test_devices_that_are_not_known(measured, small, device):
     with pytest.raises(DeviceError, match=f"device '{device}' is not known: use cpu, gpu, onnx"):
-        load_models(small, {"target": CPU, "draft": Placement(device, 1, (1,))})
+        load_models(small, {"target": CPU, "draft": Placement(device, 1, ((1,),))})
     assert measured.asked == []
 
 
@@ -291,7 +331,7 @@ def test_a_choice_and_a_curve_from_beginning_to_end(small, own_cache, monkeypatc
     loaded = load_models(small, {"target": CPU})["target"]
     assert loaded.model.device in ENGINES
     assert 0 < loaded.curve.seconds(1, 256) <= loaded.curve.seconds(8, 256) < 10
-    alone = load_models(small, {"draft": Placement(ENGINES[0], 1, (1,))}, costs=True)["draft"]
+    alone = load_models(small, {"draft": Placement(ENGINES[0], 1, ((1,),))}, costs=True)["draft"]
     assert 0 < alone.curve.seconds(1, 256) < 10
     monkeypatch.setattr(selection, "measure_apart", None)
     assert load_models(small, {"target": CPU})["target"].model.device == loaded.model.device

@@ -227,7 +227,7 @@ def test_what_is_measured_of_a_machine_is_its_own(tmp_path, own_cache):
     file = saved(tmp_path, contents)
     before, measured = (
         engine(simulated_name("cpu", file)),
-        Profile.measured(False, {256: {1: 0.004}}),
+        Profile.measured(False, {256: {1: [0.004]}}),
     )
     profiles.remember(EMBEDDED, TARGET, (before,), 1, measured)
     assert profiles.recall(EMBEDDED, TARGET, (engine(simulated_name("cpu", file)),), 1) == measured

@@ -166,7 +166,9 @@ def test_every_draft_gives_the_text_of_plain_decoding(pair, how):
 def test_cpu_is_the_engine_that_multiplies_integers_and_no_other_is_tried(pair, monkeypatch):
     roles = bundles.load(pair).manifest.roles
     names = {
-        role: [engines[0].name for engines in engines_for(roles[role], Placement("cpu", 1, (1,)))]
+        role: [
+            engines[0].name for engines in engines_for(roles[role], Placement("cpu", 1, ((1,),)))
+        ]
         for role in roles
     }
     assert names == {"target": [DEVICE], "draft": [DEVICE, "openvino:cpu"]}

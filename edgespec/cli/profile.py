@@ -23,6 +23,7 @@ from edgespec.errors import DeviceError
 from edgespec.options import PLACE_HELP, LoadOptions
 
 if TYPE_CHECKING:
+    from edgespec.runtime.apart import Job
     from edgespec.runtime.engines import Engines
 
     Choice = Mapping[str, Engines]  # engines of the stages of each role that is measured
@@ -35,7 +36,7 @@ class Measured:
     Attributes:
         place: where the target's layers run, if the user placed them.
         context: cache capacity in rows, filled up but for the largest call.
-        ms: the least milliseconds of several calls by their rows, which took turns.
+        ms: median milliseconds of calls by their rows, which took turns.
     """
 
     role: str
@@ -109,20 +110,18 @@ def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) ->
     Raises:
         DeviceError: if there is a role that no engine takes.
     """
+    from edgespec.runtime.apart import Job, measure_apart
     from edgespec.runtime.engines import joined
     from edgespec.runtime.placement import describe_stages
     from edgespec.runtime.processors import default_threads
-    from edgespec.runtime.profiling import Job, measure_apart, shapes
+    from edgespec.runtime.profiling import shapes
 
     roles, threads = bundle.manifest.roles, options.threads or default_threads()
     points = sum(len(shapes(roles[name], full=True)[1]) for choice in choices for name in choice)
-    found = []
+    jobs = [Job(bundle, choice, threads, full=True) for choice in choices]
     with progress_bar(points) as show:
-        for choice in choices:
-            job = Job(bundle, choice, threads, full=True)
-            where = joined(each.name for each in choice[TARGET])
-            show(where, 0)
-            found.append((choice, measure_apart(job, partial(_report, show, where))))
+        show(jobs[0].device, 0)
+        found = list(zip(choices, measure_apart(jobs, partial(_report, show)), strict=True))
     measured = []
     for name in choices[0]:
         if all(profiles[name].refusal is not None for _, profiles in found):
@@ -143,8 +142,8 @@ def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) ->
     return measured
 
 
-def _report(show: Show, where: str, role: str, capacity: int) -> None:
-    show(f"{where} {role} {capacity}", 1)
+def _report(show: Show, job: Job, role: str, capacity: int) -> None:
+    show(f"{job.device} {role} {capacity}", 1)
 
 
 def _show(bundle: Bundle, measured: list[Measured]) -> None:
