@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edgespec.bundle import DRAFT, TARGET, Bundle, SkipScore, SkipSet
 from edgespec.errors import BundleError
 from edgespec.options import DRAFTS, PLANNED_DRAFTS
+from edgespec.runtime import profiles
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters import (
     Drafter,
@@ -22,6 +23,7 @@ from edgespec.runtime.drafters import (
     WeighedModel,
     WeighedRetrieval,
     WeighedSource,
+    experience,
 )
 from edgespec.runtime.paths import Path
 from edgespec.runtime.runner import Runner
@@ -46,6 +48,7 @@ class Drafting:
 
     def __init__(self, draft: str, bundle: Bundle, loaded: Mapping[str, Loaded]) -> None:
         self._draft = draft
+        self._bundle = bundle
         self._loaded = loaded
         self._skips = (
             [_skip(bundle, each, loaded[TARGET].curve) for each in bundle.manifest.skip_sets]
@@ -97,6 +100,16 @@ class Drafting:
         lookup = WeighedRetrieval(self._lookup(learned, sampled), free=True)
         recycling = WeighedRetrieval(self._recycling(learned, sampled))
         return PlannedDrafter([[lookup], [recycling], models], passes)
+
+    def keep(self, learned: Experience) -> None:
+        """Store for later runs what texts taught: which drafts come true, and what calls cost."""
+        if self._draft not in PLANNED_DRAFTS:  # what sources learn is used by plans alone
+            return
+        experience.remember(self._bundle, learned.acceptance)
+        for role, loaded in self._loaded.items():
+            if loaded.profile is not None:
+                seen = loaded.profile, loaded.curve
+                profiles.remember_lived(self._bundle, role, loaded.engines, loaded.threads, seen)
 
     def _lookup(self, learned: Experience, sampled: bool) -> LookupDrafter:
         return LookupDrafter(learned.calibration("lookup", sampled))

@@ -29,7 +29,7 @@ from edgespec.options import (
 )
 from edgespec.pipelining import pipelines
 from edgespec.result import GenerationResult
-from edgespec.runtime.drafters import Experience, TreeBudget
+from edgespec.runtime.drafters import Experience, TreeBudget, experience
 from edgespec.runtime.generate import Limits
 from edgespec.runtime.memory import cache_rows
 from edgespec.runtime.model import Model, TextSizes
@@ -87,7 +87,7 @@ class LLM:
         self.plan = fit(self.bundle, self.options)
         self.plan.require_fit(described(self.bundle, self.options))
         self.draft = self.options.draft
-        self.forget()
+        self._experience = Experience(self._successors(), experience.recall(self.bundle))
         places = placements(self.bundle, self.options, self.plan)
         self._loaded = load_models(self.bundle, places, costs=self.draft in PLANNED_DRAFTS)
         self.context_length = self.plan.context
@@ -96,6 +96,8 @@ class LLM:
             rows = cache_rows(role, seen, loaded.model.shapes)
             loaded.model.sizes = TextSizes(self.plan.prefill_chunk, rows)
         self._drafting = Drafting(self.draft, self.bundle, self._loaded)
+        # Also where nobody closes it. What is learned after `forget` is not kept.
+        self._keep = weakref.finalize(self, self._drafting.keep, self._experience)
         self._pipelines = pipelines(
             self.options.pipeline, self.bundle, self._loaded, places[bundles.TARGET].threads
         )
@@ -127,6 +129,7 @@ class LLM:
         for text in texts:
             text.cancel()
         with self.turns:
+            self._keep()
             self._slots.clear()
             self._loaded.clear()
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _DECAY = 0.98  # of the counts at each new one: the last fifty or so matter
 _STRENGTH = 16.0  # of the source's own word at first, in observations
+_KEPT = 16.0  # observations that counts of earlier runs stand for at most
+
+Counts = Mapping[int, tuple[float, float]]
+"""Of each cell how many edges were accepted, and how many were seen, decayed."""
 
 
 class Calibration:
@@ -16,10 +20,21 @@ class Calibration:
     mean under a Beta prior). The word is forgotten as fast as any observation: most cells are seen
     a few times in a text, where it is the better guide, but it must not hold back those that know
     better. Only edges whose parent was reached count.
+
+    Args:
+        counts: of an earlier run. Its texts may have been others, so they weigh little.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: Counts | None = None) -> None:
         self._cells: dict[int, tuple[float, float]] = {}
+        for cell, (accepted, seen) in (counts or {}).items():
+            share = min(1.0, _KEPT / seen)
+            self._cells[cell] = accepted * share, seen * share
+
+    @property
+    def counts(self) -> Counts:
+        """For another one to begin with."""
+        return self._cells
 
     def acceptance(self, cell: int, word: float) -> float:
         """Probability that an edge of this cell is accepted if its parent is.
