@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, SkipScore, SkipSet
 from edgespec.errors import BundleError
@@ -13,6 +14,7 @@ from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters import (
     Drafter,
     Experience,
+    GuidedDrafter,
     LookupDrafter,
     ModelCalls,
     ModelDrafter,
@@ -28,6 +30,9 @@ from edgespec.runtime.drafters import (
 from edgespec.runtime.paths import Path
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.selection import Loaded
+
+if TYPE_CHECKING:
+    from edgespec.runtime.guide import Guide
 
 # Rounds of a text in which a skip set may show its worth. One that promised no more than plain
 # decoding on such text, where the bundle was made, is only probed.
@@ -67,7 +72,12 @@ class Drafting:
         return tuple(name for name in DRAFTS if name in found)
 
     def drafter(
-        self, runners: Mapping[str, Runner], learned: Experience, sampled: bool, source: str
+        self,
+        runners: Mapping[str, Runner],
+        learned: Experience,
+        sampled: bool,
+        source: str,
+        guide: Guide | None = None,
     ) -> Drafter:
         """For one text.
 
@@ -76,30 +86,14 @@ class Drafting:
             learned: from earlier texts.
             sampled: whether the text is; else it is greedy.
             source: one of `sources`.
+            guide: of a grammar that the text follows, if any.
         """
-        if source == "none" or (source == "model" and DRAFT not in runners):
-            return NoDrafter()
         if source != "auto":  # a source alone drafts each text as if it were the first
             learned = Experience(learned.successors)
-        if source == "lookup":
-            return self._lookup(learned, sampled)
-        if source == "recycling":
-            return self._recycling(learned, sampled)
-        if source == "model":
-            return self._model(runners, learned, sampled)
-        models: list[WeighedSource[Drafter]] = [
-            self._weighed_skip(skip, runners[TARGET], learned, sampled) for skip in self._skips
-        ]
-        passes = self._loaded[TARGET].curve
-        if source == "layer-skip":
-            return PlannedDrafter([models], passes, "layer-skip")
-        if DRAFT in runners:
-            model, draft = self._model(runners, learned, sampled), self._loaded[DRAFT]
-            context = draft.model.role.context_length
-            models.insert(0, WeighedModel(model, draft.curve, context=context))
-        lookup = WeighedRetrieval(self._lookup(learned, sampled), free=True)
-        recycling = WeighedRetrieval(self._recycling(learned, sampled))
-        return PlannedDrafter([[lookup], [recycling], models], passes)
+        if source in PLANNED_DRAFTS:
+            return self._planned(runners, learned, sampled, source, guide)
+        alone = self._alone(runners, learned, sampled, source)
+        return alone if guide is None else GuidedDrafter(alone, guide)
 
     def keep(self, learned: Experience) -> None:
         """Store for later runs what texts taught: which drafts come true, and what calls cost."""
@@ -110,6 +104,39 @@ class Drafting:
             if loaded.profile is not None:
                 seen = loaded.profile, loaded.curve
                 profiles.remember_lived(self._bundle, role, loaded.engines, loaded.threads, seen)
+
+    def _alone(
+        self, runners: Mapping[str, Runner], learned: Experience, sampled: bool, source: str
+    ) -> Drafter:
+        if source == "lookup":
+            return self._lookup(learned, sampled)
+        if source == "recycling":
+            return self._recycling(learned, sampled)
+        if source == "model" and DRAFT in runners:
+            return self._model(runners, learned, sampled)
+        return NoDrafter()
+
+    def _planned(
+        self,
+        runners: Mapping[str, Runner],
+        learned: Experience,
+        sampled: bool,
+        source: str,
+        guide: Guide | None,
+    ) -> PlannedDrafter:
+        models: list[WeighedSource[Drafter]] = [
+            self._weighed_skip(skip, runners[TARGET], learned, sampled) for skip in self._skips
+        ]
+        passes = self._loaded[TARGET].curve
+        if source == "layer-skip":
+            return PlannedDrafter([models], passes, "layer-skip", guide)
+        if DRAFT in runners:
+            model, draft = self._model(runners, learned, sampled), self._loaded[DRAFT]
+            context = draft.model.role.context_length
+            models.insert(0, WeighedModel(model, draft.curve, context=context))
+        lookup = WeighedRetrieval(self._lookup(learned, sampled), free=True)
+        recycling = WeighedRetrieval(self._recycling(learned, sampled))
+        return PlannedDrafter([[lookup], [recycling], models], passes, guide=guide)
 
     def _lookup(self, learned: Experience, sampled: bool) -> LookupDrafter:
         return LookupDrafter(learned.calibration("lookup", sampled))

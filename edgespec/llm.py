@@ -239,9 +239,10 @@ class LLM:
         tokens = self._prompt_tokens(prompt)
         source = self._source(made)
         nodes = self._largest_tree(made, source)
+        guide = None if made.structure is None else self._guides.guide(*made.structure)
         drafter = partial(
             self._drafting.drafter,
-            learned=self._experience, sampled=made.temperature > 0, source=source,
+            learned=self._experience, sampled=made.temperature > 0, source=source, guide=guide,
         )  # fmt: skip
         stream = TextStream(
             Job(
@@ -258,7 +259,7 @@ class LLM:
                 budget=TreeBudget(nodes, nodes, made.tree_width, _FIXED_LEAST_GAIN),
                 stop=made.stop,
                 logprobs=made.logprobs,
-                guide=None if made.structure is None else self._guides.guide(*made.structure),
+                guide=guide,
                 draft_memory=self._draft_memory(source),
                 slots=self._slots,
                 slot=slot,

@@ -21,7 +21,7 @@ from edgespec.bundle import DRAFT, TARGET
 from edgespec.environment import peak_rss_mb
 from edgespec.errors import InputError
 from edgespec.result import Clock, GenerationResult
-from edgespec.runtime.drafters import Drafter, GuidedDrafter, TreeBudget
+from edgespec.runtime.drafters import Drafter, TreeBudget
 from edgespec.runtime.generate import Limits, Round, generate
 from edgespec.runtime.logprobs import TokenLogprobs
 from edgespec.runtime.pipelines import Serial
@@ -196,8 +196,6 @@ class TextUnderWay:
                 runners, target = slot.runners, slot.runners[TARGET]
                 reused = target.known(job.prompt)
                 drafter = job.drafter(runners)
-                if job.guide is not None:
-                    drafter = GuidedDrafter(drafter, job.guide)
                 rounds = generate(
                     job.pipeline(target, drafter), job.sampler, job.prompt,
                     limits=limits, budget=job.budget, logprobs=job.logprobs, guide=job.guide,

@@ -37,11 +37,11 @@ REPEATING = [5, 6, 7, 8, 9, 10] * 6
 NO_LOGITS = np.zeros((128, VOCABULARY), np.float32)
 
 
-def drafter_of(text, verify, *models):
+def drafter_of(text, verify, *models, guide=None):
     lookup = LookupDrafter(Calibration())
     recycling = RecyclingDrafter(Successors(VOCABULARY), Calibration())
     sources = [[WeighedRetrieval(lookup)], [WeighedRetrieval(recycling)], models]
-    drafter = PlannedDrafter(sources, Curve(verify))
+    drafter = PlannedDrafter(sources, Curve(verify), guide=guide)
     drafter.begin(text[:-1], Sampler(SamplingOptions(), VOCABULARY))
     return drafter
 
@@ -59,6 +59,37 @@ def test_the_forecast_is_the_trees_and_the_curves(clock):
     assert proposal.forecast.tokens == pytest.approx(1 + sum(proposal.values))
     expected = Curve(FLAT).seconds(len(proposal) + 1, 256)
     assert proposal.forecast.seconds == pytest.approx(expected)
+
+
+class Guide:
+    """Forces some tokens, and forbids others."""
+
+    def __init__(self, forced=(), forbidden=()):
+        self._forced, self._forbidden = list(forced), forbidden
+
+    def forced(self):
+        return self._forced
+
+    def valid(self, tokens):
+        return next((n for n, each in enumerate(tokens) if each in self._forbidden), len(tokens))
+
+
+def test_what_a_grammar_forces_is_part_of_the_plan(clock):
+    text = [1, 2, 3]
+    proposal = drafter_of(text, FLAT, guide=Guide(range(20, 27))).draft(text, BUDGET)
+    assert (proposal.tokens, proposal.source) == (list(range(20, 27)), "grammar")
+    assert proposal.forecast.tokens == pytest.approx(1 + sum(proposal.values))
+    assert proposal.forecast.tokens > 6
+
+
+def test_what_a_grammar_forbids_is_no_part_of_the_plan(clock):
+    free = drafter_of(REPEATING, FLAT).draft(REPEATING, BUDGET)
+    for forbidden, left in (({5}, 0), ({8}, 3)):
+        guide = Guide(forbidden=forbidden)
+        proposal = drafter_of(REPEATING, FLAT, guide=guide).draft(REPEATING, BUDGET)
+        assert proposal.tokens == free.tokens[:left]
+        assert proposal.forecast.tokens == pytest.approx(1 + sum(free.values[:left]))
+        assert proposal.forecast.seconds == Curve(FLAT).seconds(left + 1, 256)
 
 
 def test_without_anything_to_draft_it_decodes_plainly(clock):

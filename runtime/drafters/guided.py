@@ -18,11 +18,35 @@ if TYPE_CHECKING:
 _TRUST = 0.95  # a grammar forces bytes: the target may cut them into other tokens
 
 
+def forced(guide: Guide, budget: TreeBudget) -> Proposal:
+    """A chain of what the grammar goes on with, whatever the target thinks; often nothing."""
+    proposal, node, value = Proposal(), ROOT, 1.0
+    for token in guide.forced()[: min(budget.max_nodes, budget.max_depth)]:
+        value *= _TRUST
+        node = proposal.add(node, token, value, "grammar")
+    return proposal
+
+
+def possible(guide: Guide, proposal: Proposal) -> Proposal:
+    """The nodes of a proposal that the grammar allows where they stand."""
+    kept = Proposal(begun=proposal.begun)
+    numbers, branches = {ROOT: ROOT}, {ROOT: list[int]()}
+    for node, parent in enumerate(proposal.parents):
+        if parent not in numbers:  # the grammar has ended that branch
+            continue
+        token, value, source = proposal.tokens[node], proposal.values[node], proposal.sources[node]
+        branch = [*branches[parent], token]
+        if guide.valid(branch) == len(branch):
+            branches[node] = branch
+            numbers[node] = kept.add(numbers[parent], token, value, source)
+    return kept
+
+
 class GuidedDrafter:
-    """Another drafter's proposals, as far as the grammar lets them come true, and what it forces.
+    """What a grammar forces, and another drafter's proposals as far as it lets them come true.
 
     Args:
-        drafter: guesses without knowing the grammar.
+        drafter: guesses without knowing the grammar, and plans nothing.
         guide: of the text; who chooses moves it on.
     """
 
@@ -38,15 +62,10 @@ class GuidedDrafter:
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`."""
         proposal = self._drafter.draft(text, budget)
-        kept = Proposal(proposal.forecast, proposal.begun)
-        if budget.max_nodes < 1:
-            return kept
-        node, value = ROOT, 1.0
-        for token in self._guide.forced()[: min(budget.max_nodes, budget.max_depth)]:
-            value *= _TRUST
-            node = kept.add(node, token, value, "grammar")
-        self._keep_valid(proposal, kept)
-        return kept.best(budget.max_nodes, proposal.forecast)
+        joined = forced(self._guide, budget)
+        joined.begun = proposal.begun
+        joined.graft(possible(self._guide, proposal))
+        return joined.best(budget.max_nodes)
 
     def ahead(self) -> bool:
         """See `Drafter`."""
@@ -55,17 +74,3 @@ class GuidedDrafter:
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`."""
         self._drafter.observe(verdict, tree, logits)
-
-    def _keep_valid(self, proposal: Proposal, kept: Proposal) -> None:
-        """Add the nodes that the grammar allows where they stand."""
-        numbers, branches = {ROOT: ROOT}, {ROOT: list[int]()}
-        for node, parent in enumerate(proposal.parents):
-            if parent not in numbers:  # the grammar has ended that branch
-                continue
-            branch = [*branches[parent], proposal.tokens[node]]
-            if self._guide.valid(branch) == len(branch):
-                branches[node] = branch
-                numbers[node] = kept.add(
-                    numbers[parent], proposal.tokens[node], proposal.values[node],
-                    proposal.sources[node],
-                )  # fmt: skip

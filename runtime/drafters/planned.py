@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from edgespec.runtime.buckets import capacity_bucket
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
+from edgespec.runtime.drafters.guided import forced, possible
 from edgespec.runtime.drafters.weighed import WeighedSource
 from edgespec.runtime.feeds import Floats
 from edgespec.runtime.planner import Size, best_size, cheapest_row
@@ -16,6 +18,9 @@ from edgespec.runtime.proposal import Forecast, Proposal
 from edgespec.runtime.sampling import Sampler
 from edgespec.runtime.tree import TokenTree
 from edgespec.runtime.verify import Verdict
+
+if TYPE_CHECKING:
+    from edgespec.runtime.guide import Guide
 
 _WEIGHT = 0.1  # of the latest round in moving averages
 _BELIEF = 4.0  # tokens that the forecasts of a text weigh before any came true
@@ -34,6 +39,8 @@ class PlannedDrafter:
         sources: the cheapest first; of those that stand together, one is asked at most.
         verify: seconds of the target's passes.
         name: what statistics call it.
+        guide: of a grammar that the text follows, if any: what it forces comes before all sources,
+            and what it forbids is no part of any plan.
     """
 
     def __init__(
@@ -41,11 +48,13 @@ class PlannedDrafter:
         sources: Sequence[Sequence[WeighedSource[Drafter]]],
         verify: Curve,
         name: str = "auto",
+        guide: Guide | None = None,
     ) -> None:
         self.name = name
         self._groups = sources
         self._sources = [source for group in sources for source in group]
         self._curve = verify
+        self._guide = guide
         self._host = 0.0  # seconds of a round outside the passes and the sources
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
@@ -60,7 +69,7 @@ class PlannedDrafter:
         """See `Drafter`. The best nodes of all that was proposed, with the round's forecast."""
         self._begin = time.perf_counter()
         self._capacity = capacity_bucket(len(text) + 1)
-        proposal = Proposal()
+        proposal = Proposal() if self._guide is None else forced(self._guide, budget)
         size = self._size(proposal, budget, self._host)
         self._rate = max(self._rate, size.rate)
         spent, once = self._host, 0.0
@@ -73,6 +82,8 @@ class PlannedDrafter:
                 alternative = size.rate
                 terms = self._terms(asked, budget, rows)
                 proposal = asked.ask(proposal, text, terms, self._capacity)
+                if self._guide is not None:
+                    proposal = possible(self._guide, proposal)
                 spent, once = spent + asked.seconds - asked.once, once + asked.once
                 size = self._size(proposal, budget, spent)
                 asked.standing.answered(size.forecast, alternative)
