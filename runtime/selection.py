@@ -1,8 +1,8 @@
 """Which engines run a role: those asked for or, for `cpu`, the cheaper one by measurement.
 
 What is compared is a usual text, its prompt included: an engine that is a little faster at single
-rows may take twice as long to read a prompt. What the calls of texts took since is compared as
-well. Where it would choose otherwise, all engines are measured once more.
+rows may take twice as long to read a prompt. Where the calls of texts took other times than were
+measured, by more than engines are apart, all are measured once more.
 """
 
 from __future__ import annotations
@@ -228,11 +228,12 @@ def _recalled(
 
 
 def _contradicted(placement: Placement, known: Sequence[tuple[Engines, Profile]]) -> bool:
-    """Whether calls of texts would have another engine chosen, by times beyond what was measured.
+    """Whether texts saw costs beyond what was measured, and further off than engines are apart.
 
-    What `edgespec profile` has measured stays until it measures again.
+    The machine may have been busy then, or be now. What `edgespec profile` has measured stays until
+    it measures again.
     """
-    measured, by_texts = [], []
+    costs, changes = [], [1.0]
     for engines, profile in known:
         if profile.full:
             return False
@@ -240,12 +241,13 @@ def _contradicted(placement: Placement, known: Sequence[tuple[Engines, Profile]]
             continue
         shapes = common_shapes(engines)
         low, median, high = (_of_text(placement, profile.curve(shapes, part)) for part in PARTS)
-        lived = median
+        costs.append(median)
         if profile.lived_calls >= _CALLS * _MORE_CALLS ** min(profile.times - 1, _LONGEST):
             lived = _of_text(placement, profile.lived_curve(shapes))
-        measured.append(median)
-        by_texts.append(median if low <= lived <= high else lived)
-    return bool(measured) and measured.index(min(measured)) != by_texts.index(min(by_texts))
+            if not low <= lived <= high:
+                changes.append(max(lived / median, median / lived))
+    costs.sort()
+    return len(costs) > 1 and max(changes) > costs[1] / costs[0]
 
 
 def _of_text(placement: Placement, curve: Curve) -> float:

@@ -96,8 +96,9 @@ def live(bundle, placement, device, factor, calls):
     [
         (1, 3.0, 100, True),  # the one in use is slower than it seemed
         (0, 0.3, 100, True),  # the other one, which a user has named, is faster
-        (1, 1.2, 100, False),  # still the faster one
-        (0, 3.0, 100, False),
+        (1, 0.3, 100, True),  # as faster as it is, the other one may be the fastest
+        (1, 1.5, 100, False),  # still the faster one
+        (0, 0.7, 100, False),
         (1, 3.0, 10, False),  # too few to tell
     ],
 )
