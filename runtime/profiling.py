@@ -18,7 +18,7 @@ _CAPACITIES = (256, 1024, 4096)
 
 # Turns over all numbers of rows at one capacity: as many as fit the time, within these bounds. A
 # median needs three; fewer are enough where they take long, since moments of luck are short.
-_SECONDS, _LEAST_TURNS, _MOST_TURNS = 0.5, 3, 10
+_SECONDS, _LEAST_TURNS, _MOST_TURNS = 1.0, 3, 10
 _LONG = 10.0
 # Calls of one shape in a row. The first of them pays for the change of shape (up to 2 ms in
 # OpenVINO) and does not count: the rounds of a text mostly repeat the shape of those before.

@@ -116,7 +116,7 @@ WALLS = {
     "edgespec.manifest": ("edgespec.records", "edgespec.sublayers"),
     "edgespec.sublayers": ("edgespec.errors",),
     "edgespec.records": (),
-    "edgespec.cachedir": (),
+    "edgespec.cachedir": ("edgespec.records",),
     "edgespec.procfs": (),
     "edgespec.errors": (),
 }  # fmt: skip
