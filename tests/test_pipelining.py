@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from pairs import ENGINES
@@ -105,7 +106,7 @@ def test_two_devices_are_measured_once(pairs, monkeypatch):
     llm = pairs.llm("llama", ENGINES[0], "model")
     loaded, measured = dict(llm._loaded), []
     elsewhere = type("Elsewhere", (), {"name": "fake:gpu", "hardware": "none", "version": "1"})()
-    loaded["draft"] = type(loaded["draft"])(loaded["draft"].model, (elsewhere,), None)
+    loaded["draft"] = replace(loaded["draft"], engines=(elsewhere,))
     monkeypatch.setattr(pipelining, "slowdown", lambda *_: measured.append(1) or 1.25)
     for _ in range(2):
         made = pipelines("auto", llm.bundle, loaded, 1)(Runner(llm.target), NoDrafter())
