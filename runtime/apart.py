@@ -27,6 +27,7 @@ from edgespec.bundle import Bundle
 from edgespec.errors import DeviceError
 from edgespec.runtime import profiles
 from edgespec.runtime.engines import CallSizes, Engines, engine, joined
+from edgespec.runtime.exactness import settle
 from edgespec.runtime.interpreter import UNSEEN, interpreter
 from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import Profile
@@ -169,16 +170,20 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
     bundle = bundles.load(Path(job["bundle"]))
     for role, names in job["roles"].items():
         try:
-            model = Model.load(bundle, role, [engine(name) for name in names], job["threads"])
+            engines = tuple(engine(name) for name in names)
+            model = Model.load(bundle, role, engines, job["threads"])
         except DeviceError as error:
             yield _line(role, profile=records.encode(Profile(job["full"], {}, str(error))))
             continue
+        settle(model, bundle, role, engines, job["threads"])
         samples: dict[int, dict[int, list[float]]] = {}
         for capacity, turn in measure(model, *_within(model, *shapes(model.role, job["full"]))):
             known = samples.setdefault(capacity, {})
             yield _line(role, capacity=None if known else capacity)
             for rows, seconds in turn.items():
-                known.setdefault(rows, []).extend(seconds)
+                # What fewer rows cost is the cost of the least, unless that is a fixed shape's.
+                least = 1 if model.shapes.capacities else model.shapes.rows[0]
+                known.setdefault(max(rows, least), []).extend(seconds)
         yield _line(role, profile=records.encode(Profile.measured(job["full"], samples)))
         del model  # before the next one comes
 

@@ -194,14 +194,14 @@ def recall_pairing(bundle: Bundle, engines: Engines, threads: int) -> Pairing | 
 
 def recall_exactness(bundle: Bundle, role: str, engines: Engines, threads: int) -> Exactness | None:
     """Whether rows are alike, if that was tried before."""
-    return _read(_file(bundle, _rows_of(role), engines, threads), Exactness)
+    return stored(_file(bundle, _rows_of(role), engines, threads), Exactness)
 
 
 def remember_exactness(
     bundle: Bundle, role: str, engines: Engines, threads: int, found: Exactness
 ) -> None:
     """Store what `recall_exactness` finds."""
-    _write(_file(bundle, _rows_of(role), engines, threads), found)
+    store(_file(bundle, _rows_of(role), engines, threads), found)
 
 
 def _rows_of(role: str) -> str:
