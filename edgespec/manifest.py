@@ -185,6 +185,11 @@ class Role:
     attention_factor: float = field(default=1.0, metadata=LEFT_OUT)
     tied: bool | None = field(default=None, metadata=LEFT_OUT)
 
+    @property
+    def ordered(self) -> bool:
+        """Whether all its attention is, see `Stage.ordered`."""
+        return all(stage.ordered for stage in self.stages if stage.cached)
+
     def window(self, length: int) -> int:
         """Tokens of a text this long that it sees at a time: a draft model may know fewer."""
         return min(length, self.context_length)

@@ -62,7 +62,8 @@ class LoadOptions:
         sessions: texts of full length that caches have memory for; shorter ones share it, and the
             least recently used are forgotten.
         prefix_reuse: texts outside sessions go on from what earlier ones have left in the caches,
-            too. In int4 and int8 a near-tie may then fall otherwise than in a text begun anew.
+            too. Where rows are not exact, a near-tie may then fall otherwise than in a text begun
+            anew.
         memory: what the process may use, anonymous and shared memory together: bytes, or a text
             such as 2GiB; of several devices a dict, or a text such as cpu=8GiB,gpu=3GiB; None:
             what is free. Kept as bytes.

@@ -42,6 +42,8 @@ class GenerationResult:
             None if nothing was planned.
         measured_tokens_per_second: of the same rounds, what came.
         engine: where the target ran.
+        exact: it computed rows alike in all company (docs/architecture.md), so that the text is
+            plain decoding's, token for token; else equal up to a near-tie.
         draft_engine: where the draft model was ready to; None: there was none.
         peak_rss_mb: the process's largest resident memory so far, MiB, file-backed pages included.
         engine_ms: of the time after the first token, how much passed inside the engines.
@@ -70,6 +72,7 @@ class GenerationResult:
     predicted_tokens_per_second: float | None
     measured_tokens_per_second: float | None
     engine: str
+    exact: bool
     draft_engine: str | None
     peak_rss_mb: float
     engine_ms: float

@@ -210,6 +210,7 @@ class TextUnderWay:
             draft=drafter.name,
             draft_memory=job.draft_memory,
             engine=target.model.device,
+            exact=target.model.exact,
             draft_engine=runners[DRAFT].model.device if DRAFT in runners else None,
             peak_rss_mb=peak_rss_mb(),
             reused=reused,

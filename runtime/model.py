@@ -92,7 +92,7 @@ class Model:
     @property
     def ordered(self) -> bool:
         """Whether rows are to be alike in all company: all stages have the attention for it."""
-        return all(stage.ordered for stage in self.role.stages if stage.cached)
+        return self.role.ordered
 
     def feeds(self, rows: int, capacity: int, logit_rows: int, scratch: int = 0) -> Feeds:
         """The input buffers of one shape, made once; see `FeedSizes`."""

@@ -19,8 +19,8 @@ def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, **facts):
         rounds=len(accepted), drafted=0, accepted=sum(accepted), mean_accepted_length=0.0, begun=0,
         draft="", sources={"lookup": len(accepted)}, draft_memory=None,
         predicted_tokens_per_second=None, measured_tokens_per_second=None,
-        engine="onnxruntime:cpu", draft_engine=None, peak_rss_mb=100.0, engine_ms=0.0, reused=0,
-        logprobs=(), simulated=None,
+        engine="onnxruntime:cpu", exact=True, draft_engine=None, peak_rss_mb=100.0, engine_ms=0.0,
+        reused=0, logprobs=(), simulated=None,
     )  # fmt: skip
     return Made(replace(result, **facts), tuple(accepted), 0.010, 0.030)
 

@@ -98,6 +98,7 @@ def _facts(role: Role) -> dict[str, str]:
         "weights": _stored(precision.weights, precision.block_size),
         "output projection": _stored(precision.lm_head, precision.block_size),
         "KV cache": precision.kv,
+        "rows": "alike in all company, where an engine can" if role.ordered else "near-ties differ",
         "quantization error": _error(role.quantization_error),
     }
 

@@ -118,7 +118,7 @@ def _facts(result: GenerationResult, sampled: bool) -> str:
         f"{result.tokens_per_second:.1f} tokens/s",
         f"mean accepted length {result.mean_accepted_length:.2f}",
         f"draft: {result.draft}{_shares(result)}",
-        f"engine: {result.engine}",
+        f"engine: {result.engine}{'' if result.exact else ' (equal up to near-ties)'}",
     ]
     if result.draft_engine not in (None, result.engine):
         facts.append(f"draft model: {result.draft_engine}")

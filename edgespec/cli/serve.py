@@ -69,8 +69,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     texts.add_argument(
         "--prefix-reuse", action=argparse.BooleanOptionalAction, default=True,
-        help="go on from what earlier texts have left; in int4 and int8 a near-tie may then fall "
-        "otherwise (default: on)",
+        help="go on from what earlier texts have left; where rows are not exact, a near-tie may "
+        "then fall otherwise (default: on)",
     )  # fmt: skip
     add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
     add_device_options(parser.add_argument_group("machine"))

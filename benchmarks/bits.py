@@ -1,0 +1,72 @@
+"""Whether a row's logits are the same bits in all company, on each CPU engine.
+
+    python benchmarks/bits.py BUNDLE ... --positions 200 --start 30,990
+
+Rows of a text are computed one at a time, and again in chunks of three sizes, in random trees of up
+to 16 rows of which random parts are accepted, and behind texts that went on otherwise and were
+resumed. The text is ours, in English and Python, read by the bundle's tokenizer and repeated as
+often as it takes; 990 and the like go across position 1024, where capacities change their kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+from common import add_threads, count, counts, exit_code, print_result, print_table
+
+from edgespec import bundle as bundles
+from edgespec.bits import compare_bits
+from edgespec.bundle import TARGET
+from edgespec.errors import EdgespecError
+from edgespec.runtime.device_names import cpu_engines
+from edgespec.runtime.exactness import settle
+from edgespec.runtime.model import Model
+from edgespec.runtime.stage_files import suited
+from edgespec.runtime.text import Tokenizer
+from edgespec.trial_text import PASSAGES
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    parser.add_argument("--positions", type=count, default=100, help="rows behind each start")
+    parser.add_argument("--start", type=counts, default=[30], help="tokens before, as 30,990")
+    add_threads(parser)
+    arguments = parser.parse_args()
+    lines: list[dict[str, object]] = []
+    table: list[list[object]] = []
+    faults = 0
+    for path in arguments.bundles:
+        bundle = bundles.load(path)
+        tokens = Tokenizer.from_folder(path).encode("\n\n".join(PASSAGES))
+        for engine in suited(bundle.target, cpu_engines()):
+            engines = (engine,) * len(bundle.target.stages)
+            model = Model.load(bundle, TARGET, engines, arguments.threads)
+            settle(model, bundle, TARGET, engines, arguments.threads)
+            for start in arguments.start:
+                begin = time.perf_counter()
+                text = list(islice(cycle(tokens), start + arguments.positions))
+                found = compare_bits(model, text, start)
+                seconds = time.perf_counter() - begin
+                lines.append({
+                    "bundle": path.name, "engine": engine.name, "exact": model.exact,
+                    "start": start, "rows": found.rows, "differing": found.differing,
+                })  # fmt: skip
+                faults += found.differing if model.exact else 0
+                row = [path.name, engine.name, model.exact, model.shapes.rows[0], start]
+                table.append([*row, found.rows, found.differing, round(seconds)])
+    headings = ["bundle", "engine", "exact", "least rows", "start", "rows", "differing", "s"]
+    print_table(headings, table)
+    print_result("bits", {"threads": arguments.threads, "lines": lines})
+    if faults:
+        raise EdgespecError(f"{faults} rows differ where all were to be alike: please report it")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
