@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, logits_of
 
-from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket, row_bucket
+from edgespec.runtime.buckets import BORDER, RECENT, ROW_BUCKETS, capacity_bucket, row_bucket
 from edgespec.runtime.engines.host import HostCache
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.tree import ROOT, TokenTree
 
@@ -49,9 +46,16 @@ def fresh_logits(model, text):
 
 
 def close(found, expected):
-    """To 1e-5 of the logits' size: other calls add up in another order."""
+    """To 1e-5 of the logits' size: others add up in another order."""
     np.testing.assert_allclose(found, expected, atol=1e-5 * abs(expected).max(), rtol=0)
     return True
+
+
+def same(model, found, expected):
+    """Bit for bit, where the model says that its rows are alike in all company."""
+    if model.exact:
+        np.testing.assert_array_equal(found, expected)
+    return close(found, expected)
 
 
 # Buckets
@@ -125,7 +129,7 @@ def test_results_of_all_shapes_lie_in_the_same_memory(pairs):
     np.testing.assert_allclose(few, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("length", "chunks"), [(300, [128, 128, 44]), (256, [128, 128])])
+@pytest.mark.parametrize(("length", "chunks"), [(300, [64] * 4 + [44]), (256, [64] * 4)])
 def test_prefill_by_chunks_is_prefill_by_tokens(model, length, chunks):
     """Of 300 tokens the cache grows on the way."""
     text = text_of(length)
@@ -135,13 +139,39 @@ def test_prefill_by_chunks_is_prefill_by_tokens(model, length, chunks):
     assert last.shape == (1, VOCABULARY)
     for token in text:
         results = single.prefill([token])
-    assert close(results["logits"], last)
+    assert same(model, results["logits"], last)
     for start, stop in ((0, 1), (1, 130), (130, 131), (131, length)):
         results = uneven.prefill(text[start:stop])
-    assert close(results["logits"], last)
+    assert same(model, results["logits"], last)
     assert whole.length == single.length == uneven.length == length
-    assert close(next_logits(single), next_logits(whole))
-    assert close(next_logits(uneven), next_logits(whole))
+    assert same(model, next_logits(single), next_logits(whole))
+    assert same(model, next_logits(uneven), next_logits(whole))
+
+
+def test_no_call_has_rows_on_both_sides_of_the_border(model):
+    text, whole, single = text_of(BORDER + 40), Runner(model), Runner(model)
+    for runner in (whole, single):
+        runner.prefill(text[: BORDER - 24])
+    assert whole.chunks(100) == [24, 64, 12]
+    assert whole.reach == 24
+    last = whole.prefill(text[BORDER - 24 :])["logits"].copy()
+    for token in text[BORDER - 24 :]:
+        results = single.prefill([token])
+    assert same(model, results["logits"], last)
+    assert whole.reach == RECENT
+
+
+@pytest.mark.parametrize("kept", [0, 10, 260])
+def test_a_text_that_needs_less_goes_on_in_a_smaller_cache(model, kept):
+    """Idle rows cost time in every pass."""
+    runner, text = Runner(model), text_of(600)
+    runner.prefill(text)
+    other = [*text[:kept], *text_of(20, seed=4)]
+    runner.resume(other)
+    assert runner.length == kept
+    assert runner.bytes == Runner(model).bytes_for(len(other))
+    runner.prefill(other[kept:])
+    assert same(model, next_logits(runner), fresh_logits(model, other))
 
 
 def test_the_first_token_is_what_transformers_says(model, pairs):
@@ -172,7 +202,7 @@ def test_each_row_of_a_verification_is_its_own_branch(model, nodes):
     logits = runner.verify(rows)["logits"].copy()
     for node in range(ROOT, nodes):
         alone = Runner(model).prefill([*text, 7, *tree.tokens[tree.path(node)]])
-        assert close(logits[node + 1], alone["logits"][0])
+        assert same(model, logits[node + 1], alone["logits"][0])
     assert runner.length == 40
 
 
@@ -229,7 +259,7 @@ def test_any_history_leaves_what_a_fresh_prefill_gives(model, steps, data):
         text += step(runner, rng)
         assert runner.length == len(text)
         assert runner.scratch == 0
-    assert close(next_logits(runner), fresh_logits(model, text))
+    assert same(model, next_logits(runner), fresh_logits(model, text))
 
 
 def test_scratch_rows_are_seen_by_those_alone_whose_mask_says_so(model):
@@ -241,10 +271,10 @@ def test_scratch_rows_are_seen_by_those_alone_whose_mask_says_so(model):
         mask = np.zeros((1, 2 + 1), bool)
         mask[0, [seen, 2]] = True
         logits = runner.verify(Rows([7], [1], mask))["logits"][0].copy()
-        assert close(logits, fresh_logits(model, [*text, before]))
-    assert close(next_logits(runner), fresh_logits(model, text))
+        assert same(model, logits, fresh_logits(model, [*text, before]))
+    assert same(model, next_logits(runner), fresh_logits(model, text))
     runner.prefill([30])  # forgets the scratch rows
-    assert close(next_logits(runner), fresh_logits(model, [*text, 30]))
+    assert same(model, next_logits(runner), fresh_logits(model, [*text, 30]))
 
 
 def test_texts_of_one_model_do_not_touch_each_other(model):
@@ -260,7 +290,7 @@ def test_texts_of_one_model_do_not_touch_each_other(model):
             runner.verify(rows)
             runner.commit([0])
     for runner, text in zip(runners, texts, strict=True):
-        assert close(next_logits(runner), fresh_logits(model, text))
+        assert same(model, next_logits(runner), fresh_logits(model, text))
 
 
 def test_a_cache_takes_what_its_longest_text_took(model):
@@ -275,77 +305,3 @@ def test_time_inside_the_engine_is_counted(model):
     before = model.seconds
     Runner(model).prefill([1, 2])
     assert model.seconds > before
-
-
-# What the host feeds
-
-
-def inputs_of(theta=1e4, attention_factor=1.0):
-    """The inputs of a model that never runs."""
-    frequencies = tuple(theta ** (-i / 12) for i in range(12))
-    names = ("input_ids", "rope_cos", "rope_sin", "attention_bias", "lengths", "logit_rows")
-    stage = SimpleNamespace(inputs=[SimpleNamespace(name=name) for name in names])
-    role = SimpleNamespace(
-        inv_freq=frequencies, attention_factor=attention_factor, head_dim=24, bias_off=-1e9,
-        stages=[stage],
-    )  # fmt: skip
-    return Model(role, [], "nowhere"), frequencies
-
-
-@pytest.mark.parametrize("theta", [1e4, 1e6])
-def test_rotations_are_right_at_large_positions(theta):
-    model, frequencies = inputs_of(theta)
-    drift = 0.0
-    for capacity, length in ((256, 0), (256, 200), (6144, 4095), (131_072, 100_000)):
-        feeds = model.feeds(4, capacity, 4)
-        feeds.fill(Rows([5, 6, 7], [0, 1, 55], np.eye(3, dtype=bool)), length, False)
-        cos, sin = feeds.stages[0]["rope_cos"], feeds.stages[0]["rope_sin"]
-        assert cos.dtype == sin.dtype == np.float32
-        assert cos.shape == sin.shape == (4, 24)
-        for row, position in enumerate((length, length + 1, length + 55)):
-            for i, frequency in enumerate(frequencies):
-                angle = position * frequency
-                for column, sign in ((i, -1), (i + 12, 1)):  # the first half of sin is negated
-                    assert abs(cos[row, column] - math.cos(angle)) < 1e-7
-                    assert abs(sin[row, column] - sign * math.sin(angle)) < 1e-7
-                rounded = float(np.float32(position) * np.float32(frequency))
-                drift = max(drift, abs(math.cos(rounded) - math.cos(angle)))
-    assert drift > 1e-3  # float32 angles would not have been
-
-
-def test_rotations_are_scaled_by_the_attention_factor():
-    plain, scaled = (inputs_of(1e4, factor)[0].feeds(4, 256, 4) for factor in (1.0, 1.25))
-    for feeds in (plain, scaled):
-        feeds.fill(Rows.chain([5, 6, 7]), 100, False)
-    for name in ("rope_cos", "rope_sin"):
-        one, other = (feeds.stages[0][name] for feeds in (plain, scaled))
-        np.testing.assert_allclose(other, 1.25 * one, rtol=1e-6)
-
-
-def test_rows_of_padding_may_lie_behind_all_positions():
-    """They keep what the call before had, here a draft's deep level behind a short text."""
-    feeds = inputs_of()[0].feeds(4, 256, 4)
-    feeds.fill(Rows([5, 6], [30, 31], np.eye(2, dtype=bool)), 0, False)
-    feeds.fill(Rows.chain([5]), 255, False)
-    assert np.isfinite(feeds.stages[0]["rope_cos"]).all()
-
-
-@given(st.data())
-def test_the_bias_shows_text_mask_and_nothing_else(data):
-    model, _ = inputs_of()
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    for _ in range(3):  # buffers are used again
-        n, length = data.draw(st.integers(1, 8)), data.draw(st.integers(0, 200))
-        scratch = data.draw(st.integers(0, 20))
-        mask = rng.random((n, scratch + n)) < 0.5
-        last_only = data.draw(st.booleans())
-        feeds = model.feeds(8, 256, 1 if last_only else 8)
-        feeds.fill(Rows([1] * n, [0] * n, mask), length, last_only)
-        seen = np.zeros((8, 256 + 8), bool)
-        seen[:n, :length] = True
-        seen[:n, length : length + scratch] = mask[:, :scratch]
-        seen[:n, 256 : 256 + n] = mask[:, scratch:]
-        seen[range(n, 8), range(256 + n, 264)] = True  # else padding would be all masked, so NaN
-        np.testing.assert_array_equal(feeds.stages[0]["attention_bias"], np.where(seen, 0, -1e9))
-        wanted = [n - 1] if last_only else list(range(8))
-        assert feeds.stages[0]["logit_rows"].tolist() == wanted

@@ -1,0 +1,146 @@
+"""What the host feeds: where rows stand, and what they see, in either form of attention."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.manifest import Stage, Tensor
+from edgespec.runtime.buckets import COLUMNS, RECENT, row_bucket
+from edgespec.runtime.feeds import Rows
+from edgespec.runtime.model import Model
+
+SPLIT = ("attention_bias", "lengths")
+ORDERED = (*SPLIT, "window_rows", "recent_rows", "recent_columns")
+
+
+def inputs_of(theta=1e4, attention_factor=1.0, sight=SPLIT):
+    """The inputs of a model that never runs."""
+    frequencies = tuple(theta ** (-i / 12) for i in range(12))
+    names = ("input_ids", "rope_cos", "rope_sin", *sight, "logit_rows", "past.0.key")
+    inputs = [Tensor(name, "float32", ()) for name in names]
+    stage = Stage("none.onnx", "none.bin", 0, 2, tuple(inputs), ())
+    role = SimpleNamespace(
+        inv_freq=frequencies, attention_factor=attention_factor, head_dim=24, bias_off=-1e9,
+        stages=[stage],
+    )  # fmt: skip
+    return Model(role, [], "nowhere"), frequencies
+
+
+@pytest.mark.parametrize("theta", [1e4, 1e6])
+def test_rotations_are_right_at_large_positions(theta):
+    model, frequencies = inputs_of(theta)
+    drift = 0.0
+    for capacity, length in ((256, 0), (256, 200), (6144, 4095), (131_072, 100_000)):
+        feeds = model.feeds(4, capacity, 4)
+        feeds.fill(Rows([5, 6, 7], [0, 1, 55], np.eye(3, dtype=bool)), length, False)
+        cos, sin = feeds.stages[0]["rope_cos"], feeds.stages[0]["rope_sin"]
+        assert cos.dtype == sin.dtype == np.float32
+        assert cos.shape == sin.shape == (4, 24)
+        for row, position in enumerate((length, length + 1, length + 55)):
+            for i, frequency in enumerate(frequencies):
+                angle = position * frequency
+                for column, sign in ((i, -1), (i + 12, 1)):  # the first half of sin is negated
+                    assert abs(cos[row, column] - math.cos(angle)) < 1e-7
+                    assert abs(sin[row, column] - sign * math.sin(angle)) < 1e-7
+                rounded = float(np.float32(position) * np.float32(frequency))
+                drift = max(drift, abs(math.cos(rounded) - math.cos(angle)))
+    assert drift > 1e-3  # float32 angles would not have been
+
+
+def test_rotations_are_scaled_by_the_attention_factor():
+    plain, scaled = (inputs_of(1e4, factor)[0].feeds(4, 256, 4) for factor in (1.0, 1.25))
+    for feeds in (plain, scaled):
+        feeds.fill(Rows.chain([5, 6, 7]), 100, False)
+    for name in ("rope_cos", "rope_sin"):
+        one, other = (feeds.stages[0][name] for feeds in (plain, scaled))
+        np.testing.assert_allclose(other, 1.25 * one, rtol=1e-6)
+
+
+def test_rows_of_padding_may_lie_behind_all_positions():
+    """They keep what the call before had, here a draft's deep level behind a short text."""
+    feeds = inputs_of()[0].feeds(4, 256, 4)
+    feeds.fill(Rows([5, 6], [30, 31], np.eye(2, dtype=bool)), 0, False)
+    feeds.fill(Rows.chain([5]), 255, False)
+    assert np.isfinite(feeds.stages[0]["rope_cos"]).all()
+
+
+@given(st.data())
+def test_the_bias_shows_text_mask_and_nothing_else(data):
+    model, _ = inputs_of()
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    for _ in range(3):  # buffers are used again
+        n, length = data.draw(st.integers(1, 8)), data.draw(st.integers(0, 200))
+        scratch = data.draw(st.integers(0, 20))
+        mask = rng.random((n, scratch + n)) < 0.5
+        last_only = data.draw(st.booleans())
+        feeds = model.feeds(8, 256, 1 if last_only else 8)
+        feeds.fill(Rows([1] * n, [0] * n, mask), length, last_only)
+        seen = np.zeros((8, 256 + 8), bool)
+        seen[:n, :length] = True
+        seen[:n, length : length + scratch] = mask[:, :scratch]
+        seen[:n, 256 : 256 + n] = mask[:, scratch:]
+        seen[range(n, 8), range(256 + n, 264)] = True  # else padding would be all masked, so NaN
+        np.testing.assert_array_equal(feeds.stages[0]["attention_bias"], np.where(seen, 0, -1e9))
+        wanted = [n - 1] if last_only else list(range(8))
+        assert feeds.stages[0]["logit_rows"].tolist() == wanted
+
+
+@st.composite
+def family(draw):
+    """Rows of which each sees its ancestors among scratch rows and those before it: [n, m]."""
+    scratch, n = draw(st.sampled_from([0, 1, 5, 40])), draw(st.integers(1, 24))
+    mask = np.eye(scratch + n, dtype=bool)
+    for row in range(1, len(mask)):
+        # Mostly chains, so that trees are deep.
+        parent = draw(st.sampled_from([-1, 0, *[row - 1] * 6]))
+        mask[row] |= mask[parent] if parent >= 0 else False
+    return mask[scratch:]
+
+
+@given(family(), st.integers(0, 200), st.booleans())
+def test_each_row_has_its_last_positions_in_order_and_older_ones_in_the_cache(mask, length, used):
+    n, scratch = len(mask), mask.shape[1] - len(mask)
+    feeds = inputs_of(sight=ORDERED)[0].feeds(24, 256, 24, row_bucket(scratch) if scratch else 0)
+    if used:
+        feeds.fill(Rows.chain([1] * 24), 99, False)
+    feeds.fill(Rows([1] * n, [0] * n, mask), length, False)
+    bias, window, rows, columns = (feeds.stages[0][name] for name in (*SPLIT[:1], *ORDERED[2:]))
+    # Near rows by name: the cache's by place, then those of the call.
+    near = [*window.tolist(), *(("call", row) for row in range(24))]
+    for row in range(n):
+        ancestors = [
+            length + place if place < scratch else ("call", place - scratch)
+            for place in np.flatnonzero(mask[row]).tolist()
+        ]
+        seen = [*range(length), *ancestors]
+        recent, older = seen[-RECENT:], seen[:-RECENT]
+        shown = np.flatnonzero(bias[row] == 0).tolist()
+        assert [column - COLUMNS for column in shown if column >= COLUMNS] == older
+        shown = shown[: len(recent)]
+        assert shown == list(range(COLUMNS - len(recent), COLUMNS))  # the row itself is the last
+        assert [near[rows[row, column]] for column in shown] == recent
+        for column in shown:
+            assert columns[row, rows[row, column]] == column
+        others = set(range(len(near))) - {rows[row, column] for column in shown}
+        assert not set(columns[row, list(others)]) & set(shown)
+
+
+def test_rows_of_padding_see_something():
+    """Else all their scores would be hidden, so that they were NaN."""
+    feeds = inputs_of(sight=ORDERED)[0].feeds(8, 256, 8)
+    for length in (0, 200):
+        feeds.fill(Rows.chain([5]), length, False)
+        assert (feeds.stages[0]["attention_bias"] == 0).any(axis=1).all()
+
+
+def test_more_tokens_in_a_row_than_have_columns_are_refused():
+    feeds = inputs_of(sight=ORDERED)[0].feeds(80, 256, 80)
+    feeds.fill(Rows.chain([5] * RECENT), 0, False)
+    with pytest.raises(ValueError, match=f"{RECENT + 1} tokens in a row: {RECENT} at most"):
+        feeds.fill(Rows.chain([5] * (RECENT + 1)), 0, False)
