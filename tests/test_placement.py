@@ -16,7 +16,7 @@ from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, InputError
 from edgespec.fitting import fit
 from edgespec.options import DRAFTS, LoadOptions
-from edgespec.runtime import profiles, selection
+from edgespec.runtime import exactness, profiles, selection
 from edgespec.runtime.placement import (
     borders,
     describe,
@@ -193,8 +193,13 @@ def test_each_placement_is_measured_as_it_is_and_once(pairs, own_cache, monkeypa
         curves.add(loaded.curve.seconds(1, 256))
         [engines] = engines_for(opened.target, placement)
         assert profiles.recall(opened, TARGET, engines, 1) == loaded.profile
-    assert len(curves) == len(list((own_cache / "curves").iterdir())) == 3
+        rows = profiles.recall_exactness(opened, TARGET, engines, 1)
+        assert rows is not None
+        assert rows.exact == loaded.model.exact
+    assert len(curves) == 3
+    assert len(list((own_cache / "curves").iterdir())) == 2 * 3  # what calls cost, what rows are
     monkeypatch.setattr(selection, "measure_apart", None)
+    monkeypatch.setattr(exactness, "tried", None)
     for device in (ORT, (ORT, OV), (OV, ORT)):
         load_models(opened, {TARGET: Placement(device, 1, ((1,),))}, costs=True)
 
