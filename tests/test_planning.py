@@ -10,11 +10,24 @@ from types import SimpleNamespace
 import pytest
 
 from edgespec.prompts import PYTHON
+from edgespec.runtime import exactness
+from edgespec.runtime.profiles import Exactness
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 planning = importlib.import_module("planning")
 
 STEEP, FLAT = {1: 10.0, 2: 100.0, 4: 300.0, 16: 1500.0}, {1: 10.0, 128: 11.0}
+
+
+@pytest.fixture
+def rows_found(monkeypatch, own_cache):
+    """Have it be found here that a row is alike in calls of any number of rows, or of even ones."""
+
+    def find(single):
+        found = Exactness(exact=True, single=single)
+        monkeypatch.setattr(exactness, "tried", lambda _: found)
+
+    return find
 
 
 def judged(target):
@@ -23,11 +36,20 @@ def judged(target):
     return planning._judge("a machine", machine, PYTHON[:2], arguments)
 
 
-def test_where_each_row_costs_more_than_a_token_plain_decoding_is_all_there_is():
+def test_where_each_row_costs_more_than_a_token_plain_decoding_is_all_there_is(rows_found):
+    rows_found(single=True)
     for outcome in judged(STEEP):
         assert (outcome.tokens, outcome.nodes, outcome.pass_ms) == (1, 0, 10)
         assert outcome.draft_ms > 0  # to find that out
         assert outcome.to_plain == pytest.approx(10 / (10 + outcome.draft_ms), abs=0.01)
+
+
+def test_where_calls_have_even_rows_the_second_is_drafted_for(rows_found):
+    rows_found(single=False)
+    for outcome in judged({1: 10.0, 2: 10.0, 4: 300.0, 16: 1500.0}):
+        assert 0.5 < outcome.nodes <= 1
+        assert outcome.pass_ms == 10
+        assert outcome.tokens > 1
 
 
 def test_where_rows_are_nearly_free_trees_are_drafted_and_every_call_is_counted():
