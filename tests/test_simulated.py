@@ -61,9 +61,18 @@ def lasts(measure, least, most):
 # How long calls last
 
 
-@pytest.mark.parametrize(("rows", "ms"), [(1, 20), (3, 20 + 30 / 7), (8, 30), (32, 60)])
-def test_a_call_lasts_as_stated(tmp_path, rows, ms):
-    runner = compiled(saved(tmp_path, machine(SLOW)), TARGET)
+@pytest.mark.parametrize(
+    ("role", "rows", "ms"),
+    [
+        (DRAFT, 1, 15),
+        (TARGET, 1, 20 + 10 / 7),  # a target's rows come in pairs
+        (TARGET, 3, 20 + 30 / 7),
+        (TARGET, 8, 30),
+        (TARGET, 32, 60),
+    ],
+)
+def test_a_call_lasts_as_stated(tmp_path, role, rows, ms):
+    runner = compiled(saved(tmp_path, machine(SLOW)), role)
     lasts(lambda: calls(runner, rows)[0], ms * 1e-3, 1.05 * ms * 1e-3)
 
 
@@ -246,7 +255,8 @@ def test_trees_are_larger_where_rows_cost_less(tmp_path):
         result = llm.generate(PROMPT, max_new_tokens=48)
         sizes.append(result.drafted / result.rounds)
         measured = llm._loaded[TARGET].profile.seconds[256]
-        assert (measured[32] > 10 * measured[1]) == (name == "steep")
+        # The least is of one row or of two, as it was found here.
+        assert (measured[32] > 10 * measured[min(measured)]) == (name == "steep")
     large, small = sizes
     assert large > 6
     assert small < 2
