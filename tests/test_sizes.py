@@ -18,6 +18,10 @@ from edgespec.runtime.engines import CPU_ENGINES, CallSizes, engine
 from edgespec.runtime.sizes import stage_sizes
 
 
+UNTOLD = replace(EMBEDDED.target, tied=None)
+"""As of a bundle from before: whether the output projection is the embedding is guessed."""
+
+
 def test_sizes_of_a_stage_come_from_the_manifest():
     [target], [draft] = (stage_sizes(EMBEDDED, role) for role in (TARGET, DRAFT))
     assert (target.hidden, target.intermediate, target.vocab) == (256, 768, 4096)
@@ -36,7 +40,7 @@ def test_sizes_of_a_stage_come_from_the_manifest():
 
 def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
     """The same model untied has an embedding's parameters more, and a trace of its export."""
-    role = EMBEDDED.target
+    role = UNTOLD
     errors = {**role.quantization_error, "lm_head.weight": 0.01}
     parameters = role.parameters + 4096 * 256
     untied = replace(role, parameters=parameters, quantization_error=errors)
@@ -51,7 +55,7 @@ def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
 
 def test_a_large_output_projection_leaves_a_trace_by_itself():
     """No decoder's MLP would be as wide as the parameters say of a tied one."""
-    role, vocab = EMBEDDED.target, 100 * 4096
+    role, vocab = UNTOLD, 100 * 4096
     parameters = role.parameters + (2 * vocab - 4096) * 256
     sizes = sizes_as(replace(role, vocab_size=vocab, parameters=parameters), role_bytes())
     assert not sizes.tied
@@ -60,7 +64,7 @@ def test_a_large_output_projection_leaves_a_trace_by_itself():
 
 def test_what_a_manifest_says_of_its_output_projection_is_not_guessed():
     """The traces say the opposite: an error of a tied one, and none of one in full precision."""
-    role, more = EMBEDDED.target, 4096 * 256
+    role, more = UNTOLD, 4096 * 256
     traced = replace(role, quantization_error={"lm_head.weight": 0.01})
     untraced = replace(role, parameters=role.parameters + more, quantization_error={})
     for stated, tied in ((traced, True), (untraced, False)):
