@@ -167,7 +167,7 @@ def measure_stages(bundle: Bundle, engine: Engine, threads: int) -> StageTimes:
     """Time the stages of a target; numbers of rows take turns."""
     compiled = Model.load(bundle, TARGET, engine, threads)
     stages = [_Timed(executable) for executable in compiled.executables]
-    model = Model(compiled.role, stages, compiled.device)
+    model = Model(compiled.role, stages, compiled.device, compiled.shapes)
     runner = Runner(model)
     runner.skip(_TIMED_LENGTH)
     batches = [Rows([0] * n, range(n), np.tri(n, dtype=np.bool_), [START] * n) for n in TIMED_ROWS]
@@ -201,9 +201,9 @@ class _GatedModel(Model):
         super().__init__(role, executables, device)
         self.gates = np.ones(2 * role.layers, np.float32)
 
-    def feeds(self, rows: int, capacity: int, logit_rows: int) -> Feeds:
+    def feeds(self, rows: int, capacity: int, logit_rows: int, scratch: int = 0) -> Feeds:
         """See `Model`."""
-        feeds = super().feeds(rows, capacity, logit_rows)
+        feeds = super().feeds(rows, capacity, logit_rows, scratch)
         feeds.stages[0]["gates"] = self.gates
         return feeds
 

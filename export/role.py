@@ -69,10 +69,12 @@ class RoleWriter:
 
         Args:
             cuts: sublayers before which a stage ends, ascending; without any there is one stage.
-            gated: let every sublayer be switched off (`StageLowering`).
+            gated: let every sublayer be switched off (`StageLowering`), and rows see any others:
+                whole texts are tried in one call.
         """
         config, decoder = self._checkpoint.config, self._checkpoint.decoder
-        stages = self._write_stages(self._name, cuts, self._formats, gated)
+        formats = replace(self._formats, attention=SplitAttention) if gated else self._formats
+        stages = self._write_stages(self._name, cuts, formats, gated)
         return bundle.Role(
             architecture=config.model_type,
             layers=len(decoder.layers),
