@@ -181,9 +181,7 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
             known = samples.setdefault(capacity, {})
             yield _line(role, capacity=None if known else capacity)
             for rows, seconds in turn.items():
-                # What fewer rows cost is the cost of the least, unless that is a fixed shape's.
-                least = 1 if model.shapes.capacities else model.shapes.rows[0]
-                known.setdefault(max(rows, least), []).extend(seconds)
+                known.setdefault(rows, []).extend(seconds)
         yield _line(role, profile=records.encode(Profile.measured(job["full"], samples)))
         del model  # before the next one comes
 
