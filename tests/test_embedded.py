@@ -17,7 +17,7 @@ PROMPT = '''def fibonacci(n):
 '''
 NEW_TOKENS = 96
 # The leads over the second best, in standard deviations of the row's logits, that quantized
-# kernels may turn around: they round a row differently when it comes with other rows.
+# kernels may turn around where they round a row differently when it comes with other rows.
 NEAR_TIE = 0.05
 
 
@@ -40,12 +40,14 @@ def lead(llm, text, temperature=0.0, seed=0):
 
 @pytest.mark.parametrize("draft", [draft for draft in OFFERED if draft != "none"])
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.8, "seed": 1}], ids=str)
-def test_the_text_is_that_of_plain_decoding_up_to_near_ties(llms, draft, fields):
+def test_the_text_is_that_of_plain_decoding(llms, draft, fields):
+    """Up to near-ties where kernels are such that rows are not alike in all company."""
     plain = llms["none"].generate(PROMPT, max_new_tokens=NEW_TOKENS, **fields)
     result = llms[draft].generate(PROMPT, max_new_tokens=NEW_TOKENS, **fields)
     same = zip(plain.tokens, result.tokens, strict=False)
     differing = [place for place, (one, other) in enumerate(same) if one != other]
     if differing:
+        assert not llms["none"].target.exact
         prompt = llms["none"].tokenizer.encode(PROMPT)
         text = [*prompt, *plain.tokens[: differing[0]]]
         assert lead(llms["none"], text, **fields) < NEAR_TIE
