@@ -154,9 +154,11 @@ def test_a_path_is_what_is_left(sharp):
 
 
 def test_verification_runs_leading_stages_for_new_rows_only(runner, monkeypatch):
-    path = Path.without(runner.model.role, (7,))
+    model = runner.model
+    model.shapes = replace(model.shapes, rows=(1, *model.shapes.rows))  # so that rows are counted
+    path = Path.without(model.role, (7,))
     tokens = [11, 12, 13, 14]
-    calls = watched(runner.model, monkeypatch)
+    calls = watched(model, monkeypatch)
     draft_chain(runner, tokens[:3], path)
     assert calls == [[1, 1, 1]] * 3 + [[]] + [[1, 1, 1]]
     for stage in calls:
