@@ -78,7 +78,7 @@ def test_long_calls_leave_no_buffers_behind_where_there_are_other_stages(bundle_
             compiled = Watched(executable._compiled, partial(released.append, stage))
             monkeypatch.setattr(executable, "_compiled", compiled)
         runner = Runner(model)
-        runner.prefill(PROMPT[:100])
+        runner.prefill(PROMPT[:60])  # in one call
         assert released == list(range(len(model.executables))) * expected
         runner.verify(tree_rows())
         assert len(released) == len(model.executables) * expected
