@@ -17,6 +17,7 @@ from pairs import ENGINES, logits_of
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM
+from edgespec.bits import compare_bits
 from edgespec.perplexity import Reading
 from edgespec.trial_text import PASSAGES
 
@@ -98,10 +99,27 @@ def test_it_answers_as_the_original_does(load, original, engine, precision, ques
     assert answer.tokens == likeliest[len(prompt) - 1 : -1].tolist()
 
 
+PRECISIONS = pytest.mark.parametrize("precision", [None, "int8", "fp32"])
+
+
 @engines
+@PRECISIONS
+def test_rows_are_the_same_bits_in_chunks_trees_and_resumed_texts(load, engine, precision):
+    llm = load(engine, precision)
+    assert llm.target.exact
+    text = llm.tokenizer.encode(PROSE)[:70]
+    found = compare_bits(llm.target, text, 20)
+    assert found.rows > 80
+    assert found.differing == 0, found.where
+
+
+@engines
+@PRECISIONS
 @pytest.mark.parametrize("draft", ["lookup", "recycling"])
-def test_in_fp32_drafts_do_not_change_the_text(load, engine, draft):
-    plain = load(engine, "fp32").generate(CODE, max_new_tokens=32)
-    drafted = load(engine, "fp32", draft).generate(CODE, max_new_tokens=32)
+def test_drafts_do_not_change_the_text(load, engine, precision, draft):
+    """Not with quantized weights either, where activations are rounded."""
+    plain = load(engine, precision).generate(CODE, max_new_tokens=32)
+    drafted = load(engine, precision, draft).generate(CODE, max_new_tokens=32)
+    assert plain.exact
     assert drafted.tokens == plain.tokens
     assert drafted.accepted > 0
