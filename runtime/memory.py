@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.runtime.buckets import (
     ANY_SHAPES,
+    COLUMNS,
+    FIXED_WINDOW,
     ROW_BUCKETS,
     SCRATCH_ROWS,
     Shape,
@@ -190,14 +192,13 @@ class _Account:
 
     def planned(self, choice: _Choice) -> Plan:
         engines = {role: self._engines(role, choice) for role in _loaded(choice.draft)}
-        rows = {role: self._shapes(role, used).rows[-1] for role, used in engines.items()}
         demands = self._demands(choice)
         return Plan(
             fits=_all_fit(demands),
             context=choice.context,
             draft=choice.draft,
-            max_tree=min(self._largest_tree(choice), rows[TARGET] - 1),
-            prefill_chunk=min(choice.chunk, *rows.values()),
+            max_tree=min(self._largest_tree(choice), self._rows_of_calls(TARGET, choice) - 1),
+            prefill_chunk=self._chunk(choice),
             engines={role: tuple(each.name for each in used) for role, used in engines.items()},
             devices=demands,
             shapes=tuple(
@@ -286,8 +287,17 @@ class _Account:
 
     def _calls(self, name: str, choice: _Choice, shapes: Shapes) -> CallSizes:
         rows = min(self._round_rows(name, choice), shapes.rows[-1])
-        most = min(self._most_rows(name, choice), shapes.rows[-1])
+        most = max(rows, self._chunk(choice))
         return CallSizes(most, cache_rows(TARGET, choice.context, shapes), rows)
+
+    def _chunk(self, choice: _Choice) -> int:
+        """Rows of a prompt that a call reads at most: as many as calls of every role have."""
+        return min(
+            choice.chunk, *(self._rows_of_calls(name, choice) for name in _loaded(choice.draft))
+        )
+
+    def _rows_of_calls(self, name: str, choice: _Choice) -> int:
+        return self._shapes(name, self._engines(name, choice)).rows[-1]
 
     def _seen(self, name: str, choice: _Choice) -> int:
         return self._bundle.manifest.roles[name].window(choice.context)
@@ -334,12 +344,14 @@ def cache_rows(role: str, context: int, shapes: Shapes = ANY_SHAPES) -> int:
 def _input_bytes(role: Role, calls: CallSizes) -> int:
     """What the runtime makes: biases, rotary angles, two float64 score rows.
 
-    Every stage behind the first gets hidden rows, too.
+    Every stage behind the first gets hidden rows, too; ordered attention is told where rows are.
     """
-    bias = 4 * calls.rows * (calls.capacity + calls.rows)
+    ordered = any(stage.ordered for stage in role.stages)
+    bias = 4 * calls.rows * (calls.capacity + (COLUMNS if ordered else calls.rows))
+    places = ordered * 8 * calls.rows * (COLUMNS + FIXED_WINDOW + calls.rows)
     rotary = 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
     hidden = 4 * calls.rows * role.hidden_size * (len(role.stages) - 1)
-    return bias + rotary + hidden + 2 * 8 * role.vocab_size
+    return bias + places + rotary + hidden + 2 * 8 * role.vocab_size
 
 
 def _tokenizer_bytes(bundle: Bundle) -> int:

@@ -69,8 +69,11 @@ def test_every_term_of_a_plan():
     assert (cache_rows(TARGET, 2048), cache_rows(DRAFT, 512)) == (2048, 768)
     assert demand.kv == 4 * (2 * 8 * 2 * 64 * 2048 + 2 * 2 * 2 * 32 * 768)
     assert demand.logits == 4096 * (8 + 4)  # the pending token and 7 nodes; a level of 4
-    inputs = 2 * (4 * 128 * 2176 + 2 * 8 * 4096) + 4 * 2 * 2176 * (64 + 32)
-    assert demand.workspace == 2 * 128 * 2048 + inputs
+    # The target's rows have 72 columns for those near them, and are told which of 256 those are.
+    biases = 4 * 64 * (2048 + 72) + 4 * 64 * (2048 + 64)
+    places = 8 * 64 * (72 + 256)
+    inputs = biases + places + 2 * 2 * 8 * 4096 + 4 * 2 * (2048 + 64) * (64 + 32)
+    assert demand.workspace == 2 * 64 * 2048 + inputs
     assert demand.baseline > 20 * MIB
     assert demand.total == sum(getattr(demand, term) for term in TERMS)
 
@@ -148,14 +151,14 @@ def test_what_gives_way_and_in_which_order():
         state = (found.context, found.draft, found.prefill_chunk)
         if not seen or seen[-1] != state:
             seen.append(state)
-    assert seen[0] == (2048, "model", 128)
+    assert seen[0] == (2048, "model", 64)
     contexts = [context for context, _, _ in seen]
     assert contexts == sorted(contexts, reverse=True)
     assert set(contexts) == {2048, 1792, 1536, 1280, 1024, 768, 512, 384, LEAST_CONTEXT}
     at_full = [(draft, chunk) for context, draft, chunk in seen if context == 2048]
     drafts = [draft for draft, _ in at_full]
     assert drafts == sorted(drafts, reverse=True)  # model, then lookup
-    assert [chunk for draft, chunk in at_full if draft == "model"] == [128, 64, 32, 16, 8]
+    assert [chunk for draft, chunk in at_full if draft == "model"] == [64, 32, 16, 8]
 
 
 def test_the_tree_gives_way_behind_the_chunk_and_before_the_draft_model():
@@ -173,9 +176,9 @@ def test_what_is_beyond_a_usual_context_gives_way_first():
     usual = total(fitted(1 << 40, contexts=(USUAL_CONTEXT,)))
     found = [fitted(limit, contexts=contexts) for limit in range(usual, everything, 200_000)]
     assert {each.context for each in found} == {c for c in contexts[1:] if c >= USUAL_CONTEXT}
-    assert {(each.draft, each.prefill_chunk) for each in found} == {("model", 128)}
+    assert {(each.draft, each.prefill_chunk) for each in found} == {("model", 64)}
     less = fitted(usual - 1, contexts=contexts)
-    assert (less.context, less.draft, less.prefill_chunk) == (USUAL_CONTEXT, "model", 64)
+    assert (less.context, less.draft, less.prefill_chunk) == (USUAL_CONTEXT, "model", 32)
     asked = fitted(usual, contexts=contexts[:1])
     assert (asked.context, asked.draft) == (4 * USUAL_CONTEXT, "lookup")
 
@@ -222,7 +225,7 @@ def test_every_text_at_once_has_a_cache():
 
 def test_trees_are_as_large_as_what_is_left():
     exact = total(fitted(1 << 40))
-    assert fitted(1 << 40).max_tree == ROW_BUCKETS[-1] - 1
+    assert fitted(1 << 40).max_tree == 63
     assert fitted(exact).max_tree == 7
     assert fitted(exact + 8 * 4096).max_tree == 15
     assert fitted(1 << 40, drafts=("none",)).max_tree == 0
