@@ -177,9 +177,9 @@ def test_a_long_prompt_is_read_in_turns_and_can_be_cancelled(pairs):
         llm.target.executables[0].run = count
         result = stream.finish()
         assert (result.finish_reason, result.tokens) == ("cancelled", [])
-        assert steps == [0, 128]
+        assert steps == [0, 64]
         again = session.generate(prompt, **OPTIONS)
-        assert (again.reused, again.tokens) == (256, expected.tokens)
+        assert (again.reused, again.tokens) == (128, expected.tokens)
 
 
 def test_a_short_text_does_not_wait_for_a_long_prompt(pairs):
