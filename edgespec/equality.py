@@ -81,9 +81,8 @@ class Judge:
         """The row behind what was made so far, `company` rows to a pass; 1 is plain decoding."""
         runner = Runner(self._target)
         logits: Floats = runner.prefill(prompt)["logits"][0]
-        last = (len(made) - 1) % company  # of the last pass
         for results in runner.score(made, company):
-            logits = results["logits"][last]
+            logits = results["logits"][-1]
         return logits
 
 

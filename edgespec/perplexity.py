@@ -149,16 +149,16 @@ class Reading:
         divergences, agreed = list[float](), 0
         rows = rows_of_a_pass([llm.plan for llm in self._llms])
         for window in self._windows:
-            passes = [self._passes(llm, window, rows) for llm in self._llms]
-            for targets, *logits in zip(self._targets(window, rows), *passes, strict=True):
-                for number, token in enumerate(targets):
-                    found = [log_probabilities(each[number]) for each in logits]
-                    for own, each in zip(nats, found, strict=True):
-                        own.append(-float(each[token]))
-                    if len(found) > 1:
-                        divergences.append(divergence(found[1], found[0]))
-                        agreed += int(found[0].argmax() == found[1].argmax())
-                report(len(targets))
+            scored = self._tokens[window.first : window.stop]
+            predictions = [self._predictions(llm, window, rows) for llm in self._llms]
+            for token, *logits in zip(scored, *predictions, strict=True):
+                found = [log_probabilities(each) for each in logits]
+                for own, each in zip(nats, found, strict=True):
+                    own.append(-float(each[token]))
+                if len(found) > 1:
+                    divergences.append(divergence(found[1], found[0]))
+                    agreed += int(found[0].argmax() == found[1].argmax())
+                report(1)
         against = None
         if len(self._llms) > 1:
             against = Comparison(
@@ -175,13 +175,8 @@ class Reading:
             against=against,
         )
 
-    def _targets(self, window: Window, rows: int) -> Iterator[list[int]]:
-        """The scored tokens of a window, as many at a time as a pass has rows."""
-        for start in range(window.first, window.stop, rows):
-            yield self._tokens[start : min(start + rows, window.stop)]
-
-    def _passes(self, llm: LLM, window: Window, rows: int) -> Iterator[Floats]:
-        """Logits before each of `_targets`, [tokens or more, V], valid until the next."""
+    def _predictions(self, llm: LLM, window: Window, rows: int) -> Iterator[Floats]:
+        """Logits before each scored token of a window, [V], valid until the next pass."""
         tokens = [*self._beginning, *self._tokens[window.start : window.stop]]
         shift = len(self._beginning) - window.start
         runner = Runner(llm.target)
@@ -190,7 +185,7 @@ class Reading:
         if read:
             runner.prefill(tokens[:read])
         for results in runner.score(tokens[read:-1], rows):
-            yield results["logits"][:, : llm.tokenizer.vocab_size]
+            yield from results["logits"][:, : llm.tokenizer.vocab_size]
 
     def _require_same_tokens(self, text: str, llm: LLM, reference: LLM) -> None:
         ours, theirs = llm.tokenizer, reference.tokenizer

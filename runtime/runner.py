@@ -182,15 +182,16 @@ class Runner:
         self.forget_scratch()
 
     def score(self, tokens: Sequence[int], most: int) -> Iterator[Results]:
-        """Commit these tokens by verifications of `most` rows: what follows each is told.
+        """Commit these tokens by verifications of `most` rows or fewer: what follows each is told.
 
         Yields:
-            The graph's results for a part of them, [n or more, …] each, valid until the next.
+            The graph's results for a part of them, [n, …] each, valid until the next.
         """
         while tokens:
             rows = min(most, self.reach)
             part, tokens = tokens[:rows], tokens[rows:]
-            yield self.verify(Rows.chain(part))
+            results = self.verify(Rows.chain(part))
+            yield {name: found[: len(part)] for name, found in results.items()}
             self.commit(range(len(part)))
 
     def draft(self, rows: Rows, path: Path | None = None) -> Results:

@@ -25,6 +25,7 @@ from edgespec.perplexity import (
     rows_of_a_pass,
     windows,
 )
+from edgespec.runtime.model import Model
 from edgespec.runtime.plans import Demand, Plan
 
 DEVICE = FAST[0], FAST[2]
@@ -71,6 +72,19 @@ def test_perplexity_is_that_of_transformers(pairs, engine, context, stride):
     assert found.nats.value == pytest.approx(np.mean(expected), rel=1e-5)
     assert found.nats.perplexity == pytest.approx(math.exp(np.mean(expected)), rel=1e-4)
     assert found.against is None
+
+
+@pytest.mark.parametrize("border", [70, 150])
+def test_passes_that_end_at_the_border_are_scored_like_others(pairs, monkeypatch, border):
+    """Calls are shorter there, and the calls of a reference may end elsewhere."""
+    llm, other = (pairs.llm(name, ENGINES[0], "none", context=256) for name in ("llama", "twin"))
+    content = LONG_PROMPT * 2
+    expected = Reading(llm, content, 100, reference=other).evaluate()
+    monkeypatch.setattr("edgespec.runtime.runner.BORDER", border)
+    monkeypatch.setattr(Model, "ordered", property(lambda model: model is llm.target))
+    found = Reading(llm, content, 100, reference=other).evaluate()
+    assert found.nats.value == pytest.approx(expected.nats.value, rel=1e-6)
+    assert found.against.nats.value == pytest.approx(expected.against.nats.value, rel=1e-6)
 
 
 def test_a_beginning_of_text_token_is_before_every_window(pairs, monkeypatch):
