@@ -17,7 +17,7 @@ from edgespec.export import ExportOptions, export_bundle
 
 ENGINES = ("onnxruntime:cpu", "openvino:cpu")
 NEW_TOKENS = 128
-# Longer than a prefill chunk of 128; with the new tokens the cache grows past its first 256 rows.
+# Longer than two prefill chunks of 64; with the new tokens the cache grows past its first 256 rows.
 LONG_PROMPT = "".join(f"def twice_{n}(x):\n    return x * 2\n\n\n" for n in range(8))
 SHORT_PROMPT = "def fibonacci(n):\n"
 
