@@ -11,7 +11,7 @@ _BLOCKS = ("int4", "int8")
 _FLOATS = ("fp16", "fp32")
 _WEIGHTS = (*_BLOCKS, *_FLOATS, W8A8)
 _VARIANT_WEIGHTS = (*_WEIGHTS, "w8a16", "w4a16")
-_DTYPES = ("float16", "float32", "int64")
+_DTYPES = ("float16", "float32", "int32", "int64")
 _INNER = [("next_hidden",)]
 _LAST = [("logits",), ("top_ids", "top_logits", "logsumexp")]
 

@@ -14,7 +14,8 @@ from onnx import TensorProto
 from edgespec.export.graph import GraphBuilder
 from edgespec.models import Attention
 
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+FLOAT = TensorProto.FLOAT
+INT32, INT64 = TensorProto.INT32, TensorProto.INT64  # WebGPU joins only the former
 
 KeysValues = tuple[str, str]
 """Keys and values, [KV, rows, hd] each."""
@@ -100,8 +101,8 @@ class OrderedAttention:
         bias = declare("attention_bias", FLOAT, "S", "N+C")
         self._lengths = declare("lengths", INT64, 2)
         self._window = declare("window_rows", INT64, "W")
-        self._rows = self._for_scores(declare("recent_rows", INT64, "S", "N"), heads)
-        self._columns = self._for_scores(declare("recent_columns", INT64, "S", "W+S"), heads)
+        self._rows = self._for_scores(declare("recent_rows", INT32, "S", "N"), heads)
+        self._columns = self._for_scores(declare("recent_columns", INT32, "S", "W+S"), heads)
         self._bias = _for_group(graph, bias, heads)
 
     def mix(self, q: str, past: KeysValues, new: KeysValues) -> str:

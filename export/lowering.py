@@ -18,9 +18,10 @@ from edgespec.export.graph import GraphBuilder
 from edgespec.export.weights import WeightStream
 from edgespec.models import Attention, Decoder, Linear, Mlp, Norm
 
-FLOAT, HALF, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
+FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+INT32, INT64 = TensorProto.INT32, TensorProto.INT64
 CANDIDATES = 128  # of a draft's tokens; sampling noise can lift an unlikely one to the top
-_DTYPES = {FLOAT: "float32", HALF: "float16", INT64: "int64"}
+_DTYPES = {FLOAT: "float32", HALF: "float16", INT32: "int32", INT64: "int64"}
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ class StageLowering:
         g = self._graph
         scaled = g.op("Mul", value, g.constant(2**13 + 1, np.float32))
         rounded = g.op("Sub", scaled, g.op("Sub", scaled, value))
-        # Half precision has no smaller step than 2 ** -24, as numbers around 0.75 have here.
+        # The smallest numbers of half precision are 2 ** -24 apart, as those around 0.75 are here.
         anchor = g.constant(0.75, np.float32)
         rounded = g.op("Sub", anchor, g.op("Sub", anchor, rounded))
         new_kv.append(g.op("Cast", rounded, to=HALF))

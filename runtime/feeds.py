@@ -141,8 +141,8 @@ class OrderedSight:
         self._off = off
         self._bias = room[: rows * width].reshape(rows, width)
         self._window = np.zeros(self._near, np.int64)
-        self._rows = np.zeros((rows, COLUMNS), np.int64)
-        self._columns = np.zeros((rows, self._near + rows), np.int64)
+        self._rows = np.zeros((rows, COLUMNS), np.int32)
+        self._columns = np.zeros((rows, self._near + rows), np.int32)
         self._mask = np.zeros((rows, sizes.scratch + rows), np.bool_)
         self.inputs: dict[str, Array] = {
             "attention_bias": self._bias,

@@ -348,7 +348,7 @@ def _input_bytes(role: Role, calls: CallSizes) -> int:
     """
     ordered = any(stage.ordered for stage in role.stages)
     bias = 4 * calls.rows * (calls.capacity + (COLUMNS if ordered else calls.rows))
-    places = ordered * 8 * calls.rows * (COLUMNS + FIXED_WINDOW + calls.rows)
+    places = ordered * 4 * calls.rows * (COLUMNS + FIXED_WINDOW + calls.rows)
     rotary = 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
     hidden = 4 * calls.rows * role.hidden_size * (len(role.stages) - 1)
     return bias + places + rotary + hidden + 2 * 8 * role.vocab_size

@@ -145,19 +145,6 @@ def test_a_call_holds_no_more_tokens_in_a_row_than_are_added_up_apart(bundle):
     assert runner.reach == RECENT
 
 
-def test_a_short_text_after_a_long_one_has_a_small_cache(bundle):
-    """Idle rows cost time in every pass."""
-    runner = Runner(loaded(bundle, ENGINES[0]))
-    text = a_text(runner.model, 700)
-    runner.prefill(text)
-    seen = runner.verify(Rows.chain([5]))["logits"][0].copy()
-    assert runner.bytes == runner.bytes_for(700)
-    runner.resume([*text[:100], 5])
-    assert runner.bytes == runner.bytes_for(100) < runner.bytes_for(700)
-    runner.prefill(text[100:])
-    assert np.array_equal(runner.verify(Rows.chain([5]))["logits"][0], seen)
-
-
 def test_results_say_whether_texts_are_exact(bundle):
     llm = LLM(bundle.path, device=ENGINES[0], draft="lookup", threads=2)
     assert llm.generate([1, 2, 3], max_new_tokens=4).exact

@@ -113,8 +113,8 @@ def test_boundary_tensors(stage):
     if stage.name == bundles.TARGET:
         inputs["attention_bias"] = ("float32", ("S", "N+C"))
         inputs["window_rows"] = ("int64", ("W",))
-        inputs["recent_rows"] = ("int64", ("S", "N"))
-        inputs["recent_columns"] = ("int64", ("S", "W+S"))
+        inputs["recent_rows"] = ("int32", ("S", "N"))
+        inputs["recent_columns"] = ("int32", ("S", "W+S"))
     for layer in range(role.layers):
         inputs[f"past.{layer}.key"] = inputs[f"past.{layer}.value"] = (kv, past)
     outputs = {"new_kv": (kv, (str(role.layers), "2", "1", "S", "24"))}

@@ -39,7 +39,12 @@ from edgespec.runtime.engines.ort_session import (
 )
 from edgespec.runtime.engines.wide_rows import wide_rows
 
-_DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32", "tensor(float16)": "float16"}
+_DTYPES = {
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+}
 
 # For kernels and the graph, which no interface tells: a guess on the safe side.
 _GRAPH_BYTES = 8 * MIB
