@@ -71,7 +71,7 @@ def test_every_term_of_a_plan():
     assert demand.logits == 4096 * (8 + 4)  # the pending token and 7 nodes; a level of 4
     # The target's rows have 72 columns for those near them, and are told which of 256 those are.
     biases = 4 * 64 * (2048 + 72) + 4 * 64 * (2048 + 64)
-    places = 8 * 64 * (72 + 256)
+    places = 4 * 64 * (72 + 256)
     inputs = biases + places + 2 * 2 * 8 * 4096 + 4 * 2 * (2048 + 64) * (64 + 32)
     assert demand.workspace == 2 * 64 * 2048 + inputs
     assert demand.baseline > 20 * MIB
