@@ -1,0 +1,109 @@
+"""What ordered attention costs a target beside split attention: calls of both in turns.
+
+    python benchmarks/attention_cost.py CHECKPOINT --work FOLDER --rows 1,2,4,8,16,32,63
+
+The checkpoint is exported twice, as always and with the attention that drafts have, which is not
+the same bits in all company. Medians of the ratios of calls one after the other; where the machine
+does other work, --cpu-time counts the processor's time instead of the clock's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from unittest import mock
+
+from common import add_threads, count, counts, exit_code, print_result, print_table
+
+from edgespec import bundle as bundles
+from edgespec.bundle import TARGET
+from edgespec.export import PRECISIONS, ExportOptions, export_bundle
+from edgespec.export.attention import SplitAttention
+from edgespec.runtime.device_names import cpu_engines
+from edgespec.runtime.engines import Engine
+from edgespec.runtime.exactness import settle
+from edgespec.runtime.feeds import Rows
+from edgespec.runtime.model import Model
+from edgespec.runtime.runner import Runner
+from edgespec.runtime.stage_files import suited
+
+_FORMS = ("split", "ordered")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--work", type=Path, required=True, help="folder of bundles, kept")
+    parser.add_argument("--precision", choices=PRECISIONS, default="int4")
+    parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16, 32, 63])
+    parser.add_argument("--context", type=count, default=200, help="committed rows")
+    parser.add_argument("--rounds", type=count, default=15)
+    parser.add_argument("--cpu-time", action="store_true", help="of all threads, not the clock's")
+    add_threads(parser)
+    arguments = parser.parse_args()
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
+    made = {form: _bundle(arguments, form) for form in _FORMS}
+    found: dict[str, dict[int, float]] = {}
+    table: list[list[object]] = []
+    for engine in suited(made["split"].target, cpu_engines()):
+        runners = [_committed(made[form], engine, arguments) for form in _FORMS]
+        seconds: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for rows in arguments.rows:
+            batch = Rows.chain([5] * rows)
+            for _ in range(arguments.rounds):
+                for form, runner in enumerate(runners):
+                    runner.verify(batch)  # pays for the change of shape
+                    begin = clock()
+                    runner.verify(batch)
+                    seconds[rows, form].append(clock() - begin)
+        found[engine.name] = {}
+        for rows in arguments.rows:
+            split, ordered = seconds[rows, 0], seconds[rows, 1]
+            ratio = median(b / a for a, b in zip(split, ordered, strict=True))
+            found[engine.name][rows] = round(ratio, 3)
+            times = (round(median(each) * 1e3, 2) for each in (split, ordered))
+            table.append([engine.name, rows, *times, round(ratio, 3)])
+    print_table(["engine", "rows", "split ms", "ordered ms", "ordered/split"], table)
+    print_result(
+        "attention_cost",
+        {
+            "checkpoint": arguments.checkpoint.name,
+            "precision": arguments.precision,
+            "context": arguments.context,
+            "threads": arguments.threads,
+            "cpu_time": arguments.cpu_time,
+            "ratio": found,
+        },
+    )
+
+
+def _bundle(arguments: argparse.Namespace, form: str) -> bundles.Bundle:
+    """Exported now, or by an earlier run."""
+    path = arguments.work / f"{arguments.checkpoint.name}-{arguments.precision}-{form}"
+    if not path.exists():
+        options = ExportOptions(arguments.precision)
+        if form == "ordered":
+            export_bundle(arguments.checkpoint, path, options=options)
+        else:
+            with mock.patch("edgespec.export.role.OrderedAttention", SplitAttention):
+                export_bundle(arguments.checkpoint, path, options=options)
+    return bundles.load(path)
+
+
+def _committed(bundle: bundles.Bundle, engine: Engine, arguments: argparse.Namespace) -> Runner:
+    engines = (engine,) * len(bundle.target.stages)
+    model = Model.load(bundle, TARGET, engines, arguments.threads)
+    settle(model, bundle, TARGET, engines, arguments.threads)
+    runner = Runner(model)
+    runner.skip(arguments.context)
+    return runner
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
