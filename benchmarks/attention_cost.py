@@ -23,11 +23,10 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.export import PRECISIONS, ExportOptions, export_bundle
 from edgespec.export.attention import SplitAttention
+from edgespec.runtime import exactness
 from edgespec.runtime.device_names import cpu_engines
 from edgespec.runtime.engines import Engine
-from edgespec.runtime.exactness import settle
 from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.stage_files import suited
 
@@ -98,9 +97,7 @@ def _bundle(arguments: argparse.Namespace, form: str) -> bundles.Bundle:
 
 def _committed(bundle: bundles.Bundle, engine: Engine, arguments: argparse.Namespace) -> Runner:
     engines = (engine,) * len(bundle.target.stages)
-    model = Model.load(bundle, TARGET, engines, arguments.threads)
-    settle(model, bundle, TARGET, engines, arguments.threads)
-    runner = Runner(model)
+    runner = Runner(exactness.load(bundle, TARGET, engines, arguments.threads))
     runner.skip(arguments.context)
     return runner
 

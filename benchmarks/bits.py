@@ -22,9 +22,8 @@ from edgespec import bundle as bundles
 from edgespec.bits import compare_bits
 from edgespec.bundle import TARGET
 from edgespec.errors import EdgespecError
+from edgespec.runtime import exactness
 from edgespec.runtime.device_names import cpu_engines
-from edgespec.runtime.exactness import settle
-from edgespec.runtime.model import Model
 from edgespec.runtime.stage_files import suited
 from edgespec.runtime.text import Tokenizer
 from edgespec.trial_text import PASSAGES
@@ -47,8 +46,7 @@ def main() -> None:
         tokens = Tokenizer.from_folder(path).encode("\n\n".join(PASSAGES))
         for engine in suited(bundle.target, cpu_engines()):
             engines = (engine,) * len(bundle.target.stages)
-            model = Model.load(bundle, TARGET, engines, arguments.threads)
-            settle(model, bundle, TARGET, engines, arguments.threads)
+            model = exactness.load(bundle, TARGET, engines, arguments.threads)
             for start in arguments.start:
                 begin = time.perf_counter()
                 text = list(islice(cycle(tokens), start + arguments.positions))

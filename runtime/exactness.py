@@ -29,6 +29,18 @@ _READ = 70  # tokens before those that are tried: more than ordered attention ta
 _TRIED = 8
 
 
+def load(bundle: Bundle, name: str, engines: Engines, threads: int) -> Model:
+    """Load a role, see `Model.load`, and `settle` it.
+
+    Raises:
+        DeviceError: if an engine refuses a stage, or fails in the first calls.
+        InputError: if engines have no shapes in common.
+    """
+    model = Model.load(bundle, name, engines, threads)
+    settle(model, bundle, name, engines, threads)
+    return model
+
+
 def settle(loaded: Model, bundle: Bundle, name: str, engines: Engines, threads: int) -> None:
     """Have a model's calls in shapes that keep its rows alike, and note whether they are.
 

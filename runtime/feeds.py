@@ -168,7 +168,7 @@ class OrderedSight:
         depths = seen[:, -1:]  # [S, 1] tokens behind the text, the row's own included
         if depths.max() > RECENT:
             raise ValueError(f"a call has {depths.max()} tokens in a row: {RECENT} at most")
-        self._point(mask, seen, depths, length)
+        self._point(mask, seen, depths)
         self._window[:WINDOW] = np.arange(length - WINDOW, length).clip(0)
         self._window[WINDOW : WINDOW + scratch] = np.arange(length, length + scratch)
         bias, first = self._bias, COLUMNS - RECENT
@@ -178,15 +178,17 @@ class OrderedSight:
             bias[row, COLUMNS : max(COLUMNS, COLUMNS + length + depth - RECENT)] = 0
 
     def _point(
-        self, mask: Mask, seen: npt.NDArray[np.int64], depths: npt.NDArray[np.int64], length: int
+        self, mask: Mask, seen: npt.NDArray[np.int64], depths: npt.NDArray[np.int64]
     ) -> None:
-        """Say which near row each column shows, and which column each near row is."""
+        """Say which near row each column shows, and which column each near row is.
+
+        Where the text is shorter than the window the bias hides what is pointed at before it.
+        """
         shift = COLUMNS - WINDOW
         # A window's row is so many columns further left, the deeper a row stands.
         np.clip(_COLUMN - shift + depths, 0, WINDOW - 1, out=self._rows)
         window = _COLUMN[:WINDOW] + shift - depths
-        held = (_COLUMN[:WINDOW] >= depths - 1) & (_COLUMN[:WINDOW] >= WINDOW - length)
-        np.multiply(window, held, out=self._columns[:, :WINDOW])
+        np.multiply(window, _COLUMN[:WINDOW] >= depths - 1, out=self._columns[:, :WINDOW])
         own = COLUMNS - 1 - depths + seen
         np.multiply(own, mask, out=self._columns[:, WINDOW:])
         row, near = mask.nonzero()

@@ -92,19 +92,19 @@ class Runner:
         """Tokens one after the other that a call may hold behind the text."""
         if not self.model.ordered:
             return ROW_BUCKETS[-1]
-        return min(RECENT, BORDER - self.length) if self.length < BORDER else RECENT
+        return min(RECENT, self._ceiling(self.length) - self.length)
 
     @property
     def room(self) -> int:
         """Rows that a cache may have for the text and what is drafted behind it."""
         most = self.model.sizes.cache_rows or sys.maxsize
-        return min(most, BORDER) if self.model.ordered and self.length < BORDER else most
+        return min(most, self._ceiling(self.length))
 
     def resume(self, text: Sequence[int]) -> None:
         """Keep the rows that a text begins with, see `known`, and forget all others."""
         kept = self.known(text)
         self.forget_scratch()
-        fitting = self.model.shapes.capacity_bucket(min(len(text), _before_border(kept)))
+        fitting = self.model.shapes.capacity_bucket(min(len(text), self._ceiling(kept)))
         if self._caches[0].capacity > fitting:  # idle rows cost time in every pass
             self._shrink(kept, fitting)
         del self.tokens[kept:]
@@ -143,7 +143,7 @@ class Runner:
     def chunks(self, rows: int) -> list[int]:
         """Rows of each call that `prefill` makes for so many tokens, none across the border."""
         most = min(self.model.sizes.prefill_chunk, self.model.shapes.rows[-1])
-        before = min(rows, max(BORDER - self.length, 0)) if self.model.ordered else 0
+        before = min(rows, self._ceiling(self.length) - self.length)
         return [*_parts(before, most), *_parts(rows - before, most)]
 
     def skip(self, rows: int) -> None:
@@ -313,6 +313,10 @@ class Runner:
             for stage in stages:
                 self._caches[stage].move(rows, self.length)
 
+    def _ceiling(self, length: int) -> int:
+        """Rows that a cache may have, and positions that calls may reach, at such a length."""
+        return BORDER if self.model.ordered and length < BORDER else sys.maxsize
+
     def _scratch_bucket(self) -> int:
         """Scratch rows that inputs have room for."""
         if not self.model.ordered:
@@ -345,11 +349,6 @@ class Runner:
             with self._failures:
                 for cache in self._caches:
                     cache.grow(self.model.shapes.capacity_bucket(rows))
-
-
-def _before_border(length: int) -> int:
-    """The last position that a text of so many tokens may have rows up to, in one capacity."""
-    return BORDER if length < BORDER else sys.maxsize
 
 
 def _parts(rows: int, most: int) -> list[int]:

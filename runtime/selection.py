@@ -16,13 +16,12 @@ from itertools import product
 
 from edgespec.bundle import Bundle, Role
 from edgespec.errors import DeviceError
-from edgespec.runtime import profiles
+from edgespec.runtime import exactness, profiles
 from edgespec.runtime.apart import Job, measure_apart
 from edgespec.runtime.buckets import ROW_BUCKETS, capacity_bucket
 from edgespec.runtime.cost import Curve
 from edgespec.runtime.device_names import engines_of, resolved
 from edgespec.runtime.engines import Engines, common_shapes, joined
-from edgespec.runtime.exactness import settle
 from edgespec.runtime.model import Model
 from edgespec.runtime.profiles import PARTS, Profile
 from edgespec.runtime.stage_files import suited
@@ -294,14 +293,13 @@ def _load(bundle: Bundle, role: str, threads: int, candidates: Sequence[Candidat
     refusals = []
     for candidate in candidates:
         try:
-            model = Model.load(bundle, role, candidate.engines, threads)
+            model = exactness.load(bundle, role, candidate.engines, threads)
         except DeviceError as error:
             if len(candidates) == 1:
                 raise
             _log.warning("%s", error)
             refusals.append(str(error))
             continue
-        settle(model, bundle, role, candidate.engines, threads)
         return Loaded(model, candidate.engines, threads, candidate.profile)
     raise _refused(role, refusals)
 

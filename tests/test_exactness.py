@@ -15,7 +15,7 @@ from edgespec.equality import Judge
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.export import role as export_role
 from edgespec.export.attention import SplitAttention
-from edgespec.runtime import profiles
+from edgespec.runtime import exactness, profiles
 from edgespec.runtime.buckets import BORDER, RECENT
 from edgespec.runtime.engines import engine
 from edgespec.runtime.exactness import settle, tried
@@ -49,9 +49,7 @@ def a_text(model, length, seed=0):
 
 
 def loaded(bundle, name):
-    model = Model.load(bundle, TARGET, engine(name), 2)
-    settle(model, bundle, TARGET, (engine(name),), 2)
-    return model
+    return exactness.load(bundle, TARGET, (engine(name),), 2)
 
 
 @engines

@@ -36,9 +36,9 @@ def _off(value: bool) -> bool:
 Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"type": "boolean", "const": False})]
 
 
-def _unset(value: int) -> int | None:
+def unset(value: int | None) -> int | None:
+    """None for -1: llama.cpp's and vLLM's clients write it where OpenAI's leave a number out."""
     return None if value == -1 else value
 
 
-# llama.cpp's and vLLM's clients write -1 where OpenAI's leave a number out.
-Unset = AfterValidator(_unset)
+Unset = AfterValidator(unset)

@@ -24,6 +24,7 @@ from edgespec.server.fields import (
     Tokens,
     Unlimited,
     Unset,
+    unset,
 )
 from edgespec.server.refusals import RequestError, shown
 from edgespec.stream import TextStream
@@ -158,10 +159,6 @@ class TextRequest(Fields, ABC):
         """What the model goes on from."""
 
 
-def _most(said: int | None) -> int | None:
-    return None if said == -1 else said
-
-
 def _only(prompt: Any) -> Any:
     """The prompt in a list of prompts, as clients send it that could send several."""
     if not isinstance(prompt, list) or not prompt or not isinstance(prompt[0], str | list):
@@ -188,7 +185,7 @@ class CompletionRequest(TextRequest):
 
     @property
     def tokens(self) -> int | None:  # noqa: D102 - of the base class
-        return _COMPLETION_TOKENS if self.max_tokens is None else _most(self.max_tokens)
+        return _COMPLETION_TOKENS if self.max_tokens is None else unset(self.max_tokens)
 
     @property
     def likeliest(self) -> int | None:  # noqa: D102
@@ -278,7 +275,7 @@ class ChatRequest(TextRequest):
 
     @property
     def tokens(self) -> int | None:  # noqa: D102
-        return _most(self.max_completion_tokens or self.max_tokens)
+        return unset(self.max_completion_tokens or self.max_tokens)
 
     @property
     def likeliest(self) -> int | None:  # noqa: D102
