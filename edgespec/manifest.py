@@ -139,10 +139,12 @@ class Precision:
 
     Attributes:
         weights: int4, int8, fp16, fp32 or w8a8, which has int8 for the embedding.
-        lm_head: of the output projection, one of the same.
+        lm_head: of the output projection and the embedding, one of the same. In bundles from before
+            an embedding of its own has that of the weights.
         kv: fp16 or fp32, the cache.
         block_size: weights of int4 and int8 that share one scale (0: there are none).
         scales: fp16, or fp32 in bundles from before; of no meaning where nothing is quantized.
+        wide: the matrices of the layers that have 8 bits where `weights` says int4, by name.
     """
 
     weights: str
@@ -150,6 +152,7 @@ class Precision:
     kv: str
     block_size: int
     scales: str = field(default="fp32", metadata=LEFT_OUT)
+    wide: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)

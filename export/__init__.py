@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from edgespec.export.calibration import Calibrate, Calibration, calibrate
 from edgespec.export.destination import replacing
 from edgespec.export.exporter import (
     BLOCK_SIZES,
     KV_PRECISIONS,
     NPU_PRECISIONS,
     PRECISIONS,
+    STORED,
     ExportOptions,
     ExportReport,
     export_bundle,
@@ -20,8 +22,12 @@ __all__ = [
     "KV_PRECISIONS",
     "NPU_PRECISIONS",
     "PRECISIONS",
+    "STORED",
+    "Calibrate",
+    "Calibration",
     "ExportOptions",
     "ExportReport",
+    "calibrate",
     "export_bundle",
     "replacing",
     "resolve_checkpoint",

@@ -11,6 +11,7 @@ from pathlib import Path
 import edgespec
 from edgespec import bundle
 from edgespec.errors import InputError
+from edgespec.export.calibration import Calibrate, Calibration, to_widen, widened_by_rule
 from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.skips import SkipSearch, Trial, check_skip_sets, skip_cuts
@@ -18,10 +19,17 @@ from edgespec.export.source import source_name
 from edgespec.export.vocabulary import check_vocabularies, end_ids, read_tokenizer
 from edgespec.models import Decoder, load_checkpoint
 
-PRECISIONS = ("int4", "int8", "fp16", "fp32", bundle.W8A8)
+INT4, INT4_SMALL = "int4", "int4-small"
+PRECISIONS = (INT4, INT4_SMALL, "int8", "fp16", "fp32", bundle.W8A8)
+STORED = (INT4, "int8", "fp16", "fp32", bundle.W8A8)
+"""How a single matrix can be stored."""
 BLOCK_SIZES = (128, 64, 32)
 KV_PRECISIONS = ("fp32", "fp16")
 NPU_PRECISIONS = ("fp16", "fp32")
+# What matrices of 4 bits may do to the residual stream in all, and how many weights may have 8 bits
+# so that it stays there. Measured: docs/measurements.md, "Quality by precision".
+# Small models lose more, and a byte more of them costs less.
+_DAMAGE, _WIDE_SHARE, _WIDE_SHARE_OF_SMALL, _SMALL = 0.01, 0.25, 0.45, 10**9
 _log = logging.getLogger(__name__)
 
 
@@ -30,9 +38,11 @@ class ExportOptions:
     """How a bundle is stored.
 
     Attributes:
-        precision: of the target's weights, one of `PRECISIONS`.
-        draft_precision: of the draft's; None: the target's.
-        lm_head_precision: of both output projections, one of `PRECISIONS`; None: the weights'.
+        precision: of the target's weights, one of `PRECISIONS`. int4 has 8 bits for the vocabulary
+            and for the matrices that need them most, int4-small none.
+        draft_precision: of the draft's; None: the target's, or int4-small where that is int4.
+        lm_head_precision: of both output projections and embeddings, one of `STORED`; None: the
+            weights', or int8 where they are int4.
         kv_precision: of the caches, one of `KV_PRECISIONS`.
         npu_precision: of a variant of the target for NPUs beside it, one of `NPU_PRECISIONS`; None:
             there is none.
@@ -60,7 +70,7 @@ class ExportOptions:
         choices: dict[str, tuple[object, ...]] = {
             "precision": PRECISIONS,
             "draft_precision": (None, *PRECISIONS),
-            "lm_head_precision": (None, *PRECISIONS),
+            "lm_head_precision": (None, *STORED),
             "kv_precision": KV_PRECISIONS,
             "npu_precision": (None, *NPU_PRECISIONS),
             "block_size": (None, *BLOCK_SIZES),
@@ -87,6 +97,7 @@ def export_bundle(
     options: ExportOptions | None = None,
     progress: Progress = lambda role, done, total: None,
     skip_search: SkipSearch | None = None,
+    calibration: Calibrate | None = None,
 ) -> ExportReport:
     """Convert checkpoints to a bundle, all or nothing.
 
@@ -99,6 +110,7 @@ def export_bundle(
         options: precisions; None for the defaults.
         progress: see `write_bundle`.
         skip_search: see `write_bundle`.
+        calibration: see `write_bundle`.
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
@@ -108,7 +120,7 @@ def export_bundle(
     options = options or ExportOptions()
     sources = (target,) if draft is None else (target, draft)
     with replacing(output, options.overwrite, sources) as folder:
-        return write_bundle(target, folder, draft, options, progress, skip_search)
+        return write_bundle(target, folder, draft, options, progress, skip_search, calibration)
 
 
 def write_bundle(
@@ -118,6 +130,7 @@ def write_bundle(
     options: ExportOptions,
     progress: Progress,
     skip_search: SkipSearch | None,
+    calibration: Calibrate | None,
 ) -> ExportReport:
     """Write what checkpoints become, for those who add to it before it is at its place.
 
@@ -128,6 +141,8 @@ def write_bundle(
         options: precisions; whether to overwrite has been decided.
         progress: told how much is written.
         skip_search: finds further skip sets, or scores those of the options.
+        calibration: has models read a text before their weights are quantized; None: all inputs of
+            a matrix count alike, and which matrices get more bits is a matter of rule.
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
@@ -154,7 +169,16 @@ def write_bundle(
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
         precision = _precision(name, checkpoint.decoder, options)
-        writer = RoleWriter(folder, name, checkpoint, precision, candidates[name], progress)
+        mixed = _weights(name, options) == INT4
+        seen = None
+        if calibration is not None and precision.block_size:
+            seen = calibration(name, checkpoint, precision.block_size if mixed else None)
+        if mixed:
+            precision = replace(precision, wide=_wide(checkpoint.decoder, seen))
+        writer = RoleWriter(
+            folder, name, checkpoint, precision, candidates[name], progress,
+            {} if seen is None else seen.importance,
+        )  # fmt: skip
         with writer:
             cuts: set[int] = set()
             if name == bundle.TARGET:
@@ -238,15 +262,34 @@ def _layer_cuts(before: tuple[int, ...], layers: int) -> set[int]:
     return {2 * layer for layer in before}
 
 
+def _weights(name: str, options: ExportOptions) -> str:
+    """The precision that was asked for a role, by its name among `PRECISIONS`."""
+    if name == bundle.TARGET:
+        return options.precision
+    if options.draft_precision is not None:
+        return options.draft_precision
+    # What a draft computes decides nothing: the fewer bytes, the more of it.
+    return INT4_SMALL if options.precision == INT4 else options.precision
+
+
 def _precision(name: str, decoder: Decoder, options: ExportOptions) -> bundle.Precision:
-    weights = options.precision
-    if name == bundle.DRAFT and options.draft_precision is not None:
-        weights = options.draft_precision
-    head = options.lm_head_precision or weights
-    if not {weights, head} & {"int4", "int8", bundle.W8A8}:
+    asked = _weights(name, options)
+    weights = INT4 if asked == INT4_SMALL else asked
+    head = options.lm_head_precision or ("int8" if asked == INT4 else weights)
+    if not {weights, head} & {INT4, "int8", bundle.W8A8}:
         return bundle.Precision(weights, head, options.kv_precision, 0)
     block = _block_size(name, decoder, options.block_size)
     return bundle.Precision(weights, head, options.kv_precision, block, scales="fp16")
+
+
+def _wide(decoder: Decoder, seen: Calibration | None) -> tuple[str, ...]:
+    """The matrices of an int4 model that get 8 bits, in the model's order."""
+    if seen is None:
+        chosen = widened_by_rule(decoder)
+    else:
+        small = sum(seen.sizes.values()) < _SMALL
+        chosen = to_widen(seen, _DAMAGE, _WIDE_SHARE_OF_SMALL if small else _WIDE_SHARE)
+    return tuple(name for name in decoder.tensors() if name in chosen)
 
 
 def _block_size(name: str, decoder: Decoder, asked: int | None) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -114,6 +115,36 @@ class BlockFormat:
             place.scale_nbytes,
         )
         return packed, scales
+
+
+@dataclass(frozen=True)
+class MixedFormat:
+    """Blocks with few bits, and with more for the matrices that need them.
+
+    Layers that read the same rows are one product as far as they are stored alike.
+
+    Args:
+        most: how matrices are stored.
+        others: how those in `named` are.
+        named: names of tensors.
+    """
+
+    most: BlockFormat
+    others: BlockFormat
+    named: frozenset[str]
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
+        """See `WeightFormat`."""
+        alike = [tuple(run) for _, run in groupby(layers, lambda layer: layer.weight in self.named)]
+        parts = [self._of(run[0].weight).linear(graph, weights, x, *run) for run in alike]
+        return parts[0] if len(parts) == 1 else graph.op("Concat", *parts, axis=-1)
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """See `WeightFormat`."""
+        return self._of(name).embedding(graph, weights, ids, name)
+
+    def _of(self, name: str) -> BlockFormat:
+        return self.others if name in self.named else self.most
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ class StageFormats:
 
     Attributes:
         layers: of the linear layers.
-        embedding: of the embedding.
-        head: of the output projection.
+        vocabulary: of the output projection and the embedding, which may be one matrix.
         kv_dtype: ONNX element type of the cache, FLOAT or HALF.
         candidates: for a draft: among how many ids (the tokenizer's, without padding) the graph
             picks the likeliest; 0: the graph returns all logits.
@@ -39,8 +38,7 @@ class StageFormats:
     """
 
     layers: WeightFormat
-    embedding: WeightFormat
-    head: WeightFormat
+    vocabulary: WeightFormat
     kv_dtype: int
     candidates: int
     attention: type[AttentionForm]
@@ -111,7 +109,7 @@ class StageLowering:
         if not first:
             return self._input("hidden", FLOAT, "S", decoder.hidden_size)
         ids = self._input("input_ids", INT64, "S")
-        embed = self._formats.embedding.embedding
+        embed = self._formats.vocabulary.embedding
         return embed(self._graph, self._weights, ids, decoder.embedding)
 
     def _residual(self, hidden: str, update: str, index: int, gates: str | None) -> str:
@@ -126,7 +124,7 @@ class StageLowering:
         # Only the rows that are asked for pay for the vocabulary.
         chosen = g.op("Gather", hidden, self._input("logit_rows", INT64, "R"), axis=0)
         normed = self._norm(chosen, decoder.norm)
-        logits = self._formats.head.linear(g, self._weights, normed, decoder.lm_head)
+        logits = self._formats.vocabulary.linear(g, self._weights, normed, decoder.lm_head)
         if self._formats.candidates:
             self._emit_candidates(logits, decoder.vocab_size)
         else:

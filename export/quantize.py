@@ -1,4 +1,4 @@
-"""Blockwise symmetric weight quantization with scales chosen for least squared error."""
+"""Blockwise symmetric weight quantization with scales chosen for least (weighted) squared error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class QuantizedRows:
     faint_norm: float = 0.0
 
 
-def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
+def quantize_rows(
+    weights: Floats, bits: int, block_size: int, importance: Floats | None = None
+) -> QuantizedRows:
     """Quantize a [rows, K] matrix; K is padded with zeros to whole blocks.
 
     Several clipping points are tried per block. For each, the integers are rounded, the scale is
@@ -48,16 +50,24 @@ def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
     of this rounded scale: <w, w> - 2 s <w, q> + s² <q, q>. For 4 bits, integers rounded
     anew by the best scale are the last trial. The trial with the least error wins.
 
+    With `importance`, all of these products and errors are weighted by it. Where it is the mean
+    square of what a column is multiplied with, the error is that of the layer's results, but for
+    what columns have in common.
+
     Args:
         weights: [rows, K] float32, none beyond what half precision holds.
         bits: 4, 7 or 8; of 7 there is one in each byte.
         block_size: consecutive weights along K that share a scale.
+        importance: [K] float32, of each column, above 0; None: all are alike.
     """
     rows, width = weights.shape
     blocks = -(-width // block_size)
-    if width % block_size:
-        weights = np.pad(weights, ((0, 0), (0, blocks * block_size - width)))
-    search = _Search(weights.reshape(rows * blocks, block_size), bits)
+    padding = blocks * block_size - width
+    if padding:
+        weights = np.pad(weights, ((0, 0), (0, padding)))
+        importance = None if importance is None else np.pad(importance, (0, padding))
+    by_block = None if importance is None else importance.reshape(blocks, block_size)
+    search = _Search(weights.reshape(rows * blocks, block_size), bits, by_block)
     for reach in _REACH[bits]:
         search.by_largest(reach)
     if bits == 4:  # of 256 levels, the first rounding leaves nothing to gain
@@ -82,6 +92,7 @@ class _Search:
     Args:
         weights: [blocks, block_size] float32.
         bits: of the integers.
+        importance: [blocks of a row, block_size] float32; None: all weights are alike.
 
     Attributes:
         levels: [blocks, block_size] float32, whole numbers.
@@ -89,8 +100,9 @@ class _Search:
         gains: [blocks] float32, by how much they lower the squared error from that of zeros.
     """
 
-    def __init__(self, weights: Floats, bits: int) -> None:
+    def __init__(self, weights: Floats, bits: int, importance: Floats | None) -> None:
         self.weights = weights
+        self._importance = importance
         self.levels = np.zeros(weights.shape, np.float32)
         self.scales = np.zeros(len(weights), np.float32)
         self.gains = np.full(len(weights), -1.0, np.float32)
@@ -99,6 +111,7 @@ class _Search:
         extreme[np.abs(extreme) < _NOTHING] = 1
         self._extreme = extreme
         self._trial = np.empty_like(weights)
+        self._weighted = self._trial if importance is None else np.empty_like(weights)
 
     def by_largest(self, reach: float) -> None:
         """Try the steps of which each block's largest weight has so many."""
@@ -121,8 +134,12 @@ class _Search:
         trial = np.multiply(self.weights, factors[:, None], out=self._trial)
         np.rint(trial, out=trial)
         np.clip(trial, low, high, out=trial)
-        cross = np.einsum("bk,bk->b", self.weights, trial)
-        square = np.einsum("bk,bk->b", trial, trial)
+        weighted = self._weighted
+        if self._importance is not None:
+            by_row = (-1, *self._importance.shape)
+            np.multiply(trial.reshape(by_row), self._importance, out=weighted.reshape(by_row))
+        cross = np.einsum("bk,bk->b", self.weights, weighted)
+        square = np.einsum("bk,bk->b", trial, weighted)
         square[square == 0] = 1
         scales = np.clip(cross / square, _LARGEST / low, -_LARGEST / low)
         scales = scales.astype(np.float16).astype(np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,11 +11,18 @@ import numpy as np
 
 from edgespec import bundle
 from edgespec.export.attention import AttentionForm, OrderedAttention, SplitAttention
-from edgespec.export.formats import BlockFormat, ChannelFormat, FloatFormat, WeightFormat
+from edgespec.export.formats import (
+    BlockFormat,
+    ChannelFormat,
+    FloatFormat,
+    MixedFormat,
+    WeightFormat,
+)
 from edgespec.export.graph import DataFile, GraphBuilder
 from edgespec.export.lowering import FLOAT, HALF, Span, StageFormats, StageLowering
+from edgespec.export.quantize import Floats
 from edgespec.export.weights import WeightStream
-from edgespec.models import Checkpoint, Decoder
+from edgespec.models import Checkpoint
 
 # Scores of masked rows: far below any score, and exact zeros after the softmax.
 _BIAS_OFF = -1e9
@@ -36,6 +43,7 @@ class RoleWriter:
         precision: of its numbers.
         candidates: see `StageFormats`; 0 for a target, whose rows must not depend on their company.
         progress: see `Progress`.
+        importance: of the columns of its matrices, see `WeightStream`.
     """
 
     def __init__(
@@ -46,17 +54,18 @@ class RoleWriter:
         precision: bundle.Precision,
         candidates: int,
         progress: Progress,
+        importance: Mapping[str, Floats],
     ) -> None:
         self._folder = folder
         self._name = name
         self._checkpoint = checkpoint
         self._precision = precision
-        self._formats = _formats(checkpoint.decoder, precision, candidates)
+        self._formats = _formats(precision, candidates)
         self._report = progress
         self._total = sum(int(np.prod(shape)) for shape in checkpoint.decoder.tensors().values())
         self._done = 0
         self._data = DataFile(folder / f"{name}.data")
-        self._weights = WeightStream(self._data, checkpoint.tensors, self._count)
+        self._weights = WeightStream(self._data, checkpoint.tensors, self._count, importance)
 
     def __enter__(self) -> RoleWriter:
         return self
@@ -98,7 +107,7 @@ class RoleWriter:
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
         """A writer of the same model in another precision, to files of another name."""
         checkpoint, report = self._checkpoint, self._report
-        return RoleWriter(self._folder, name, checkpoint, precision, 0, report)
+        return RoleWriter(self._folder, name, checkpoint, precision, 0, report, {})
 
     def write_for_npu(self, cuts: Sequence[int]) -> tuple[bundle.Stage, ...]:
         """Write graphs with the attention that suits NPUs best, over the same weights."""
@@ -139,15 +148,16 @@ class RoleWriter:
         self._report(self._name, self._done, self._total)
 
 
-def _formats(decoder: Decoder, precision: bundle.Precision, candidates: int) -> StageFormats:
+def _formats(precision: bundle.Precision, candidates: int) -> StageFormats:
     layers = _format(precision.weights, precision.block_size)
+    if precision.wide:
+        few, many = BlockFormat(4, precision.block_size), BlockFormat(8, precision.block_size)
+        layers = MixedFormat(few, many, frozenset(precision.wide))
     head = _format(precision.lm_head, precision.block_size)
     kv_dtype = HALF if precision.kv == "fp16" else FLOAT
-    # A tied embedding reads the head's bytes, so that they are stored once.
-    embedding = head if decoder.tied else layers
     # What a draft computes decides nothing: it may take the cheaper form.
     attention: type[AttentionForm] = SplitAttention if candidates else OrderedAttention
-    return StageFormats(layers, embedding, head, kv_dtype, candidates, attention)
+    return StageFormats(layers, head, kv_dtype, candidates, attention)
 
 
 def _format(precision: str, block_size: int) -> WeightFormat:

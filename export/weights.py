@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -39,12 +39,15 @@ class WeightStream:
         tensors: the checkpoint.
         progress: called with the number of weights just written; those of a tensor that is stored
             in two ways count once.
+        importance: [K] float32 of a matrix's columns, see `quantize_rows`; of those that are not in
+            it all columns are alike.
         errors: filled with the relative RMS error of each quantized tensor.
     """
 
     data: DataFile
     tensors: TensorStore
     progress: Progress
+    importance: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     _written: dict[tuple[Names, str], Written] = field(default_factory=dict)
     _counted: set[str] = field(default_factory=set)
@@ -170,7 +173,7 @@ class WeightStream:
         def work(bounds: tuple[int, int]) -> QuantizedRows:
             tile = self._read(name, *bounds)
             self._check_range(name, tile, np.float16)
-            return quantize_rows(tile, bits, block_size)
+            return quantize_rows(tile, bits, block_size, self.importance.get(name))
 
         waiting: deque[Future[QuantizedRows]] = deque()
         with ThreadPoolExecutor(_THREADS) as pool:

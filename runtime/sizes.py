@@ -13,21 +13,19 @@ from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes
 # No known decoder's MLP is wider than this many hidden sizes.
 _WIDEST_MLP = 8
 
-_KV_BYTES = {"fp16": 2, "fp32": 4}
+_FLOAT_BYTES = {"fp16": 2, "fp32": 4}
 
 
 def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     """What each stage of a role is made of, from its manifest; bytes add up to the role's."""
     role = bundle.manifest.roles[name]
     data = sum(bundle.manifest.files[file].size for file in {each.data for each in role.stages})
-    embedding = role.vocab_size * role.hidden_size
     intermediate, tied = _mlp_width(role)
     # Integer products have a layout of their own, so that a tied matrix is stored twice.
-    twice = tied and role.precision.lm_head == W8A8
-    shared = tied and not twice
+    shared = tied and role.precision.lm_head != W8A8
     # Of each matrix of the vocabulary's size: the embedding, and the head where that is another.
-    embedding_bytes = data * embedding // (role.parameters + embedding * twice)
-    layer_bytes = data - embedding_bytes * (1 if shared else 2)
+    embedding_bytes = min(_vocabulary_bytes(role), data)
+    layer_bytes = max(data - embedding_bytes * (1 if shared else 2), 0)
     mlp = 3 * role.hidden_size * intermediate
     ends = [0]
     for sublayer in range(2 * role.layers):
@@ -45,13 +43,13 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             tied=shared and first and last,
             precision=role.precision.weights,
             block_size=role.precision.block_size,
-            scale_bytes={"fp16": 2, "fp32": 4}[role.precision.scales],
+            scale_bytes=_FLOAT_BYTES[role.precision.scales],
             layers=len(stage.cached),
             hidden=role.hidden_size,
             intermediate=intermediate if any(i % 2 for i in range(stage.start, stop)) else 0,
             heads=role.heads if attends else 0,
             kv_width=role.kv_heads * role.head_dim if attends else 0,
-            kv_bytes=_KV_BYTES[role.precision.kv],
+            kv_bytes=_FLOAT_BYTES[role.precision.kv],
             vocab=role.vocab_size if last else 0,
             result_bytes=_result_bytes(stage) if last else 0,
             passed_bytes=0 if last else _result_bytes(stage),
@@ -73,7 +71,17 @@ def kv_bytes(bundle: Bundle, name: str, engine: Engine) -> int:
     """Of a number in a role's cache on an engine: its variant may keep it in another precision."""
     variant = None if engine.variant is None else bundle.variant(name, engine.variant)
     precision = bundle.manifest.roles[name].precision if variant is None else variant.precision
-    return _KV_BYTES[precision.kv]
+    return _FLOAT_BYTES[precision.kv]
+
+
+def _vocabulary_bytes(role: Role) -> int:
+    """Of a matrix of the vocabulary's size, as the output projection is stored."""
+    values, precision = role.vocab_size * role.hidden_size, role.precision
+    if precision.lm_head in _FLOAT_BYTES:
+        return values * _FLOAT_BYTES[precision.lm_head]
+    bits = 4 if precision.lm_head == "int4" else 8
+    scales = values // precision.block_size * _FLOAT_BYTES[precision.scales]
+    return values * bits // 8 + scales
 
 
 def _attention_parameters(role: Role) -> int:

@@ -44,7 +44,8 @@ def damage(path):
 def test_a_bundle_tells_what_it_holds(folder):
     bundle = bundles.load(folder)
     assert (bundle.target.architecture, bundle.target.layers) == ("llama", 2)
-    assert bundle.target.precision == bundles.Precision("int4", "int4", "fp32", 32, "fp16")
+    wide = tuple(f"model.layers.{i}.self_attn.{part}_proj.weight" for i in (0, 1) for part in "kv")
+    assert bundle.target.precision == bundles.Precision("int4", "int8", "fp32", 32, "fp16", wide)
     assert bundle.draft.precision.weights == "fp16"
     sizes = [(folder / f"target.{kind}").stat().st_size for kind in ("onnx", "data")]
     assert bundle.role_size("target") == sum(sizes)

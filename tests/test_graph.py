@@ -215,7 +215,7 @@ def test_every_file_is_listed(bundle):
 
 def test_a_draft_has_a_precision_of_its_own(tmp_path):
     save_pair(tmp_path, "llama")
-    options = ExportOptions("int4", draft_precision="fp16", block_size=32)
+    options = ExportOptions("int4-small", draft_precision="fp16", block_size=32)
     export_bundle(tmp_path / "target", tmp_path / "bundle", tmp_path / "draft", options)
     bundle = bundles.load(tmp_path / "bundle")
     assert bundle.target.precision == bundles.Precision("int4", "int4", "fp32", 32, "fp16")
@@ -224,7 +224,7 @@ def test_a_draft_has_a_precision_of_its_own(tmp_path):
 
 @pytest.mark.parametrize(
     ("precision", "nbytes"),
-    [("int4", 331 * (32 + 2 * 2)), ("int8", 331 * (64 + 2 * 2)), ("fp16", 331 * 128),
+    [("int4-small", 331 * (32 + 2 * 2)), ("int8", 331 * (64 + 2 * 2)), ("fp16", 331 * 128),
      ("fp32", 331 * 256)],
 )  # fmt: skip
 def test_a_tied_matrix_is_stored_once(tmp_path, precision, nbytes):

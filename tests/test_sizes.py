@@ -26,8 +26,7 @@ def test_sizes_of_a_stage_come_from_the_manifest():
     assert (target.hidden, target.intermediate, target.vocab) == (256, 768, 4096)
     assert target.tied
     assert target.matmul_bytes == role_bytes()
-    parameters = EMBEDDED.target.parameters
-    assert target.embedding_bytes == role_bytes() * 4096 * 256 // parameters
+    assert target.embedding_bytes == vocabulary_bytes(bits=8)
     assert target.result_bytes == 4 * 4096
     assert draft.result_bytes == 128 * (8 + 4) + 4
     role = EMBEDDED.target
@@ -48,7 +47,7 @@ def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
         sizes = sizes_as(replace(untied, precision=precision), role_bytes())
         assert not sizes.tied
         assert sizes.intermediate == pytest.approx(768, abs=1)
-        assert sizes.embedding_bytes == role_bytes() * 4096 * 256 // parameters
+        assert sizes.embedding_bytes == vocabulary_bytes(bits=8)
         assert sizes.matmul_bytes + sizes.embedding_bytes == role_bytes()
 
 
@@ -77,10 +76,29 @@ def test_a_tied_matrix_has_two_layouts_for_integer_products():
     """The embedding's rows stay in the file, and the products' copy is packed."""
     role = EMBEDDED.target
     products = replace(role, precision=replace(role.precision, weights=W8A8, lm_head=W8A8))
-    sizes = sizes_as(products, role.parameters + 4096 * 256)
+    sizes = sizes_as(products, 10_000_000)
     assert not sizes.tied
     assert sizes.intermediate == 768
-    assert (sizes.embedding_bytes, sizes.matmul_bytes) == (4096 * 256, role.parameters)
+    assert sizes.embedding_bytes == vocabulary_bytes(bits=8)
+    assert sizes.matmul_bytes == 10_000_000 - vocabulary_bytes(bits=8)
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("fp16", 16), ("fp32", 32)])
+def test_the_vocabulary_has_a_precision_of_its_own(precision, bits):
+    role = EMBEDDED.target
+    sizes = sizes_as(
+        replace(role, precision=replace(role.precision, lm_head=precision)), 50_000_000
+    )
+    floats = precision.startswith("fp")
+    expected = 4096 * 256 * bits // 8 if floats else vocabulary_bytes(bits)
+    assert (sizes.embedding_bytes, sizes.matmul_bytes) == (expected, 50_000_000)
+
+
+def vocabulary_bytes(bits):
+    """Of the embedded target's tied matrix, a scale in half precision for each block."""
+    precision = EMBEDDED.target.precision
+    assert (precision.block_size, precision.scales) == (128, "fp16")
+    return 4096 * 256 * bits // 8 + 4096 * 256 // 128 * 2
 
 
 def sizes_as(role, size):

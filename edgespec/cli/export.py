@@ -15,17 +15,20 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from edgespec import sublayers
+from edgespec.calibrating import TextCalibration
 from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
     KV_PRECISIONS,
     NPU_PRECISIONS,
     PRECISIONS,
+    STORED,
     ExportOptions,
     replacing,
     resolve_checkpoint,
     write_bundle,
 )
+from edgespec.models import load_checkpoint
 from edgespec.precompiling import precompile
 from edgespec.quantizing import QUANTIZED, quantize_variant
 from edgespec.runtime.buckets import Shapes
@@ -52,13 +55,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--draft", metavar="CHECKPOINT", help="a smaller model with the same tokenizer"
     )
     _add(
-        parser, "precision", PRECISIONS, "of the target's weights; w8a8: products of integers, for "
-        "CPUs without VNNI"
+        parser, "precision", PRECISIONS, "of the target's weights; int4: 4 bits, and 8 for the "
+        "vocabulary and the matrices that need them; int4-small: 4 bits for all, faster and worse; "
+        "int8: twice the bytes, next to the original; w8a8: products of integers, for CPUs without "
+        "VNNI"
     )  # fmt: skip
-    _add(parser, "draft_precision", PRECISIONS, "of the draft's (default: the target's)")
     _add(
-        parser, "lm_head_precision", PRECISIONS, "of the output projection (default: the weights')"
-    )
+        parser, "draft_precision", PRECISIONS, "of the draft's (default: the target's, or "
+        "int4-small where that is int4)"
+    )  # fmt: skip
+    _add(
+        parser, "lm_head_precision", STORED, "of the output projection and the embedding (default: "
+        "the weights', or int8 where they are int4)"
+    )  # fmt: skip
     _add(parser, "kv_precision", KV_PRECISIONS, "of the KV cache")
     _add(
         parser, "npu_precision", (*NPU_PRECISIONS, *QUANTIZED), "of a target's variant for NPUs, "
@@ -82,8 +91,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE",
-        help="the text on which layer-skip drafts are tried (default: what the model makes) and "
-        "integer variants calibrated (default: passages of ours)",
+        help="a text such as the model will read: quantized weights are fitted to what it does "
+        "with it (default: passages of ours), and layer-skip drafts are tried on it (default: what "
+        "the model makes)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-calibration", action="store_true",
+        help="quantize without having the model read anything: faster and worse",
     )  # fmt: skip
     parser.add_argument(
         "--layer-skip-budget", type=float, default=None, metavar="SECONDS",
@@ -121,17 +135,27 @@ def execute(arguments: argparse.Namespace) -> int:
     # Before anything is exported in vain.
     for device in arguments.compile_for:
         compiler(device)
-    if quantized and arguments.calibration is not None:
+    if arguments.calibration is not None:
         read_text(arguments.calibration)
     target = resolve_checkpoint(arguments.checkpoint)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
     sources = (target,) if draft is None else (target, draft)
     requantized = compiled = 0
+    quality = None
     with _progress_bars() as show:
         search = None if skips is None else _search(arguments, show)
+        calibration = (
+            None
+            if arguments.no_calibration
+            else TextCalibration(
+                arguments.calibration, lambda done, total: show("reading", done, total)
+            )
+        )
         # All of it before an older bundle makes room: a text may be too short, a compiler refuse.
         with replacing(arguments.output, options.overwrite, sources) as folder:
-            report = write_bundle(target, folder, draft, options, show, search)
+            report = write_bundle(target, folder, draft, options, show, search, calibration)
+            if calibration is not None:
+                quality = calibration.quality(folder, load_checkpoint(target))
             fault = Tokenizer.from_folder(folder).chat_fault()
             if quantized:
                 precision, text = arguments.npu_precision, arguments.calibration
@@ -144,6 +168,8 @@ def execute(arguments: argparse.Namespace) -> int:
         f"{arguments.output}: {decimal(stored)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
+    if quality is not None:
+        print(quality)
     if fault is not None:
         _log.warning(
             "the chat template is broken (%s): repair it in %s and export again; until then chat "
@@ -170,12 +196,8 @@ def _skip_sets(arguments: argparse.Namespace) -> tuple[tuple[int, ...], ...] | N
         return ()
     if arguments.layer_skip != _NONE:
         return tuple(sublayers.parse(part) for part in arguments.layer_skip.split("/"))
-    others = () if arguments.npu_precision in QUANTIZED else ("calibration",)
-    for name in (*others, "layer_skip_budget"):
-        if getattr(arguments, name) is not None:
-            raise InputError(
-                f"--{name.replace('_', '-')} is for layer-skip drafts: add --layer-skip auto"
-            )
+    if arguments.layer_skip_budget is not None:
+        raise InputError("--layer-skip-budget is for layer-skip drafts: add --layer-skip auto")
     return None
 
 

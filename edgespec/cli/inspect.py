@@ -19,6 +19,7 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.placement import borders
 
 _SHORT_HASH = 12
+_MATRICES = 7  # of a layer
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +85,11 @@ def _stored(precision: str, block_size: int) -> str:
     return f"{precision}, blocks of {block_size}" if precision.startswith("int") else precision
 
 
+def _wide(role: Role) -> str:
+    wide = len(role.precision.wide)
+    return f"; int8 for {wide} of {_MATRICES * role.layers} matrices" if wide else ""
+
+
 def _facts(role: Role) -> dict[str, str]:
     precision = role.precision
     return {
@@ -95,7 +101,7 @@ def _facts(role: Role) -> dict[str, str]:
         "heads": f"{role.heads}, {role.kv_heads} for keys and values, of {role.head_dim}",
         "vocabulary": f"{role.vocab_size:,}",
         "context": f"{role.context_length:,} tokens",
-        "weights": _stored(precision.weights, precision.block_size),
+        "weights": _stored(precision.weights, precision.block_size) + _wide(role),
         "output projection": _stored(precision.lm_head, precision.block_size),
         "KV cache": precision.kv,
         "rows": "alike in all company, where an engine can" if role.ordered else "near-ties differ",

@@ -1,0 +1,261 @@
+"""Calibration at export: what it sees, which matrices get more bits, and what a user is told."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from exports import content
+
+from edgespec import LLM, bundle
+from edgespec.calibrating import Quality, TextCalibration
+from edgespec.errors import InputError
+from edgespec.export import Calibration, ExportOptions, calibrate, export_bundle
+from edgespec.export.calibration import to_widen
+from edgespec.export.quantize import dequantize_rows, quantize_rows
+from edgespec.models import load_checkpoint
+from edgespec.perplexity import Reading
+from edgespec.trial_text import PASSAGES
+
+TEXTS = np.random.default_rng(1).integers(331, size=(4, 48)).tolist()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(saved_checkpoint):
+    return load_checkpoint(saved_checkpoint("llama"))
+
+
+@pytest.fixture(scope="module")
+def calibrated(checkpoint):
+    return calibrate(checkpoint, TEXTS[:3], TEXTS[3:], 32)
+
+
+def names(checkpoint):
+    return [
+        layer.weight
+        for a, m in checkpoint.decoder.layers
+        for layer in (a.q, a.k, a.v, a.o, m.gate, m.up, m.down)
+    ]
+
+
+# What is seen
+
+
+def test_every_matrix_of_the_layers_is_judged(checkpoint, calibrated):
+    assert list(calibrated.importance) == names(checkpoint)
+    assert calibrated.damage.keys() == calibrated.sizes.keys() == calibrated.importance.keys()
+    for name in names(checkpoint):
+        rows, width = checkpoint.tensors.shape(name)
+        assert calibrated.importance[name].shape == (width,)
+        assert calibrated.importance[name].min() > 0
+        assert calibrated.sizes[name] == rows * width
+        assert 0 < calibrated.damage[name] < 0.1
+
+
+def test_importance_is_the_mean_square_of_what_a_column_reads(checkpoint, calibrated):
+    """Of the first layer's queries that is the embedding's rows, normalized."""
+    rows = checkpoint.tensors.read("model.embed_tokens.weight")[np.ravel(TEXTS[:3])]
+    norm = checkpoint.decoder.layers[0][0].norm
+    square = np.square(rows).mean(axis=1, keepdims=True)
+    read = rows / np.sqrt(square + norm.eps) * checkpoint.tensors.read(norm.weight)
+    found = calibrated.importance["model.layers.0.self_attn.q_proj.weight"]
+    np.testing.assert_allclose(found, np.square(read).mean(axis=0), rtol=1e-4)
+
+
+def test_what_is_held_out_changes_nothing_else(checkpoint, calibrated):
+    other = calibrate(checkpoint, TEXTS[:3], TEXTS[:1], 32)
+    assert other.damage == pytest.approx(calibrated.damage)
+    for name, expected in calibrated.importance.items():
+        np.testing.assert_allclose(other.importance[name], expected, rtol=1e-5)
+    assert other.held_out.shape == calibrated.held_out.shape == (48, 64)
+    assert not np.allclose(other.held_out, calibrated.held_out)
+
+
+def test_coarser_blocks_do_more_damage(saved_checkpoint):
+    wide = load_checkpoint(saved_checkpoint("llama", hidden_size=128, intermediate_size=256))
+    fine, coarse = (sum(calibrate(wide, TEXTS, (), size).damage.values()) for size in (32, 128))
+    assert coarse > 1.2 * fine
+
+
+def test_without_a_block_size_nothing_is_judged(checkpoint, calibrated):
+    found = calibrate(checkpoint, TEXTS[:3], (), None)
+    assert not found.damage
+    assert found.importance.keys() == calibrated.importance.keys()
+
+
+# What follows
+
+
+@pytest.mark.parametrize("width", [64, 80])
+def test_weighted_scales_lower_the_weighted_error(width):
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((64, width), dtype=np.float32)
+    importance = np.exp(2 * rng.standard_normal(width)).astype(np.float32)
+
+    def error(found):
+        rounded = dequantize_rows(found, 4)[:, :width]
+        return float((np.square(rounded - weights) * importance).sum())
+
+    plain, weighted = (quantize_rows(weights, 4, 32, each) for each in (None, importance))
+    assert error(weighted) < 0.9 * error(plain)
+    assert weighted.squared_error > plain.squared_error
+
+
+def test_equal_importance_is_none():
+    weights = np.random.default_rng(0).standard_normal((16, 64), dtype=np.float32)
+    plain = quantize_rows(weights, 4, 32)
+    weighted = quantize_rows(weights, 4, 32, np.full(64, 4, np.float32))
+    np.testing.assert_array_equal(weighted.packed, plain.packed)
+    np.testing.assert_array_equal(weighted.scales, plain.scales)
+
+
+def seen(**tables):
+    """A calibration of matrices by damage and size."""
+    damage, sizes = ({name: each[i] for name, each in tables.items()} for i in (0, 1))
+    return Calibration({}, damage, sizes, np.empty((0, 1), np.float32))
+
+
+def test_most_damage_by_weight_is_widened_first():
+    table = seen(small=(0.02, 10), large=(0.03, 60), harmless=(0.001, 30))
+    assert to_widen(table, damage=0.04, share=1) == {"small"}
+    assert to_widen(table, damage=0.01, share=1) == {"small", "large"}
+    assert to_widen(table, damage=0, share=1) == {"small", "large", "harmless"}
+    assert to_widen(table, damage=0.06, share=1) == set()
+
+
+def test_no_more_is_widened_than_there_is_room_for():
+    table = seen(small=(0.02, 10), large=(0.03, 60), harmless=(0.001, 30))
+    assert to_widen(table, damage=0, share=0.4) == {"small", "harmless"}
+    assert to_widen(table, damage=0, share=0) == set()
+
+
+# Bundles
+
+
+@pytest.fixture(scope="module")
+def mixed(saved_checkpoint, tmp_path_factory):
+    """Bundles by precision, all of one model, and what calibration says of their quality."""
+    source, folder = saved_checkpoint("llama"), tmp_path_factory.mktemp("mixed")
+    qualities = {}
+    for precision in ("int4", "int4-small", "int8"):
+        calibration, path = TextCalibration(), folder / precision
+        export_bundle(source, path, options=ExportOptions(precision), calibration=calibration)
+        qualities[precision] = calibration.quality(path, load_checkpoint(source))
+    return folder, qualities
+
+
+def test_matrices_that_need_them_have_more_bits(mixed):
+    folder, _ = mixed
+    role = bundle.load(folder / "int4").target
+    assert (role.precision.weights, role.precision.lm_head) == ("int4", "int8")
+    assert 0 < len(role.precision.wide) < 14
+    small = bundle.load(folder / "int4-small").target.precision
+    assert (small.weights, small.lm_head, small.wide) == ("int4", "int4", ())
+
+
+def test_the_more_bits_the_nearer_to_the_original(mixed):
+    _, qualities = mixed
+    assert qualities["int4"].kl < 0.8 * qualities["int4-small"].kl
+    assert qualities["int8"].kl < 0.3 * qualities["int4"].kl
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime:cpu", "openvino:cpu"])
+def test_products_in_several_formats_are_put_together_in_order(mixed, engine):
+    """Of queries in 4 bits, and keys and values in 8, in some layer or the other."""
+    folder, qualities = mixed
+    llm = LLM(folder / "int4", device=engine, draft="none", context=256)
+    reference = LLM(folder / "int8", device=engine, draft="none", context=256)
+    found = Reading(llm, PASSAGES[0], reference=reference).evaluate().against
+    assert found.kl.value < 3 * qualities["int4"].kl
+
+
+def test_quality_is_what_transformers_and_the_bundle_predict(saved_checkpoint, tmp_path):
+    source, calibration = saved_checkpoint("llama"), TextCalibration()
+    export_bundle(source, tmp_path / "b", options=ExportOptions("int8"), calibration=calibration)
+    found = calibration.quality(tmp_path / "b", load_checkpoint(source))
+    assert 0 < found.kl < 0.01
+    assert found.agreement > 0.9
+    assert found.perplexity == pytest.approx(found.original, rel=0.05)
+    # Of 10 pieces of 128 tokens two are held out; the first 16 of a piece are not judged.
+    assert found.tokens == 2 * (128 - 17)
+
+
+def test_what_is_not_quantized_is_not_calibrated(saved_checkpoint, tmp_path):
+    source, calibration = saved_checkpoint("llama"), TextCalibration()
+    export_bundle(source, tmp_path / "b", options=ExportOptions("fp16"), calibration=calibration)
+    assert calibration.quality(tmp_path / "b", load_checkpoint(source)) is None
+
+
+def test_without_calibration_keys_and_values_get_more_bits(exported):
+    wide = bundle.load(exported).target.precision.wide
+    assert wide == tuple(
+        f"model.layers.{layer}.self_attn.{part}_proj.weight" for layer in (0, 1) for part in "kv"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kl", "word"), [(0.003, "hard to tell"), (0.04, "close"), (0.1, "near"), (0.5, "--precision")]
+)
+def test_quality_has_a_word(kl, word):
+    quality = Quality(tokens=222, kl=kl, agreement=0.9, perplexity=12.3, original=11.9)
+    assert f"KL {kl:.3f} nats" in str(quality)
+    assert word in str(quality)
+    assert "222 tokens" in str(quality)
+
+
+def test_inspect_says_which_matrices_have_more_bits(mixed, cli):
+    folder, _ = mixed
+    wide = len(bundle.load(folder / "int4").target.precision.wide)
+    assert f"int8 for {wide} of 14 matrices" in " ".join(
+        str(cli("inspect", str(folder / "int4"))).split()
+    )
+    assert "matrices" not in str(cli("inspect", str(folder / "int4-small")))
+
+
+# Texts of users
+
+
+def test_the_command_says_what_is_left_of_the_model(saved_checkpoint, cli, tmp_path):
+    out = cli("export", str(saved_checkpoint("llama")), "-o", str(tmp_path / "b"))
+    assert "quality: KL 0." in str(out)
+
+
+def test_a_text_of_the_users_own(saved_checkpoint, cli, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(PASSAGES[::-1]), encoding="utf-8")
+    source = str(saved_checkpoint("llama"))
+    cli("export", source, "-o", str(tmp_path / "own"), "--calibration", str(text))
+    cli("export", source, "-o", str(tmp_path / "ours"))
+    cli("export", source, "-o", str(tmp_path / "none"), "--no-calibration")
+    files = [(tmp_path / each / "target.data").read_bytes() for each in ("own", "ours", "none")]
+    assert len(set(files)) == 3
+
+
+@pytest.mark.parametrize(
+    ("content_", "message"),
+    [
+        (b"", "no text in it"),
+        (b"\xff\xfe\x00\x01" * 99, "UTF-8"),
+        (b"Too short.", "are needed"),
+    ],
+)
+def test_texts_that_cannot_be_used(saved_checkpoint, cli, tmp_path, output, content_, message):
+    text = tmp_path / "text.txt"
+    text.write_bytes(content_)
+    with pytest.raises(InputError, match=message):
+        export_bundle(saved_checkpoint("llama"), output, calibration=TextCalibration(text))
+    assert not content(output.parent)
+
+
+def test_a_model_of_another_language_is_exported_all_the_same(
+    saved_checkpoint, tmp_path, monkeypatch, caplog
+):
+    def unknown(*_):
+        raise InputError("our passages: 80% of its tokens are unknown to the model")
+
+    monkeypatch.setattr("edgespec.calibrating.pieces_of", unknown)
+    with caplog.at_level(logging.WARNING):
+        export_bundle(saved_checkpoint("llama"), tmp_path / "b", calibration=TextCalibration())
+    assert "not calibrated: our passages" in caplog.text
+    assert bundle.load(tmp_path / "b").target.precision.wide

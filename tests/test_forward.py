@@ -1,0 +1,47 @@
+"""The float32 pass that calibration reads texts with, against transformers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
+
+from edgespec.export.forward import Forward
+from edgespec.models import load_checkpoint
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        *((name, {}) for name in ARCHITECTURES),
+        ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"rope_scaling": LLAMA3}),
+        ("qwen2", {"rope_scaling": YARN}),  # whose cosines and sines are scaled
+    ],
+)
+def test_it_computes_what_transformers_does(tmp_path, architecture, config):
+    original = make_checkpoint(tmp_path, architecture, **config)
+    write_tokenizer(tmp_path, 331)
+    checkpoint = load_checkpoint(tmp_path)
+    texts = np.random.default_rng(0).integers(331, size=(3, 40))
+    forward = Forward(checkpoint, texts)
+    for attention, mlp in checkpoint.decoder.layers:
+        weights = forward.weights(attention.q, attention.k, attention.v, attention.o)
+        mixed = forward.attended(attention, forward.normed(attention.norm), weights)
+        forward.hidden += forward.linear(mixed, attention.o, weights)
+        weights = forward.weights(mlp.gate, mlp.up, mlp.down)
+        gated = forward.gated(mlp, forward.normed(mlp.norm), weights)
+        forward.hidden += forward.linear(gated, mlp.down, weights)
+    head = checkpoint.decoder.lm_head
+    logits = forward.linear(forward.normed(checkpoint.decoder.norm), head, forward.weights(head))
+    with torch.no_grad():
+        expected = original(torch.tensor(texts)).logits.numpy().reshape(len(logits), -1)
+    np.testing.assert_allclose(logits, expected, atol=2e-4)
