@@ -17,7 +17,7 @@ import numpy as np
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.export import Calibration, calibrate
+from edgespec.export import Calibration, Spool, Texts, calibrate
 from edgespec.models import Checkpoint
 from edgespec.perplexity import divergence, exponential, log_probabilities
 from edgespec.runtime.device_names import cpu_engines
@@ -27,10 +27,11 @@ from edgespec.runtime.processors import default_threads
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.stage_files import suited
 from edgespec.runtime.text import Tokenizer
-from edgespec.trial_text import PASSAGES, WARM_UP, Piece, pieces_of, read_text
+from edgespec.trial_text import PASSAGES, WARM_UP, pieces_of, read_text
 
-_PIECES = 10
-_HELD_OUT = 5  # every fifth piece, from this one on
+_PIECES = 40
+# Which pieces in turn are for what; the others are what weights are fitted to.
+_TURN, _JUDGED, _HELD_OUT = 8, 3, 7
 _ROWS = 32  # of a pass whose logits are all read
 _TILE_ROWS = 8192  # of the output projection
 # KL in nats up to which a bundle is called so.
@@ -89,11 +90,11 @@ class TextCalibration:
     def __init__(self, path: Path | None = None, report: Report = lambda done, total: None) -> None:
         self._path, self._report = path, report
         self._text = "\n\n".join(PASSAGES) if path is None else read_text(path)
-        self._held_out: list[Piece] = []
+        self._held_out: Sequence[Sequence[int]] = ()
         self._read: Floats | None = None
 
     def __call__(
-        self, role: str, checkpoint: Checkpoint, block_size: int | None
+        self, role: str, checkpoint: Checkpoint, block_size: int | None, spool: Spool
     ) -> Calibration | None:
         """See `Calibrate`.
 
@@ -110,14 +111,10 @@ class TextCalibration:
             # A model of another language is none the worse for what ours says of it.
             _log.warning("not calibrated: %s; give a text of its own with --calibration", error)
             return None
-        held_out = pieces[_HELD_OUT - 1 :: _HELD_OUT]
-        kept = [piece for piece in pieces if piece not in held_out]
-        found = calibrate(
-            checkpoint, [piece.tokens for piece in kept], [piece.tokens for piece in held_out],
-            block_size, self._report,
-        )  # fmt: skip
+        texts = _parted([piece.tokens for piece in pieces])
+        found = calibrate(checkpoint, texts, block_size, spool, self._report)
         if role == TARGET:
-            self._held_out, self._read = held_out, found.held_out
+            self._held_out, self._read = texts.held_out, found.held_out
         return found
 
     def quality(self, folder: Path, checkpoint: Checkpoint) -> Quality | None:
@@ -136,12 +133,12 @@ class TextCalibration:
         engine = suited(bundle.target, cpu_engines())[0]
         model = Model.load(bundle, TARGET, engine, default_threads())
         nats, originals, divergences, same = list[float](), list[float](), list[float](), 0
-        length = len(self._held_out[0].tokens)
-        for number, piece in enumerate(self._held_out):
+        length = len(self._held_out[0])
+        for number, tokens in enumerate(self._held_out):
             read = self._read[number * length : (number + 1) * length][WARM_UP:-1]
             wanted = _logits(checkpoint, read)
             for token, own, original in zip(
-                piece.tokens[WARM_UP + 1 :], _predicted(model, piece.tokens), wanted, strict=True
+                tokens[WARM_UP + 1 :], _predicted(model, tokens), wanted, strict=True
             ):
                 ours, theirs = log_probabilities(own), log_probabilities(original)
                 nats.append(-float(ours[token]))
@@ -152,6 +149,12 @@ class TextCalibration:
             len(nats), fmean(divergences), same / len(nats),
             exponential(fmean(nats)), exponential(fmean(originals)),
         )  # fmt: skip
+
+
+def _parted(pieces: Sequence[Sequence[int]]) -> Texts:
+    judged, held_out = pieces[_JUDGED::_TURN], pieces[_HELD_OUT::_TURN]
+    fitted = [piece for i, piece in enumerate(pieces) if i % _TURN not in (_JUDGED, _HELD_OUT)]
+    return Texts(fitted, judged or fitted, held_out)
 
 
 def _predicted(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:

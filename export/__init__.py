@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.export.calibration import Calibrate, Calibration, calibrate
+from edgespec.export.calibration import Calibrate, Calibration, Texts, calibrate
 from edgespec.export.destination import replacing
 from edgespec.export.exporter import (
     BLOCK_SIZES,
@@ -16,6 +16,7 @@ from edgespec.export.exporter import (
     write_bundle,
 )
 from edgespec.export.source import resolve_checkpoint
+from edgespec.export.spool import Spool
 
 __all__ = [
     "BLOCK_SIZES",
@@ -27,6 +28,8 @@ __all__ = [
     "Calibration",
     "ExportOptions",
     "ExportReport",
+    "Spool",
+    "Texts",
     "calibrate",
     "export_bundle",
     "replacing",

@@ -1,6 +1,6 @@
-"""What quantization must keep, seen as a model reads texts.
+"""A model reads texts, so that its matrices are rounded by what they read.
 
-Which columns of a matrix read large inputs, and which matrices in few bits would change the most.
+And so that those which change what follows most in few bits are known.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgespec.export.feedback import Columns, quantize_with_feedback
 from edgespec.export.forward import Floats, Forward, Weights
-from edgespec.export.quantize import dequantize_rows, quantize_rows
+from edgespec.export.quantize import dequantize_rows
+from edgespec.export.spool import Spool
 from edgespec.models import Attention, Checkpoint, Decoder, Linear, Mlp
 
 # Of the first tokens of a text the residual stream is unlike all others: no matrix is judged there.
 _WARM_UP = 8
-_JUDGED_TEXTS = 4
-# Of a column's importance, as a share of the mean: nothing is worth nothing.
-_LEAST = 1e-6
-_TILE_ROWS = 1024
 _BITS = 4  # 8 lose next to nothing
 
 Progress = Callable[[int, int], None]
@@ -31,59 +29,70 @@ class Calibration:
     """What a model showed on some texts.
 
     Attributes:
-        importance: [K] float32 for each matrix of the layers, by name: the mean square of what each
-            of its columns is multiplied with.
-        damage: for each of them, how much its sublayer's contribution changes if this one matrix
-            has 4 bits: the mean over tokens of the squared change over the residual stream's
-            square.
+        damage: for each matrix of the layers, by name: how much its sublayer's contribution changes
+            if this one has 4 bits: the mean over tokens of the squared change over the residual
+            stream's square.
         sizes: weights of each of them.
-        held_out: [rows, hidden_size] float32: what the head reads before each token of the texts
-            that were kept out of everything else.
+        held_out: [rows, hidden_size] float32: what the head reads at the tokens of the texts that
+            were kept out of everything else.
     """
 
-    importance: Mapping[str, Floats]
     damage: Mapping[str, float]
     sizes: Mapping[str, int]
     held_out: Floats
 
 
-Calibrate = Callable[[str, Checkpoint, int | None], Calibration | None]
-"""Calibrates a role: its name, its model, and the weights that share a scale, None where nobody
-needs to know the damage. None where its text says nothing of the model."""
+@dataclass(frozen=True)
+class Texts:
+    """Tokens that a model reads, all texts of one length.
+
+    Attributes:
+        fitted: by which matrices are rounded.
+        judged: by which damage is told; where rounding was fitted it looks better than it is.
+        held_out: of which only `Calibration.held_out` is told.
+    """
+
+    fitted: Sequence[Sequence[int]]
+    judged: Sequence[Sequence[int]]
+    held_out: Sequence[Sequence[int]]
+
+
+Calibrate = Callable[[str, Checkpoint, int | None, Spool], Calibration | None]
+"""Calibrates a role: its name, its model, the weights that share a scale, None where nothing is to
+be rounded, and where rounded matrices go. None where its text says nothing of the model."""
 
 
 def calibrate(
     checkpoint: Checkpoint,
-    texts: Sequence[Sequence[int]],
-    held_out: Sequence[Sequence[int]],
+    texts: Texts,
     block_size: int | None,
+    spool: Spool,
     progress: Progress = lambda done, total: None,
 ) -> Calibration:
-    """Have a model read texts, layer by layer.
+    """Have a model read texts, layer by layer, and round its matrices to 4 bits by what they read.
 
-    Weighting each column's rounding by the mean square of its inputs is what activation-aware
-    quantization has in common (Lin et al., 2024; Frantar et al., 2023, whose Hessian's diagonal it
-    is). Judging matrices by what they do to the residual stream makes those of one model
-    comparable, since every sublayer reads that stream normalized.
+    All layers read what the original computes. Judging matrices by what they do to the residual
+    stream makes those of one model comparable, since every sublayer reads that stream normalized.
 
     Args:
         checkpoint: the model.
-        texts: tokens, all texts of one length.
-        held_out: further texts of that length, which the model reads for `Calibration.held_out`.
-        block_size: weights that share a scale; None: `Calibration.damage` is not wanted.
+        texts: see there.
+        block_size: weights that share a scale; None: nothing is rounded.
+        spool: gets the rounded matrices.
         progress: told of each layer.
     """
     decoder = checkpoint.decoder
-    forward = Forward(checkpoint, np.array([*texts, *held_out], np.int64))
-    seen, length = len(texts) * len(texts[0]), len(texts[0])
-    judge = _Judge(seen, length, block_size)
+    parts = texts.fitted, texts.judged, texts.held_out
+    forward = Forward(checkpoint, np.array([text for part in parts for text in part], np.int64))
+    length = len(texts.fitted[0])
+    fitted, judged = (len(part) * length for part in parts[:2])
+    judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, spool)
     for done, (attention, mlp) in enumerate(decoder.layers, 1):
         _read_attention(forward, attention, judge)
         _read_mlp(forward, mlp, judge)
         progress(done, len(decoder.layers))
-    return Calibration(
-        judge.importance, judge.damage, judge.sizes, forward.normed(decoder.norm)[seen:]
-    )
+    held_out = forward.normed(decoder.norm)[fitted + judged :]
+    return Calibration(judge.damage, judge.sizes, held_out)
 
 
 def to_widen(calibration: Calibration, damage: float, share: float) -> frozenset[str]:
@@ -117,104 +126,88 @@ def widened_by_rule(decoder: Decoder) -> frozenset[str]:
 
 
 class _Judge:
-    """Gathers `Calibration`'s tables.
+    """Rounds matrices, and tells what that does.
 
     Args:
-        seen: rows that count, from the first on; others are held out.
+        fitted: rows by which matrices are rounded.
+        judged: rows by which damage is told, but for each text's first ones.
         length: rows of a text.
-        block_size: weights that share a scale; None: nothing is judged.
+        block_size: weights that share a scale; None: nothing is rounded.
+        spool: gets the rounded matrices.
 
     Attributes:
-        judged: the rows by which damage is judged, but for each text's first ones.
+        damage, sizes: see `Calibration`.
     """
 
-    def __init__(self, seen: int, length: int, block_size: int | None) -> None:
-        self.judged = slice(0, min(_JUDGED_TEXTS * length, seen))
-        self._counts = np.arange(self.judged.stop) % length >= min(_WARM_UP, length - 1)
-        self._seen, self._block_size = seen, block_size
-        self.importance: dict[str, Floats] = {}
+    def __init__(
+        self, fitted: slice, judged: slice, length: int, block_size: int | None, spool: Spool
+    ) -> None:
+        self._fitted, self._judged = fitted, judged
+        rows = np.arange(judged.stop - judged.start)
+        self._counts = rows % length >= min(_WARM_UP, length - 1)
+        self._block_size, self._spool = block_size, spool
         self.damage: dict[str, float] = {}
         self.sizes: dict[str, int] = {}
 
-    def inputs(self, x: Floats, layers: Iterable[Linear]) -> None:
-        """All rows of what layers read."""
-        square = np.square(x[: self._seen]).mean(axis=0)
-        square += _LEAST * square.mean() or 1
-        for layer in layers:
-            self.importance[layer.weight] = square
-            self.sizes[layer.weight] = layer.in_features * layer.out_features
-
-    def results(
+    def round(
         self,
-        layer: Linear,
+        x: Floats,
+        layers: Iterable[Linear],
         weights: Weights,
-        compute: Callable[[Weights], Floats],
-        update: Floats,
+        compute: Callable[[Floats, Weights], Floats],
         stream: Floats,
     ) -> None:
-        """What one matrix in 4 bits makes of its sublayer.
+        """Round the matrices of layers that read the same.
 
         Args:
-            layer: whose matrix.
+            x: [rows, K], what they read.
+            layers: whose matrices.
             weights: of the sublayer.
-            compute: the sublayer's contribution to judged rows with other weights.
-            update: its contribution to all rows, [rows, hidden_size].
-            stream: the residual stream behind it.
+            compute: the sublayer's contribution by what these layers read and by its weights.
+            stream: [rows, hidden_size], the residual stream behind the sublayer.
         """
         if self._block_size is None:
             return
-        rounded = self._rounded(layer.weight, weights[layer.weight], self._block_size)
-        change = compute({**weights, layer.weight: rounded}) - update[self.judged]
-        square = np.square(stream[self.judged]).sum(axis=1)
-        relative = np.square(change).sum(axis=1) / np.maximum(square, np.finfo(np.float32).tiny)
-        self.damage[layer.weight] = float(relative[self._counts].mean())
-
-    def _rounded(self, name: str, weight: Floats, block_size: int) -> Floats:
-        width, rounded = weight.shape[1], np.empty_like(weight)
-        for start in range(0, len(weight), _TILE_ROWS):
-            tile = slice(start, start + _TILE_ROWS)
-            found = quantize_rows(weight[tile], _BITS, block_size, self.importance[name])
-            rounded[tile] = dequantize_rows(found, _BITS)[:, :width]
-        return rounded
+        columns = Columns(x[self._fitted], self._block_size)
+        few = x[self._judged]
+        square = np.square(stream[self._judged]).sum(axis=1)
+        square = np.maximum(square, np.finfo(np.float32).tiny)
+        wanted = compute(few, weights)
+        for layer in layers:
+            name, weight = layer.weight, weights[layer.weight]
+            found = quantize_with_feedback(weight, columns)
+            self._spool.keep(name, found)
+            others = {**weights, name: dequantize_rows(found, _BITS)[:, : layer.in_features]}
+            change = np.square(compute(few, others) - wanted).sum(axis=1)
+            self.damage[name] = float((change / square)[self._counts].mean())
+            self.sizes[name] = weight.size
 
 
 def _read_attention(forward: Forward, layer: Attention, judge: _Judge) -> None:
+    def contribution(x: Floats, weights: Weights) -> Floats:
+        return projection(forward.attended(layer, x, weights), weights)
+
+    def projection(mixed: Floats, weights: Weights) -> Floats:
+        return forward.linear(mixed, layer.o, weights)
+
     weights = forward.weights(layer.q, layer.k, layer.v, layer.o)
     x = forward.normed(layer.norm)
     mixed = forward.attended(layer, x, weights)
-    judge.inputs(x, (layer.q, layer.k, layer.v))
-    judge.inputs(mixed, (layer.o,))
-    update = forward.linear(mixed, layer.o, weights)
-    forward.hidden += update
-    few_x, few_mixed = x[judge.judged], mixed[judge.judged]
-
-    def attended(others: Weights) -> Floats:
-        return forward.linear(forward.attended(layer, few_x, others), layer.o, others)
-
-    def projected(others: Weights) -> Floats:
-        return forward.linear(few_mixed, layer.o, others)
-
-    for part in (layer.q, layer.k, layer.v):
-        judge.results(part, weights, attended, update, forward.hidden)
-    judge.results(layer.o, weights, projected, update, forward.hidden)
+    forward.hidden += projection(mixed, weights)
+    judge.round(x, (layer.q, layer.k, layer.v), weights, contribution, forward.hidden)
+    judge.round(mixed, (layer.o,), weights, projection, forward.hidden)
 
 
 def _read_mlp(forward: Forward, layer: Mlp, judge: _Judge) -> None:
+    def contribution(x: Floats, weights: Weights) -> Floats:
+        return projection(forward.gated(layer, x, weights), weights)
+
+    def projection(gated: Floats, weights: Weights) -> Floats:
+        return forward.linear(gated, layer.down, weights)
+
     weights = forward.weights(layer.gate, layer.up, layer.down)
     x = forward.normed(layer.norm)
     gated = forward.gated(layer, x, weights)
-    judge.inputs(x, (layer.gate, layer.up))
-    judge.inputs(gated, (layer.down,))
-    update = forward.linear(gated, layer.down, weights)
-    forward.hidden += update
-    few_x, few_gated = x[judge.judged], gated[judge.judged]
-
-    def activated(others: Weights) -> Floats:
-        return forward.linear(forward.gated(layer, few_x, others), layer.down, others)
-
-    def projected(others: Weights) -> Floats:
-        return forward.linear(few_gated, layer.down, others)
-
-    for part in (layer.gate, layer.up):
-        judge.results(part, weights, activated, update, forward.hidden)
-    judge.results(layer.down, weights, projected, update, forward.hidden)
+    forward.hidden += projection(gated, weights)
+    judge.round(x, (layer.gate, layer.up), weights, contribution, forward.hidden)
+    judge.round(gated, (layer.down,), weights, projection, forward.hidden)

@@ -11,13 +11,14 @@ from pathlib import Path
 import edgespec
 from edgespec import bundle
 from edgespec.errors import InputError
-from edgespec.export.calibration import Calibrate, Calibration, to_widen, widened_by_rule
+from edgespec.export.calibration import Calibrate, to_widen, widened_by_rule
 from edgespec.export.destination import replacing
 from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.skips import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.source import source_name
+from edgespec.export.spool import Spool
 from edgespec.export.vocabulary import check_vocabularies, end_ids, read_tokenizer
-from edgespec.models import Decoder, load_checkpoint
+from edgespec.models import Checkpoint, Decoder, load_checkpoint
 
 INT4, INT4_SMALL = "int4", "int4-small"
 PRECISIONS = (INT4, INT4_SMALL, "int8", "fp16", "fp32", bundle.W8A8)
@@ -168,27 +169,20 @@ def write_bundle(
     roles = {}
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
-        precision = _precision(name, checkpoint.decoder, options)
-        mixed = _weights(name, options) == INT4
-        seen = None
-        if calibration is not None and precision.block_size:
-            seen = calibration(name, checkpoint, precision.block_size if mixed else None)
-        if mixed:
-            precision = replace(precision, wide=_wide(checkpoint.decoder, seen))
-        writer = RoleWriter(
-            folder, name, checkpoint, precision, candidates[name], progress,
-            {} if seen is None else seen.importance,
-        )  # fmt: skip
-        with writer:
-            cuts: set[int] = set()
-            if name == bundle.TARGET:
-                if skip_search is not None:
-                    with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
-                        skips = skip_search(trials.trial, skips)
-                cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
-            role = writer.write(sorted(cuts))
-            if name == bundle.TARGET and options.npu_precision is not None:
-                variants = (_npu_variant(writer, role, options.npu_precision),)
+        with Spool(folder) as rounded:
+            precision = _calibrated(name, checkpoint, options, calibration, rounded)
+            with RoleWriter(
+                folder, name, checkpoint, precision, candidates[name], progress, rounded
+            ) as writer:
+                cuts: set[int] = set()
+                if name == bundle.TARGET:
+                    if skip_search is not None:
+                        with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
+                            skips = skip_search(trials.trial, skips)
+                    cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
+                role = writer.write(sorted(cuts))
+                if name == bundle.TARGET and options.npu_precision is not None:
+                    variants = (_npu_variant(writer, role, options.npu_precision),)
         roles[name] = replace(role, eos_ids=end_ids(checkpoint, tokens))
     files = bundle.describe_files(folder)
     provenance = {
@@ -282,14 +276,28 @@ def _precision(name: str, decoder: Decoder, options: ExportOptions) -> bundle.Pr
     return bundle.Precision(weights, head, options.kv_precision, block, scales="fp16")
 
 
-def _wide(decoder: Decoder, seen: Calibration | None) -> tuple[str, ...]:
-    """The matrices of an int4 model that get 8 bits, in the model's order."""
+def _calibrated(
+    name: str,
+    checkpoint: Checkpoint,
+    options: ExportOptions,
+    calibration: Calibrate | None,
+    rounded: Spool,
+) -> bundle.Precision:
+    """A role's precision, with the matrices that get 8 bits; those that have 4 are in the spool."""
+    precision, decoder = _precision(name, checkpoint.decoder, options), checkpoint.decoder
+    seen = None
+    if calibration is not None and precision.block_size:
+        block_size = precision.block_size if precision.weights == INT4 else None
+        seen = calibration(name, checkpoint, block_size, rounded)
+    if _weights(name, options) != INT4:
+        return precision
     if seen is None:
         chosen = widened_by_rule(decoder)
     else:
         small = sum(seen.sizes.values()) < _SMALL
         chosen = to_widen(seen, _DAMAGE, _WIDE_SHARE_OF_SMALL if small else _WIDE_SHARE)
-    return tuple(name for name in decoder.tensors() if name in chosen)
+    wide = tuple(each for each in decoder.tensors() if each in chosen)
+    return replace(precision, wide=wide)
 
 
 def _block_size(name: str, decoder: Decoder, asked: int | None) -> int:

@@ -40,8 +40,8 @@ class Forward:
         self.hidden: Floats = np.concatenate(rows)[places.ravel()]
         angles = np.outer(np.arange(self._length), rope.inv_freq.astype(np.float64))
         cos, sin = (rope.attention_factor * turn(angles) for turn in (np.cos, np.sin))
-        self._cos = np.concatenate([cos, cos], axis=1, dtype=np.float32)[:, None]
-        self._sin = np.concatenate([-sin, sin], axis=1, dtype=np.float32)[:, None]
+        self._cos: Floats = np.concatenate([cos, cos], axis=1).astype(np.float32)[:, None]
+        self._sin: Floats = np.concatenate([-sin, sin], axis=1).astype(np.float32)[:, None]
         unseen = np.triu(np.ones((self._length, self._length), np.bool_), 1)
         self._bias = np.where(unseen, _HIDDEN, np.float32(0))
 
@@ -77,8 +77,8 @@ class Forward:
         for head in range(layer.heads):
             keys, values = k[:, :, head // group], v[:, :, head // group]
             scores = q[:, :, head] @ keys.transpose(0, 2, 1) + self._bias
-            scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            mixed[:, :, head] = scores / scores.sum(axis=-1, keepdims=True) @ values
+            shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            mixed[:, :, head] = shares / shares.sum(axis=-1, keepdims=True) @ values
         return mixed.reshape(len(x), -1)
 
     def gated(self, layer: Mlp, x: Floats, weights: Weights) -> Floats:

@@ -40,9 +40,7 @@ class QuantizedRows:
     faint_norm: float = 0.0
 
 
-def quantize_rows(
-    weights: Floats, bits: int, block_size: int, importance: Floats | None = None
-) -> QuantizedRows:
+def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
     """Quantize a [rows, K] matrix; K is padded with zeros to whole blocks.
 
     Several clipping points are tried per block. For each, the integers are rounded, the scale is
@@ -50,16 +48,66 @@ def quantize_rows(
     of this rounded scale: <w, w> - 2 s <w, q> + s² <q, q>. For 4 bits, integers rounded
     anew by the best scale are the last trial. The trial with the least error wins.
 
-    With `importance`, all of these products and errors are weighted by it. Where it is the mean
-    square of what a column is multiplied with, the error is that of the layer's results, but for
-    what columns have in common.
-
     Args:
         weights: [rows, K] float32, none beyond what half precision holds.
         bits: 4, 7 or 8; of 7 there is one in each byte.
         block_size: consecutive weights along K that share a scale.
-        importance: [K] float32, of each column, above 0; None: all are alike.
     """
+    search = _searched(weights, bits, block_size, None)
+    rows = len(weights)
+    return pack_rows(
+        weights, search.levels.reshape(rows, -1), search.scales.reshape(rows, -1), bits
+    )
+
+
+def best_scales(weights: Floats, bits: int, block_size: int, importance: Floats) -> Floats:
+    """The scales that `quantize_rows` would find if columns counted by importance.
+
+    Where that is the mean square of what a column is multiplied with, the error is that of the
+    layer's results, but for what columns have in common.
+
+    Args:
+        weights: [rows, K] float32.
+        bits: see `quantize_rows`.
+        block_size: see there.
+        importance: [K] float32, of each column, above 0.
+
+    Returns:
+        [rows, blocks] float32, of values that half precision holds.
+    """
+    search = _searched(weights, bits, block_size, importance)
+    return search.scales.reshape(len(weights), -1)
+
+
+def pack_rows(weights: Floats, levels: Floats, scales: Floats, bits: int) -> QuantizedRows:
+    """Store integers, and tell how far they are from the original.
+
+    Args:
+        weights: [rows, K] float32, the original.
+        levels: [rows, blocks * block_size] float32, whole numbers around 0.
+        scales: [rows, blocks] float32, of values that half precision holds.
+        bits: of the integers.
+    """
+    rows, blocks = scales.shape
+    padded = np.pad(weights, ((0, 0), (0, levels.shape[1] - weights.shape[1])))
+    by_block = padded.reshape(rows, blocks, -1)
+    integers = levels.reshape(by_block.shape)
+    off = integers * scales[:, :, None] - by_block
+    norm = np.einsum("rbk,rbk->rb", by_block, by_block)
+    stored = (integers + 2 ** (bits - 1)).astype(np.uint8)
+    if bits == 4:
+        stored = stored[:, :, 0::2] | stored[:, :, 1::2] << 4
+    return QuantizedRows(
+        stored,
+        scales.astype(np.float16),
+        # From the differences, since gains of many bits hide it.
+        float(np.einsum("rbk,rbk->rb", off, off).sum(dtype=np.float64)),
+        float(norm.sum(dtype=np.float64)),
+        float(norm[np.abs(scales) < _FAINT].sum(dtype=np.float64)),
+    )
+
+
+def _searched(weights: Floats, bits: int, block_size: int, importance: Floats | None) -> _Search:
     rows, width = weights.shape
     blocks = -(-width // block_size)
     padding = blocks * block_size - width
@@ -72,18 +120,7 @@ def quantize_rows(
         search.by_largest(reach)
     if bits == 4:  # of 256 levels, the first rounding leaves nothing to gain
         search.by_scales()
-
-    norm = np.einsum("bk,bk->b", search.weights, search.weights)
-    stored = (search.levels + 2 ** (bits - 1)).astype(np.uint8)
-    if bits == 4:
-        stored = stored[:, 0::2] | stored[:, 1::2] << 4
-    return QuantizedRows(
-        stored.reshape(rows, blocks, -1),
-        search.scales.reshape(rows, blocks).astype(np.float16),
-        search.squared_error(),
-        float(norm.sum(dtype=np.float64)),
-        float(norm[np.abs(search.scales) < _FAINT].sum(dtype=np.float64)),
-    )
+    return search
 
 
 class _Search:
@@ -122,12 +159,6 @@ class _Search:
         """Try the scales found so far."""
         steps = np.where(self.scales == 0, 1, self.scales)
         self._try(np.divide(1, steps, dtype=np.float32))
-
-    def squared_error(self) -> float:
-        """Of the best, summed; from the differences, since gains of many bits hide it."""
-        off = np.multiply(self.levels, self.scales[:, None], out=self._trial)
-        off -= self.weights
-        return float(np.einsum("bk,bk->b", off, off).sum(dtype=np.float64))
 
     def _try(self, factors: Floats) -> None:
         low, high = self._range

@@ -20,7 +20,7 @@ from edgespec.export.formats import (
 )
 from edgespec.export.graph import DataFile, GraphBuilder
 from edgespec.export.lowering import FLOAT, HALF, Span, StageFormats, StageLowering
-from edgespec.export.quantize import Floats
+from edgespec.export.quantize import QuantizedRows
 from edgespec.export.weights import WeightStream
 from edgespec.models import Checkpoint
 
@@ -43,7 +43,7 @@ class RoleWriter:
         precision: of its numbers.
         candidates: see `StageFormats`; 0 for a target, whose rows must not depend on their company.
         progress: see `Progress`.
-        importance: of the columns of its matrices, see `WeightStream`.
+        rounded: matrices in 4 bits, see `WeightStream`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RoleWriter:
         precision: bundle.Precision,
         candidates: int,
         progress: Progress,
-        importance: Mapping[str, Floats],
+        rounded: Mapping[str, QuantizedRows],
     ) -> None:
         self._folder = folder
         self._name = name
@@ -65,7 +65,7 @@ class RoleWriter:
         self._total = sum(int(np.prod(shape)) for shape in checkpoint.decoder.tensors().values())
         self._done = 0
         self._data = DataFile(folder / f"{name}.data")
-        self._weights = WeightStream(self._data, checkpoint.tensors, self._count, importance)
+        self._weights = WeightStream(self._data, checkpoint.tensors, self._count, rounded)
 
     def __enter__(self) -> RoleWriter:
         return self

@@ -21,6 +21,7 @@ _THREADS = 2
 # Of the weights of integer products: without VNNI, processors add pairs of them, each times 8 bits
 # of an activation, in 16 bits, and saturate there.
 _CHANNEL_BITS = 7
+_ROUNDED_BITS = 4
 # Of a matrix's squares, in blocks so small that half precision spoils their scales.
 _FAINT_SHARE = 1e-4
 
@@ -39,15 +40,14 @@ class WeightStream:
         tensors: the checkpoint.
         progress: called with the number of weights just written; those of a tensor that is stored
             in two ways count once.
-        importance: [K] float32 of a matrix's columns, see `quantize_rows`; of those that are not in
-            it all columns are alike.
+        rounded: matrices that are in 4 bits already, in the blocks that are asked for.
         errors: filled with the relative RMS error of each quantized tensor.
     """
 
     data: DataFile
     tensors: TensorStore
     progress: Progress
-    importance: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    rounded: Mapping[str, QuantizedRows] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     _written: dict[tuple[Names, str], Written] = field(default_factory=dict)
     _counted: set[str] = field(default_factory=set)
@@ -121,7 +121,8 @@ class WeightStream:
         rows, width = self.tensors.shape(name)
         error = norm = faint = 0.0
         count = self._counter(name)
-        for part in self._quantized(name, bits, block_size):
+        ready = bits == _ROUNDED_BITS and name in self.rounded
+        for part in [self.rounded[name]] if ready else self._quantized(name, bits, block_size):
             yield part
             count(len(part.packed) * width)
             error += part.squared_error
@@ -173,7 +174,7 @@ class WeightStream:
         def work(bounds: tuple[int, int]) -> QuantizedRows:
             tile = self._read(name, *bounds)
             self._check_range(name, tile, np.float16)
-            return quantize_rows(tile, bits, block_size, self.importance.get(name))
+            return quantize_rows(tile, bits, block_size)
 
         waiting: deque[Future[QuantizedRows]] = deque()
         with ThreadPoolExecutor(_THREADS) as pool:
