@@ -94,7 +94,9 @@ class Forward:
         if norm is not None:
             x = self._normed(x, norm)
         first, second = np.split(x, 2, axis=-1)
-        turned: Floats = x * self._cos + np.concatenate([second, first], axis=-1) * self._sin
+        swapped: Floats = np.concatenate([second, first], axis=-1)
+        turned: Floats = x * self._cos
+        turned += swapped * self._sin
         return turned
 
     def _normed(self, x: Floats, norm: Norm) -> Floats:
