@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _REQUIREMENTS = ("gguf", "ml_dtypes", "numpy", "safetensors")
 _OURS = {
-    **{f"int4, blocks of {n}": ExportOptions("int4", block_size=n) for n in (32, 64, 128)},
+    **{f"int4, blocks of {n}": ExportOptions("int4-small", block_size=n) for n in (32, 64, 128)},
     "int8, blocks of 128": ExportOptions("int8", block_size=128),
     "w8a8": ExportOptions("w8a8"),
 }

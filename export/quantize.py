@@ -89,19 +89,23 @@ def pack_rows(weights: Floats, levels: Floats, scales: Floats, bits: int) -> Qua
         bits: of the integers.
     """
     rows, blocks = scales.shape
-    padded = np.pad(weights, ((0, 0), (0, levels.shape[1] - weights.shape[1])))
-    by_block = padded.reshape(rows, blocks, -1)
-    integers = levels.reshape(by_block.shape)
-    off = integers * scales[:, :, None] - by_block
+    if padding := levels.shape[1] - weights.shape[1]:
+        weights = np.pad(weights, ((0, 0), (0, padding)))
+    by_block = weights.reshape(rows, blocks, -1)
     norm = np.einsum("rbk,rbk->rb", by_block, by_block)
-    stored = (integers + 2 ** (bits - 1)).astype(np.uint8)
+    integers = levels.reshape(by_block.shape)
+    off = integers * scales[:, :, None]
+    off -= by_block
+    # From the differences, since gains of many bits hide it.
+    error = np.einsum("rbk,rbk->rb", off, off).sum(dtype=np.float64)
+    np.add(integers, 2 ** (bits - 1), out=off)
+    stored = off.astype(np.uint8)
     if bits == 4:
         stored = stored[:, :, 0::2] | stored[:, :, 1::2] << 4
     return QuantizedRows(
         stored,
         scales.astype(np.float16),
-        # From the differences, since gains of many bits hide it.
-        float(np.einsum("rbk,rbk->rb", off, off).sum(dtype=np.float64)),
+        float(error),
         float(norm.sum(dtype=np.float64)),
         float(norm[np.abs(scales) < _FAINT].sum(dtype=np.float64)),
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
 from edgespec.export.forward import Forward
 from edgespec.models import load_checkpoint
 
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
@@ -45,3 +49,28 @@ def test_it_computes_what_transformers_does(tmp_path, architecture, config):
     with torch.no_grad():
         expected = original(torch.tensor(texts)).logits.numpy().reshape(len(logits), -1)
     np.testing.assert_allclose(logits, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("qwen2", {"num_key_value_heads": 2}),
+        ("qwen3", {}),
+        ("llama", {"tie_word_embeddings": True}),
+    ],
+)
+def test_a_permuted_checkpoint_computes_the_same(tmp_path, monkeypatch, architecture, config):
+    """Heads of one group have their values in one order, norms of heads none."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    permuted = importlib.import_module("permuted_checkpoint")
+    original = make_checkpoint(tmp_path / "as-it-is", architecture, dtype=torch.float16, **config)
+    write_tokenizer(tmp_path / "as-it-is", 331)
+    arguments = ["permuted_checkpoint.py", str(tmp_path / "as-it-is"), "-o", str(tmp_path / "p")]
+    monkeypatch.setattr("sys.argv", arguments)
+    permuted.main()
+    other = type(original).from_pretrained(tmp_path / "p", dtype=torch.float32).eval()
+    ids = torch.randint(0, 331, (2, 50), generator=torch.manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(other(ids).logits, original(ids).logits, atol=1e-4, rtol=1e-4)
+    weights = [each.model.layers[0].mlp.down_proj.weight for each in (original, other)]
+    assert not torch.equal(*weights)

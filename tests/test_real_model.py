@@ -24,6 +24,19 @@ from edgespec.trial_text import PASSAGES
 CHECKPOINT = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""), "smollm2-135m")
 PROSE = PASSAGES[0]
 CODE = PASSAGES[3]  # repeats itself, so that lookups have something to find
+# No part of what weights are fitted to.
+UNSEEN = """My grandmother kept her recipes in a tin that had once held biscuits. Most of them were
+written on the backs of envelopes, in a hand that grew smaller towards the edge of the paper, and
+none of them said how long anything should stay in the oven. You were supposed to know. When she
+died the tin went to my aunt, who does not cook, and from her to me. I tried the plum cake first.
+It took me four attempts and a long telephone call with a neighbour of hers to find out that a cup
+meant the blue cup, the one with the broken handle, which nobody had thought of keeping.
+
+Explain to a new colleague how to prepare the monthly report. First collect the numbers from the
+three branches, which arrive by the fifth of each month. Check that the totals agree with those of
+the bank, and ask the branch concerned if they do not. Then write a summary of one page: what was
+sold, what was returned, and what is likely to change. Do not use more than two charts.
+"""
 
 pytestmark = pytest.mark.skipif(
     "EDGESPEC_REAL_MODELS" not in os.environ,
@@ -73,7 +86,7 @@ def test_in_fp32_it_predicts_what_transformers_does(load, original, engine):
 @engines
 @pytest.mark.parametrize(
     ("precision", "kl", "agreement"),
-    [("int8", 0.02, 0.85), (None, 1.0, 0.35)],
+    [("int8", 0.02, 0.85), ("int4-small", 0.6, 0.5)],
 )
 def test_quantized_it_predicts_about_the_same(load, engine, precision, kl, agreement):
     """Half or twice of what was measured, so that only a fault is beyond it."""
@@ -82,6 +95,15 @@ def test_quantized_it_predicts_about_the_same(load, engine, precision, kl, agree
     )
     assert against.kl.value < kl
     assert against.agreement > agreement
+
+
+@engines
+def test_four_bits_keep_the_model(load, engine):
+    """By default, on text that nothing was fitted to."""
+    found = Reading(load(engine, None), UNSEEN, reference=load(engine, "fp32")).evaluate()
+    assert found.nats.perplexity < 1.12 * found.against.nats.perplexity
+    assert found.against.kl.value < 0.13
+    assert found.against.agreement > 0.75
 
 
 @engines

@@ -31,10 +31,13 @@ class _Edgespec:
 
     def convert(self, checkpoints: Checkpoints, output: Path) -> None:
         """See `Peer`."""
+        from edgespec.calibrating import TextCalibration
         from edgespec.export import ExportOptions, export_bundle
 
-        options = ExportOptions(self.precision)
-        export_bundle(checkpoints.target, output / "bundle", checkpoints.draft, options)
+        export_bundle(
+            checkpoints.target, output / "bundle", checkpoints.draft,
+            ExportOptions(self.precision), calibration=TextCalibration(),
+        )  # fmt: skip
 
     def load(self, loading: Loading) -> _Decoder:
         """See `Peer`."""

@@ -1,0 +1,105 @@
+"""A checkpoint that computes the same with its columns in another order.
+
+    python benchmarks/permuted_checkpoint.py qwen-coder-0.5b -o permuted
+
+Who has a model only as somebody quantized it, in blocks of neighbouring columns, cannot judge ways
+to quantize it by that: those with the same blocks find nearly the same numbers again. Here columns
+of the residual stream, of each MLP and of each head's values change places, and whatever reads or
+writes them accordingly. The weights are the same numbers, and so is what the model computes, but
+for the order of sums; no block of old holds together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from common import exit_code
+
+from edgespec.models import load_checkpoint
+
+if TYPE_CHECKING:
+    from edgespec.models import Attention, Checkpoint, Linear, Mlp
+
+    Values = np.ndarray[Any, np.dtype[Any]]
+    Order = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Permuted:
+    """The tensors of a checkpoint, in other places.
+
+    Args:
+        checkpoint: Whose.
+        seed: Of the order.
+
+    Attributes:
+        tensors: By name, in half precision.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, seed: int) -> None:
+        self._read = checkpoint.tensors.read
+        self._random = np.random.default_rng(seed)
+        decoder = checkpoint.decoder
+        self._stream = self._random.permutation(decoder.hidden_size)
+        self.tensors: dict[str, Values] = {}
+        for name in {decoder.embedding, decoder.lm_head.weight}:
+            self._put(name, self._read(name)[:, self._stream])
+        self._put(decoder.norm.weight, self._read(decoder.norm.weight)[self._stream])
+        for attention, mlp in decoder.layers:
+            self._attention(attention)
+            self._mlp(mlp)
+
+    def _attention(self, layer: Attention) -> None:
+        size, group = layer.head_dim, layer.heads // layer.kv_heads
+        orders = [self._random.permutation(size) for _ in range(layer.kv_heads)]
+        values = np.concatenate([head * size + order for head, order in enumerate(orders)])
+        mixed = [head * size + orders[head // group] for head in range(layer.heads)]
+        self._put(layer.norm.weight, self._read(layer.norm.weight)[self._stream])
+        for each in (layer.q, layer.k):  # turned by RoPE, two by two
+            self._linear(each, slice(None), self._stream)
+            for norm in (layer.q_norm, layer.k_norm):
+                if norm is not None:
+                    self._put(norm.weight, self._read(norm.weight))
+        self._linear(layer.v, values, self._stream)
+        self._linear(layer.o, self._stream, np.concatenate(mixed))
+
+    def _mlp(self, layer: Mlp) -> None:
+        inner = self._random.permutation(layer.gate.out_features)
+        self._put(layer.norm.weight, self._read(layer.norm.weight)[self._stream])
+        self._linear(layer.gate, inner, self._stream)
+        self._linear(layer.up, inner, self._stream)
+        self._linear(layer.down, self._stream, inner)
+
+    def _linear(self, layer: Linear, rows: Order | slice, columns: Order) -> None:
+        self._put(layer.weight, self._read(layer.weight)[rows][:, columns])
+        if layer.bias is not None:
+            self._put(layer.bias, self._read(layer.bias)[rows])
+
+    def _put(self, name: str, values: Values) -> None:
+        self.tensors[name] = np.ascontiguousarray(values, np.float16)
+
+
+def main() -> None:
+    from safetensors.numpy import save_file
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to make")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    checkpoint = load_checkpoint(arguments.checkpoint)
+    tensors = Permuted(checkpoint, arguments.seed).tensors
+    arguments.output.mkdir(parents=True)
+    save_file(tensors, arguments.output / "model.safetensors", metadata={"format": "pt"})
+    for file in (checkpoint.path / "config.json", *checkpoint.tokenizer_files.values()):
+        shutil.copyfile(file, arguments.output / file.name)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
