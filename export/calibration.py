@@ -80,6 +80,10 @@ def calibrate(
         block_size: weights that share a scale; None: nothing is rounded.
         spool: gets the rounded matrices.
         progress: told of each layer.
+
+    Raises:
+        CheckpointError: if the checkpoint holds infinity or NaN, or computes it.
+        ExportError: if it holds what half precision does not.
     """
     decoder = checkpoint.decoder
     parts = texts.fitted, texts.judged, texts.held_out
@@ -193,7 +197,7 @@ def _read_attention(forward: Forward, layer: Attention, judge: _Judge) -> None:
     weights = forward.weights(layer.q, layer.k, layer.v, layer.o)
     x = forward.normed(layer.norm)
     mixed = forward.attended(layer, x, weights)
-    forward.hidden += projection(mixed, weights)
+    forward.add(projection(mixed, weights))
     judge.round(x, (layer.q, layer.k, layer.v), weights, contribution, forward.hidden)
     judge.round(mixed, (layer.o,), weights, projection, forward.hidden)
 
@@ -208,6 +212,6 @@ def _read_mlp(forward: Forward, layer: Mlp, judge: _Judge) -> None:
     weights = forward.weights(layer.gate, layer.up, layer.down)
     x = forward.normed(layer.norm)
     gated = forward.gated(layer, x, weights)
-    forward.hidden += projection(gated, weights)
+    forward.add(projection(gated, weights))
     judge.round(x, (layer.gate, layer.up), weights, contribution, forward.hidden)
     judge.round(gated, (layer.down,), weights, projection, forward.hidden)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.errors import CheckpointError
+from edgespec.export.weights import check_range, read_finite
 from edgespec.models import Attention, Checkpoint, Linear, Mlp, Norm
 
 Floats = npt.NDArray[np.float32]
@@ -28,7 +30,7 @@ class Forward:
         texts: [B, T] token ids.
 
     Attributes:
-        hidden: [B * T, hidden_size] float32, the residual stream; callers add to it.
+        hidden: [B * T, hidden_size] float32, the residual stream, see `add`.
     """
 
     def __init__(self, checkpoint: Checkpoint, texts: npt.NDArray[np.int64]) -> None:
@@ -36,7 +38,7 @@ class Forward:
         self._length = texts.shape[1]
         embedding, rope = checkpoint.decoder.embedding, checkpoint.decoder.rope
         ids, places = np.unique(texts, return_inverse=True)
-        rows = [self._tensors.read_rows(embedding, int(id_), int(id_) + 1) for id_ in ids]
+        rows = [read_finite(self._tensors, embedding, id_, id_ + 1) for id_ in ids.tolist()]
         self.hidden: Floats = np.concatenate(rows)[places.ravel()]
         angles = np.outer(np.arange(self._length), rope.inv_freq.astype(np.float64))
         cos, sin = (rope.attention_factor * turn(angles) for turn in (np.cos, np.sin))
@@ -46,18 +48,39 @@ class Forward:
         self._bias = np.where(unseen, _HIDDEN, np.float32(0))
 
     def weights(self, *layers: Linear) -> dict[str, Floats]:
-        """The matrices of linear layers."""
-        return {layer.weight: self._tensors.read(layer.weight) for layer in layers}
+        """The matrices of linear layers.
+
+        Raises:
+            CheckpointError: if one holds infinity or NaN.
+            ExportError: if one holds what half precision does not.
+        """
+        found = {layer.weight: self._read(layer.weight) for layer in layers}
+        for name, weight in found.items():
+            check_range(self._tensors, name, weight, np.float16)
+        return found
 
     def normed(self, norm: Norm) -> Floats:
         """The residual stream as a sublayer reads it, [B * T, hidden_size]."""
         return self._normed(self.hidden, norm)
 
+    def add(self, update: Floats) -> None:
+        """Add a sublayer's contribution, [B * T, hidden_size], to the residual stream.
+
+        Raises:
+            CheckpointError: if that gives infinity or NaN.
+        """
+        self.hidden += update
+        if not np.isfinite(self.hidden).all():
+            raise CheckpointError(
+                f"{self._tensors.folder} computes infinity or NaN from plain text: download the "
+                "checkpoint again, or export it without calibration"
+            )
+
     def linear(self, x: Floats, layer: Linear, weights: Weights) -> Floats:
         """[rows, K] times the layer's weight, transposed: [rows, N]."""
         y: Floats = x @ weights[layer.weight].T
         if layer.bias is not None:
-            y += self._tensors.read(layer.bias)
+            y += self._read(layer.bias)
         return y
 
     def attended(self, layer: Attention, x: Floats, weights: Weights) -> Floats:
@@ -102,4 +125,7 @@ class Forward:
     def _normed(self, x: Floats, norm: Norm) -> Floats:
         square = np.square(x).mean(axis=-1, keepdims=True)
         normed: Floats = x / np.sqrt(square + np.float32(norm.eps))
-        return normed * self._tensors.read(norm.weight)
+        return normed * self._read(norm.weight)
+
+    def _read(self, name: str) -> Floats:
+        return read_finite(self._tensors, name, 0, self._tensors.shape(name)[0])

@@ -99,9 +99,9 @@ def pack_rows(weights: Floats, levels: Floats, scales: Floats, bits: int) -> Qua
     # From the differences, since gains of many bits hide it.
     error = np.einsum("rbk,rbk->rb", off, off).sum(dtype=np.float64)
     np.add(integers, 2 ** (bits - 1), out=off)
-    stored = off.astype(np.uint8)
+    stored: Bytes = off.astype(np.uint8)
     if bits == 4:
-        stored = stored[:, :, 0::2] | stored[:, :, 1::2] << 4
+        stored = np.bitwise_or(stored[:, :, 0::2], stored[:, :, 1::2] << 4, dtype=np.uint8)
     return QuantizedRows(
         stored,
         scales.astype(np.float16),

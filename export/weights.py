@@ -66,7 +66,7 @@ class WeightStream:
             for name in names:
                 count = self._counter(name)
                 for tile in self._tiles(name):
-                    self._check_range(name, tile, dtype)
+                    check_range(self.tensors, name, tile, dtype)
                     self.data.write(tile.astype(dtype))
                     count(tile.size)
             self._written[key] = Written(offset, nbytes, 0, 0)
@@ -144,26 +144,7 @@ class WeightStream:
 
     def _tiles(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
         for start, stop in self._tile_bounds(name):
-            yield self._read(name, start, stop)
-
-    def _read(self, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
-        tile = self.tensors.read_rows(name, start, stop)
-        if not np.isfinite(tile).all():
-            raise CheckpointError(
-                f"{self.tensors.folder}: {name} holds infinity or NaN in rows {start} to "
-                f"{stop - 1}: download the checkpoint again"
-            )
-        return tile
-
-    def _check_range(
-        self, name: str, tile: npt.NDArray[np.float32], dtype: type[np.floating]
-    ) -> None:
-        largest = float(np.finfo(dtype).max)
-        if np.abs(tile).max() > largest:
-            raise ExportError(
-                f"{self.tensors.folder}: {name} holds {np.abs(tile).max():.6g}, half "
-                f"precision ends at {largest:g}: export at fp32"
-            )
+            yield read_finite(self.tensors, name, start, stop)
 
     def _tile_bounds(self, name: str) -> Iterator[tuple[int, int]]:
         rows, *rest = self.tensors.shape(name)
@@ -172,8 +153,8 @@ class WeightStream:
 
     def _quantized(self, name: str, bits: int, block_size: int) -> Iterator[QuantizedRows]:
         def work(bounds: tuple[int, int]) -> QuantizedRows:
-            tile = self._read(name, *bounds)
-            self._check_range(name, tile, np.float16)
+            tile = read_finite(self.tensors, name, *bounds)
+            check_range(self.tensors, name, tile, np.float16)
             return quantize_rows(tile, bits, block_size)
 
         waiting: deque[Future[QuantizedRows]] = deque()
@@ -185,6 +166,37 @@ class WeightStream:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+
+
+def read_finite(tensors: TensorStore, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
+    """Rows of a tensor.
+
+    Raises:
+        CheckpointError: if they hold infinity or NaN.
+    """
+    tile = tensors.read_rows(name, start, stop)
+    if not np.isfinite(tile).all():
+        raise CheckpointError(
+            f"{tensors.folder}: {name} holds infinity or NaN in rows {start} to "
+            f"{stop - 1}: download the checkpoint again"
+        )
+    return tile
+
+
+def check_range(
+    tensors: TensorStore, name: str, tile: npt.NDArray[np.float32], dtype: type[np.floating]
+) -> None:
+    """Refuse what a type does not hold.
+
+    Raises:
+        ExportError: if a number is beyond it.
+    """
+    largest = float(np.finfo(dtype).max)
+    if np.abs(tile).max() > largest:
+        raise ExportError(
+            f"{tensors.folder}: {name} holds {np.abs(tile).max():.6g}, half "
+            f"precision ends at {largest:g}: export at fp32"
+        )
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from shutil import copytree
 
 import numpy as np
 import pytest
 from exports import content
+from safetensors.numpy import load_file, save_file
 
 from edgespec import LLM, bundle
 from edgespec.calibrating import Quality, TextCalibration
-from edgespec.errors import InputError
+from edgespec.errors import CheckpointError, ExportError, InputError
 from edgespec.export import Calibration, ExportOptions, Spool, Texts, calibrate, export_bundle
 from edgespec.export.calibration import to_widen
 from edgespec.export.feedback import Columns, quantize_with_feedback
@@ -333,3 +335,45 @@ def test_a_model_of_another_language_is_exported_all_the_same(
         export_bundle(saved_checkpoint("llama"), tmp_path / "b", calibration=TextCalibration())
     assert "not calibrated: our passages" in caplog.text
     assert bundle.load(tmp_path / "b").target.precision.wide
+
+
+# Checkpoints
+
+
+def edited(source, folder, name, change):
+    """A copy of a checkpoint in which one tensor has changed."""
+    copytree(source, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name] = change(tensors[name])
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "message"),
+    [
+        (CheckpointError, "model.layers.1.mlp.up_proj.weight", np.nan, "holds infinity or NaN"),
+        (CheckpointError, "model.norm.weight", np.nan, "holds infinity or NaN"),
+        (CheckpointError, "model.embed_tokens.weight", np.inf, "holds infinity or NaN"),
+        (ExportError, "model.layers.1.mlp.up_proj.weight", 1e5, "half precision ends at 65504"),
+        (
+            CheckpointError,
+            "model.layers.0.input_layernorm.weight",
+            1e38,
+            "computes infinity or NaN",
+        ),
+    ],
+)
+def test_numbers_that_cannot_be(saved_checkpoint, tmp_path, output, kind, name, value, message):
+    def change(tensor):
+        return np.full_like(tensor, value)
+
+    source = edited(saved_checkpoint("llama"), tmp_path / "edited", name, change)
+    with np.errstate(all="ignore"), pytest.raises(kind, match=message):
+        export_bundle(source, output, calibration=TextCalibration())
+    assert not content(output.parent)
+
+
+def test_a_context_shorter_than_our_text(saved_checkpoint, cli, tmp_path):
+    source = saved_checkpoint("llama", max_position_embeddings=64)
+    assert "quality: KL 0." in str(cli("export", str(source), "-o", str(tmp_path / "b")))

@@ -40,10 +40,10 @@ def test_it_computes_what_transformers_does(tmp_path, architecture, config):
     for attention, mlp in checkpoint.decoder.layers:
         weights = forward.weights(attention.q, attention.k, attention.v, attention.o)
         mixed = forward.attended(attention, forward.normed(attention.norm), weights)
-        forward.hidden += forward.linear(mixed, attention.o, weights)
+        forward.add(forward.linear(mixed, attention.o, weights))
         weights = forward.weights(mlp.gate, mlp.up, mlp.down)
         gated = forward.gated(mlp, forward.normed(mlp.norm), weights)
-        forward.hidden += forward.linear(gated, mlp.down, weights)
+        forward.add(forward.linear(gated, mlp.down, weights))
     head = checkpoint.decoder.lm_head
     logits = forward.linear(forward.normed(checkpoint.decoder.norm), head, forward.weights(head))
     with torch.no_grad():
