@@ -24,6 +24,7 @@ _DAMPING = 1.0
 # Columns between which corrections go one by one; what follows gets those of all at once.
 _STEP = 32
 _THREADS = 2
+_WHOLE = 128  # rows of a triangular matrix that is inverted as if it were any
 
 
 class Columns:
@@ -50,12 +51,28 @@ class Columns:
         return zip(self._runs, self._factors, strict=True)
 
     def _factor(self, x: Floats, diagonal: Floats) -> Floats:
-        """U, upper triangular, of the inverse of the damped second moments, U' U."""
-        moments = (x.T @ x).astype(np.float64) / len(x)
+        """U, upper triangular, of the inverse of the damped second moments, U' U.
+
+        It is the inverse of R where R R' are the moments; that is a Cholesky factor of them with
+        rows and columns from the last to the first. Damped as they are, float32 is enough.
+        """
+        moments = x.T @ x / np.float32(len(x))
         np.fill_diagonal(moments, diagonal)
-        inverse = np.linalg.inv(moments)
-        factor: Floats = np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)
-        return factor
+        lower = np.linalg.cholesky(moments[::-1, ::-1])
+        return _inverse(np.ascontiguousarray(lower[::-1, ::-1]))
+
+
+def _inverse(upper: Floats) -> Floats:
+    """Of an upper triangular matrix, [k, k], by products of its parts."""
+    if len(upper) <= _WHOLE:
+        whole: Floats = np.linalg.inv(upper)
+        return np.triu(whole)
+    middle = len(upper) // 2
+    found = np.zeros_like(upper)
+    first, last = _inverse(upper[:middle, :middle]), _inverse(upper[middle:, middle:])
+    found[:middle, :middle], found[middle:, middle:] = first, last
+    found[:middle, middle:] = -(first @ upper[:middle, middle:]) @ last
+    return found
 
 
 def quantize_with_feedback(weights: Floats, columns: Columns) -> QuantizedRows:

@@ -136,6 +136,18 @@ def test_products_change_less_than_without_feedback(width, size):
     assert with_feedback.packed.shape == (48, -(-width // size), size // 2)
 
 
+def test_a_factor_is_of_the_inverse_of_damped_moments():
+    """Also where it is put together from parts of several sizes."""
+    x = inputs(700)
+    [(_, factor)] = Columns(x, 32).runs()
+    moments = x.T.astype(np.float64) @ x / len(x)
+    moments[np.diag_indices(700)] += np.diag(moments).mean()
+    wide = factor.astype(np.float64)
+    assert not np.tril(wide, -1).any()
+    # Measured: below 1e-5.
+    np.testing.assert_allclose(wide.T @ wide @ moments, np.eye(700), atol=1e-4)
+
+
 def test_each_row_is_rounded_by_itself():
     """Threads take some of them each."""
     x, weights = inputs(128), gaussian(128)
