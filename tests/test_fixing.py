@@ -148,7 +148,9 @@ def test_memory_for_caches_is_that_of_the_capacity():
 def test_memory_for_caches_is_that_of_the_variants_precision():
     bundle = compiled((8, 1024))
     roles = bundle.manifest.roles
-    halved = replace(bundle.target.precision, weights="fp16", kv="fp16", block_size=0)
+    halved = replace(
+        bundle.target.precision, weights="fp16", lm_head="fp16", kv="fp16", block_size=0
+    )
     target = replace(bundle.target, precision=halved)
     manifest = replace(bundle.manifest, roles={**roles, TARGET: target})
     [whole], [half] = (

@@ -56,6 +56,8 @@ STORED = {
     "fp32-kv-fp16": Stored(ExportOptions("fp32", kv_precision="fp16"), 0),
     "fp32-head-int8": Stored(ExportOptions("fp32", lm_head_precision="int8"), 32),
     "int4-auto-32": Stored(ExportOptions("int4"), 32),
+    "int4-small": Stored(ExportOptions("int4-small"), 32),
+    "int4-small-tied": Stored(ExportOptions("int4-small"), 32, TIED),
     "int4-auto-64": Stored(ExportOptions("int4"), 64, K64),
     "int4-auto-128-tied": Stored(ExportOptions("int4"), 128, {**K128, **TIED}),
     "int4-32-where-128-fits": Stored(ExportOptions("int4", block_size=32), 32, K128),
@@ -167,15 +169,16 @@ def read_back(bundle, sizes):
 
 def test_each_matrix_is_stored_in_the_precision_asked_for(case):
     options, precision = case.stored.options, case.bundle.target.precision
-    assert precision.weights == options.precision
-    assert precision.lm_head == (options.lm_head_precision or options.precision)
+    weights = options.precision.removesuffix("-small")
+    assert precision.weights == weights
+    mixed = options.precision == "int4"
+    assert precision.lm_head == (options.lm_head_precision or ("int8" if mixed else weights))
     assert precision.kv == options.kv_precision
     assert precision.block_size == case.stored.block_size
 
     def bits(name):
         return int(name.removeprefix("int").removeprefix("fp"))
 
-    tied = case.original.config.tie_word_embeddings
     padded_embedding = case.original.config.hidden_size % max(case.stored.block_size, 1) != 0
     for name, (_, found) in case.matrices.items():
         if case.original.state_dict()[name].ndim == 1:
@@ -185,7 +188,9 @@ def test_each_matrix_is_stored_in_the_precision_asked_for(case):
         elif name == EMBEDDING and padded_embedding:
             assert found == 16
         elif name == EMBEDDING:
-            assert found == bits(precision.lm_head if tied else precision.weights)
+            assert found == bits(precision.lm_head)
+        elif mixed and name.split(".")[-2] in ("k_proj", "v_proj"):
+            assert found == 8
         else:
             assert found == bits(precision.weights)
 

@@ -270,7 +270,6 @@ def test_export_without_layer_skip_shows_none(cli, checkpoint, tmp_path):
         (["--layer-skip=all"], "'all' names no sublayers"),
         (["--layer-skip=0"], "skip set 0: layer 0 cannot be left out"),
         (["--layer-skip=1m/4"], "skip set 4: the model has layers 0 to 3"),
-        (["--calibration=text.txt"], "--calibration is for layer-skip drafts"),
         (["--layer-skip-budget=5"], "--layer-skip-budget is for layer-skip drafts"),
         (["--layer-skip=auto", "--layer-skip-budget=0"], "budget is 0.0: give seconds above 0"),
         (["--layer-skip=auto", "--calibration=missing.txt"], "missing.txt: No such file"),

@@ -108,7 +108,7 @@ def _role(role: Role, model: StatedModel) -> Role:
         head_dim=model.head_dim,
         vocab_size=model.vocab,
         parameters=model.parameters,
-        precision=Precision("int4", "int4", "fp16", _BLOCK),
+        precision=Precision("int4", "int4", "fp16", _BLOCK, "fp16"),
         stages=tuple(_stage(stage, role, model) for stage in role.stages),
         tied=model.tied,
     )
