@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.export import Calibration, Spool, Texts, calibrate
 from edgespec.models import Checkpoint
-from edgespec.perplexity import divergence, exponential, log_probabilities
+from edgespec.perplexity import Scores
 from edgespec.runtime.device_names import cpu_engines
 from edgespec.runtime.feeds import Floats
 from edgespec.runtime.model import Model
@@ -90,8 +89,7 @@ class TextCalibration:
     def __init__(self, path: Path | None = None, report: Report = lambda done, total: None) -> None:
         self._path, self._report = path, report
         self._text = "\n\n".join(PASSAGES) if path is None else read_text(path)
-        self._held_out: Sequence[Sequence[int]] = ()
-        self._read: Floats | None = None
+        self._held_out: _HeldOut | None = None
 
     def __call__(
         self, role: str, checkpoint: Checkpoint, block_size: int | None, spool: Spool
@@ -113,42 +111,48 @@ class TextCalibration:
             return None
         texts = _parted([piece.tokens for piece in pieces])
         found = calibrate(checkpoint, texts, block_size, spool, self._report)
-        if role == TARGET:
-            self._held_out, self._read = texts.held_out, found.held_out
+        if role == TARGET and texts.held_out:
+            self._held_out = _HeldOut(checkpoint, texts.held_out, found.held_out)
         return found
 
-    def quality(self, folder: Path, checkpoint: Checkpoint) -> Quality | None:
+    def quality(self, folder: Path) -> Quality | None:
         """What a bundle's target predicts of the text that was held out.
 
         Args:
-            folder: the bundle, which may still grow.
-            checkpoint: its target's.
+            folder: the bundle that was made with this, which may still grow.
 
         Returns:
             None if nothing was calibrated or held out.
         """
-        if not self._held_out or self._read is None:
+        if self._held_out is None:
             return None
+        held_out = self._held_out
         bundle = bundles.load(folder)
         engine = suited(bundle.target, cpu_engines())[0]
         model = Model.load(bundle, TARGET, engine, default_threads())
-        nats, originals, divergences, same = list[float](), list[float](), list[float](), 0
-        length = len(self._held_out[0])
-        for number, tokens in enumerate(self._held_out):
-            read = self._read[number * length : (number + 1) * length][WARM_UP:-1]
-            wanted = _logits(checkpoint, read)
+        scores, tokens = Scores(models=2), 0
+        length = len(held_out.texts[0])
+        for number, text in enumerate(held_out.texts):
+            read = held_out.read[number * length : (number + 1) * length][WARM_UP:-1]
+            wanted = _logits(held_out.checkpoint, read)
             for token, own, original in zip(
-                tokens[WARM_UP + 1 :], _predicted(model, tokens), wanted, strict=True
+                text[WARM_UP + 1 :], _predicted(model, text), wanted, strict=True
             ):
-                ours, theirs = log_probabilities(own), log_probabilities(original)
-                nats.append(-float(ours[token]))
-                originals.append(-float(theirs[token]))
-                divergences.append(divergence(theirs, ours))
-                same += int(ours.argmax() == theirs.argmax())
+                scores.add(token, own, original)
+                tokens += 1
         return Quality(
-            len(nats), fmean(divergences), same / len(nats),
-            exponential(fmean(nats)), exponential(fmean(originals)),
+            tokens, scores.kl.value, scores.agreement,
+            scores.nats(0).perplexity, scores.nats(1).perplexity,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    """Texts that nothing is fitted to, and what the original's head reads of them."""
+
+    checkpoint: Checkpoint
+    texts: Sequence[Sequence[int]]
+    read: Floats
 
 
 def _parted(pieces: Sequence[Sequence[int]]) -> Texts:

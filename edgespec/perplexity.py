@@ -106,6 +106,46 @@ class Window:
     stop: int
 
 
+class Scores:
+    """What models predicted, token by token; of two, the second is the first one's reference.
+
+    Args:
+        models: one or two.
+    """
+
+    def __init__(self, models: int) -> None:
+        self._nats: list[list[float]] = [[] for _ in range(models)]
+        self._divergences: list[float] = []
+        self._agreed = 0
+
+    def add(self, token: int, *logits: Floats) -> None:
+        """Score a token by each model's logits before it, [V].
+
+        Raises:
+            DeviceError: if logits hold a NaN or an infinity.
+        """
+        found = [log_probabilities(each) for each in logits]
+        for own, each in zip(self._nats, found, strict=True):
+            own.append(-float(each[token]))
+        if len(found) > 1:
+            self._divergences.append(divergence(found[1], found[0]))
+            self._agreed += int(found[0].argmax() == found[1].argmax())
+
+    def nats(self, model: int) -> Mean:
+        """That a model was surprised by a token."""
+        return Mean.of(self._nats[model])
+
+    @property
+    def kl(self) -> Mean:
+        """Nats, KL(reference || model) of a token's distributions."""
+        return Mean.of(self._divergences)
+
+    @property
+    def agreement(self) -> float:
+        """Share of the tokens before which both hold the same token likeliest."""
+        return self._agreed / len(self._divergences)
+
+
 class Reading:
     """A text, ready to be scored.
 
@@ -145,32 +185,25 @@ class Reading:
 
     def evaluate(self, report: Report = lambda tokens: None) -> Evaluation:
         """Read the text, pass by pass."""
-        nats: list[list[float]] = [[] for _ in self._llms]
-        divergences, agreed = list[float](), 0
+        scores = Scores(len(self._llms))
         rows = rows_of_a_pass([llm.plan for llm in self._llms])
         for window in self._windows:
             scored = self._tokens[window.first : window.stop]
             predictions = [self._predictions(llm, window, rows) for llm in self._llms]
             for token, *logits in zip(scored, *predictions, strict=True):
-                found = [log_probabilities(each) for each in logits]
-                for own, each in zip(nats, found, strict=True):
-                    own.append(-float(each[token]))
-                if len(found) > 1:
-                    divergences.append(divergence(found[1], found[0]))
-                    agreed += int(found[0].argmax() == found[1].argmax())
+                scores.add(token, *logits)
                 report(1)
         against = None
         if len(self._llms) > 1:
             against = Comparison(
-                Mean.of(nats[1]), Mean.of(divergences), agreed / self.scored,
-                self._llms[1].target.device,
-            )  # fmt: skip
+                scores.nats(1), scores.kl, scores.agreement, self._llms[1].target.device
+            )
         return Evaluation(
             tokens=len(self._tokens),
             scored=self.scored,
             window=len(self._beginning) + self._room,
             stride=self._stride,
-            nats=Mean.of(nats[0]),
+            nats=scores.nats(0),
             engine=self._llms[0].target.device,
             against=against,
         )

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgespec.export.feedback import Columns, quantize_with_feedback
-from edgespec.export.forward import Floats, Forward, Weights
-from edgespec.export.quantize import dequantize_rows
+from edgespec.export.feedback import BITS, Columns, quantize_with_feedback
+from edgespec.export.forward import Forward, Weights
+from edgespec.export.quantize import Floats, dequantize_rows
 from edgespec.export.spool import Spool
 from edgespec.models import Attention, Checkpoint, Decoder, Linear, Mlp
 
 # Of the first tokens of a text the residual stream is unlike all others: no matrix is judged there.
 _WARM_UP = 8
-_BITS = 4  # 8 lose next to nothing
 
 Progress = Callable[[int, int], None]
 """Is called with the layers that are done and the layers in all."""
@@ -181,7 +180,7 @@ class _Judge:
             name, weight = layer.weight, weights[layer.weight]
             found = quantize_with_feedback(weight, columns)
             self._spool.keep(name, found)
-            others = {**weights, name: dequantize_rows(found, _BITS)[:, : layer.in_features]}
+            others = {**weights, name: dequantize_rows(found, BITS)[:, : layer.in_features]}
             change = np.square(compute(few, others) - wanted).sum(axis=1)
             self.damage[name] = float((change / square)[self._counts].mean())
             self.sizes[name] = weight.size

@@ -13,8 +13,10 @@ import numpy as np
 
 from edgespec.export.quantize import Floats, QuantizedRows, best_scales, pack_rows
 
-_BITS = 4
-_LOW, _HIGH = -8, 7
+BITS = 4
+"""Of what is rounded so: 8 lose next to nothing without it."""
+
+_LOW, _HIGH = -(2 ** (BITS - 1)), 2 ** (BITS - 1) - 1
 # Columns that make up for each other: of wider matrices the products of all inputs would fill the
 # memory, and little is lost.
 _RUN = 2048
@@ -88,7 +90,7 @@ def quantize_with_feedback(weights: Floats, columns: Columns) -> QuantizedRows:
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda part: _quantized(part, columns), parts))
     levels, scales = (np.concatenate(each) for each in zip(*found, strict=True))
-    return pack_rows(weights, levels, scales, _BITS)
+    return pack_rows(weights, levels, scales, BITS)
 
 
 def _quantized(weights: Floats, columns: Columns) -> tuple[Floats, Floats]:
@@ -104,9 +106,9 @@ def _quantized(weights: Floats, columns: Columns) -> tuple[Floats, Floats]:
         for start in range(0, len(left), size):
             block = slice(start, min(start + size, len(left)))
             place = run.start + start
-            found = best_scales(
-                np.ascontiguousarray(left[block].T), _BITS, size, importance[block]
-            )[:, 0]
+            found = best_scales(np.ascontiguousarray(left[block].T), BITS, size, importance[block])[
+                :, 0
+            ]
             scales[place // size] = found
             errors = _round_block(left[block], found, factor[block, block], levels[place:])
             left[block.stop :] -= factor[block, block.stop :].T @ errors

@@ -119,7 +119,7 @@ class BlockFormat:
 
 @dataclass(frozen=True)
 class MixedFormat:
-    """Blocks with few bits, and with more for the matrices that need them.
+    """Matrices of which some are stored in another way, as in more bits.
 
     Layers that read the same rows are one product as far as they are stored alike.
 
@@ -129,8 +129,8 @@ class MixedFormat:
         named: names of tensors.
     """
 
-    most: BlockFormat
-    others: BlockFormat
+    most: WeightFormat
+    others: WeightFormat
     named: frozenset[str]
 
     def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
@@ -143,7 +143,7 @@ class MixedFormat:
         """See `WeightFormat`."""
         return self._of(name).embedding(graph, weights, ids, name)
 
-    def _of(self, name: str) -> BlockFormat:
+    def _of(self, name: str) -> WeightFormat:
         return self.others if name in self.named else self.most
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import CheckpointError
+from edgespec.export.quantize import Floats
 from edgespec.export.weights import check_range, read_finite
 from edgespec.models import Attention, Checkpoint, Linear, Mlp, Norm
 
-Floats = npt.NDArray[np.float32]
 Weights = Mapping[str, Floats]
 """Matrices by name, [N, K]; in place of some, others can stand."""
 

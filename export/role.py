@@ -151,8 +151,8 @@ class RoleWriter:
 def _formats(precision: bundle.Precision, candidates: int) -> StageFormats:
     layers = _format(precision.weights, precision.block_size)
     if precision.wide:
-        few, many = BlockFormat(4, precision.block_size), BlockFormat(8, precision.block_size)
-        layers = MixedFormat(few, many, frozenset(precision.wide))
+        wide = _format("int8", precision.block_size)
+        layers = MixedFormat(layers, wide, frozenset(precision.wide))
     head = _format(precision.lm_head, precision.block_size)
     kv_dtype = HALF if precision.kv == "fp16" else FLOAT
     # What a draft computes decides nothing: it may take the cheaper form.

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import CheckpointError, ExportError
+from edgespec.export.feedback import BITS
 from edgespec.export.graph import DataFile
 from edgespec.export.quantize import QuantizedRows, quantize_rows
 from edgespec.models import TensorStore
@@ -21,7 +22,6 @@ _THREADS = 2
 # Of the weights of integer products: without VNNI, processors add pairs of them, each times 8 bits
 # of an activation, in 16 bits, and saturate there.
 _CHANNEL_BITS = 7
-_ROUNDED_BITS = 4
 # Of a matrix's squares, in blocks so small that half precision spoils their scales.
 _FAINT_SHARE = 1e-4
 
@@ -121,7 +121,7 @@ class WeightStream:
         rows, width = self.tensors.shape(name)
         error = norm = faint = 0.0
         count = self._counter(name)
-        ready = bits == _ROUNDED_BITS and name in self.rounded
+        ready = bits == BITS and name in self.rounded
         for part in [self.rounded[name]] if ready else self._quantized(name, bits, block_size):
             yield part
             count(len(part.packed) * width)

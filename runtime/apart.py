@@ -175,9 +175,8 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
         except DeviceError as error:
             yield _line(role, profile=records.encode(Profile(job["full"], {}, str(error))))
             continue
-        settle(
-            model, bundle, role, engines, job["threads"]
-        )  # what fails here is no refusal to keep
+        # Beyond the `try`: what fails here is no refusal to keep.
+        settle(model, bundle, role, engines, job["threads"])
         samples: dict[int, dict[int, list[float]]] = {}
         for capacity, turn in measure(model, *_within(model, *shapes(model.role, job["full"]))):
             known = samples.setdefault(capacity, {})

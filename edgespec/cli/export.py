@@ -28,7 +28,6 @@ from edgespec.export import (
     resolve_checkpoint,
     write_bundle,
 )
-from edgespec.models import load_checkpoint
 from edgespec.precompiling import precompile
 from edgespec.quantizing import QUANTIZED, quantize_variant
 from edgespec.runtime.buckets import Shapes
@@ -155,7 +154,7 @@ def execute(arguments: argparse.Namespace) -> int:
         with replacing(arguments.output, options.overwrite, sources) as folder:
             report = write_bundle(target, folder, draft, options, show, search, calibration)
             if calibration is not None:
-                quality = calibration.quality(folder, load_checkpoint(target))
+                quality = calibration.quality(folder)
             fault = Tokenizer.from_folder(folder).chat_fault()
             if quantized:
                 precision, text = arguments.npu_precision, arguments.calibration
