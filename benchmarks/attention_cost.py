@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import defaultdict
 from pathlib import Path
-from statistics import median
 from unittest import mock
 
 from common import add_threads, count, counts, exit_code, print_result, print_table
+from turns import Turns
 
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
@@ -26,7 +25,6 @@ from edgespec.export.attention import SplitAttention
 from edgespec.runtime import exactness
 from edgespec.runtime.device_names import cpu_engines
 from edgespec.runtime.engines import Engine
-from edgespec.runtime.feeds import Rows
 from edgespec.runtime.runner import Runner
 from edgespec.runtime.stage_files import suited
 
@@ -52,22 +50,11 @@ def main() -> None:
     table: list[list[object]] = []
     for engine in suited(made["split"].target, cpu_engines()):
         runners = [_committed(made[form], engine, arguments) for form in _FORMS]
-        seconds: dict[tuple[int, int], list[float]] = defaultdict(list)
-        for rows in arguments.rows:
-            batch = Rows.chain([5] * rows)
-            for _ in range(arguments.rounds):
-                for form, runner in enumerate(runners):
-                    runner.verify(batch)  # pays for the change of shape
-                    begin = clock()
-                    runner.verify(batch)
-                    seconds[rows, form].append(clock() - begin)
-        found[engine.name] = {}
-        for rows in arguments.rows:
-            split, ordered = seconds[rows, 0], seconds[rows, 1]
-            ratio = median(b / a for a, b in zip(split, ordered, strict=True))
-            found[engine.name][rows] = round(ratio, 3)
-            times = (round(median(each) * 1e3, 2) for each in (split, ordered))
-            table.append([engine.name, rows, *times, round(ratio, 3)])
+        turns = Turns(runners, arguments.rows, arguments.rounds, clock)
+        found[engine.name] = {rows: turns.ratio(rows, 1) for rows in arguments.rows}
+        for rows, ratio in found[engine.name].items():
+            times = (turns.ms(rows, form) for form in range(len(_FORMS)))
+            table.append([engine.name, rows, *times, ratio])
     print_table(["engine", "rows", "split ms", "ordered ms", "ordered/split"], table)
     print_result(
         "attention_cost",

@@ -1,0 +1,57 @@
+"""What calls of one model cost in several bundles, as in several precisions, in turns.
+
+    python benchmarks/precision_cost.py qwen-int4-small qwen-int4 qwen-int8 --rows 1,2,4,8,16
+
+Milliseconds, and ratios of calls to those of the first bundle; of targets alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from common import add_threads, count, counts, exit_code, print_result, print_table
+from turns import Turns
+
+from edgespec import bundle as bundles
+from edgespec.bundle import TARGET
+from edgespec.runtime import exactness
+from edgespec.runtime.device_names import cpu_engines
+from edgespec.runtime.runner import Runner
+from edgespec.runtime.stage_files import suited
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16])
+    parser.add_argument("--context", type=count, default=200, help="committed rows")
+    parser.add_argument("--rounds", type=count, default=9)
+    add_threads(parser)
+    arguments = parser.parse_args()
+    loaded = [bundles.load(path) for path in arguments.bundles]
+    table: list[list[object]] = []
+    for engine in suited(loaded[0].target, cpu_engines()):
+        runners = []
+        for each in loaded:
+            engines = (engine,) * len(each.target.stages)
+            runner = Runner(exactness.load(each, TARGET, engines, arguments.threads))
+            runner.skip(arguments.context)
+            runners.append(runner)
+        turns = Turns(runners, arguments.rows, arguments.rounds)
+        for number, path in enumerate(arguments.bundles):
+            for rows in arguments.rows:
+                cost = turns.ms(rows, number), turns.ratio(rows, number)
+                table.append([engine.name, path.name, rows, *cost])
+    headings = ["engine", "bundle", "rows", "ms", "to first"]
+    print_table(headings, table)
+    lines = [dict(zip(headings, line, strict=True)) for line in table]
+    settings = {"context": arguments.context, "threads": arguments.threads}
+    print_result("precision_cost", {**settings, "lines": lines})
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,52 @@
+"""Calls of several models in turns, so that what else the machine does falls on all alike."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from statistics import median
+from typing import TYPE_CHECKING
+
+from edgespec.runtime.feeds import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgespec.runtime.runner import Runner
+
+
+class Turns:
+    """What calls took.
+
+    Args:
+        runners: of the models, with a text each, which stays as it is.
+        rows: of the calls.
+        rounds: calls of each number of rows.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        runners: Sequence[Runner],
+        rows: Sequence[int],
+        rounds: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._seconds: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for count in rows:
+            batch = Rows.chain([5] * count)
+            for _ in range(rounds):
+                for number, runner in enumerate(runners):
+                    runner.verify(batch)  # pays for the change of shape
+                    begin = clock()
+                    runner.verify(batch)
+                    self._seconds[count, number].append(clock() - begin)
+
+    def ms(self, rows: int, number: int) -> float:
+        """A model's median."""
+        return round(median(self._seconds[rows, number]) * 1e3, 2)
+
+    def ratio(self, rows: int, number: int) -> float:
+        """Median of a model's calls, each over the first model's before it."""
+        pairs = zip(self._seconds[rows, 0], self._seconds[rows, number], strict=True)
+        return round(median(own / first for first, own in pairs), 3)
