@@ -2,8 +2,9 @@
 
     python benchmarks/arbitration.py BUNDLE
 
-Texts of four kinds are made by plain decoding, by a grid of fixed settings and by auto: Python,
-English prose, random tokens, and prompts that repeat themselves (a file written again). For each
+Texts of five kinds are made by plain decoding, by a grid of fixed settings and by auto: Python,
+English prose, questions by the chat template (where there is one), random tokens, and prompts that
+repeat themselves (a file written again). For each
 kind the best fixed setting is picked on one half of the prompts and auto is compared with it on
 the other half, both ways round. Every text starts without experience, is made by all settings in
 turn, and is compared with plain decoding's on the same engine (`texts.compare`).
@@ -24,7 +25,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from common import add_threads, count, exit_code, print_result, print_table
-from prompts import EDIT, PROSE, random_tokens
+from prompts import CHAT, EDIT, PROSE, random_tokens
 from texts import (
     Request,
     Results,
@@ -40,6 +41,7 @@ from edgespec import bundle as bundles
 from edgespec.equality import tally
 from edgespec.options import DEFAULT_TREE_WIDTH
 from edgespec.prompts import read_prompts
+from edgespec.runtime.text import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,12 +52,14 @@ _GRID: tuple[tuple[str, int | None, int], ...] = (
     ("lookup", 7, 1),
     ("recycling", 7, 4),
 )
-"""Draft source, nodes and width of the fixed settings besides plain decoding."""
+"""Draft source, nodes and width of the fixed settings besides plain decoding; those of the draft
+model only where the bundle has one."""
 
 _AUTO = "auto", None, DEFAULT_TREE_WIDTH
 
 _RANDOM = "random tokens"
-_KINDS = ("Python", "prose", _RANDOM, "repeating")
+_CHAT = "chat"
+_KINDS = ("Python", "prose", _CHAT, _RANDOM, "repeating")
 _WANTED = 0.95  # of the best fixed setting
 _WANTED_ON_RANDOM = 0.97  # of plain decoding
 _WANTED_FORECAST = 0.2  # how far predicted tokens per second may lie from measured ones
@@ -105,7 +109,9 @@ def main() -> None:
         for kind, prompts in kinds.items()
         for temperature in arguments.temperature
     }
-    settings = settings_of(arguments.bundle, arguments.threads, (*_GRID, _AUTO))
+    has_draft = bundles.load(arguments.bundle).draft is not None
+    grid = [each for each in _GRID if has_draft or each[0] != "model"]
+    settings = settings_of(arguments.bundle, arguments.threads, (*grid, _AUTO))
     results = make_texts(settings, [r for group in requests.values() for r in group])
     verdicts = compare(results)
     longer = {
@@ -134,7 +140,7 @@ def main() -> None:
             "forecast_tokens": arguments.forecast_tokens,
             "repeats": arguments.repeat,
             "prompts": {kind: len(prompts) for kind, prompts in kinds.items()},
-            "grid": _GRID,
+            "grid": grid,
             "wanted": {"to_best": _WANTED, "random": _WANTED_ON_RANDOM},
             "wanted_forecast": _WANTED_FORECAST,
             "overall_to_best": round(overall, 3),
@@ -147,13 +153,24 @@ def _prompts(arguments: argparse.Namespace) -> dict[str, Sequence[str | tuple[in
     """An even number of prompts of each kind."""
     vocab_size = bundles.load(arguments.bundle).target.vocab_size
     limit = arguments.limit
+    tokenizer = Tokenizer.from_folder(arguments.bundle)
     kinds: dict[str, Sequence[str | tuple[int, ...]]] = {
         "Python": read_prompts(arguments.prompts, limit),
         "prose": PROSE[:limit],
+        _CHAT: [_asked(tokenizer, each) for each in CHAT[:limit]]
+        if tokenizer.has_chat_template
+        else [],
         _RANDOM: random_tokens(vocab_size, limit),
         "repeating": EDIT[:limit],
     }
-    return {kind: kinds[kind][: len(kinds[kind]) // 2 * 2] for kind in arguments.kinds}
+    even = {kind: kinds[kind][: len(kinds[kind]) // 2 * 2] for kind in arguments.kinds}
+    return {kind: prompts for kind, prompts in even.items() if prompts}
+
+
+def _asked(tokenizer: Tokenizer, question: str) -> tuple[int, ...]:
+    """A question as the model's chat template puts it."""
+    chat = tokenizer.chat([{"role": "user", "content": question}])
+    return tuple(tokenizer.encode(chat, add_special=False))
 
 
 def _line(

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 
+from edgespec.bits import Bits
 from edgespec.bundle import Bundle
 from edgespec.equality import worst
 from edgespec.errors import ContextLengthError, InputError
@@ -70,6 +71,8 @@ class Line:
         new_tokens: of all texts.
         rounds: of all texts, the prompts' passes left out.
         sources: rounds by who drafted.
+        exact: whether the target's rows are promised to be the same bits in all company.
+        bits: of its rows, where they were compared (`bits.compare_bits`); None: they were not.
     """
 
     name: str
@@ -95,6 +98,8 @@ class Line:
     new_tokens: int
     rounds: int
     sources: dict[str, int]
+    exact: bool
+    bits: Bits | None
 
 
 class Bench:
@@ -106,6 +111,8 @@ class Bench:
             texts need and `USUAL_CONTEXT`, so that memory rather holds all settings side by side.
         drafts: the sources beside plain decoding.
         requests: at least one text; the first one also warms up.
+        bits: positions of each setting's first text at which the bits of its target's logits are
+            compared as well; 0: none.
 
     Attributes:
         settings: how each is loaded, by its name; `PLAIN` first.
@@ -123,8 +130,10 @@ class Bench:
         options: LoadOptions,
         drafts: Sequence[str],
         requests: Sequence[Request],
+        bits: int = 0,
     ) -> None:
         self._bundle = bundle
+        self._positions = bits
         self._requests = requests
         self.settings = {
             PLAIN if draft == "none" else draft: replace(
@@ -169,6 +178,7 @@ class Bench:
         requests = self._requests
         made: dict[str, list[list[Made]]] = {name: [] for name in self.settings}
         verdicts: dict[str, list[str]] = {name: [] for name in self.settings}
+        bits: dict[str, Bits] = {}
         contexts = {}
         for names, turns in self._shifts(repeats):
             with self._loaded(names) as workers:
@@ -187,13 +197,26 @@ class Bench:
                 for name, worker in workers.items():
                     for texts in made[name][-turns:]:
                         verdicts[name] += _verdicts(worker, requests, texts, made[PLAIN][0])
+                    if self._positions and name not in bits:
+                        report(f"{name}: bits")
+                        bits[name] = self._bits(worker, made[name][0][0])
         plain = median(map(_speed, made[PLAIN]))
-        return [_line(name, made[name], plain, contexts[name], verdicts[name]) for name in made]
+        return [
+            replace(
+                _line(name, made[name], plain, contexts[name], verdicts[name]), bits=bits.get(name)
+            )
+            for name in made
+        ]
+
+    def _bits(self, worker: Worker, text: Made) -> Bits:
+        tokens = [*self._requests[0].prompt, *text.result.tokens]
+        return worker.bits(tokens, min(self._positions, len(tokens) - 1))
 
     def steps(self, repeats: int) -> int:
-        """How many texts `measure` reports, warm-ups included."""
-        texts = len(self._requests)
-        return sum(len(names) * (1 + turns * texts) for names, turns in self._shifts(repeats))
+        """How often `measure` reports: texts, warm-ups and comparisons of bits."""
+        texts, bits = len(self._requests), len(self.settings) if self._positions else 0
+        made = sum(len(names) * (1 + turns * texts) for names, turns in self._shifts(repeats))
+        return made + bits
 
     def _shifts(self, repeats: int) -> list[tuple[list[str], int]]:
         """Settings that are loaded at the same time, and for how many repeats."""
@@ -292,6 +315,8 @@ def _line(
         new_tokens=sum(result.new_tokens for result in results),
         rounds=rounds,
         sources=dict(sum((Counter(result.sources) for result in results), Counter())),
+        exact=results[0].exact,
+        bits=None,
     )
 
 

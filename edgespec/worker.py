@@ -23,6 +23,7 @@ from edgespec.errors import DeviceError, EdgespecError
 from edgespec.options import LoadOptions
 
 if TYPE_CHECKING:
+    from edgespec.bits import Bits
     from edgespec.equality import Judge
     from edgespec.llm import LLM
     from edgespec.result import GenerationResult
@@ -110,6 +111,11 @@ class Worker:
         """See `Judge.verdict`."""
         verdict: str = self._ask("verdict", request, expected, found)
         return verdict
+
+    def bits(self, text: Sequence[int], positions: int) -> Bits:
+        """See `compare_bits`, of the last so many positions of a text of more tokens."""
+        bits: Bits = self._ask("bits", text, positions)
+        return bits
 
     def close(self) -> None:
         """End the process, at once if it is at work."""
@@ -218,6 +224,11 @@ class _Texts:
         return self._judge.verdict(
             request.prompt, expected, found, request.temperature, request.seed
         )
+
+    def bits(self, text: Sequence[int], positions: int) -> Bits:
+        from edgespec.bits import compare_bits
+
+        return compare_bits(self._llm.target, text, len(text) - positions)
 
     def _stream(self, request: Request, **options: Any) -> Made:
         self._llm.forget()

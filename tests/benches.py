@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgespec import bench
+from edgespec.bits import Bits
 from edgespec.result import GenerationResult
 from edgespec.worker import Made
 
@@ -51,10 +52,15 @@ def with_told_workers(monkeypatch):
             self.log.append((self.name, "plain"))
             return self.plain_tokens
 
+        def bits(self, text, positions):
+            self.log.append((self.name, "bits", tuple(text), positions))
+            return self.compared
+
         def verdict(self, request, expected, found):
             self.log.append((self.name, "verdict", tuple(expected), tuple(found)))
             return self.found
 
+    Told.compared = Bits(90, 0, ())
     Told.texts, Told.log, Told.options, Told.plain_tokens = {}, [], {}, list(TEXT)
     monkeypatch.setattr(bench, "Worker", Told)
     return Told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from links import linked
 
 from edgespec import bundle as bundles
 from edgespec import environment
+from edgespec.bits import Bits
 from edgespec.cli import plots
 
 KEYS = {
@@ -96,6 +98,39 @@ def test_a_fault_is_an_exit_code_and_a_warning(cli, card, told):
     assert result.code == 1
     assert json.loads(result.out)["settings"][1]["equal_to_plain"] == "no"
     assert "warning: lookup made another text than plain decoding" in result.err
+
+
+def test_bits_are_compared_where_asked_for(cli, card, told):
+    result = cli("bench", *card, "--bits", "5", "--markdown")
+    assert result.code == 0
+    compared = [entry for entry in told.log if entry[1] == "bits"]
+    assert [name for name, *_ in compared] == ["plain", "lookup"]
+    assert compared[0][2][-len(TEXT) :] == TEXT
+    assert compared[0][3] == 5
+    assert "Rows computed again in other company" in result.out
+    assert "bits" not in {entry[1] for entry in told.log[: told.log.index(compared[0])]}
+
+
+@pytest.mark.parametrize(("exact", "code"), [(True, 1), (False, 0)])
+def test_other_bits_are_a_fault_where_rows_are_promised_alike(cli, card, told, exact, code):
+    told.compared = Bits(90, 2, ("trees at 17",))
+    for texts in told.texts.values():
+        texts[:] = [replace(text, result=replace(text.result, exact=exact)) for text in texts]
+    result = cli("bench", *card, "--bits", "5", "--json")
+    assert result.code == code
+    bits = json.loads(result.out)["settings"][1]["bits"]
+    assert (bits["rows"], bits["differing"]) == (90, 2)
+    assert ("2 of 90 rows differ in their bits (trees at 17)" in result.err) == exact
+
+
+def test_bits_of_a_real_target(cli, pairs):
+    words = ["--draft", "lookup", "--limit", 1, "--repeat", 1, "-n", 8, "--bits", 6]
+    result = cli("bench", pairs.pair("llama").path, *words, *FAST, "--json")
+    assert result.code == 0
+    for line in json.loads(result.out)["settings"]:
+        assert line["exact"]
+        assert line["bits"]["rows"] > 6
+        assert line["bits"]["differing"] == 0
 
 
 def test_a_card_as_a_picture(cli, card, tmp_path):

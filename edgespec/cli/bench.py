@@ -48,6 +48,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--repeat", type=int, default=3, metavar="N",
         help="make every text N times; medians count (default: %(default)s)",
     )  # fmt: skip
+    texts.add_argument(
+        "--bits", type=int, default=0, metavar="N",
+        help="also compare the bits of the target's logits at the last N positions of the first "
+        "text: alone, in chunks, in random trees, and behind resumed texts (default: no)",
+    )  # fmt: skip
     add_option(texts, "max_new_tokens", "tokens of a text at most", "-n", default=_NEW_TOKENS)
     add_option(texts, "temperature", "0 is greedy", kind=float)
     add_option(texts, "seed", "of the sampling, the same in all settings", default=0)
@@ -69,7 +74,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """Measure, and print a card or JSON.
 
     Returns:
-        0; `_FAULT` if a text differs from plain decoding's where no rounding explains it.
+        0; `_FAULT` if a text differs from plain decoding's where no rounding explains it, or rows
+        differ in their bits where they are promised to be the same.
     """
     from edgespec.prompts import read_prompts
 
@@ -91,7 +97,7 @@ def execute(arguments: argparse.Namespace) -> int:
         memory=arguments.memory,
     )
     requests = _requests(bundle, prompts, arguments)
-    bench = Bench(bundle, options, arguments.draft, requests)
+    bench = Bench(bundle, options, arguments.draft, requests, arguments.bits)
     with progress_bar(bench.steps(arguments.repeat)) as show:
         lines = bench.measure(arguments.repeat, lambda what: show(what, 1))
     facts = _facts(bundle, arguments, len(requests))
@@ -105,6 +111,13 @@ def execute(arguments: argparse.Namespace) -> int:
     wrong = [line.name for line in lines if line.equal_to_plain == "no"]
     for name in wrong:
         _log.warning("%s made another text than plain decoding: please report it", name)
+    for line in lines:
+        if line.exact and line.bits is not None and line.bits.differing:
+            wrong.append(line.name)
+            _log.warning(
+                "%s: %d of %d rows differ in their bits (%s): please report it",
+                *(line.name, line.bits.differing, line.bits.rows, ", ".join(line.bits.where)),
+            )
     if arguments.png is not None:  # last, so that nothing measured is lost if it cannot be written
         save_bench_png(arguments.png, lines, _heading(bundle, facts)[0])
     return _FAULT if wrong else 0
@@ -112,7 +125,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse what no bundle is needed for to refuse."""
-    for name, least in (("repeat", 1), ("limit", 1), ("max_new_tokens", 2)):
+    for name, least in (("repeat", 1), ("limit", 1), ("max_new_tokens", 2), ("bits", 0)):
         value = getattr(arguments, name)
         if value is not None and value < least:
             raise InputError(f"{name} is {value}: give a whole number from {least} upwards")

@@ -68,6 +68,14 @@ def sections(lines: Sequence[Line]) -> list[Section]:
         shares = tuple((line.name, *_shares(line, depth)) for line in drafting)
         header = ("setting", *(f"{n} or more" if n == 1 else f"{n}" for n in range(1, depth + 1)))
         found.append(Section("Rounds that accepted so many draft tokens", header, shares))
+    compared = tuple(
+        (line.name, line.engine, "yes" if line.exact else "no", line.bits.rows, line.bits.differing)
+        for line in lines
+        if line.bits is not None
+    )
+    if compared:
+        header = ("setting", "engine", "promised alike", "rows", "other bits")
+        found.append(Section("Rows computed again in other company", header, compared))
     return found
 
 
