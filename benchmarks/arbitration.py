@@ -38,10 +38,10 @@ from texts import (
 )
 
 from edgespec import bundle as bundles
-from edgespec.equality import tally
-from edgespec.options import DEFAULT_TREE_WIDTH
-from edgespec.prompts import read_prompts
-from edgespec.runtime.text import Tokenizer
+from edgespec.measuring.equality import tally
+from edgespec.measuring.prompts import read_prompts
+from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,12 +21,12 @@ from turns import Turns
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.export import PRECISIONS, ExportOptions, export_bundle
-from edgespec.export.attention import SplitAttention
-from edgespec.runtime import exactness
-from edgespec.runtime.device_names import cpu_engines
+from edgespec.export.components.attention import SplitAttention
+from edgespec.runtime.deployment.device_names import cpu_engines
 from edgespec.runtime.engines import Engine
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.stage_files import suited
+from edgespec.runtime.execution import exactness
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.stage_files import suited
 
 _FORMS = ("split", "ordered")
 

@@ -19,14 +19,14 @@ from pathlib import Path
 from common import add_threads, count, counts, exit_code, print_result, print_table
 
 from edgespec import bundle as bundles
-from edgespec.bits import compare_bits
 from edgespec.bundle import TARGET
 from edgespec.errors import EdgespecError
-from edgespec.runtime import exactness
-from edgespec.runtime.device_names import cpu_engines
-from edgespec.runtime.stage_files import suited
-from edgespec.runtime.text import Tokenizer
-from edgespec.trial_text import PASSAGES
+from edgespec.measuring.bits import compare_bits
+from edgespec.runtime.deployment.device_names import cpu_engines
+from edgespec.runtime.execution import exactness
+from edgespec.runtime.execution.stage_files import suited
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.tuning.texts import PASSAGES
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from edgespec.cli.tables import markdown_table
-from edgespec.environment import MIB, hardware, versions
 from edgespec.errors import EdgespecError
+from edgespec.system.environment import MIB, hardware, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -31,9 +31,9 @@ from peers.picture import draw, require_matplotlib
 from peers.setup import stretched
 
 from edgespec.errors import InputError
+from edgespec.measuring.prompts import read_prompts
 from edgespec.models import load_checkpoint
-from edgespec.prompts import read_prompts
-from edgespec.runtime.text import Tokenizer
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,13 +22,13 @@ from common import add_threads, count, counts, exit_code, print_result, print_ta
 
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
+from edgespec.measuring.prompts import PYTHON
 from edgespec.models import load_checkpoint
-from edgespec.prompts import PYTHON
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.text import Tokenizer
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 _STAGES = (1, 2, 4, 8)
 _WARM_UP = 3  # turns

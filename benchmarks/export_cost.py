@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common import Watched, print_result, watch
 
-from edgespec.environment import MIB
+from edgespec.system.environment import MIB
 
 
 def main() -> int:

@@ -22,8 +22,8 @@ from texts import facts_of
 
 from edgespec import LLM
 from edgespec.errors import DeviceError
-from edgespec.options import DRAFTS
-from edgespec.prompts import PYTHON
+from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.deployment.options import DRAFTS
 
 _COLD_WANTED = 3.0  # seconds
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from edgespec.runtime import profiles
-from edgespec.runtime.cost import Curve
-from edgespec.runtime.profiles import Profile
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.costs.profiles import Profile
+from edgespec.runtime.curve import Curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

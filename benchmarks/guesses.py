@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.runtime.drafters import ModelCalls
-from edgespec.runtime.feeds import START
-from edgespec.runtime.ranking import Candidates
+from edgespec.runtime.drafters.ranking import Candidates
+from edgespec.runtime.execution.feeds import START
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgespec.runtime.feeds import Rows
-    from edgespec.runtime.runner import Runner
+    from edgespec.runtime.execution.feeds import Rows
+    from edgespec.runtime.execution.runner import Runner
 
 _SECOND = 0.5  # of the cases in which the first guess is wrong
 _GUESSES = 4

@@ -24,9 +24,9 @@ from common import add_threads, count, exit_code, print_result, print_table
 from edgespec import bundle as bundles
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
 
 if TYPE_CHECKING:
     from edgespec.bundle import Bundle

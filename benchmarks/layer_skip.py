@@ -25,12 +25,14 @@ from common import add_threads, count, exit_code, print_result, print_table
 from texts import Loading, Request, facts_of, judge_of
 
 from edgespec import bundle as bundles
+from edgespec.api.drafting import Drafting
 from edgespec.bundle import DRAFT, TARGET, Bundle, SkipSet
-from edgespec.drafting import Drafting
-from edgespec.equality import tally
-from edgespec.options import DEFAULT_TREE_WIDTH, PLANNED_DRAFT_TOKENS
-from edgespec.prompts import PYTHON
-from edgespec.runtime.calibration import Calibration
+from edgespec.measuring.equality import tally
+from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.decoding.generate import PROMPT, Limits, generate
+from edgespec.runtime.decoding.pipelines import Serial
+from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH, PLANNED_DRAFT_TOKENS
+from edgespec.runtime.deployment.selection import Loaded, Placement, load_models
 from edgespec.runtime.drafters import (
     Drafter,
     Experience,
@@ -39,15 +41,13 @@ from edgespec.runtime.drafters import (
     SkipCalls,
     TreeBudget,
 )
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.generate import PROMPT, Limits, generate
-from edgespec.runtime.paths import Path as Stages
-from edgespec.runtime.pipelines import Serial
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.selection import Loaded, Placement, load_models
-from edgespec.runtime.successors import Successors
-from edgespec.runtime.text import Tokenizer
+from edgespec.runtime.drafters.acceptance import Calibration
+from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.paths import Path as Stages
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

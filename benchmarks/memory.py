@@ -24,9 +24,9 @@ from typing import Any
 from common import count, counts, exit_code, print_result, print_table, watch
 
 from edgespec import bundle as bundles
-from edgespec.environment import MIB
-from edgespec.prompts import PYTHON
-from edgespec.runtime.text import Tokenizer
+from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.system.environment import MIB
 
 _EDGESPEC = [sys.executable, "-m", "edgespec"]
 _LARGE = 256 * MIB

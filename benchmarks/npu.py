@@ -29,24 +29,24 @@ from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET, Bundle
 from edgespec.cli.assignment import assignments
-from edgespec.environment import MIB
-from edgespec.equality import Judge
 from edgespec.export import NPU_PRECISIONS, ExportOptions, export_bundle
+from edgespec.measuring.equality import Judge
 from edgespec.models.embedded import BUNDLE
-from edgespec.precompiling import precompile
-from edgespec.quantizing import QUANTIZED, quantize_variant
-from edgespec.runtime.buckets import Shapes
 from edgespec.runtime.engines import CallSizes, engine
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sizes import stage_sizes
-from edgespec.runtime.socs import EMULATED
+from edgespec.runtime.engines.npu.socs import EMULATED
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.sizes import stage_sizes
+from edgespec.runtime.shapes import Shapes
+from edgespec.system.environment import MIB
+from edgespec.tuning.precompiling import precompile
+from edgespec.tuning.quantizing import QUANTIZED, quantize_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edgespec.runtime.arrays import Floats
     from edgespec.runtime.engines.base import Engine
-    from edgespec.runtime.feeds import Floats
 
 _DEVICE = "qnn:emulated"
 _REFERENCE = "onnxruntime:cpu"

@@ -26,12 +26,13 @@ from common import add_threads, count, exit_code, print_result, print_table
 from texts import facts_of
 
 from edgespec import bundle as bundles
-from edgespec.prompts import PYTHON
-from edgespec.runtime.engines import CPU_ENGINES, engine, onnxruntime, openvino, ort_session
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.text import Tokenizer
+from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.engines import CPU_ENGINES, engine, ort_session
+from edgespec.runtime.engines.cpu import onnxruntime, openvino
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

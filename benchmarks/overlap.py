@@ -31,27 +31,28 @@ from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import InputError, MemoryLimitError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.fitting import place_to_use
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import LoadOptions
-from edgespec.runtime.calibration import Calibration
-from edgespec.runtime.corun import slowdown
-from edgespec.runtime.drafters import ModelDrafter, PlannedDrafter, TreeBudget, WeighedModel
+from edgespec.runtime.costs.contention import slowdown
+from edgespec.runtime.decoding.generate import PROMPT, Limits, generate
+from edgespec.runtime.decoding.pipelines import Overlap, Payoff, Serial
+from edgespec.runtime.deployment.fitting import place_to_use
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.placement import GPU, parse
+from edgespec.runtime.deployment.selection import Loaded, Placement, load_models
+from edgespec.runtime.drafters import ModelDrafter, TreeBudget
+from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.engines import simulated_name
-from edgespec.runtime.generate import PROMPT, Limits, generate
-from edgespec.runtime.pipelines import Overlap, Payoff, Serial
-from edgespec.runtime.placement import GPU, parse
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.selection import Loaded, Placement, load_models
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.planning import PlannedDrafter, WeighedModel
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.simulation import laptops, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from edgespec.runtime.feeds import Rows
-    from edgespec.runtime.proposal import Proposal
-    from edgespec.runtime.runner import Results
+    from edgespec.runtime.execution.feeds import Rows
+    from edgespec.runtime.execution.runner import Results
+    from edgespec.runtime.trees.proposal import Proposal
 
 _PROMPT = "def read_file(path):\n"
 _ACCEPTANCE = (0.6, 0.75, 0.9)

@@ -26,15 +26,16 @@ from given_costs import given_costs
 
 from edgespec import LLM
 from edgespec import bundle as bundles
-from edgespec.prompts import read_prompts
-from edgespec.runtime.drafters import PlannedDrafter, TreeBudget, WeighedModel, planned, weighed
+from edgespec.measuring.prompts import read_prompts
+from edgespec.runtime.drafters import TreeBudget
+from edgespec.runtime.planning import PlannedDrafter, WeighedModel, planned, weighed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from edgespec.runtime.feeds import Floats
-    from edgespec.runtime.tree import TokenTree
-    from edgespec.runtime.verify import Verdict
+    from edgespec.runtime.arrays import Floats
+    from edgespec.runtime.trees.tree import TokenTree
+    from edgespec.runtime.trees.walk import Verdict
 
 
 @dataclass(frozen=True)

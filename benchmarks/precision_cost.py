@@ -16,10 +16,10 @@ from turns import Turns
 
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
-from edgespec.runtime import exactness
-from edgespec.runtime.device_names import cpu_engines
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.stage_files import suited
+from edgespec.runtime.deployment.device_names import cpu_engines
+from edgespec.runtime.execution import exactness
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.stage_files import suited
 
 
 def main() -> None:

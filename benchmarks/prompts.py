@@ -1,4 +1,4 @@
-"""Prompts of further kinds than edgespec's own (`edgespec.prompts`)."""
+"""Prompts of further kinds than edgespec's own (`edgespec.measuring.prompts`)."""
 
 from __future__ import annotations
 

@@ -27,13 +27,13 @@ from peers.setup import environment
 from reading import evaluated, weight_bytes
 
 from edgespec import bundle as bundles
-from edgespec.environment import MIB
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import Checkpoint, load_checkpoint
-from edgespec.runtime.device_names import cpu_engines
+from edgespec.runtime.deployment.device_names import cpu_engines
 from edgespec.runtime.engines import CPU_ENGINES
-from edgespec.runtime.stage_files import suited
+from edgespec.runtime.execution.stage_files import suited
+from edgespec.system.environment import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

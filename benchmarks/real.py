@@ -32,15 +32,15 @@ from prompts import CHAT
 from reading import evaluated, weight_bytes
 
 from edgespec import bundle as bundles
-from edgespec.environment import MIB
 from edgespec.errors import InputError
-from edgespec.fitting import as_planned, fitted, placements
+from edgespec.measuring.prompts import read_prompts
 from edgespec.models import load_checkpoint
-from edgespec.options import LoadOptions
-from edgespec.prompts import read_prompts
-from edgespec.runtime.selection import choose
-from edgespec.runtime.text import Tokenizer
-from edgespec.trial_text import PASSAGES
+from edgespec.runtime.deployment.fitting import as_planned, fitted, placements
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.selection import choose
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.system.environment import MIB
+from edgespec.tuning.texts import PASSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

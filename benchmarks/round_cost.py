@@ -33,23 +33,19 @@ from random_pair import RandomPair
 from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.prompts import PYTHON
-from edgespec.runtime.drafters import (
-    LookupDrafter,
-    ModelDrafter,
-    PlannedDrafter,
-    RecyclingDrafter,
-)
-from edgespec.runtime.engines.onnxruntime import OnnxRuntimeExecutable
-from edgespec.runtime.engines.openvino import OpenVinoExecutable
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.text import StreamDecoder
+from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.drafters import LookupDrafter, ModelDrafter, RecyclingDrafter
+from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeExecutable
+from edgespec.runtime.engines.cpu.openvino import OpenVinoExecutable
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.planning import PlannedDrafter
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.text.tokenizer import StreamDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from edgespec.result import GenerationResult
+    from edgespec.api.result import GenerationResult
 
 _TREE: dict[str, Any] = {"num_assistant_tokens": 8, "tree_width": 4}
 _MODES: dict[str, dict[str, Any]] = {

@@ -35,10 +35,10 @@ import httpx
 from common import add_threads, count, exit_code, memory, print_result, print_table
 
 from edgespec import LLM
-from edgespec.environment import MIB
+from edgespec.measuring.prompts import PYTHON
 from edgespec.models.embedded import BUNDLE
-from edgespec.prompts import PYTHON
-from edgespec.runtime.logprobs import TokenLogprobs
+from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.system.environment import MIB
 
 _CLEAR = 0.3  # nats between the two likeliest tokens: many times what rounding does
 _TOKENS = 96

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from common import add_threads, count, exit_code, print_result, print_table
 
-from edgespec import sublayers
+from edgespec.bundle import sublayers
 from edgespec.export import PRECISIONS, ExportOptions, export_bundle
-from edgespec.export.skip_search import Problem, Tried, ranked, search
-from edgespec.export.skip_space import SkipSpace
-from edgespec.skipping import LayerSkipSearch, SearchOptions
-from edgespec.trial import Evaluator
+from edgespec.export.skipping.search import Problem, Tried, ranked, search
+from edgespec.export.skipping.space import SkipSpace
+from edgespec.tuning.skip_trials import Evaluator
+from edgespec.tuning.skipping import LayerSkipSearch, SearchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgespec.bundle import SkipSet
-    from edgespec.export.skip_costs import Bits
-    from edgespec.export.skips import Trial
+    from edgespec.export.skipping.costs import Bits
+    from edgespec.export.skipping.sets import Trial
 
 
 @dataclass(frozen=True)

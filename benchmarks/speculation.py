@@ -28,14 +28,14 @@ from texts import (
     settings_of,
 )
 
-from edgespec.equality import tally
-from edgespec.options import DEFAULT_TREE_WIDTH, DRAFTS
-from edgespec.prompts import read_prompts
+from edgespec.measuring.equality import tally
+from edgespec.measuring.prompts import read_prompts
+from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH, DRAFTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edgespec.result import GenerationResult
+    from edgespec.api.result import GenerationResult
 
 _BAR = 1.4  # of the draft model against the fastest plain decoding
 

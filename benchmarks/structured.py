@@ -20,9 +20,9 @@ from common import add_threads, count, exit_code, print_result, print_table
 from texts import further
 
 from edgespec import LLM, GenerationResult
+from edgespec.measuring.prompts import PYTHON
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import DRAFTS
-from edgespec.prompts import PYTHON
+from edgespec.runtime.deployment.options import DRAFTS
 
 _NEW_TOKENS = 192
 _SCHEMA = {

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 from edgespec import LLM
 from edgespec import bundle as bundles
-from edgespec.equality import Judge
-from edgespec.options import DEFAULT_TREE_WIDTH
+from edgespec.measuring.equality import Judge
+from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.model import Model
-from edgespec.runtime.text import Tokenizer
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from edgespec.result import GenerationResult
+    from edgespec.api.result import GenerationResult
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING
 
-from edgespec.runtime.feeds import Rows
+from edgespec.runtime.execution.feeds import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edgespec.runtime.runner import Runner
+    from edgespec.runtime.execution.runner import Runner
 
 
 class Turns:

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING
 from common import add_threads, count, counts, exit_code, print_result, print_table
 
 from edgespec import bundle as bundles
-from edgespec.prompts import PYTHON
-from edgespec.runtime.buckets import ROW_BUCKETS
-from edgespec.runtime.device_names import cpu_engines
+from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.deployment.device_names import cpu_engines
+from edgespec.runtime.deployment.selection import Placement, choose
 from edgespec.runtime.engines import CPU_ENGINES, StageFile
-from edgespec.runtime.engines.openvino import OpenVinoCpu
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.selection import Placement, choose
-from edgespec.runtime.stage_files import suited
-from edgespec.runtime.text import Tokenizer
+from edgespec.runtime.engines.cpu.openvino import OpenVinoCpu
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.stage_files import suited
+from edgespec.runtime.shapes import ROW_BUCKETS
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

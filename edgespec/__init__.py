@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgespec.llm import LLM as LLM
-    from edgespec.result import GenerationResult as GenerationResult
+    from edgespec.api.llm import LLM
+    from edgespec.api.result import GenerationResult
 
 __version__ = "0.1.0"
 
@@ -21,8 +21,8 @@ if (_CHECKOUT / "pyproject.toml").exists():
     __path__.append(str(_CHECKOUT))
 
 _LAZY = {
-    "LLM": "edgespec.llm",
-    "GenerationResult": "edgespec.result",
+    "LLM": "edgespec.api.llm",
+    "GenerationResult": "edgespec.api.result",
 }
 
 __all__ = ["LLM", "GenerationResult", "__version__"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.export.calibration import Calibrate, Calibration, Texts, calibrate
+from edgespec.export.calibration.calibrate import Calibrate, Calibration, Texts, calibrate
 from edgespec.export.destination import replacing
 from edgespec.export.exporter import (
     BLOCK_SIZES,
@@ -15,8 +15,8 @@ from edgespec.export.exporter import (
     export_bundle,
     write_bundle,
 )
-from edgespec.export.source import resolve_checkpoint
-from edgespec.export.spool import Spool
+from edgespec.export.formats.spool import Spool
+from edgespec.export.sources.hub import resolve_checkpoint
 
 __all__ = [
     "BLOCK_SIZES",

@@ -11,13 +11,13 @@ from pathlib import Path
 import edgespec
 from edgespec import bundle
 from edgespec.errors import InputError
-from edgespec.export.calibration import Calibrate, to_widen, widened_by_rule
+from edgespec.export.calibration.calibrate import Calibrate, to_widen, widened_by_rule
 from edgespec.export.destination import replacing
+from edgespec.export.formats.spool import Spool
 from edgespec.export.role import Progress, RoleWriter
-from edgespec.export.skips import SkipSearch, Trial, check_skip_sets, skip_cuts
-from edgespec.export.source import source_name
-from edgespec.export.spool import Spool
-from edgespec.export.vocabulary import check_vocabularies, end_ids, read_tokenizer
+from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
+from edgespec.export.sources.hub import source_name
+from edgespec.export.sources.vocabulary import check_vocabularies, end_ids, read_tokenizer
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
 
 INT4, INT4_SMALL = "int4", "int4-small"

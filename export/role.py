@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from edgespec import bundle
-from edgespec.export.attention import AttentionForm, OrderedAttention, SplitAttention
-from edgespec.export.formats import (
+from edgespec.export.components.attention import AttentionForm, OrderedAttention, SplitAttention
+from edgespec.export.components.decoder import FLOAT, HALF, Span, StageFormats, StageLowering
+from edgespec.export.components.graph import DataFile, GraphBuilder
+from edgespec.export.formats.blocks import QuantizedRows
+from edgespec.export.formats.matrices import (
     BlockFormat,
     ChannelFormat,
     FloatFormat,
     MixedFormat,
     WeightFormat,
 )
-from edgespec.export.graph import DataFile, GraphBuilder
-from edgespec.export.lowering import FLOAT, HALF, Span, StageFormats, StageLowering
-from edgespec.export.quantize import QuantizedRows
-from edgespec.export.weights import WeightStream
+from edgespec.export.formats.weights import WeightStream
 from edgespec.models import Checkpoint
 
 # Scores of masked rows: far below any score, and exact zeros after the softmax.

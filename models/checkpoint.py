@@ -10,10 +10,10 @@ import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
+from edgespec.models.families.llama import Llama, Mistral
+from edgespec.models.families.qwen2 import Qwen2
+from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields, read_text
-from edgespec.models.llama import Llama, Mistral
-from edgespec.models.qwen2 import Qwen2
-from edgespec.models.qwen3 import Qwen3
 from edgespec.models.tensors import TensorStore
 
 if TYPE_CHECKING:

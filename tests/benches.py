@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgespec import bench
-from edgespec.bits import Bits
-from edgespec.result import GenerationResult
-from edgespec.worker import Made
+from edgespec.api.result import GenerationResult
+from edgespec.measuring import bench
+from edgespec.measuring.bits import Bits
+from edgespec.measuring.worker import Made
 
 TEXT = tuple(range(10, 23))
 

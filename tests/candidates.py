@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.runtime.calibration import Calibration
-from edgespec.runtime.ranking import Candidates
+from edgespec.runtime.drafters.acceptance import Calibration
+from edgespec.runtime.drafters.ranking import Candidates
 
 
 class Trusting(Calibration):

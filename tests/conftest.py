@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from edgespec.cli import main
-from edgespec.runtime.drafters import planned, weighed
+from edgespec.runtime.planning import planned, weighed
 
 # The same examples every time, however slow the machine is.
 settings.register_profile("edgespec", derandomize=True, deadline=None)

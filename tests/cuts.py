@@ -8,11 +8,11 @@ from itertools import pairwise
 from edgespec import bundle
 from edgespec.bundle import TARGET, Stage, Tensor
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime import device_names
-from edgespec.runtime.buckets import ANY_SHAPES, Shapes
+from edgespec.runtime.deployment import device_names
 from edgespec.runtime.engines import Footprint, engine
+from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeCpu
 from edgespec.runtime.engines.host import MIB
-from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
+from edgespec.runtime.shapes import ANY_SHAPES, Shapes
 
 EMBEDDED = bundle.load(BUNDLE)
 LAYERS, HEAD = 8, 16  # of its target; the head's sublayer

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from edgespec.bundle import NPU
-from edgespec.runtime import device_names
-from edgespec.runtime.buckets import Shapes
+from edgespec.runtime.deployment import device_names
 from edgespec.runtime.engines import engine
-from edgespec.runtime.engines.npu import FewShapes
-from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
+from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeCpu
+from edgespec.runtime.engines.npu.shared import FewShapes
+from edgespec.runtime.shapes import Shapes
 
 NAME = "fake:npu"
 COMPILER = "a compiler 1.0"

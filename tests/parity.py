@@ -8,11 +8,11 @@ import torch
 from checkpoints import make_checkpoint, write_tokenizer
 
 from edgespec import bundle as bundles
-from edgespec.export.quantize import QuantizedRows, dequantize_rows
+from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
 
 # Float32 sums in another order: measured 1e-6 at most.
 SAME = 1e-5

@@ -15,9 +15,9 @@ from openai import OpenAI
 
 from edgespec import LLM
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.server.desk import Desk
 from edgespec.server.endpoint import Served
 from edgespec.server.running import Server, listen
+from edgespec.server.service import Desk
 
 MODEL = "tiny"
 PROMPT = "def fibonacci(n):\n"

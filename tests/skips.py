@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.export.skip_costs import PassCosts
+from edgespec.export.skipping.costs import PassCosts
 
 # Sharp enough that a draft is right now and then.
 MODEL = {"architecture": "qwen3", "num_hidden_layers": 4, "tie_word_embeddings": True}

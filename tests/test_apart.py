@@ -15,12 +15,14 @@ import pytest
 from cuts import EMBEDDED
 from pairs import ENGINES
 
-from edgespec import records
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime import apart, profiles, profiling
-from edgespec.runtime.apart import Job, measure_apart
+from edgespec.runtime.costs import isolated as apart
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.costs import timing as profiling
+from edgespec.runtime.costs.isolated import Job, measure_apart
+from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.engines import engine
-from edgespec.runtime.profiles import Profile
+from edgespec.system import records
 
 QUICK = Profile.measured(False, {256: {1: [0.01], 8: [0.02]}})
 

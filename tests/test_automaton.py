@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.automaton import SuffixAutomaton
+from edgespec.runtime.drafters.automaton import SuffixAutomaton
 
 ALWAYS_LATEST = 18  # tokens; a longer text may hold 16 suffixes that each ended elsewhere too
 
@@ -102,7 +102,7 @@ def test_a_match_that_goes_on_never_moves_back(text, refreshed):
     """It need not be looked after: what was seen behind a string is no deeper than the string."""
     automaton = SuffixAutomaton()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgespec.runtime.automaton._REFRESHED", refreshed)
+        patch.setattr("edgespec.runtime.drafters.automaton._REFRESHED", refreshed)
         for token in text:
             before, expected = automaton.match_end, automaton.expected
             automaton.extend([token])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from benches import TEXT, made, with_told_workers
 
-from edgespec import bench
 from edgespec import bundle as bundles
-from edgespec.bench import Bench, Request, acceptance_by_depth
 from edgespec.errors import ContextLengthError, InputError, MemoryLimitError
+from edgespec.measuring import bench
+from edgespec.measuring.bench import Bench, Request, acceptance_by_depth
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import LoadOptions
+from edgespec.runtime.deployment.options import LoadOptions
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from manifests import manifest_of, refused, with_variant
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.errors import BundleError
-from edgespec.runtime.text import Tokenizer
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from edgespec import bundle as bundles
-from edgespec import cachedir
-from edgespec.cachedir import cache_folder
 from edgespec.models.embedded import BUNDLE
+from edgespec.system import cachedir
+from edgespec.system.cachedir import cache_folder
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pairs import ENGINES
 
-from edgespec.runtime.calibration import Calibration, Scale
 from edgespec.runtime.drafters import ModelCalls, ModelDrafter, TreeBudget
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.drafters.acceptance import Calibration, Scale
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 
 def test_without_a_count_the_sources_word_holds():

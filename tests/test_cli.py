@@ -138,7 +138,7 @@ def test_verbose_shows_information_in_one_line_each(cli, monkeypatch):
         logging.getLogger("edgespec.any").info("measured\nthis")
         return 0
 
-    monkeypatch.setattr("edgespec.cli.inspect.execute", execute)
+    monkeypatch.setattr("edgespec.cli.commands.inspect.execute", execute)
     assert cli("inspect").err == ""
     assert cli("inspect", "-v").err == "edgespec: info: measured this\n"
     assert cli("inspect").err == ""
@@ -148,7 +148,7 @@ def test_a_fault_of_ours_is_two_lines(cli, monkeypatch):
     def execute(_arguments):
         raise ValueError("first\nsecond")
 
-    monkeypatch.setattr("edgespec.cli.inspect.execute", execute)
+    monkeypatch.setattr("edgespec.cli.commands.inspect.execute", execute)
     result = cli("inspect")
     fails(result, "internal error: ValueError: first second", __file__, code=1)
 
@@ -166,7 +166,7 @@ def test_memory_that_runs_out_is_no_fault_of_ours(cli, monkeypatch):
     def execute(_arguments):
         raise MemoryError("Unable to allocate 2 GiB")
 
-    monkeypatch.setattr("edgespec.cli.inspect.execute", execute)
+    monkeypatch.setattr("edgespec.cli.commands.inspect.execute", execute)
     result = cli("inspect")
     fails(result, "memory ran out (Unable to allocate 2 GiB)", "`edgespec plan`", code=3)
 

@@ -12,9 +12,9 @@ from commandline import FAST, fails
 from links import linked
 
 from edgespec import bundle as bundles
-from edgespec import environment
-from edgespec.bits import Bits
 from edgespec.cli import plots
+from edgespec.measuring.bits import Bits
+from edgespec.system import environment
 
 KEYS = {
     "name", "tokens_per_second", "ttft_ms", "tpot_ms", "mean_accepted_length", "peak_rss_mb",

@@ -13,16 +13,16 @@ from cuts import EMBEDDED
 from machines import curve, machine, saved
 
 from edgespec import bundle as bundles
-from edgespec import comparing, pipelining
 from edgespec.bundle import DRAFT, TARGET
-from edgespec.comparing import ACCEPTANCES, Way, best
-from edgespec.fitting import fitted
-from edgespec.options import LoadOptions
-from edgespec.runtime import profiles, selection
-from edgespec.runtime.cost import Curve
+from edgespec.runtime.costs import contention, profiles
+from edgespec.runtime.costs.profiles import Pairing, Profile
+from edgespec.runtime.curve import Curve
+from edgespec.runtime.deployment import comparing, selection
+from edgespec.runtime.deployment.comparing import ACCEPTANCES, Way, best
+from edgespec.runtime.deployment.fitting import fitted
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.throughput import Pair
 from edgespec.runtime.engines import engine, simulated_name
-from edgespec.runtime.outlook import Pair
-from edgespec.runtime.profiles import Pairing, Profile
 from edgespec.runtime.simulation import load
 
 CPU = {TARGET: curve(r1=20, r4=22, r8=24, r32=48), DRAFT: curve(r1=6, r32=9)}
@@ -283,6 +283,6 @@ def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):
     assert overlap["slowdown"] > 1.1
     assert serial["tokens_per_second"]["0.75"] > plain["tokens_per_second"]["0.75"]
     monkeypatch.setattr(selection, "measure_apart", None)
-    monkeypatch.setattr(pipelining, "slowdown", None)
+    monkeypatch.setattr(contention, "slowdown", None)
     again = cli(*words)
     assert (again.code, again.out, again.err) == (0, first.out, "")

@@ -14,9 +14,9 @@ import pytest
 import uvicorn
 from commandline import FAST, PROMPT
 
+from edgespec.api.stream import TextStream
 from edgespec.cli import main
 from edgespec.cli.interrupts import endings_unheard
-from edgespec.stream import TextStream
 
 FULL = Path("/dev/full")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of POSIX")

@@ -13,14 +13,16 @@ from pairs import ENGINES
 from edgespec import bundle as bundles
 from edgespec.cli import plots
 from edgespec.cli.plots import text_plot
-from edgespec.fitting import fit, placements
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import LoadOptions
-from edgespec.runtime import apart, profiles, selection
+from edgespec.runtime.costs import isolated as apart
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.costs.profiles import Profile
+from edgespec.runtime.deployment import selection
+from edgespec.runtime.deployment.fitting import fit, placements
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.selection import load_models
 from edgespec.runtime.engines import engine
-from edgespec.runtime.processors import default_threads
-from edgespec.runtime.profiles import Profile
-from edgespec.runtime.selection import load_models
+from edgespec.system.processors import default_threads
 
 ROWS = (1, 2, 4, 8, 16, 32)
 MS = {256: {n: 10.0 + n for n in ROWS}, 2048: {n: 200.0 + n for n in ROWS}}

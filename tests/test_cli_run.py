@@ -11,10 +11,11 @@ from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, PLACE, PROMPT, fails
 
 from edgespec import LLM, GenerationResult
+from edgespec.api.options import GenerationOptions
 from edgespec.cli import main
 from edgespec.cli.arguments import _unescape
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import GenerationOptions, LoadOptions
+from edgespec.runtime.deployment.options import LoadOptions
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgespec.runtime import control_groups, processors
-from edgespec.runtime.processors import default_threads
+from edgespec.system import control_groups, processors
+from edgespec.system.processors import default_threads
 
 MIB = 1 << 20
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec.runtime.buckets import FINE_ROWS, ROW_BUCKETS
-from edgespec.runtime.cost import Curve
+from edgespec.runtime.curve import Curve
+from edgespec.runtime.shapes import FINE_ROWS, ROW_BUCKETS
 
 CAPACITIES = (128, 256, 300, 384, 1024, 1500, 2048, 8192)
 ROWS = range(1, ROW_BUCKETS[-1] + 1)

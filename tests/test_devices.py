@@ -15,21 +15,16 @@ from cuts import EMBEDDED, Gpu, with_gpu, without_gpu
 from edgespec import LLM
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError
-from edgespec.fitting import fit
-from edgespec.options import LoadOptions
-from edgespec.runtime import device_names, engines
-from edgespec.runtime.buckets import capacity_bucket
-from edgespec.runtime.devices import Device
-from edgespec.runtime.engines import (
-    GPU_ENGINES,
-    CallSizes,
-    best_gpu,
-    cuda_driver,
-    distributions,
-    engine,
-)
-from edgespec.runtime.plans import MIB
-from edgespec.runtime.sizes import stage_sizes
+from edgespec.runtime import engines
+from edgespec.runtime.deployment import device_names
+from edgespec.runtime.deployment.devices import Device
+from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.plans import MIB
+from edgespec.runtime.engines import GPU_ENGINES, CallSizes, best_gpu, distributions, engine
+from edgespec.runtime.engines.gpu import cuda_driver
+from edgespec.runtime.execution.sizes import stage_sizes
+from edgespec.runtime.shapes import capacity_bucket
 
 CPU = "onnxruntime:cpu"
 PLACE = {"device": CPU, "draft": "none", "threads": 1}
@@ -95,7 +90,7 @@ def test_who_wants_no_gpu_has_none_looked_for(monkeypatch):
 @pytest.fixture
 def no_plugin(monkeypatch):
     """WebGPU as if nobody had asked for it in this process."""
-    webgpu = pytest.importorskip("edgespec.runtime.engines.webgpu")
+    webgpu = pytest.importorskip("edgespec.runtime.engines.gpu.webgpu")
     monkeypatch.setattr(webgpu, "_library", webgpu._library.__wrapped__)
     return webgpu
 
@@ -143,7 +138,7 @@ def test_a_driver_of_nvidia_that_is_missing(monkeypatch, cli):
 
 
 def test_libraries_of_nvidia_that_are_missing(monkeypatch):
-    cuda = pytest.importorskip("edgespec.runtime.engines.cuda")
+    cuda = pytest.importorskip("edgespec.runtime.engines.gpu.cuda")
     monkeypatch.setattr(cuda.ort, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(cuda.ort, "preload_dlls", lambda: print("not to be seen"))
     monkeypatch.setattr(cuda.ctypes, "CDLL", missing)
@@ -223,7 +218,7 @@ def test_what_the_driver_tells_of_a_gpu(monkeypatch):
     ],
 )
 def test_memory_of_a_gpu_as_far_as_the_system_tells(tmp_path, kind, vendor, metadata, size):
-    webgpu = pytest.importorskip("edgespec.runtime.engines.webgpu")
+    webgpu = pytest.importorskip("edgespec.runtime.engines.gpu.webgpu")
     for card, total in ((1, 8 << 30), (2, 512 * MIB + (2 << 30))):
         folder = tmp_path / f"card{card}" / "device"
         folder.mkdir(parents=True)
@@ -238,7 +233,7 @@ def test_memory_of_a_gpu_as_far_as_the_system_tells(tmp_path, kind, vendor, meta
 )
 def test_a_gpu_takes_the_weights_and_more_for_larger_calls(module, kind, widens):
     """Arithmetic that needs no device."""
-    footprint = getattr(import_module(f"edgespec.runtime.engines.{module}"), kind).footprint
+    footprint = getattr(import_module(f"edgespec.runtime.engines.gpu.{module}"), kind).footprint
     [stage] = stage_sizes(EMBEDDED, TARGET)
     taken = [
         footprint(None, stage, CallSizes(rows, capacity, rows))
@@ -255,7 +250,7 @@ def test_a_gpu_takes_the_weights_and_more_for_larger_calls(module, kind, widens)
 
 @pytest.mark.parametrize("smaller", sorted({capacity_bucket(rows) for rows in range(1, 9000)}))
 def test_a_gpu_has_room_for_a_cache_that_grows_beside_the_smaller_one(smaller):
-    module = import_module("edgespec.runtime.engines.onnxruntime_gpu")
+    module = import_module("edgespec.runtime.engines.gpu.onnxruntime_gpu")
     [stage] = stage_sizes(EMBEDDED, TARGET)
     calls = CallSizes(8, capacity_bucket(smaller + 1), 8)
     with_cache, without = (
@@ -292,7 +287,7 @@ HERE = [
 
 
 def test_devices_in_a_terminal_of_eighty_columns(cli, monkeypatch):
-    monkeypatch.setattr("edgespec.runtime.devices.find_devices", lambda: HERE)
+    monkeypatch.setattr("edgespec.runtime.deployment.devices.find_devices", lambda: HERE)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     lines = cli("devices", terminal=True).out.splitlines()
@@ -326,7 +321,7 @@ def test_all_gpus_of_a_kind_are_found(cli, monkeypatch):
             raise DeviceError(f"device {name}: it is missing: buy one")
         return Gpu()
 
-    monkeypatch.setattr("edgespec.runtime.devices.engine", fake)
+    monkeypatch.setattr("edgespec.runtime.deployment.devices.engine", fake)
     found = json.loads(cli("devices", "--json").out)["devices"]
     assert [each["name"] for each in found if each["reason"] is None] == ["cuda:0", "cuda:1"]
     reasons = {each["reason"] for each in found if each["hardware"] is None}

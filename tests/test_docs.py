@@ -102,7 +102,7 @@ def test_a_program_of_a_few_lines(run, page):
 @pytest.mark.parametrize("line", LINES)
 def test_commands_are_understood(line, cli, monkeypatch):
     for command in COMMANDS:
-        monkeypatch.setattr(f"edgespec.cli.{command}.execute", lambda arguments: 0)
+        monkeypatch.setattr(f"edgespec.cli.commands.{command}.execute", lambda arguments: 0)
     result = cli(*shlex.split(line, comments=True)[1:])
     assert result.code == 0, result.err
 

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, logits_of
 
-from edgespec.runtime.buckets import SCRATCH_ROWS
 from edgespec.runtime.drafters import (
     LookupDrafter,
     ModelCalls,
@@ -22,12 +21,13 @@ from edgespec.runtime.drafters import (
     RecyclingDrafter,
     TreeBudget,
 )
-from edgespec.runtime.ranking import rank
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.successors import Successors
-from edgespec.runtime.tree import TokenTree
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.drafters.ranking import rank
+from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.shapes import SCRATCH_ROWS
+from edgespec.runtime.trees.tree import TokenTree
+from edgespec.runtime.trees.walk import Verdict
 
 VOCABULARY = 331
 CANDIDATES = 128

@@ -10,9 +10,9 @@ from candidates import Trusting
 from pairs import ENGINES
 
 from edgespec.runtime.drafters import ModelCalls, ModelDrafter, NoDrafter, TreeBudget
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.trees.walk import Verdict
 
 VOCABULARY = 331
 NOTHING = Verdict((), (1,))

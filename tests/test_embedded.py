@@ -8,9 +8,9 @@ from pairs import ENGINES
 
 from edgespec import LLM
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import DRAFTS
-from edgespec.runtime.noise import gumbel
-from edgespec.runtime.runner import Runner
+from edgespec.runtime.deployment.options import DRAFTS
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.noise import gumbel
 
 PROMPT = '''def fibonacci(n):
     """Return the n-th Fibonacci number."""

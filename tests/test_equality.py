@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from pairs import ENGINES, SHORT_PROMPT
 
-from edgespec import equality
-from edgespec.equality import Judge, tally, worst
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.measuring import equality
+from edgespec.measuring.equality import Judge, tally, worst
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 
 @pytest.fixture(scope="module")

@@ -9,20 +9,19 @@ from pairs import ENGINES
 
 from edgespec import LLM
 from edgespec import bundle as bundles
-from edgespec.bits import compare_bits
 from edgespec.bundle import TARGET
-from edgespec.equality import Judge
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.export import role as export_role
-from edgespec.export.attention import SplitAttention
-from edgespec.runtime import exactness, profiles
-from edgespec.runtime.buckets import BORDER, RECENT
+from edgespec.export.components.attention import SplitAttention
+from edgespec.measuring.bits import compare_bits
+from edgespec.measuring.equality import Judge
 from edgespec.runtime.engines import engine
-from edgespec.runtime.exactness import settle, tried
-from edgespec.runtime.feeds import START, Rows
-from edgespec.runtime.model import Model
-from edgespec.runtime.profiles import Exactness
-from edgespec.runtime.runner import Runner
+from edgespec.runtime.execution import exactness
+from edgespec.runtime.execution.exactness import Exactness, settle, tried
+from edgespec.runtime.execution.feeds import START, Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.shapes import BORDER, RECENT
 
 SHAPES = {"intermediate_size": 256, "hidden_size": 128, "head_dim": 32}
 HEADS = {"shared keys": (4, 2), "keys of their own": (4, 4)}
@@ -91,9 +90,11 @@ def test_heads_with_keys_of_their_own_need_a_second_row(tmp_path, engine_name, h
 def test_what_was_tried_is_kept(bundle, monkeypatch):
     one = engine(ENGINES[0])
     loaded(bundle, ENGINES[0])
-    kept = profiles.recall_exactness(bundle, TARGET, (one,), 2)
+    kept = exactness.recall(bundle, TARGET, (one,), 2)
     assert kept is not None
-    monkeypatch.setattr("edgespec.runtime.exactness.tried", lambda model: pytest.fail("again"))
+    monkeypatch.setattr(
+        "edgespec.runtime.execution.exactness.tried", lambda model: pytest.fail("again")
+    )
     assert loaded(bundle, ENGINES[0]).exact == kept.exact
 
 
@@ -108,7 +109,7 @@ def test_what_was_tried_is_kept(bundle, monkeypatch):
 def test_shapes_follow_from_what_was_found(bundle, monkeypatch, found, exact, rows):
     one = engine("onnxruntime:cpu")
     model = Model.load(bundle, TARGET, one, 2)
-    monkeypatch.setattr(profiles, "recall_exactness", lambda *_: found)
+    monkeypatch.setattr(exactness, "recall", lambda *_: found)
     settle(model, bundle, TARGET, (one,), 2)
     assert model.exact == exact
     assert model.shapes.rows[: len(rows)] == rows

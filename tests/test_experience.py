@@ -10,12 +10,13 @@ import pytest
 from cuts import EMBEDDED
 from pairs import ENGINES
 
-from edgespec import LLM, cachedir
-from edgespec.runtime import profiles
-from edgespec.runtime.calibration import Calibration
+from edgespec import LLM
+from edgespec.runtime.costs import profiles
 from edgespec.runtime.drafters import Experience, experience
+from edgespec.runtime.drafters.acceptance import Calibration
+from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.engines import engine
-from edgespec.runtime.successors import Successors
+from edgespec.system import cachedir
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

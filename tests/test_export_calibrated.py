@@ -12,14 +12,14 @@ from exports import content
 from safetensors.numpy import load_file, save_file
 
 from edgespec import LLM, bundle
-from edgespec.calibrating import Quality, TextCalibration
 from edgespec.errors import CheckpointError, ExportError, InputError
 from edgespec.export import Calibration, ExportOptions, Spool, Texts, calibrate, export_bundle
-from edgespec.export.calibration import to_widen
-from edgespec.export.quantize import dequantize_rows
+from edgespec.export.calibration.calibrate import to_widen
+from edgespec.export.formats.blocks import dequantize_rows
+from edgespec.measuring.perplexity import Reading
 from edgespec.models import load_checkpoint
-from edgespec.perplexity import Reading
-from edgespec.trial_text import PASSAGES
+from edgespec.tuning.calibrating import Quality, TextCalibration
+from edgespec.tuning.texts import PASSAGES
 
 TEXTS = np.random.default_rng(1).integers(331, size=(4, 48)).tolist()
 
@@ -243,7 +243,7 @@ def test_a_model_of_another_language_is_exported_all_the_same(
     def unknown(*_):
         raise InputError("our passages: 80% of its tokens are unknown to the model")
 
-    monkeypatch.setattr("edgespec.calibrating.pieces_of", unknown)
+    monkeypatch.setattr("edgespec.tuning.calibrating.pieces_of", unknown)
     with caplog.at_level(logging.WARNING):
         export_bundle(saved_checkpoint("llama"), tmp_path / "b", calibration=TextCalibration())
     assert "not calibrated: our passages" in caplog.text

@@ -19,7 +19,7 @@ from links import linked
 from edgespec import bundle as bundles
 from edgespec.errors import BundleError, ExportError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.graph import DataFile
+from edgespec.export.components.graph import DataFile
 
 REPLACE = ExportOptions(overwrite=True)
 posix = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
@@ -247,7 +247,8 @@ def test_the_old_bundle_comes_back_if_the_new_one_cannot_take_its_place(saved, o
 
 KILLED = """
 import os, pathlib, signal, sys
-from edgespec.export import ExportOptions, export_bundle, graph
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.export.components import graph
 
 def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,7 +13,7 @@ from huggingface_hub.utils import filter_repo_objects
 from edgespec import bundle as bundles
 from edgespec.errors import ExportError
 from edgespec.export import export_bundle, resolve_checkpoint
-from edgespec.export.source import source_name
+from edgespec.export.sources.hub import source_name
 
 NAME, REVISION = "mistralai/Mistral-7B-v0.3", "d8cadc02ac76bd617a919d50b092e59d2d110aff"
 # As Mistral, Meta and others lay out repositories.

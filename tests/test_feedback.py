@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgespec.export import Spool
-from edgespec.export.feedback import Columns, quantize_with_feedback
-from edgespec.export.quantize import best_scales, dequantize_rows, quantize_rows
+from edgespec.export.formats.blocks import best_scales, dequantize_rows, quantize_rows
+from edgespec.export.formats.gptq import Columns, quantize_with_feedback
 
 
 def test_a_spool_leaves_nothing(tmp_path):

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.manifest import Stage, Tensor
-from edgespec.runtime.buckets import COLUMNS, RECENT, row_bucket
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model
+from edgespec.bundle.manifest import Stage, Tensor
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.shapes import COLUMNS, RECENT, row_bucket
 
 SPLIT = ("attention_bias", "lengths")
 ORDERED = (*SPLIT, "window_rows", "recent_rows", "recent_columns")

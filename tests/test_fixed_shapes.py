@@ -14,8 +14,12 @@ from parity import SAME, distance, tree_rows
 from edgespec import LLM, bundle
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime import profiles
-from edgespec.runtime.buckets import (
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.engines.fixed_graph import fixed_graph
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.shapes import (
     ANY_SHAPES,
     COLUMNS,
     FIXED_WINDOW,
@@ -25,10 +29,6 @@ from edgespec.runtime.buckets import (
     Shapes,
     capacity_bucket,
 )
-from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.engines.fixed_graph import fixed_graph
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
 
 GREEDY = {"max_new_tokens": 40}
 SAMPLED = {"max_new_tokens": 40, "temperature": 0.7, "seed": 5}

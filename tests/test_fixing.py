@@ -19,14 +19,14 @@ from edgespec.bundle import (
     Variant,
 )
 from edgespec.errors import DeviceError, InputError
-from edgespec.fitting import fit, placements, target_engines
-from edgespec.options import LoadOptions
-from edgespec.runtime.buckets import Shape, Shapes
+from edgespec.runtime.deployment.fitting import fit, placements, target_engines
+from edgespec.runtime.deployment.fixed_shapes import LONGEST_UNASKED, ahead_of_time, chosen_shapes
+from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.engines import CPU_ENGINES, NPU_ENGINES, engine
-from edgespec.runtime.engines.npu import npu_footprint
-from edgespec.runtime.fixing import LONGEST_UNASKED, ahead_of_time, chosen_shapes
-from edgespec.runtime.sizes import stage_sizes
-from edgespec.runtime.stage_files import stage_file
+from edgespec.runtime.engines.npu.shared import npu_footprint
+from edgespec.runtime.execution.sizes import stage_sizes
+from edgespec.runtime.execution.stage_files import stage_file
+from edgespec.runtime.shapes import Shape, Shapes
 
 OPTIONS = LoadOptions(device=NAME, draft="lookup", threads=1)
 ENOUGH = 1 << 40

@@ -8,10 +8,10 @@ import pytest
 from pairs import ENGINES
 
 from edgespec import LLM
-from edgespec.runtime import profiles
-from edgespec.runtime.cost import Curve
-from edgespec.runtime.drafters import planned
-from edgespec.runtime.profiles import Profile
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.costs.profiles import Profile
+from edgespec.runtime.curve import Curve
+from edgespec.runtime.planning import planned
 
 PROMPTS = (
     "def fibonacci(n):\n",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
 
-from edgespec.export.forward import Forward
+from edgespec.export.calibration.forward import Forward
 from edgespec.models import load_checkpoint
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"

@@ -8,14 +8,14 @@ import pytest
 from drafts import SIZES, adds_up, engines
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, logits_of
 
-from edgespec import llm as llm_module
+from edgespec.api import llm as llm_module
+from edgespec.runtime.decoding.generate import PROMPT, Limits, generate
+from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.drafters import TreeBudget
-from edgespec.runtime.generate import PROMPT, Limits, generate
-from edgespec.runtime.pipelines import Serial
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.tree import ROOT
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 DRAFTED = ("model", "lookup", "recycling", "auto")

@@ -9,7 +9,7 @@ from drafts import SIZES, adds_up, engines
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, with_eos
 
 from edgespec import LLM
-from edgespec import llm as llm_module
+from edgespec.api import llm as llm_module
 from edgespec.errors import ContextLengthError
 
 

@@ -17,10 +17,10 @@ from edgespec import LLM, bundle
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime import profiles
-from edgespec.runtime.buckets import capacity_bucket
+from edgespec.runtime.costs import profiles
 from edgespec.runtime.engines import engine
-from edgespec.runtime.model import Model
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.shapes import capacity_bucket
 
 CPU = "onnxruntime:cpu"
 GREEDY = {"max_new_tokens": 16}
@@ -125,7 +125,7 @@ def test_a_pass_computes_what_the_cpu_does(checkpoint, tmp_path, gpu, precision)
 
 def test_the_cache_on_the_device_is_an_array_of_rows(onnx_gpu):
     """Rows that nobody writes stay as they are, bit by bit."""
-    from edgespec.runtime.engines.device_cache import CacheGraphs, DeviceCache
+    from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
 
     graphs = CacheGraphs(onnx_gpu, STAGE)
 
@@ -148,7 +148,7 @@ def test_the_cache_on_the_device_is_an_array_of_rows(onnx_gpu):
 
 def test_rows_are_written_in_place(onnx_gpu):
     """The cache's tensors stay the same ones until it grows; so do keys and values of a call."""
-    from edgespec.runtime.engines.device_cache import CacheGraphs, DeviceCache
+    from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
 
     cache = DeviceCache(CacheGraphs(onnx_gpu, STAGE), CAPACITY)
     before, tensors = cache.values, list(cache.values.values())
@@ -161,7 +161,7 @@ def test_rows_are_written_in_place(onnx_gpu):
 
 
 def test_rows_go_to_the_host_and_back(onnx_gpu):
-    from edgespec.runtime.engines.device_cache import CacheGraphs, DeviceCache
+    from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
 
     graphs, rng = CacheGraphs(onnx_gpu, STAGE), np.random.default_rng(0)
     rows = rng.standard_normal((2, 2, 3, 5, 4)).astype(np.float32)
@@ -175,7 +175,7 @@ def test_rows_go_to_the_host_and_back(onnx_gpu):
 
 
 def test_a_stage_without_attention_has_an_empty_cache(onnx_gpu):
-    from edgespec.runtime.engines.device_cache import CacheGraphs, DeviceCache
+    from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
 
     stage = replace(STAGE, cache_shape=(0, 2, 3, 4))
     cache = DeviceCache(CacheGraphs(onnx_gpu, stage), CAPACITY)

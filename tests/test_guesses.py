@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pairs import ENGINES
 
-from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.drafters import ModelDrafter, TreeBudget
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.drafters.acceptance import Calibration
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 guesses = importlib.import_module("guesses")

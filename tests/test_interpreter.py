@@ -13,11 +13,12 @@ from pairs import ENGINES
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime import profiles
-from edgespec.runtime.apart import Job, measure_apart
-from edgespec.runtime.engines import engine, openvino
-from edgespec.runtime.interpreter import interpreter
-from edgespec.runtime.model import Model
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.costs.isolated import Job, measure_apart
+from edgespec.runtime.engines import engine
+from edgespec.runtime.engines.cpu import openvino
+from edgespec.runtime.execution.model import Model
+from edgespec.system.interpreter import interpreter
 
 
 @pytest.fixture(autouse=True)

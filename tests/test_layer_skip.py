@@ -16,16 +16,16 @@ from edgespec import bundle as bundles
 from edgespec.bundle import Promise, SkipScore, SkipSet
 from edgespec.errors import BundleError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.calibration import Calibration
+from edgespec.runtime.decoding.generate import Limits, generate
+from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.drafters import ModelDrafter, NoDrafter, SkipCalls, TreeBudget
+from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.feeds import START, Rows
-from edgespec.runtime.generate import Limits, generate
-from edgespec.runtime.model import Model, TextSizes
-from edgespec.runtime.paths import Path
-from edgespec.runtime.pipelines import Serial
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.execution.feeds import START, Rows
+from edgespec.runtime.execution.model import Model, TextSizes
+from edgespec.runtime.execution.paths import Path
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 LAYERS = 4
 SETS = ((3, 4), (3, 4, 7))

@@ -8,8 +8,8 @@ import pytest
 from manifests import changed, manifest_of, refused
 
 from edgespec import bundle as bundles
-from edgespec import records
 from edgespec.bundle import MANIFEST
+from edgespec.system import records
 
 
 def test_manifest_fields_are_checked_by_name_and_type(folder):

@@ -12,9 +12,7 @@ from plans import TERMS, total
 
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.buckets import ANY_SHAPES, ROW_BUCKETS, Shapes
-from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
-from edgespec.runtime.memory import (
+from edgespec.runtime.deployment.memory import (
     LEAST_CONTEXT,
     USUAL_CONTEXT,
     Wishes,
@@ -22,8 +20,10 @@ from edgespec.runtime.memory import (
     context_choices,
     plan,
 )
-from edgespec.runtime.plans import MIB
-from edgespec.runtime.sizes import stage_sizes
+from edgespec.runtime.deployment.plans import MIB
+from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
+from edgespec.runtime.execution.sizes import stage_sizes
+from edgespec.runtime.shapes import ANY_SHAPES, ROW_BUCKETS, Shapes
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from plans import TERMS, total
 from edgespec import LLM
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError, MemoryLimitError
-from edgespec.fitting import fit
-from edgespec.options import LoadOptions, parse_size
-from edgespec.runtime import control_groups
+from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.options import LoadOptions, parse_size
+from edgespec.runtime.deployment.plans import MIB
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.plans import MIB
+from edgespec.system import control_groups
 
 # Sizes
 

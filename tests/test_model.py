@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, logits_of
 
-from edgespec.runtime.buckets import BORDER, RECENT, ROW_BUCKETS, capacity_bucket, row_bucket
 from edgespec.runtime.engines.host import HostCache
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.tree import ROOT, TokenTree
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.shapes import BORDER, RECENT, ROW_BUCKETS, capacity_bucket, row_bucket
+from edgespec.runtime.trees.tree import ROOT, TokenTree
 
 VOCABULARY = 331
 

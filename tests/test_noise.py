@@ -8,7 +8,7 @@ from draws import LARGE, SMALL, chi_squared_fits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.noise import Noise, bits_reaching, gumbel, gumbel_of, noise_bits
+from edgespec.runtime.sampling.noise import Noise, bits_reaching, gumbel, gumbel_of, noise_bits
 
 
 def uniforms(seed, positions, tokens):

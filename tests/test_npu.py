@@ -16,19 +16,19 @@ from parity import distance, load, tree_logits
 
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, MANIFEST, NPU, TARGET, Compiled, Precision
-from edgespec.cli import export
+from edgespec.cli.commands import export
 from edgespec.errors import BundleError, DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.precompiling import precompile
-from edgespec.quantizing import quantize_variant
-from edgespec.runtime.buckets import ANY_SHAPES, NPU_SHAPES
 from edgespec.runtime.engines import engine
 from edgespec.runtime.engines.base import StageSizes
-from edgespec.runtime.engines.npu import npu_footprint, weight_count
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.socs import SOCS, soc_of
-from edgespec.runtime.stage_files import stage_file
+from edgespec.runtime.engines.npu.shared import npu_footprint, weight_count
+from edgespec.runtime.engines.npu.socs import SOCS, soc_of
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.stage_files import stage_file
+from edgespec.runtime.shapes import ANY_SHAPES, NPU_SHAPES
+from edgespec.tuning.precompiling import precompile
+from edgespec.tuning.quantizing import quantize_variant
 
 CPU = "onnxruntime:cpu"
 

@@ -17,16 +17,16 @@ from parity import distance, load, tree_logits
 from rich.filesize import decimal
 
 from edgespec import bundle as bundles
-from edgespec import quantizing
 from edgespec.bundle import MANIFEST, NPU, TARGET, Precision
+from edgespec.bundle.variants import replace_variant
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.quantizing import quantize_variant
 from edgespec.runtime.engines import CPU_ENGINES
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.text import Tokenizer
-from edgespec.trial_text import PASSAGES, pieces_of
-from edgespec.variants import replace_variant
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.tuning import quantizing
+from edgespec.tuning.quantizing import quantize_variant
+from edgespec.tuning.texts import PASSAGES, pieces_of
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.buckets import ROW_BUCKETS, row_bucket
-from edgespec.runtime.outlook import Pair, plain
+from edgespec.runtime.deployment.throughput import Pair, plain
+from edgespec.runtime.shapes import ROW_BUCKETS, row_bucket
 
 LENGTHS = (1, 3, 7, 15, 31)  # guesses that fill a bucket with the pending token
 

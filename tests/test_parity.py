@@ -27,8 +27,8 @@ from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.lowering import CANDIDATES
-from edgespec.runtime.feeds import Rows
+from edgespec.export.components.decoder import CANDIDATES
+from edgespec.runtime.execution.feeds import Rows
 
 LLAMA3_ROPE = {
     "rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "low_freq_factor": 1.0,

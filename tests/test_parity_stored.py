@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.feeds import Rows
+from edgespec.runtime.execution.feeds import Rows
 
 # With a cache in half precision a value between two halves may round either way: measured 1e-5.
 SAME_IN_HALF = 1e-4

@@ -14,9 +14,7 @@ from pairs import ENGINES, LONG_PROMPT, logits_of
 
 from edgespec import bundle as bundles
 from edgespec.errors import DeviceError, InputError
-from edgespec.fitting import fit
-from edgespec.options import LoadOptions
-from edgespec.perplexity import (
+from edgespec.measuring.perplexity import (
     Mean,
     Reading,
     Window,
@@ -25,8 +23,10 @@ from edgespec.perplexity import (
     rows_of_a_pass,
     windows,
 )
-from edgespec.runtime.model import Model
-from edgespec.runtime.plans import Demand, Plan
+from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.plans import Demand, Plan
+from edgespec.runtime.execution.model import Model
 
 DEVICE = FAST[0], FAST[2]
 
@@ -80,7 +80,7 @@ def test_passes_that_end_at_the_border_are_scored_like_others(pairs, monkeypatch
     llm, other = (pairs.llm(name, ENGINES[0], "none", context=256) for name in ("llama", "twin"))
     content = LONG_PROMPT * 2
     expected = Reading(llm, content, 100, reference=other).evaluate()
-    monkeypatch.setattr("edgespec.runtime.runner.BORDER", border)
+    monkeypatch.setattr("edgespec.runtime.execution.runner.BORDER", border)
     monkeypatch.setattr(Model, "ordered", property(lambda model: model is llm.target))
     found = Reading(llm, content, 100, reference=other).evaluate()
     assert found.nats.value == pytest.approx(expected.nats.value, rel=1e-6)
@@ -152,7 +152,7 @@ def test_a_perplexity_beyond_what_a_float_holds(cli, pairs, text, monkeypatch):
     def loud(row):
         return log_probabilities(row * 5000)
 
-    monkeypatch.setattr("edgespec.perplexity.log_probabilities", loud)
+    monkeypatch.setattr("edgespec.measuring.perplexity.log_probabilities", loud)
     path = pairs.pair("llama").path
     words = ["eval", path, "--text", text, "--against", path, *DEVICE]
     result = cli(*words, "--json")

@@ -16,7 +16,7 @@ from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.drafters import ModelDrafter
 from edgespec.runtime.engines.host import HostCache
-from edgespec.runtime.runner import Runner
+from edgespec.runtime.execution.runner import Runner
 
 SAMPLED = {"temperature": 2.5, "seed": 3}
 MODES = [{}, SAMPLED, {"temperature": 2.0, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 5}]

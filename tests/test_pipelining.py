@@ -10,13 +10,14 @@ import pytest
 from pairs import ENGINES
 from watching import on_every_call, working_threads
 
-from edgespec import LLM, pipelining
+from edgespec import LLM
+from edgespec.api import pipelining
+from edgespec.api.pipelining import pipelines
 from edgespec.errors import DeviceError, InputError
-from edgespec.pipelining import pipelines
-from edgespec.runtime import corun, profiles
+from edgespec.runtime.costs import contention, profiles
+from edgespec.runtime.decoding.pipelines import Overlap, Payoff, Serial
 from edgespec.runtime.drafters import NoDrafter
-from edgespec.runtime.pipelines import Overlap, Payoff, Serial
-from edgespec.runtime.runner import Runner
+from edgespec.runtime.execution.runner import Runner
 
 
 def simulated(payoff, rounds, *, draft, ahead, passed, waited=0.0):
@@ -97,7 +98,7 @@ def test_a_payoff_is_told_what_drafts_and_passes_took():
 
 
 def test_engines_on_one_processor_do_not_overlap(pairs, monkeypatch):
-    monkeypatch.setattr(pipelining, "slowdown", lambda *_: pytest.fail("measured for nothing"))
+    monkeypatch.setattr(contention, "slowdown", lambda *_: pytest.fail("measured for nothing"))
     llm = pairs.llm("llama", ENGINES[0], "model", draft_device=ENGINES[1], pipeline="auto")
     assert llm._pipelines is Serial
 
@@ -107,7 +108,7 @@ def test_two_devices_are_measured_once(pairs, monkeypatch):
     loaded, measured = dict(llm._loaded), []
     elsewhere = type("Elsewhere", (), {"name": "fake:gpu", "hardware": "none", "version": "1"})()
     loaded["draft"] = replace(loaded["draft"], engines=(elsewhere,))
-    monkeypatch.setattr(pipelining, "slowdown", lambda *_: measured.append(1) or 1.25)
+    monkeypatch.setattr(contention, "slowdown", lambda *_: measured.append(1) or 1.25)
     for _ in range(2):
         made = pipelines("auto", llm.bundle, loaded, 1)(Runner(llm.target), NoDrafter())
         assert isinstance(made, Overlap)
@@ -121,14 +122,14 @@ def test_models_that_share_a_device_slow_each_other_down(pairs, monkeypatch):
     llm, beside = pairs.llm("llama", ENGINES[0], "model"), 2
 
     def busy(_):
-        drafting = any(thread.name == "edgespec-corun" for thread in working_threads())
+        drafting = any(thread.name == "edgespec-contention" for thread in working_threads())
         time.sleep(0.01 * beside if drafting else 0.01)
 
     on_every_call(monkeypatch, llm, "target", busy)
     models = llm.target, llm._loaded["draft"].model
-    assert 1.5 < corun.slowdown(*models) < 2.5
+    assert 1.5 < contention.slowdown(*models) < 2.5
     beside = 1
-    assert 1.0 <= corun.slowdown(*models) < 1.4
+    assert 1.0 <= contention.slowdown(*models) < 1.4
     assert not working_threads()
 
 
@@ -136,12 +137,12 @@ def test_a_device_that_fails_while_it_is_measured_ends_the_overlap(pairs, monkey
     llm = pairs.llm("llama", ENGINES[0], "model")
 
     def fail(_):
-        if any(thread.name == "edgespec-corun" for thread in working_threads()):
+        if any(thread.name == "edgespec-contention" for thread in working_threads()):
             raise RuntimeError("out of memory")
 
     on_every_call(monkeypatch, llm, "draft", fail)
     with pytest.raises(DeviceError, match=r"onnxruntime:cpu failed \(out of memory\)"):
-        corun.slowdown(llm.target, llm._loaded["draft"].model)
+        contention.slowdown(llm.target, llm._loaded["draft"].model)
     monkeypatch.setattr(pipelining, "apart", lambda *_: True)
     for _ in range(2):  # nothing is remembered
         assert pipelines("auto", llm.bundle, llm._loaded, 1) is Serial

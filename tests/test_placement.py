@@ -14,10 +14,11 @@ from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, greedy_by_transformers
 from edgespec import LLM, bundle
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, InputError
-from edgespec.fitting import fit
-from edgespec.options import DRAFTS, LoadOptions
-from edgespec.runtime import exactness, profiles, selection
-from edgespec.runtime.placement import (
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.deployment import selection
+from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.options import DRAFTS, LoadOptions
+from edgespec.runtime.deployment.placement import (
     borders,
     describe,
     describe_stages,
@@ -25,7 +26,8 @@ from edgespec.runtime.placement import (
     parse,
     stage_devices,
 )
-from edgespec.runtime.selection import Placement, engines_for, load_models
+from edgespec.runtime.deployment.selection import Placement, engines_for, load_models
+from edgespec.runtime.execution import exactness
 
 ORT, OV = ENGINES
 
@@ -193,7 +195,7 @@ def test_each_placement_is_measured_as_it_is_and_once(pairs, own_cache, monkeypa
         curves.add(loaded.curve.seconds(1, 256))
         [engines] = engines_for(opened.target, placement)
         assert profiles.recall(opened, TARGET, engines, 1) == loaded.profile
-        rows = profiles.recall_exactness(opened, TARGET, engines, 1)
+        rows = exactness.recall(opened, TARGET, engines, 1)
         assert rows is not None
         assert rows.exact == loaded.model.exact
     assert len(curves) == 3

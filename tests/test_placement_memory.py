@@ -15,12 +15,12 @@ from pairs import ENGINES
 
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
-from edgespec.fitting import fit, place_to_use
-from edgespec.options import LoadOptions
+from edgespec.runtime.deployment.fitting import fit, place_to_use
+from edgespec.runtime.deployment.memory import cache_rows
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.plans import MIB
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, engine
-from edgespec.runtime.memory import cache_rows
-from edgespec.runtime.plans import MIB
-from edgespec.runtime.sizes import stage_sizes
+from edgespec.runtime.execution.sizes import stage_sizes
 
 ORT, OV = ENGINES
 CUTS = st.sets(st.integers(1, HEAD)).map(sorted)

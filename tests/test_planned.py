@@ -9,25 +9,22 @@ import numpy as np
 import pytest
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS
 
-from edgespec.runtime.calibration import Calibration
-from edgespec.runtime.cost import Curve
+from edgespec.runtime.curve import Curve
+from edgespec.runtime.deployment.throughput import Pair, plain
 from edgespec.runtime.drafters import (
     LookupDrafter,
     ModelCalls,
     ModelDrafter,
-    PlannedDrafter,
     RecyclingDrafter,
     TreeBudget,
-    WeighedModel,
-    WeighedRetrieval,
-    weighed,
 )
-from edgespec.runtime.outlook import Pair, plain
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.successors import Successors
-from edgespec.runtime.tree import TokenTree
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.drafters.acceptance import Calibration
+from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.planning import PlannedDrafter, WeighedModel, WeighedRetrieval, weighed
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.trees.tree import TokenTree
+from edgespec.runtime.trees.walk import Verdict
 
 VOCABULARY = 331
 FLAT = {256: {1: 1.0, 8: 1.2, 32: 1.6}}

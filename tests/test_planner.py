@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.buckets import FINE_ROWS, ROW_BUCKETS
-from edgespec.runtime.planner import Standing, best_size, cheapest_row
-from edgespec.runtime.proposal import Forecast
+from edgespec.runtime.planning.planner import Standing, best_size, cheapest_row
+from edgespec.runtime.shapes import FINE_ROWS, ROW_BUCKETS
+from edgespec.runtime.trees.proposal import Forecast
 
 FLAT = dict(zip((1, 2, 4, 8, 16, 32, 64, 128), (37, 38, 42, 47, 66, 110, 200, 390), strict=True))
 STEEP = dict(zip((1, 2, 4, 8, 16, 32, 64, 128), (35, 39, 53, 76, 122, 230, 440, 870), strict=True))

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgespec.prompts import PYTHON
-from edgespec.runtime import exactness
-from edgespec.runtime.profiles import Exactness
+from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.execution import exactness
+from edgespec.runtime.execution.exactness import Exactness
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 planning = importlib.import_module("planning")

@@ -11,9 +11,11 @@ import pytest
 from cuts import EMBEDDED
 from pairs import ENGINES
 
-from edgespec.runtime import processors, profiles
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.costs.profiles import Pairing, Profile, Spread
 from edgespec.runtime.engines import engine
-from edgespec.runtime.profiles import Pairing, Profile, Spread
+from edgespec.runtime.execution import measurements
+from edgespec.system import processors
 
 QUICK = Profile.measured(False, {256: {1: [0.01], 8: [0.02]}})
 FULL = Profile.measured(True, {256: {1: [0.01], 8: [0.02]}, 1024: {1: [0.02], 8: [0.04]}})
@@ -42,7 +44,7 @@ def test_profiles_are_kept_by_all_that_times_depend_on(monkeypatch):
         patch.setattr(processors, "model_name", lambda: "another CPU")
         assert profiles.recall(*at(EMBEDDED)) is None
     # Clouds give processors with AMX and without it one name.
-    monkeypatch.setattr(profiles, "extensions", lambda: ("avx2", "amx_int8"))
+    monkeypatch.setattr(measurements, "extensions", lambda: ("avx2", "amx_int8"))
     assert profiles.recall(*at(EMBEDDED)) is None
 
 

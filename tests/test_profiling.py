@@ -8,9 +8,9 @@ import pytest
 from cuts import EMBEDDED
 from pairs import ENGINES
 
-from edgespec.runtime import profiling
-from edgespec.runtime.profiles import Profile
-from edgespec.runtime.profiling import measure, shapes
+from edgespec.runtime.costs import timing as profiling
+from edgespec.runtime.costs.profiles import Profile
+from edgespec.runtime.costs.timing import measure, shapes
 
 CHANGE = 0.002  # seconds by which another shape than before is slower
 

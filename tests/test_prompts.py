@@ -7,7 +7,7 @@ import json
 import pytest
 
 from edgespec.errors import InputError
-from edgespec.prompts import PYTHON, read_prompts
+from edgespec.measuring.prompts import PYTHON, read_prompts
 
 
 def written(path, *records):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.proposal import Forecast, Proposal
-from edgespec.runtime.tree import ROOT
+from edgespec.runtime.trees.proposal import Forecast, Proposal
+from edgespec.runtime.trees.tree import ROOT
 
 NEAR = 1e-9
 

@@ -20,14 +20,14 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.fitting import fit
-from edgespec.options import LoadOptions
-from edgespec.precompiling import precompile
-from edgespec.runtime.buckets import Shapes
+from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.engines import engine
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.stage_files import stage_file
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.stage_files import stage_file
+from edgespec.runtime.shapes import Shapes
+from edgespec.tuning.precompiling import precompile
 
 CPU = "onnxruntime:cpu"
 SHAPES = "8x64"
@@ -191,14 +191,14 @@ def test_they_may_run_there_where_that_is_allowed(with_determinant):
 
 
 def test_it_is_loaded_as_it_is_and_gives_the_same(compiled, logits, monkeypatch):
-    from edgespec.runtime.engines import qnn
+    from edgespec.runtime.engines.npu import qnn
 
     monkeypatch.setattr(qnn, "open_fixed", None)
     assert np.array_equal(_logits(load(bundles.load(compiled), EMULATED)), logits)
 
 
 def test_its_shapes_are_chosen_and_nothing_is_compiled(compiled, monkeypatch):
-    from edgespec.runtime.engines import qnn
+    from edgespec.runtime.engines.npu import qnn
 
     monkeypatch.setattr(qnn, "open_fixed", None)
     llm = LLM(compiled, device="qnn:emulated", draft="none", threads=1)

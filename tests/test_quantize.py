@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgespec.export import quantize
-from edgespec.export.quantize import dequantize_rows, quantize_rows
+from edgespec.export.formats import blocks as quantize
+from edgespec.export.formats.blocks import dequantize_rows, quantize_rows
 
 bit_widths = pytest.mark.parametrize("bits", [4, 7, 8])
 

@@ -10,9 +10,9 @@ from candidates import candidates_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.noise import gumbel
-from edgespec.runtime.ranking import Candidates, rank
-from edgespec.runtime.sampling import Sampler, SamplingOptions
+from edgespec.runtime.drafters.ranking import Candidates, rank
+from edgespec.runtime.sampling.noise import gumbel
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 COMBINATIONS = [
     {},

@@ -17,9 +17,9 @@ from pairs import ENGINES, logits_of
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM
-from edgespec.bits import compare_bits
-from edgespec.perplexity import Reading
-from edgespec.trial_text import PASSAGES
+from edgespec.measuring.bits import compare_bits
+from edgespec.measuring.perplexity import Reading
+from edgespec.tuning.texts import PASSAGES
 
 CHECKPOINT = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""), "smollm2-135m")
 PROSE = PASSAGES[0]

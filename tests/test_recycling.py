@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.calibration import Calibration
 from edgespec.runtime.drafters import RecyclingDrafter, TreeBudget
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.successors import Successors
-from edgespec.runtime.tree import ROOT, TokenTree
-from edgespec.runtime.verify import Verdict, walk
+from edgespec.runtime.drafters.acceptance import Calibration
+from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.trees.walk import Verdict, walk
 
 VOCABULARY = 24
 PADDED = 32

@@ -11,9 +11,9 @@ from draws import LARGE, SMALL, chi_squared_fits
 from transformers.generation import logits_process as hf
 
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime.noise import gumbel
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.truncation import Nucleus
+from edgespec.runtime.sampling.noise import gumbel
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.truncation import Nucleus
 
 
 def exact_distribution(row, options, context):

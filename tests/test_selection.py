@@ -13,14 +13,21 @@ from pairs import ENGINES
 
 from edgespec import bundle as bundles
 from edgespec.errors import DeviceError
-from edgespec.runtime import device_names, profiles, selection
-from edgespec.runtime.device_names import cpu_engines
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.costs.profiles import Profile
+from edgespec.runtime.deployment import device_names, selection
+from edgespec.runtime.deployment.device_names import cpu_engines
+from edgespec.runtime.deployment.selection import (
+    Placement,
+    all_known,
+    choose,
+    known_order,
+    load_models,
+)
 from edgespec.runtime.engines import engine, joined
-from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
-from edgespec.runtime.engines.openvino import OpenVinoCpu
-from edgespec.runtime.model import Model
-from edgespec.runtime.profiles import Profile
-from edgespec.runtime.selection import Placement, all_known, choose, known_order, load_models
+from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeCpu
+from edgespec.runtime.engines.cpu.openvino import OpenVinoCpu
+from edgespec.runtime.execution.model import Model
 
 CPU = Placement("cpu", 1, ((1, 8),))
 STEEP, FLAT = {1: 0.010, 8: 0.080, 128: 0.300}, {1: 0.020, 8: 0.030, 128: 0.200}
@@ -273,7 +280,7 @@ def test_an_engine_that_is_not_installed_is_passed_over_with_a_warning(monkeypat
 
 
 def test_an_engine_that_a_platform_lacks_needs_no_warning(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "edgespec.runtime.engines.openvino", None)
+    monkeypatch.setitem(sys.modules, "edgespec.runtime.engines.cpu.openvino", None)
     assert [found.name for found in cpu_engines()] == [ENGINES[0]]
     assert caplog.records == []
 

@@ -13,9 +13,9 @@ import pytest
 from servers import MODEL, PLACE, PROMPT, refused, serving
 
 from edgespec import LLM
-from edgespec.runtime.generate import Round
+from edgespec.runtime.decoding.generate import Round
 from edgespec.server.answers import CompletionAnswer, TokenTexts
-from edgespec.server.desk import Part
+from edgespec.server.service import Part
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 24}

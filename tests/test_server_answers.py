@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from backends import byte_fallback, byte_level, metaspace
 
-from edgespec.result import Clock, GenerationResult
-from edgespec.runtime.generate import Round
-from edgespec.runtime.logprobs import TokenLogprobs
-from edgespec.runtime.text import Tokenizer
+from edgespec.api.result import Clock, GenerationResult
+from edgespec.runtime.decoding.generate import Round
+from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.answers import ChatAnswer, CompletionAnswer, TokenTexts
-from edgespec.server.desk import Part
 from edgespec.server.metrics import Metrics
 from edgespec.server.queue import Queue
+from edgespec.server.service import Part
 
 TOKENIZER = Tokenizer(byte_level(), {})
 KINDS = [CompletionAnswer, ChatAnswer]

@@ -20,8 +20,8 @@ from commandline import FAST, fails
 from servers import MODEL, PLACE, PROMPT, serving, until
 
 from edgespec import LLM
-from edgespec.server.desk import Desk
 from edgespec.server.queue import Queue
+from edgespec.server.service import Desk
 
 LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
 SHORT = {"model": MODEL, "temperature": 0, "max_tokens": 8}

@@ -15,7 +15,7 @@ from safetensors.torch import save_file as torch_save
 from sessions import DRAFTS, OPTIONS, fresh, load
 
 from edgespec.errors import InputError
-from edgespec.runtime.model import Model
+from edgespec.runtime.execution.model import Model
 
 
 @pytest.mark.parametrize(("draft", "engine"), [("none", ENGINES[1]), ("model", ENGINES[0])])
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(pairs, tmp_path, monke
     before = file.read_bytes()
     full = "No space left on device"
     for error in (OSError(28, full), SafetensorError(full)):  # as Python and as safetensors say it
-        monkeypatch.setattr("edgespec.snapshots.save_file", failing(error))
+        monkeypatch.setattr("edgespec.api.snapshots.save_file", failing(error))
         with pytest.raises(InputError, match=f"cannot be written .*{full}"):
             session.save(file)
         assert file.read_bytes() == before
@@ -170,7 +170,7 @@ def failing(error):
 def test_a_runner_goes_on_from_a_snapshot(pairs, engine, name):
     from edgespec import bundle
     from edgespec.runtime.engines import engine as engine_of
-    from edgespec.runtime.runner import Runner
+    from edgespec.runtime.execution.runner import Runner
 
     model = Model.load(bundle.load(pairs.pair(name).path), "target", engine_of(engine), 1)
     text = [number % 300 + 1 for number in range(400)]

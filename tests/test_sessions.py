@@ -13,7 +13,7 @@ from watching import executables
 from edgespec import LLM
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.engines.host import HostCache
-from edgespec.runtime.slots import Slots
+from edgespec.runtime.execution.slots import Slots
 
 # The text
 

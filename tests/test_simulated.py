@@ -17,13 +17,13 @@ from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS
 from edgespec import LLM
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import DeviceError, MemoryLimitError
-from edgespec.options import LoadOptions
-from edgespec.runtime import profiles
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.costs.profiles import Profile
+from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.engines import engine, simulated_name
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.model import Model
-from edgespec.runtime.profiles import Profile
-from edgespec.runtime.runner import Runner
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
 
 SLOW = {"target": curve(r1=20, r8=30, r32=60), "draft": curve(r1=15)}
 QUICK = {"target": curve(r1=4, r32=5), "draft": curve(r1=2)}

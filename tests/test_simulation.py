@@ -10,15 +10,15 @@ import pytest
 from cuts import EMBEDDED, HEAD, cut
 from machines import curve, device, figure, machine, model, saved
 
-from edgespec import records
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
-from edgespec.fitting import fit
-from edgespec.options import LoadOptions
-from edgespec.runtime.buckets import ROW_BUCKETS
-from edgespec.runtime.placement import borders
+from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.placement import borders
+from edgespec.runtime.execution.sizes import stage_sizes
+from edgespec.runtime.shapes import ROW_BUCKETS
 from edgespec.runtime.simulation import Clock, as_stated, clock, laptops, load
-from edgespec.runtime.sizes import stage_sizes
+from edgespec.system import records
 
 FLAT = {"target": curve(r1=10, r8=12), "draft": curve(r1=2)}
 

@@ -15,7 +15,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, MANIFEST, TARGET, W8A8
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, engine
-from edgespec.runtime.sizes import stage_sizes
+from edgespec.runtime.execution.sizes import stage_sizes
 
 UNTOLD = replace(EMBEDDED.target, tied=None)
 """As of a bundle from before: whether the output projection is the embedding is guessed."""

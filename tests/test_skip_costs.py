@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skips import CALL, HOST, ROWS, costs_of
 
-from edgespec.export.skip_costs import (
+from edgespec.export.skipping.costs import (
     CHAINS,
     Agreements,
     PassCosts,
@@ -21,8 +21,8 @@ from edgespec.export.skip_costs import (
     score,
     tokens_per_round,
 )
-from edgespec.export.skip_space import SkipSpace
-from edgespec.export.skips import skip_cuts
+from edgespec.export.skipping.sets import skip_cuts
+from edgespec.export.skipping.space import SkipSpace
 
 
 def round_by_hand(costs, skipped, chain, cuts):

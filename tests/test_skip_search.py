@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skips import CALL, costs_of
 
-from edgespec.export.skip_costs import Agreements, as_bits
-from edgespec.export.skip_model import DamageModel
-from edgespec.export.skip_search import MOST_SETS, Problem, choose, ranked, search
-from edgespec.export.skip_space import SkipSpace
-from edgespec.export.skips import MOST_STAGES, skip_cuts
+from edgespec.export.skipping.costs import Agreements, as_bits
+from edgespec.export.skipping.search import MOST_SETS, Problem, choose, ranked, search
+from edgespec.export.skipping.sets import MOST_STAGES, skip_cuts
+from edgespec.export.skipping.space import SkipSpace
+from edgespec.export.skipping.surrogate import DamageModel
 
 
 def problem_of(layers, seed):

@@ -14,14 +14,14 @@ from parity import devices, made
 from skips import MODEL, PROSE
 
 from edgespec import bundle as bundles
-from edgespec import sublayers
+from edgespec.bundle import sublayers
 from edgespec.errors import ExportError, InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.skip_costs import StageTimes
+from edgespec.export.skipping.costs import StageTimes
 from edgespec.runtime.engines import CPU_ENGINES
-from edgespec.runtime.paths import Path
-from edgespec.skipping import _OPENING, LayerSkipSearch, SearchOptions
-from edgespec.trial import TIMED_ROWS, Evaluator, measure_stages
+from edgespec.runtime.execution.paths import Path
+from edgespec.tuning.skip_trials import TIMED_ROWS, Evaluator, measure_stages
+from edgespec.tuning.skipping import _OPENING, LayerSkipSearch, SearchOptions
 
 QUICK = {"engine": CPU_ENGINES[0], "threads": 1}
 
@@ -49,7 +49,7 @@ def found(checkpoint, tmp_path_factory):
 
 
 def test_an_engine_that_a_platform_lacks_is_not_asked(monkeypatch):
-    monkeypatch.setitem(sys.modules, "edgespec.runtime.engines.openvino", None)
+    monkeypatch.setitem(sys.modules, "edgespec.runtime.engines.cpu.openvino", None)
     assert LayerSkipSearch(SearchOptions()).engine.name == CPU_ENGINES[0]
 
 
@@ -167,7 +167,7 @@ def test_scores_are_of_the_stages_that_the_bundle_gets(checkpoint, tmp_path, mon
         seconds = np.tile(1e-3 * (np.diff(borders) + 1), (len(TIMED_ROWS), 1))
         return StageTimes(borders, TIMED_ROWS, seconds, 0.0)
 
-    monkeypatch.setattr("edgespec.skipping.measure_stages", stated)
+    monkeypatch.setattr("edgespec.tuning.skipping.measure_stages", stated)
     search = LayerSkipSearch(SearchOptions(**QUICK, pieces=2))
     options = ExportOptions("fp32", cut_layers=(1,), skip_sets=((5, 6), (3,)))
     export_bundle(checkpoint, tmp_path / "bundle", options=options, skip_search=search)
@@ -184,7 +184,7 @@ def test_the_faster_engine_is_measured_and_scored(checkpoint, tmp_path, monkeypa
         times = measure_stages(bundle, engine, threads)
         return times if engine.name == device else replace(times, seconds=100 * times.seconds)
 
-    monkeypatch.setattr("edgespec.skipping.measure_stages", measured)
+    monkeypatch.setattr("edgespec.tuning.skipping.measure_stages", measured)
     bundle, _ = searched(checkpoint, tmp_path / "bundle", ((2, 3),), engine="cpu")
     assert bundle.manifest.skip_sets[0].score.engine == device
 

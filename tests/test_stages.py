@@ -15,8 +15,8 @@ from edgespec import bundle as bundles
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.model import Model
-from edgespec.runtime.runner import Runner
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
 
 LAYERS = 4
 # Sublayers left out: they cut before and after an attention, an MLP, a layer and the head.
@@ -144,7 +144,7 @@ def test_stages_share_one_file_of_weights(bundle_of):
     ],
 )
 def test_cuts_that_cannot_be_made(checkpoint, tmp_path, options, message, monkeypatch):
-    monkeypatch.setattr("edgespec.export.skips.MOST_STAGES", 6)
+    monkeypatch.setattr("edgespec.export.skipping.sets.MOST_STAGES", 6)
     with pytest.raises(InputError, match=message):
         export_bundle(checkpoint, tmp_path / "bundle", options=ExportOptions("fp32", **options))
     assert list(tmp_path.iterdir()) == []

@@ -15,11 +15,11 @@ from edgespec import LLM
 from edgespec.errors import InputError
 from edgespec.runtime.drafters import NoDrafter, TreeBudget
 from edgespec.runtime.drafters.guided import GuidedDrafter
-from edgespec.runtime.guide import Guides
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.tree import ROOT
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.sampling.guide import Guides
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT
+from edgespec.runtime.trees.walk import Verdict
 
 SCHEMA = {
     "type": "object",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgespec.bundle.sublayers import describe, parse
 from edgespec.errors import InputError
-from edgespec.sublayers import describe, parse
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from links import linked
 
 from edgespec.errors import InputError
-from edgespec.runtime.successors import VERSION, WIDTH, Successors
+from edgespec.runtime.drafters.successors import VERSION, WIDTH, Successors
 
 VOCABULARY = 12
 BUNDLE = "0123456789abcdef"

@@ -8,10 +8,10 @@ import pytest
 from commandline import FAST, fails
 
 from edgespec import LLM
+from edgespec.measuring.perplexity import Reading
+from edgespec.measuring.suite import ANSWER_TOKENS, QUESTIONS, TEXTS, Suite, overall, read
 from edgespec.models.embedded import BUNDLE
-from edgespec.perplexity import Reading
-from edgespec.suite import ANSWER_TOKENS, QUESTIONS, TEXTS, Suite, overall, read
-from edgespec.trial_text import PASSAGES
+from edgespec.tuning.texts import PASSAGES
 
 DEVICE = FAST[0], FAST[2]
 

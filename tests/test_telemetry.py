@@ -49,7 +49,7 @@ def test_a_text_is_nobody_elses_business(silent, device):
 
 
 def test_converting_for_openvino_is_nobodys_either(silent, tmp_path):
-    from edgespec.runtime.engines import openvino_ir
+    from edgespec.runtime.engines.cpu import openvino_ir
 
     environment, _ = silent
     program = f"""

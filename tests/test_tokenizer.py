@@ -10,7 +10,7 @@ from backends import byte_level
 from tokenizers import models, processors
 
 from edgespec.errors import BundleError, InputError
-from edgespec.runtime.text import Tokenizer
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 
 @pytest.fixture

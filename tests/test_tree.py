@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.tree import ROOT, TokenTree
+from edgespec.runtime.trees.tree import ROOT, TokenTree
 
 
 @st.composite

@@ -8,16 +8,16 @@ from parity import SAME, distance
 from skips import MODEL, PROSE
 
 from edgespec import bundle as bundles
-from edgespec import sublayers
+from edgespec.bundle import sublayers
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.feeds import START, Rows
-from edgespec.runtime.model import Model
-from edgespec.runtime.paths import Path
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.text import Tokenizer
-from edgespec.trial import DRAFTED_ROWS, TIMED_ROWS, Evaluator, measure_stages
-from edgespec.trial_text import GREEDY, PIECE, SAMPLED, WARM_UP, Piece, openings, pieces_of
+from edgespec.runtime.execution.feeds import START, Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.paths import Path
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.tuning.skip_trials import DRAFTED_ROWS, TIMED_ROWS, Evaluator, measure_stages
+from edgespec.tuning.texts import GREEDY, PIECE, SAMPLED, WARM_UP, Piece, openings, pieces_of
 
 SETS = ("1a", "1m,2a", "2", "1-3", "3")
 
@@ -90,9 +90,9 @@ def test_a_trial_computes_what_the_cut_stages_do(tried, name, monkeypatch):
     bundle, text, skipped = tried[name], tried["text"], sublayers.parse(name)
     model = Model.load(bundle, bundles.TARGET, engine(CPU_ENGINES[0]), 1)
     path = Path.without(bundle.target, skipped)
-    monkeypatch.setattr("edgespec.trial.DRAFTED_ROWS", 0)
+    monkeypatch.setattr("edgespec.tuning.skip_trials.DRAFTED_ROWS", 0)
     begun = [logits.copy() for logits in tried["evaluator"].drafted(text, skipped)]
-    monkeypatch.setattr("edgespec.trial.DRAFTED_ROWS", PIECE)
+    monkeypatch.setattr("edgespec.tuning.skip_trials.DRAFTED_ROWS", PIECE)
     alone = [logits.copy() for logits in tried["evaluator"].drafted(text, skipped)]
     for number, piece in enumerate(text.pieces):
         for end in (40, 101):
@@ -113,7 +113,7 @@ def test_a_row_sees_some_drafted_rows(tried):
     with pytest.MonkeyPatch.context() as patch:
         found = {}
         for rows in (0, DRAFTED_ROWS, PIECE):
-            patch.setattr("edgespec.trial.DRAFTED_ROWS", rows)
+            patch.setattr("edgespec.tuning.skip_trials.DRAFTED_ROWS", rows)
             [found[rows], _] = [each.copy() for each in tried["evaluator"].drafted(text, skipped)]
     assert 0 < DRAFTED_ROWS < PIECE
     for rows, other in ((DRAFTED_ROWS, 0), (DRAFTED_ROWS, PIECE)):

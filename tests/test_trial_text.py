@@ -8,8 +8,8 @@ import pytest
 from skips import MODEL, PROSE
 
 from edgespec.errors import InputError
-from edgespec.runtime.text import Tokenizer
-from edgespec.trial_text import PIECE, pieces_of, read_text
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.tuning.texts import PIECE, pieces_of, read_text
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 from draws import LARGE
 from transformers.generation import logits_process as hf
 
-from edgespec.runtime.truncation import Nucleus, leaders
+from edgespec.runtime.sampling.truncation import Nucleus, leaders
 
 RNG_SEED = 20
 SIZES = [1, 2, 7, 63, 1000, LARGE + 17]

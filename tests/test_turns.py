@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from edgespec.runtime.turns import Turns
+from edgespec.runtime.decoding.fair_lock import Turns
 
 
 def in_line(turns, count):
@@ -110,7 +110,7 @@ def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
     held.wait(10)
     served, [before] = in_line(turns, 1)
     line = list(turns._waiting)
-    monkeypatch.setattr("edgespec.runtime.turns.threading.Lock", Interrupted)
+    monkeypatch.setattr("edgespec.runtime.decoding.fair_lock.threading.Lock", Interrupted)
     with pytest.raises(KeyboardInterrupt), turns:
         pass
     monkeypatch.undo()

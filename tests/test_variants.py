@@ -9,8 +9,8 @@ import pytest
 
 from edgespec import bundle as bundles
 from edgespec.bundle import NPU, TARGET, Compiled, Variant
+from edgespec.bundle.variants import replace_variant
 from edgespec.models.embedded import BUNDLE
-from edgespec.variants import replace_variant
 
 
 @pytest.fixture

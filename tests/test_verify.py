@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from candidates import candidates_of
 
-from edgespec.runtime.ranking import rank
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.tree import ROOT, TokenTree
-from edgespec.runtime.verify import Verdict, walk
+from edgespec.runtime.drafters.ranking import rank
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.trees.walk import Verdict, walk
 
 ALPHABET = (0, 1, 2)
 NEVER = frozenset[int]()

@@ -18,9 +18,9 @@ from edgespec import bundle as bundles
 from edgespec.bundle import W8A8
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime import selection
-from edgespec.runtime.feeds import Rows
-from edgespec.runtime.selection import Placement, engines_for
+from edgespec.runtime.deployment import selection
+from edgespec.runtime.deployment.selection import Placement, engines_for
+from edgespec.runtime.execution.feeds import Rows
 
 DEVICE = "onnxruntime:cpu"
 # Token 0 has an embedding of zeros, so that products see a row of them.

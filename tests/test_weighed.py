@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.runtime.cost import Curve
-from edgespec.runtime.drafters import PlannedDrafter, TreeBudget, WeighedModel, WeighedRetrieval
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.sampling import Sampler, SamplingOptions
-from edgespec.runtime.tree import ROOT
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.curve import Curve
+from edgespec.runtime.drafters import TreeBudget
+from edgespec.runtime.planning import PlannedDrafter, WeighedModel, WeighedRetrieval
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT
+from edgespec.runtime.trees.walk import Verdict
 
 PROMPT = list(range(1, 30))
 BUDGET = TreeBudget(31, 8, 4)

@@ -8,12 +8,12 @@ import signal
 import pytest
 from pairs import ENGINES
 
-from edgespec import environment
-from edgespec.bench import Request
 from edgespec.errors import DeviceError, InputError
+from edgespec.measuring.bench import Request
+from edgespec.measuring.worker import Worker
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import LoadOptions
-from edgespec.worker import Worker
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.system import environment
 
 
 @pytest.fixture(scope="module")

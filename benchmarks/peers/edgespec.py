@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgespec import LLM
-    from edgespec.equality import Judge
+    from edgespec.measuring.equality import Judge
     from peers.base import Checkpoints, Loading, Request
 
 _DRAFTS = {PLAIN: "none", LOOKUP: "lookup", DRAFT: "model", AUTO: "auto"}
@@ -31,8 +31,8 @@ class _Edgespec:
 
     def convert(self, checkpoints: Checkpoints, output: Path) -> None:
         """See `Peer`."""
-        from edgespec.calibrating import TextCalibration
         from edgespec.export import ExportOptions, export_bundle
+        from edgespec.tuning.calibrating import TextCalibration
 
         export_bundle(
             checkpoints.target, output / "bundle", checkpoints.draft,
@@ -70,7 +70,7 @@ class _Decoder:
 
     def verdict(self, request: Request, expected: Sequence[int], found: Sequence[int]) -> str:
         """See `Decoder`: plain decoding may have had another engine, so this one's counts, too."""
-        from edgespec.equality import Judge
+        from edgespec.measuring.equality import Judge
 
         if list(expected) != list(found):
             self._llm.forget()

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _logged_to_stderr(log):
             arguments = _parser().parse_args(argv)
             log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
-            command = import_module(f"edgespec.cli.{arguments.command}")
+            command = import_module(f"edgespec.cli.commands.{arguments.command}")
             code: int = command.execute(arguments)
             print(end="", flush=True)
             return code
@@ -131,7 +131,7 @@ class _CommandParser(_Parser):
         """As argparse's, with options allowed between positional arguments."""
         self._calls += 1
         if self._calls == 1:
-            import_module(f"edgespec.cli.{self._command}").configure(self)
+            import_module(f"edgespec.cli.commands.{self._command}").configure(self)
             self.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
             found, unknown = self.parse_known_intermixed_args(args, namespace)
             if unknown:  # or whoever has these parsed would name its own help

@@ -8,29 +8,29 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError
 from edgespec.models.embedded import BUNDLE
-from edgespec.options import (
-    CONTEXT_HELP,
+from edgespec.runtime.deployment.options import (
     DRAFTS,
     FIXED_DRAFT_TOKENS,
-    GPU_LAYERS_HELP,
-    MEMORY_HELP,
     PIPELINES,
-    PLACE_HELP,
     PLANNED_DRAFT_TOKENS,
     PLANNED_DRAFTS,
-    SIMULATE_HELP,
-    GenerationOptions,
     LoadOptions,
 )
-from edgespec.textfiles import read_utf8
+from edgespec.system.textfiles import read_utf8
 
 LOAD_DEFAULTS = {field.name: field.default for field in fields(LoadOptions)}
 GENERATION_DEFAULTS = {field.name: field.default for field in fields(GenerationOptions)}
 
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 
+CONTEXT_HELP = "tokens of prompt and output (default: what the model was made for, or what fits)"
+MEMORY_HELP = "what may be used, as 2GiB, or by device, as cpu=8GiB,gpu=3GiB (default: all free)"
+PLACE_HELP = "where the target's layers run, as 0-7=onnxruntime:cpu,8-=openvino:cpu"
+SIMULATE_HELP = "run on a stated machine: the name of a laptop, or a JSON file (docs/simulator.md)"
+GPU_LAYERS_HELP = "the last N layers and the head on the device gpu, the others on --device"
 DEVICE_HELP = "where the target runs, as `edgespec devices` lists it; cpu picks the faster engine"
 
 

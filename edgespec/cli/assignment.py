@@ -39,10 +39,10 @@ def assignments(bundle: Bundle, device: str) -> list[StageAssignment]:
         DeviceError: if the device is not there, or refuses a stage.
         InputError: if its engine does not tell.
     """
-    from edgespec.runtime.device_names import CPU
+    from edgespec.runtime.deployment.device_names import CPU
+    from edgespec.runtime.deployment.placement import GPU
     from edgespec.runtime.engines import NPU_ENGINES, Assigning, engine
-    from edgespec.runtime.placement import GPU
-    from edgespec.runtime.stage_files import stage_file
+    from edgespec.runtime.execution.stage_files import stage_file
 
     # cpu and gpu stand for several, none of which tells
     found: Engine | None = None if device in (CPU, GPU) else engine(device)

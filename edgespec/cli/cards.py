@@ -9,9 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from edgespec.bench import Line, Span
 from edgespec.cli.tables import markdown_table
-from edgespec.equality import VERDICTS
+from edgespec.measuring.bench import Line, Span
+from edgespec.measuring.equality import VERDICTS
 
 _DEPTHS = 8  # as many columns as eighty characters hold
 

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgespec.stream import TextStream
+    from edgespec.api.stream import TextStream
 
 
 @contextmanager

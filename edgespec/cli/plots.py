@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.errors import InputError
-from edgespec.runtime.files import replaced
+from edgespec.system.files import replaced
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from edgespec.bench import Line
+    from edgespec.measuring.bench import Line
 
 Curves = Mapping[str, Mapping[int, float]]
 """Milliseconds by rows of each curve, by its label."""

@@ -9,11 +9,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from edgespec.options import LoadOptions
+from edgespec.runtime.deployment.options import LoadOptions
 
 if TYPE_CHECKING:
-    from edgespec.comparing import Way
-    from edgespec.runtime.plans import Demand
+    from edgespec.runtime.deployment.comparing import Way
+    from edgespec.runtime.deployment.plans import Demand
 
 _SHOWN = ("device", "place", "draft", "draft_device", "pipeline")
 _DEFAULTS = LoadOptions()
@@ -21,7 +21,7 @@ _DEFAULTS = LoadOptions()
 
 def device_facts(demand: Demand) -> dict[str, Any]:
     """What a device's memory has to hold, as JSON has it, in MiB."""
-    from edgespec.runtime.plans import MIB
+    from edgespec.runtime.deployment.plans import MIB
 
     terms = {f"{term}_mb": round(size / MIB, 1) for term, size in demand.terms.items()}
     return {
@@ -35,7 +35,7 @@ def device_facts(demand: Demand) -> dict[str, Any]:
 
 def facts(ways: Sequence[Way]) -> list[dict[str, Any]]:
     """The ways as JSON has them."""
-    from edgespec.comparing import best
+    from edgespec.runtime.deployment.comparing import best
 
     return [
         {
@@ -57,7 +57,7 @@ def facts(ways: Sequence[Way]) -> list[dict[str, Any]]:
 
 def show(ways: Sequence[Way]) -> None:
     """A table, why ways are out of the question, and how to run the best one."""
-    from edgespec.comparing import ACCEPTANCES, USUAL_ACCEPTANCE, best
+    from edgespec.runtime.deployment.comparing import ACCEPTANCES, USUAL_ACCEPTANCE, best
 
     console = Console()
     console.print(_table(ways, ACCEPTANCES))

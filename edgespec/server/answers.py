@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from edgespec.result import GenerationResult
-from edgespec.runtime.logprobs import TokenLogprobs
-from edgespec.runtime.text import Tokenizer
-from edgespec.server.desk import Part
+from edgespec.api.result import GenerationResult
+from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.server.service import Part
 
 Json = dict[str, Any]
 

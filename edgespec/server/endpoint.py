@@ -16,9 +16,9 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.server.answers import Answer, Json, TokenTexts
 from edgespec.server.bodies import read
-from edgespec.server.desk import Desk, Part
 from edgespec.server.refusals import RequestError, fault
 from edgespec.server.requests import TextRequest
+from edgespec.server.service import Desk, Part
 
 Give = Callable[[Json], Awaitable[None]]
 

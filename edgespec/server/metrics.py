@@ -12,7 +12,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from edgespec.result import GenerationResult
+from edgespec.api.result import GenerationResult
 from edgespec.server.queue import Queue
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

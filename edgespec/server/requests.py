@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from edgespec.llm import LLM
-from edgespec.options import MAX_DRAFT_TOKENS
-from edgespec.runtime.sampling import LEAST_TEMPERATURE
+from edgespec.api.llm import LLM
+from edgespec.api.stream import TextStream
+from edgespec.runtime.deployment.options import MAX_DRAFT_TOKENS
+from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.server.fields import (
     LONG,
     SOME,
@@ -27,7 +28,6 @@ from edgespec.server.fields import (
     unset,
 )
 from edgespec.server.refusals import RequestError, shown
-from edgespec.stream import TextStream
 
 # What a completion has where nothing is said, in OpenAI's API.
 _COMPLETION_TOKENS = 16

@@ -9,9 +9,7 @@ from edgespec.runtime.drafters.guided import GuidedDrafter
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.none import NoDrafter
-from edgespec.runtime.drafters.planned import PlannedDrafter
 from edgespec.runtime.drafters.recycling import RecyclingDrafter
-from edgespec.runtime.drafters.weighed import WeighedModel, WeighedRetrieval, WeighedSource
 
 __all__ = [
     "Drafter",
@@ -21,11 +19,7 @@ __all__ = [
     "ModelCalls",
     "ModelDrafter",
     "NoDrafter",
-    "PlannedDrafter",
     "RecyclingDrafter",
     "SkipCalls",
     "TreeBudget",
-    "WeighedModel",
-    "WeighedRetrieval",
-    "WeighedSource",
 ]

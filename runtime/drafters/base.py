@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgespec.runtime.feeds import Floats
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.tree import TokenTree
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import TokenTree
+from edgespec.runtime.trees.walk import Verdict
 
 
 @dataclass(frozen=True)

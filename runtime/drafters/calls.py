@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from edgespec.runtime.feeds import START, Rows
-from edgespec.runtime.paths import Path
-from edgespec.runtime.ranking import Candidates
-from edgespec.runtime.runner import Runner
-from edgespec.runtime.sampling import Sampler
+from edgespec.runtime.drafters.ranking import Candidates
+from edgespec.runtime.execution.feeds import START, Rows
+from edgespec.runtime.execution.paths import Path
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler
 
 _MOST_CANDIDATES = 128  # of a sampled text: noise can lift an unlikely token to the top
 _FEW_CANDIDATES = 32  # of a greedy one

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.bundle import Bundle
-from edgespec.cachedir import cache_file, store, stored
-from edgespec.runtime.calibration import Calibration, Counts
-from edgespec.runtime.successors import Successors
+from edgespec.runtime.drafters.acceptance import Calibration, Counts
+from edgespec.runtime.drafters.successors import Successors
+from edgespec.system.cachedir import cache_file, store, stored
 
 _VERSION = 1  # of what cells stand for
 _SAMPLED, _GREEDY = "sampled", "greedy"

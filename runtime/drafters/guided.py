@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
-from edgespec.runtime.feeds import Floats
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.tree import ROOT, TokenTree
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.trees.walk import Verdict
 
 if TYPE_CHECKING:
-    from edgespec.runtime.guide import Guide
+    from edgespec.runtime.sampling.guide import Guide
 
 _TRUST = 0.95  # a grammar forces bytes: the target may cut them into other tokens
 

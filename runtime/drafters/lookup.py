@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgespec.runtime.automaton import SuffixAutomaton
-from edgespec.runtime.calibration import Calibration, Scale
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.drafters.acceptance import Calibration, Scale
+from edgespec.runtime.drafters.automaton import SuffixAutomaton
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.feeds import Floats
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.tree import ROOT, TokenTree
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.trees.walk import Verdict
 
 _SHORTEST = 2  # a single equal token says little
 _LENGTHS = Scale((3, 4, 5, 7, 10, 16, 32))  # of a match; calibrated step by step

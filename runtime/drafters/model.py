@@ -9,16 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.buckets import SCRATCH_ROWS
-from edgespec.runtime.calibration import Calibration, Scale
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.drafters.acceptance import Calibration, Scale
 from edgespec.runtime.drafters.base import TreeBudget
 from edgespec.runtime.drafters.calls import Calls
-from edgespec.runtime.feeds import START, Floats, Rows
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.ranking import Candidates, rank
-from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.tree import ROOT, TokenTree
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.drafters.ranking import Candidates, rank
+from edgespec.runtime.execution.feeds import START, Rows
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.shapes import SCRATCH_ROWS
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.trees.walk import Verdict
 
 _log = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.feeds import Floats
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.tree import TokenTree
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import TokenTree
+from edgespec.runtime.trees.walk import Verdict
 
 
 class NoDrafter:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from edgespec.runtime.calibration import Calibration
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.feeds import Floats
-from edgespec.runtime.proposal import Proposal
-from edgespec.runtime.sampling import Sampler
-from edgespec.runtime.successors import Successors, top_successors
-from edgespec.runtime.tree import ROOT, TokenTree
-from edgespec.runtime.verify import Verdict
+from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT, TokenTree
+from edgespec.runtime.trees.walk import Verdict
 
 _RANKS = 8  # successors of a key
 _SCORED = 4  # of these, the ranks that trees of usual width have
@@ -94,7 +95,7 @@ class RecyclingDrafter:
         tokens = [self._last[1], *tree.tokens.tolist()]
         before = [self._last[0], *(tokens[parent + 1] for parent in tree.parents.tolist())]
         vocab_size = self._sampler.vocab_size
-        best = top_successors(logits[: len(tokens)], vocab_size, min(_RANKS, vocab_size))
+        best = likeliest_tokens(logits[: len(tokens)], vocab_size, min(_RANKS, vocab_size))
         self._successors.learn(before, tokens, best)
 
     def _list(self, proposal: Proposal, node: int) -> tuple[Sequence[int], int]:

@@ -10,9 +10,8 @@ from importlib import import_module
 from typing import Any
 
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime.buckets import Shapes
+from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import (
-    Array,
     Cache,
     CallSizes,
     CompiledFile,
@@ -29,14 +28,16 @@ from edgespec.runtime.engines.base import (
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import available_bytes
+from edgespec.runtime.engines.npu.socs import SOCS, soc_of
 from edgespec.runtime.engines.optional import Assigning, Assignment, Compiler, Fixable, Quantizer
 from edgespec.runtime.engines.telemetry import switch_off
-from edgespec.runtime.socs import soc_of
+from edgespec.runtime.shapes import Shapes
 
 __all__ = [
     "CPU_ENGINES",
     "GPU_ENGINES",
     "NPU_ENGINES",
+    "SOCS",
     "Array",
     "Assigning",
     "Assignment",
@@ -68,16 +69,16 @@ __all__ = [
 switch_off()  # here, since no engine's module is imported before this package
 
 _ENGINES = {
-    "onnxruntime:cpu": ("edgespec.runtime.engines.onnxruntime", "OnnxRuntimeCpu"),
-    "openvino:cpu": ("edgespec.runtime.engines.openvino", "OpenVinoCpu"),
-    "openvino:gpu": ("edgespec.runtime.engines.openvino_gpu", "OpenVinoGpu"),
-    "openvino:npu": ("edgespec.runtime.engines.openvino_npu", "OpenVinoNpu"),
-    "qnn:npu": ("edgespec.runtime.engines.qnn", "QnnNpu"),
-    "qnn:emulated": ("edgespec.runtime.engines.qnn", "QnnEmulated"),
+    "onnxruntime:cpu": ("edgespec.runtime.engines.cpu.onnxruntime", "OnnxRuntimeCpu"),
+    "openvino:cpu": ("edgespec.runtime.engines.cpu.openvino", "OpenVinoCpu"),
+    "openvino:gpu": ("edgespec.runtime.engines.gpu.openvino_gpu", "OpenVinoGpu"),
+    "openvino:npu": ("edgespec.runtime.engines.npu.openvino_npu", "OpenVinoNpu"),
+    "qnn:npu": ("edgespec.runtime.engines.npu.qnn", "QnnNpu"),
+    "qnn:emulated": ("edgespec.runtime.engines.npu.qnn", "QnnEmulated"),
 }
 _NUMBERED = {
-    "cuda": ("edgespec.runtime.engines.cuda", "Cuda"),
-    "webgpu": ("edgespec.runtime.engines.webgpu", "WebGpu"),
+    "cuda": ("edgespec.runtime.engines.gpu.cuda", "Cuda"),
+    "webgpu": ("edgespec.runtime.engines.gpu.webgpu", "WebGpu"),
 }
 
 CPU_ENGINES = ("onnxruntime:cpu", "openvino:cpu")
@@ -136,7 +137,7 @@ def quantizer() -> Quantizer:
     Raises:
         DeviceError: if its library is missing.
     """
-    where = ("edgespec.runtime.engines.qdq", "QdqQuantizer")
+    where = ("edgespec.runtime.engines.npu.qdq", "QdqQuantizer")
     made: Quantizer = _made(CPU_ENGINES[0], where, [])
     return made
 

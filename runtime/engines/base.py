@@ -10,13 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy.typing as npt
-
-from edgespec.runtime.buckets import Shape, Shapes
-
-Array = npt.NDArray[Any]
+from edgespec.runtime.arrays import Array
+from edgespec.runtime.shapes import Shape, Shapes
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from edgespec.runtime.buckets import COLUMNS, FIXED_WINDOW, Shape, Shapes
-from edgespec.runtime.engines.base import (
-    Array,
-    Cache,
-    Executable,
-    StageFile,
-    StageOutputs,
-    row_count,
-)
+from edgespec.runtime.arrays import Array
+from edgespec.runtime.engines.base import Cache, Executable, StageFile, StageOutputs, row_count
 from edgespec.runtime.engines.host import HostCache
+from edgespec.runtime.shapes import COLUMNS, FIXED_WINDOW, Shape, Shapes
 
 LENGTHS = "lengths"
 """The input that says how many rows are old and new, which fixed shapes make a constant."""

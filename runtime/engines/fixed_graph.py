@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from edgespec.runtime.buckets import Shape
-from edgespec.runtime.buckets import dimension as size_of
 from edgespec.runtime.engines.base import StageFile
 from edgespec.runtime.engines.fixed import LENGTHS, is_ordered, lengths
 from edgespec.runtime.engines.ort_session import look_for_data_beside, open_session
+from edgespec.runtime.shapes import Shape
+from edgespec.runtime.shapes import dimension as size_of
 
 
 def open_fixed(stage: StageFile, shape: Shape, options: Any, providers: Any = None) -> Any:

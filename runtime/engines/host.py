@@ -12,9 +12,10 @@ from typing import cast
 import numpy as np
 import psutil
 
-from edgespec.runtime import control_groups, processors
-from edgespec.runtime.buckets import ANY_SHAPES, COLUMNS, Shapes
-from edgespec.runtime.engines.base import Array, CallSizes, StageFile, StageSizes
+from edgespec.runtime.arrays import Array
+from edgespec.runtime.engines.base import CallSizes, StageFile, StageSizes
+from edgespec.runtime.shapes import ANY_SHAPES, COLUMNS, Shapes
+from edgespec.system import control_groups, processors
 
 MIB = 1 << 20
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from edgespec.runtime.buckets import Shape, Shapes
 from edgespec.runtime.engines.base import Engine, StageFile
+from edgespec.runtime.shapes import Shape, Shapes
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ import numpy as np
 import onnxruntime as ort
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.buckets import ROW_BUCKETS
-from edgespec.runtime.engines.base import Array, StageFile, row_count
+from edgespec.runtime.arrays import Array
+from edgespec.runtime.engines.base import StageFile, row_count
 from edgespec.runtime.engines.optional import Assignment
+from edgespec.runtime.shapes import ROW_BUCKETS
 
 # What may be left to the CPU: these read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.buckets import ANY_SHAPES
+from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import (
-    Array,
     Cache,
     CallSizes,
     Executable,
@@ -24,7 +23,8 @@ from edgespec.runtime.engines.base import (
     StageOutputs,
     StageSizes,
 )
-from edgespec.runtime.engines.onnxruntime import OnnxRuntimeCpu
+from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeCpu
+from edgespec.runtime.shapes import ANY_SHAPES
 from edgespec.runtime.simulation import HOST, load
 
 # More threads would take processors from what runs on the other simulated devices meanwhile.

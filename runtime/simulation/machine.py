@@ -10,12 +10,12 @@ from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 
-from edgespec import records
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.runtime.cost import Curve
+from edgespec.runtime.curve import Curve
 from edgespec.runtime.simulation.clock import Clock
 from edgespec.runtime.simulation.stated import StatedModel, bytes_per_weight
+from edgespec.system import records
 
 HOST = "cpu"
 """The device that every machine has; its memory is the host's."""

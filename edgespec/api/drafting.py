@@ -1,0 +1,190 @@
+"""The drafter of each text: the sources that a bundle offers, weighed where there is a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgespec.bundle import DRAFT, TARGET, Bundle, SkipScore, SkipSet
+from edgespec.errors import BundleError
+from edgespec.runtime.costs import profiles
+from edgespec.runtime.curve import Curve
+from edgespec.runtime.deployment.options import DRAFTS, PLANNED_DRAFTS
+from edgespec.runtime.deployment.selection import Loaded
+from edgespec.runtime.drafters import (
+    Drafter,
+    Experience,
+    GuidedDrafter,
+    LookupDrafter,
+    ModelCalls,
+    ModelDrafter,
+    NoDrafter,
+    RecyclingDrafter,
+    SkipCalls,
+    experience,
+)
+from edgespec.runtime.execution.paths import Path
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.planning import PlannedDrafter, WeighedModel, WeighedRetrieval, WeighedSource
+
+if TYPE_CHECKING:
+    from edgespec.runtime.sampling.guide import Guide
+
+# Rounds of a text in which a skip set may show its worth. One that promised no more than plain
+# decoding on such text, where the bundle was made, is only probed.
+_TRIALS = 2
+
+
+class Drafting:
+    """Makes drafters.
+
+    Args:
+        draft: the source, one of `DRAFTS`.
+        bundle: what was loaded.
+        loaded: its roles; with their costs where the source is one of `PLANNED_DRAFTS`.
+
+    Raises:
+        BundleError: if a skip set does not fit the target's stages.
+    """
+
+    def __init__(self, draft: str, bundle: Bundle, loaded: Mapping[str, Loaded]) -> None:
+        self._draft = draft
+        self._bundle = bundle
+        self._loaded = loaded
+        self._skips = (
+            [_skip(bundle, each, loaded[TARGET].curve) for each in bundle.manifest.skip_sets]
+            if draft in PLANNED_DRAFTS
+            else []
+        )
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What a text may be drafted by: the source that was asked for, and what needs no more."""
+        if self._draft == "none":
+            return ("none",)
+        found = {"none", "lookup", "recycling", self._draft}
+        found |= {"model"} if DRAFT in self._loaded else set()
+        found |= {"layer-skip"} if self._skips else set()
+        return tuple(name for name in DRAFTS if name in found)
+
+    def drafter(
+        self,
+        runners: Mapping[str, Runner],
+        learned: Experience,
+        sampled: bool,
+        source: str,
+        guide: Guide | None = None,
+    ) -> Drafter:
+        """For one text.
+
+        Args:
+            runners: the text in each role's model; that of the draft may be missing.
+            learned: from earlier texts.
+            sampled: whether the text is; else it is greedy.
+            source: one of `sources`.
+            guide: of a grammar that the text follows, if any.
+        """
+        if source != "auto":  # a source alone drafts each text as if it were the first
+            learned = Experience(learned.successors)
+        if source in PLANNED_DRAFTS:
+            return self._planned(runners, learned, sampled, source, guide)
+        alone = self._alone(runners, learned, sampled, source)
+        return alone if guide is None else GuidedDrafter(alone, guide)
+
+    def keep(self, learned: Experience) -> None:
+        """Store for later runs what texts taught: which drafts come true, and what calls cost."""
+        if self._draft not in PLANNED_DRAFTS:  # what sources learn is used by plans alone
+            return
+        experience.remember(self._bundle, learned.acceptance)
+        for role, loaded in self._loaded.items():
+            if loaded.profile is not None:
+                seen = loaded.profile, loaded.curve
+                profiles.remember_lived(self._bundle, role, loaded.engines, loaded.threads, seen)
+
+    def _alone(
+        self, runners: Mapping[str, Runner], learned: Experience, sampled: bool, source: str
+    ) -> Drafter:
+        if source == "lookup":
+            return self._lookup(learned, sampled)
+        if source == "recycling":
+            return self._recycling(learned, sampled)
+        if source == "model" and DRAFT in runners:
+            return self._model(runners, learned, sampled)
+        return NoDrafter()
+
+    def _planned(
+        self,
+        runners: Mapping[str, Runner],
+        learned: Experience,
+        sampled: bool,
+        source: str,
+        guide: Guide | None,
+    ) -> PlannedDrafter:
+        models: list[WeighedSource[Drafter]] = [
+            self._weighed_skip(skip, runners[TARGET], learned, sampled) for skip in self._skips
+        ]
+        passes = self._loaded[TARGET].curve
+        if source == "layer-skip":
+            return PlannedDrafter([models], passes, "layer-skip", guide)
+        if DRAFT in runners:
+            model, draft = self._model(runners, learned, sampled), self._loaded[DRAFT]
+            context = draft.model.role.context_length
+            models.insert(0, WeighedModel(model, draft.curve, context=context))
+        lookup = WeighedRetrieval(self._lookup(learned, sampled), free=True)
+        recycling = WeighedRetrieval(self._recycling(learned, sampled))
+        return PlannedDrafter([[lookup], [recycling], models], passes, guide=guide)
+
+    def _lookup(self, learned: Experience, sampled: bool) -> LookupDrafter:
+        return LookupDrafter(learned.calibration("lookup", sampled))
+
+    def _recycling(self, learned: Experience, sampled: bool) -> RecyclingDrafter:
+        return RecyclingDrafter(learned.successors, learned.calibration("recycling", sampled))
+
+    def _model(
+        self, runners: Mapping[str, Runner], learned: Experience, sampled: bool
+    ) -> ModelDrafter:
+        return ModelDrafter(ModelCalls(runners[DRAFT]), learned.calibration("model", sampled))
+
+    def _weighed_skip(
+        self, skip: _Skip, runner: Runner, learned: Experience, sampled: bool
+    ) -> WeighedModel:
+        calibration = learned.calibration(skip.name, sampled)
+        drafter = ModelDrafter(SkipCalls(runner, skip.path), calibration, skip.name)
+        promising = skip.score is None or skip.score.speedup(sampled) > 1
+        return WeighedModel(drafter, skip.calls, _TRIALS if promising else 0)
+
+
+@dataclass(frozen=True)
+class _Skip:
+    """A skip set, ready to draft with.
+
+    Attributes:
+        name: what statistics call it.
+        path: the stages to run.
+        calls: seconds of its calls.
+        score: None: never measured.
+    """
+
+    name: str
+    path: Path
+    calls: Curve
+    score: SkipScore | None
+
+
+def _skip(bundle: Bundle, skip_set: SkipSet, passes: Curve) -> _Skip:
+    """Costs start from what the whole model's passes cost, and follow what is seen."""
+    role, score = bundle.target, skip_set.score
+    try:
+        path = Path.without(role, skip_set.skipped)
+    except ValueError as error:
+        raise BundleError(
+            f"{bundle.path}: skip set {skip_set.name}: {error}: export it again"
+        ) from error
+    kept = 1 - len(skip_set.skipped) / role.stages[-1].stop
+    return _Skip(
+        name=f"skip {skip_set.name}",
+        path=path,
+        calls=passes.scaled(score.draft_cost if score else kept),
+        score=score,
+    )

@@ -1,0 +1,48 @@
+"""What a loaded model and its texts take by keyword, for type checkers and editors.
+
+These are the fields of `edgespec.api.options`, wider where a class takes more than it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypedDict
+
+
+class LoadKeywords(TypedDict, total=False):
+    """See `edgespec.api.options.LoadOptions`."""
+
+    device: str
+    draft_device: str
+    draft: str
+    pipeline: str
+    draft_memory: str | Path | None
+    threads: int | None
+    context: int | None
+    memory: int | str | dict[str, int] | None
+    place: str | None
+    gpu_layers: int | None
+    simulate: str | Path | None
+    sessions: int
+    prefix_reuse: bool
+
+
+class GenerationKeywords(TypedDict, total=False):
+    """See `edgespec.api.options.GenerationOptions`."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+    max_new_tokens: int
+    stop: str | Iterable[str]
+    num_assistant_tokens: int | None
+    tree_width: int
+    draft_source: str | None
+    logprobs: int | None
+    json_schema: dict[str, Any] | str | None
+    regex: str | None
+    grammar: str | None

@@ -1,0 +1,53 @@
+"""The pipeline that texts of a loaded bundle go through."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from edgespec.bundle import DRAFT, TARGET, Bundle
+from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.costs.contention import apart, paired
+from edgespec.runtime.decoding.pipelines import Overlap, Payoff, Serial
+from edgespec.runtime.deployment.selection import Loaded
+from edgespec.runtime.drafters import Drafter
+from edgespec.runtime.execution.runner import Runner
+
+_log = logging.getLogger(__name__)
+
+Pipelines = Callable[[Runner, Drafter], Serial]
+"""Makes the pipeline of one text."""
+
+
+def pipelines(asked: str, bundle: Bundle, loaded: Mapping[str, Loaded], threads: int) -> Pipelines:
+    """What was asked for; `auto`: overlap where two devices take part and it pays.
+
+    Args:
+        asked: one of `PIPELINES`.
+        bundle: what was loaded.
+        loaded: its roles.
+        threads: for each engine's operators.
+
+    Raises:
+        InputError: if overlap is asked for and there is no draft model.
+    """
+    if asked == "overlap":
+        if DRAFT not in loaded:
+            raise InputError(
+                f"pipeline is 'overlap', and {bundle.path} has no draft model in use: "
+                "export it with --draft and draft with model or auto, or use another pipeline"
+            )
+        return Overlap
+    if asked == "serial" or DRAFT not in loaded:
+        return Serial
+    target, draft = loaded[TARGET], loaded[DRAFT]
+    if not apart(*((each.name for each in role.engines) for role in (target, draft))):
+        return Serial
+    engines = (*target.engines, *draft.engines)
+    try:
+        pairing = paired(bundle, engines, threads, lambda: (target.model, draft.model))
+    except DeviceError as error:
+        _log.warning("%s: drafts wait for the target, since both at once failed", error)
+        return Serial
+    return partial(Overlap, payoff=Payoff(pairing.slowdown))

@@ -1,0 +1,261 @@
+"""The bundle: the one folder in which export and runtime meet.
+
+``manifest.json`` describes the roles (``target``, perhaps ``draft``), their ONNX stages and the
+size and SHA-256 of every file. Sizes are checked at every load, hashes once per (path, size,
+mtime); `Bundle.verify` hashes everything.
+
+This module is the whole contract between the two: the manifest's records, which `manifest` defines,
+are names of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from edgespec.bundle.checks import fault
+from edgespec.bundle.manifest import (
+    FORMAT,
+    HALF_BIAS_OFF,
+    NPU,
+    W8A8,
+    Compiled,
+    FileEntry,
+    Manifest,
+    Precision,
+    Promise,
+    Role,
+    SkipScore,
+    SkipSet,
+    Stage,
+    Tensor,
+    Variant,
+)
+from edgespec.errors import BundleError
+from edgespec.system import records
+from edgespec.system.cachedir import cache_folder, not_kept
+
+__all__ = [
+    "CHANGING",
+    "COMPILING",
+    "DRAFT",
+    "FORMAT",
+    "HALF_BIAS_OFF",
+    "MANIFEST",
+    "NPU",
+    "QUANTIZING",
+    "SAVING",
+    "TARGET",
+    "W8A8",
+    "Bundle",
+    "Compiled",
+    "FileEntry",
+    "Manifest",
+    "Precision",
+    "Promise",
+    "Role",
+    "SkipScore",
+    "SkipSet",
+    "Stage",
+    "Tensor",
+    "Variant",
+    "describe_files",
+    "load",
+    "save_manifest",
+    "sha256",
+    "used_files",
+]
+
+MANIFEST = "manifest.json"
+TARGET, DRAFT = "target", "draft"
+QUANTIZING, COMPILING, SAVING = CHANGING = (".quantizing-", ".compiling-", ".saving-")
+"""How folders are called in which a bundle is changed; those of a killed change stay."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle on disk whose manifest and file sizes have been checked."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def target(self) -> Role:
+        """The model whose text is produced."""
+        return self.manifest.roles[TARGET]
+
+    @property
+    def draft(self) -> Role | None:
+        """The model that drafts, where there is one."""
+        return self.manifest.roles.get(DRAFT)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the manifest, and with it of every file: names measurements and caches."""
+        text = json.dumps(records.encode(self.manifest), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that it lists."""
+        return sum(entry.size for entry in self.manifest.files.values())
+
+    def variant(self, role: str, name: str) -> Variant | None:
+        """A role's variant of this name, where there is one."""
+        for variant in self.manifest.variants:
+            if (variant.role, variant.name) == (role, name):
+                return variant
+        return None
+
+    def role_size(self, name: str) -> int:
+        """Bytes on disk of the graphs and weights of one role."""
+        files = {f for s in self.manifest.roles[name].stages for f in (s.graph, s.data)}
+        return sum(self.manifest.files[f].size for f in files)
+
+    def verify(self) -> None:
+        """Hash every file.
+
+        Raises:
+            BundleError: naming the first file that differs.
+        """
+        for name, entry in self.manifest.files.items():
+            found = sha256(self.path / name)
+            if found != entry.sha256:
+                raise BundleError(
+                    f"{self.path / name}: SHA-256 is {found[:12]}…, the manifest says "
+                    f"{entry.sha256[:12]}…: the file is damaged, export or download it again"
+                )
+
+
+def load(path: Path) -> Bundle:
+    """Open a bundle.
+
+    Raises:
+        BundleError: if it is missing, of another format version, damaged or unsafe.
+    """
+    manifest = _read_manifest(path)
+    for name, entry in manifest.files.items():
+        _check_inside(path, name)
+        file = path / name
+        if not file.is_file():
+            raise BundleError(f"{path}: file {name!r} is missing: export or download it again")
+        if file.stat().st_size != entry.size:
+            raise BundleError(
+                f"{file}: {file.stat().st_size} bytes, the manifest says {entry.size}: "
+                "the file is damaged, export or download it again"
+            )
+    for referenced in used_files(manifest):
+        if referenced not in manifest.files:
+            raise BundleError(f"{path / MANIFEST}: {referenced!r} is used but not listed in files")
+    bundle = Bundle(path, manifest)
+    _verify_once(bundle)
+    return bundle
+
+
+def describe_files(folder: Path) -> dict[str, FileEntry]:
+    """Sizes and hashes of all files in a folder, the manifest left out."""
+    return {
+        file.name: FileEntry(file.stat().st_size, sha256(file))
+        for file in sorted(folder.iterdir())
+        if file.name != MANIFEST
+    }
+
+
+def save_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write ``manifest.json``."""
+    text = json.dumps(records.encode(manifest), indent=1, ensure_ascii=False)
+    # The checkpoint's folder, which the provenance names, may be called what is no UTF-8.
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", errors="replace")
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / MANIFEST
+    if not file.is_file():
+        if (path / "config.json").is_file():
+            hint = f"it looks like a checkpoint, run `edgespec export {path} -o BUNDLE` first"
+        else:
+            found = f"it holds no {MANIFEST}" if path.exists() else "no such folder"
+            hint = f"{found}: give the folder that `edgespec export MODEL -o BUNDLE` has written"
+        raise BundleError(f"{path} is not a bundle: {hint}")
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        raise BundleError(f"{file}: not readable as JSON ({error}): export it again") from error
+    version = data.get("format") if isinstance(data, dict) else None
+    if version != FORMAT:
+        raise BundleError(
+            f"{file}: format {version!r}, this edgespec reads {FORMAT}: "
+            "export the checkpoint again or install the matching version"
+        )
+    try:
+        manifest = records.decode(Manifest, data, "manifest")
+    except records.RecordError as error:
+        raise BundleError(f"{file}: {error}: export the checkpoint again") from error
+    if TARGET not in manifest.roles:
+        raise BundleError(f"{file}: no role {TARGET!r} among {sorted(manifest.roles)}")
+    for variant in manifest.variants:
+        role = manifest.roles.get(variant.role)
+        if role is None or _cuts(role.stages) != _cuts(variant.stages):
+            raise BundleError(
+                f"{file}: the variant {variant.name!r} of {variant.role!r} is not cut as it is: "
+                "export the checkpoint again"
+            )
+    if wrong := fault(manifest):
+        raise BundleError(f"{file}: {wrong}: export the checkpoint again")
+    return manifest
+
+
+def _cuts(stages: tuple[Stage, ...]) -> list[tuple[int, int]]:
+    return [(stage.start, stage.stop) for stage in stages]
+
+
+def used_files(manifest: Manifest) -> list[str]:
+    """What a manifest refers to, some of it more than once."""
+    stages = [s for role in manifest.roles.values() for s in role.stages]
+    stages += [s for variant in manifest.variants for s in variant.stages]
+    files = [f for s in stages for f in (s.graph, s.data)]
+    compiled = [each for variant in manifest.variants for each in variant.compiled]
+    files += [f for each in compiled for f in (each.graph, *each.data)]
+    return files + list(manifest.tokenizer)
+
+
+def _check_inside(folder: Path, name: str) -> None:
+    """Refuse names that leave the folder, by `..`, an absolute path or a symbolic link.
+
+    And those that no file of a bundle has, as with a NUL or half a character.
+    """
+    pure = PurePosixPath(name)
+    unsafe = pure.is_absolute() or ".." in pure.parts or any(c in name for c in "\\:")
+    unsafe = unsafe or not name.isprintable()
+    if unsafe or not (folder / name).resolve().is_relative_to(folder.resolve()):
+        raise BundleError(
+            f"{folder / MANIFEST}: {name!r} leaves the bundle, or names no file: do not use it"
+        )
+
+
+def _verify_once(bundle: Bundle) -> None:
+    """Hash the files unless the same (path, size, mtime) passed before."""
+    state = "\n".join(
+        f"{(bundle.path / name).resolve()} {entry.sha256} {(bundle.path / name).stat().st_mtime_ns}"
+        for name, entry in sorted(bundle.manifest.files.items())
+    )
+    folder = cache_folder("verified")
+    # Folders may be called what is no UTF-8.
+    digest = hashlib.sha256(state.encode(errors="surrogatepass")).hexdigest()[:32]
+    marker = folder / digest if folder else None
+    if marker is not None and marker.exists():
+        return
+    bundle.verify()
+    if marker is not None:
+        try:
+            marker.touch()
+        except OSError as error:
+            not_kept(marker.parent, error)

@@ -1,0 +1,127 @@
+"""Which values a manifest may hold, beyond their types: those that others compute with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from edgespec.bundle.manifest import W8A8, Manifest, Precision, Role, SkipSet, Stage, Variant
+
+_BLOCKS = ("int4", "int8")
+_FLOATS = ("fp16", "fp32")
+_WEIGHTS = (*_BLOCKS, *_FLOATS, W8A8)
+_VARIANT_WEIGHTS = (*_WEIGHTS, "w8a16", "w4a16")
+_DTYPES = ("float16", "float32", "int32", "int64")
+_INNER = [("next_hidden",)]
+_LAST = [("logits",), ("top_ids", "top_logits", "logsumexp")]
+
+# The least and the most of a role's sizes: no model comes near, and nothing computes for ever.
+_SIZES = {
+    "layers": (1, 10_000),
+    "hidden_size": (1, 1 << 20),
+    "heads": (1, 1 << 20),
+    "kv_heads": (1, 1 << 20),
+    "head_dim": (2, 1 << 20),
+    "vocab_size": (1, 1 << 24),
+    "context_length": (2, 1 << 31),
+    "parameters": (1, 1 << 50),
+}
+_MOST_DIGITS = 10  # of a dimension
+
+_Check = tuple[str, object, bool]
+"""A field, its value, and whether that may be."""
+
+
+def fault(manifest: Manifest) -> str | None:
+    """The first value that cannot be, with its field; None: there is none."""
+    for field, value, holds in _checks(manifest):
+        if not holds:
+            return f"manifest.{field} is {value!r:.80}, which cannot be"
+    return None
+
+
+def _checks(manifest: Manifest) -> Iterator[_Check]:
+    for name, role in manifest.roles.items():
+        yield from _of_role(f"roles.{name}", role)
+    for number, variant in enumerate(manifest.variants):
+        role = manifest.roles[variant.role]
+        yield from _of_variant(f"variants[{number}]", variant, role)
+    for number, skips in enumerate(manifest.skip_sets):
+        yield from _of_skips(f"skip_sets[{number}]", skips, manifest.roles["target"])
+
+
+def _of_role(where: str, role: Role) -> Iterator[_Check]:
+    for name, (least, most) in _SIZES.items():
+        value = getattr(role, name)
+        yield f"{where}.{name}", value, least <= value <= most
+    freq = role.inv_freq
+    yield f"{where}.inv_freq", freq, len(freq) == role.head_dim // 2 and _finite(freq)
+    scale = role.attention_factor
+    yield f"{where}.attention_factor", scale, 0 < scale < math.inf
+    yield f"{where}.eos_ids", role.eos_ids, all(each >= 0 for each in role.eos_ids)
+    yield f"{where}.bias_off", role.bias_off, -math.inf < role.bias_off < 0
+    yield from _of_precision(f"{where}.precision", role.precision, _WEIGHTS)
+    yield from _of_stages(f"{where}.stages", role.stages, role.layers)
+
+
+def _of_variant(where: str, variant: Variant, role: Role) -> Iterator[_Check]:
+    yield f"{where}.bias_off", variant.bias_off, -math.inf < variant.bias_off < 0
+    yield from _of_precision(f"{where}.precision", variant.precision, _VARIANT_WEIGHTS)
+    yield from _of_stages(f"{where}.stages", variant.stages, role.layers)
+    for number, each in enumerate(variant.compiled):
+        place = f"{where}.compiled[{number}]"
+        yield f"{place}.stage", each.stage, 0 <= each.stage < len(variant.stages)
+        yield f"{place}.rows", each.rows, each.rows > 0
+        yield f"{place}.capacity", each.capacity, each.capacity > 0
+
+
+def _of_precision(where: str, precision: Precision, weights: Sequence[str]) -> Iterator[_Check]:
+    for name, known in (
+        ("weights", weights), ("lm_head", weights), ("kv", _FLOATS), ("scales", _FLOATS)
+    ):  # fmt: skip
+        value = getattr(precision, name)
+        yield f"{where}.{name}", value, value in known
+    blocks = precision.weights in _BLOCKS or precision.lm_head in _BLOCKS
+    yield f"{where}.block_size", precision.block_size, precision.block_size >= blocks
+
+
+def _of_stages(where: str, stages: Sequence[Stage], layers: int) -> Iterator[_Check]:
+    yield where, stages, bool(stages)
+    start = 0
+    for number, stage in enumerate(stages):
+        place = f"{where}[{number}]"
+        yield f"{place}.start", stage.start, stage.start == start
+        last, end = stage is stages[-1], 2 * layers + 1
+        follows = stage.stop == end if last else start < stage.stop < end
+        yield f"{place}.stop", stage.stop, follows
+        names = tuple(each.name for each in stage.results)
+        yield f"{place}.outputs", names, names in (_LAST if last else _INNER)
+        for kind, tensors in (("inputs", stage.inputs), ("outputs", stage.outputs)):
+            for index, tensor in enumerate(tensors):
+                yield f"{place}.{kind}[{index}].dtype", tensor.dtype, tensor.dtype in _DTYPES
+        for index, tensor in enumerate(stage.outputs):
+            if tensor.name != "new_kv":
+                known = len(tensor.shape) > 0 and all(map(_is_size, tensor.shape[1:]))
+                yield f"{place}.outputs[{index}].shape", tensor.shape, known
+        start = stage.stop
+
+
+def _of_skips(where: str, skips: SkipSet, target: Role) -> Iterator[_Check]:
+    within = all(0 <= each < 2 * target.layers for each in skips.skipped)
+    yield f"{where}.skipped", skips.skipped, bool(skips.skipped) and within
+    if skips.score is not None:
+        score = skips.score
+        figures = (
+            score.draft_cost,
+            score.plain_tokens_per_second,
+            *(promise.tokens_per_second for promise in (score.greedy, score.sampled)),
+        )
+        yield f"{where}.score", score, min(figures) > 0 and _finite(figures)
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _finite(values: Sequence[float]) -> bool:
+    return all(map(math.isfinite, values))

@@ -1,0 +1,216 @@
+"""`edgespec chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgespec.api.options import GenerationOptions, checked
+from edgespec.cli.arguments import (
+    GENERATION_DEFAULTS,
+    LOAD_DEFAULTS,
+    add_bundle,
+    add_device_options,
+    add_draft_options,
+    add_text_options,
+    cut_off,
+    given,
+)
+from edgespec.cli.interrupts import cancelled_by_sigint
+from edgespec.cli.typed import Typed
+from edgespec.errors import EdgespecError, InputError
+from edgespec.system.files import replaced
+
+if TYPE_CHECKING:
+    from edgespec.api.llm import LLM
+    from edgespec.api.result import GenerationResult
+
+_BLOCK = '"""'
+_HELP = f"""\
+/reset      begin a new conversation
+/save FILE  write the conversation to a JSON file; --history FILE goes on from it
+/stats      of the last answer: speed, drafts, what was reused
+/help       this
+/exit       leave, as Ctrl-D does
+Lines between {_BLOCK} and {_BLOCK} are one message, and so are those that are pasted
+at once, but on Windows. Ctrl-C stops an answer."""
+
+Message = dict[str, str]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments; the defaults are those of the API."""
+    add_bundle(parser)
+    parser.add_argument(
+        "--system", metavar="TEXT",
+        help="tell the model first how to answer, in place of what --history says there",
+    )  # fmt: skip
+    parser.add_argument(
+        "--history", type=Path, metavar="FILE", help="go on with a conversation that /save wrote"
+    )
+    add_text_options(parser.add_argument_group("text"))
+    add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
+    add_device_options(parser.add_argument_group("machine"))
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Talk until the end of the input or /exit.
+
+    Returns:
+        0.
+    """
+    options = given(arguments, GENERATION_DEFAULTS)
+    checked(GenerationOptions, options)  # before a large model is loaded in vain
+    if sys.stdin is None or sys.stdout is None:
+        raise InputError("there is nobody to talk to: leave stdin and stdout open")
+    if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
+        sys.stdin.reconfigure(encoding="utf-8-sig")  # whatever code page Windows has for pipes
+    messages = [] if arguments.history is None else _read(arguments.history)
+    if arguments.system is not None:
+        if messages and messages[0]["role"] == "system":
+            del messages[0]
+        messages.insert(0, {"role": "system", "content": arguments.system})
+
+    from edgespec.api.llm import LLM
+
+    with LLM(arguments.bundle, **given(arguments, LOAD_DEFAULTS)) as llm:
+        _Conversation(llm, messages, options).talk()
+        if arguments.draft_memory is not None:
+            llm.save_draft_memory(arguments.draft_memory)
+    return 0
+
+
+class _Conversation:
+    """What was said, and the session that holds it in the model."""
+
+    def __init__(self, llm: LLM, messages: list[Message], options: dict[str, Any]) -> None:
+        self._llm = llm
+        self._session = llm.session()
+        self._beginning = [each for each in messages[:1] if each["role"] == "system"]
+        self._messages = messages
+        self._options = options
+        self._last: GenerationResult | None = None
+        self._typed = Typed()
+        if llm.tokenizer.has_chat_template:
+            # A template that cannot write even this will not write what comes.
+            llm.tokenizer.chat([*messages, {"role": "user", "content": "hello"}])
+        else:
+            _say("this model has no chat template: what you write is continued as plain text")
+
+    def talk(self) -> None:
+        if self._typed.by_hand:
+            _say("/help tells what can be done here")
+        while (line := self._line("> ")) is not None and line.strip() != "/exit":
+            said = self._message(line)
+            try:
+                if line.startswith("/") and "\n" not in line:
+                    self._obey(*line.split(maxsplit=1))
+                elif said.strip():
+                    self._answer(said)
+            except EdgespecError as error:  # the conversation goes on
+                _say(str(error))
+
+    def _message(self, line: str) -> str:
+        """What a line says, with those that follow it in a block."""
+        pasted = "\n" in line and not line.rstrip().endswith(_BLOCK)
+        if pasted or not line.startswith(_BLOCK):
+            return line
+        lines = [line.removeprefix(_BLOCK)]
+        while not lines[-1].rstrip().endswith(_BLOCK):
+            further = self._line(". ")
+            if further is None:
+                break
+            lines.append(further)
+        return "\n".join(lines).rstrip().removesuffix(_BLOCK).strip("\n")
+
+    def _line(self, mark: str) -> str | None:
+        while True:
+            try:
+                return self._typed.read(mark)
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                print()
+                _say("Ctrl-D or /exit leaves")
+            except UnicodeDecodeError as error:
+                raise InputError(f"stdin is not UTF-8 ({error.reason}): convert it") from error
+
+    def _obey(self, command: str, rest: str = "") -> None:
+        if command == "/reset":
+            self._messages, self._last = list(self._beginning), None
+        elif command == "/save":
+            self._save(rest.strip())
+        elif command == "/stats":
+            _say("nothing was answered yet" if self._last is None else _facts(self._last))
+        elif command == "/help":
+            _say(_HELP)
+        else:
+            raise InputError(f"there is no command {command}: /help lists them")
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise InputError("/save needs a file's name: /save FILE")
+        text = json.dumps(self._messages, ensure_ascii=False, indent=1) + "\n"
+        with replaced(Path(name)) as partial:
+            partial.write_bytes(text.encode())
+        _say(f"{len(self._messages)} messages are in {name}")
+
+    def _answer(self, said: str) -> None:
+        asked = [*self._messages, {"role": "user", "content": said}]
+        stream = self._session.stream(self._prompt(asked), **self._options)
+        with cancelled_by_sigint(stream):
+            for piece in stream:
+                print(piece, end="", flush=True)
+        print(flush=True)
+        self._last = stream.result
+        answer = {"role": "assistant", "content": stream.result.text}
+        self._messages = [*asked, answer]
+        if stream.result.finish_reason == "length":
+            _say(cut_off(stream.result.new_tokens))
+        elif stream.result.finish_reason == "context":
+            _say("the context is full: /reset begins anew")
+
+    def _prompt(self, messages: list[Message]) -> str | list[int]:
+        if self._llm.tokenizer.has_chat_template:
+            return self._llm.chat_tokens(messages)
+        return "".join(each["content"] for each in messages)
+
+
+def _read(path: Path) -> list[Message]:
+    """The conversation in a file.
+
+    Raises:
+        InputError: if it holds none.
+        OSError: if it cannot be read.
+    """
+    try:
+        messages = json.loads(path.read_text(encoding="utf-8-sig"))
+        texts = [each["role"] + each["content"] for each in messages]
+        if isinstance(messages, list) and all(isinstance(text, str) for text in texts):
+            "".join(texts).encode()  # JSON may hold half characters, which no model reads
+            return messages
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise InputError(f"{path} holds no conversation: give a file that /save wrote")
+
+
+def _facts(result: GenerationResult) -> str:
+    sources = [f"{name} {count}" for name, count in result.sources.items()]
+    facts = [
+        f"{result.new_tokens} tokens ({result.finish_reason})",
+        f"the first after {result.ttft_ms:.0f} ms",
+        f"{result.tokens_per_second:.1f} tokens/s",
+        f"{result.reused} of {result.prompt_tokens} tokens of the prompt reused",
+        f"mean accepted length {result.mean_accepted_length:.2f}",
+        f"rounds by source: {', '.join(sources) or 'none'}",
+    ]
+    return "; ".join(facts)
+
+
+def _say(text: str) -> None:
+    """To the user, not part of the conversation."""
+    print(text, file=sys.stderr, flush=True)

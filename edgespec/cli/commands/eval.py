@@ -1,0 +1,209 @@
+"""`edgespec eval`: perplexity over a text or a suite of them, and the distance from a reference."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgespec.cli.arguments import DEVICE_HELP, MEMORY_HELP, add_bundle, add_option
+from edgespec.cli.progress import progress_bar
+from edgespec.cli.tables import markdown_table
+from edgespec.errors import InputError
+from edgespec.system.textfiles import read_utf8
+
+if TYPE_CHECKING:
+    from edgespec.api.llm import LLM
+    from edgespec.measuring.perplexity import Evaluation
+    from edgespec.measuring.suite import Card
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_bundle(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--text", type=Path, metavar="FILE", help="a UTF-8 text to predict")
+    what.add_argument(
+        "--suite", action="store_true",
+        help="prose, code, dialogue and arithmetic of ours, and five questions: one card",
+    )  # fmt: skip
+    parser.add_argument(
+        "--against", type=Path, metavar="BUNDLE",
+        help="a bundle of the same model to compare with, as one of fp32; both are loaded",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stride", type=int, metavar="N",
+        help="with --text: tokens from the start of a window to that of the next (default: half a "
+        "window)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_true",
+        help="print one JSON object; a perplexity beyond what a float holds is null there",
+    )  # fmt: skip
+    machine = parser.add_argument_group("machine")
+    add_option(machine, "device", DEVICE_HELP, kind=str)
+    add_option(machine, "threads", "of each engine (default: physical cores)")
+    add_option(machine, "context", "tokens of a window (default: what the model was made for)")
+    machine.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Read the text or the suite, and print what it showed."""
+    if arguments.suite and arguments.stride is not None:
+        raise InputError("--stride is for --text: leave it out beside --suite")
+    text = None if arguments.suite else read_utf8(arguments.text)
+
+    from edgespec.api.llm import LLM
+
+    how = {name: getattr(arguments, name) for name in ("device", "threads", "context")}
+    llm = LLM(arguments.bundle, draft="none", memory=arguments.memory, **how)
+    reference = None
+    if arguments.against is not None:
+        # What the first one will take is not there for the second; a byte is refused with numbers.
+        left = {each.device: max(each.limit - each.total, 1) for each in llm.plan.devices}
+        reference = LLM(arguments.against, draft="none", memory=left, **how)
+    facts, lines = (
+        _suite(llm, reference)
+        if text is None
+        else _text(llm, reference, text, arguments.text.name, arguments.stride)
+    )
+    if arguments.json:
+        print(json.dumps(_of_bundle(llm) | facts | _of_machine()))
+    else:
+        print("\n".join(lines))
+    return 0
+
+
+Found = tuple[dict[str, Any], list[str]]
+"""For JSON, and for the terminal."""
+
+
+def _text(llm: LLM, reference: LLM | None, text: str, name: str, stride: int | None) -> Found:
+    from edgespec.measuring.perplexity import Reading
+
+    reading = Reading(llm, text, stride, reference)
+    with progress_bar(reading.scored) as show:
+        found = reading.evaluate(lambda tokens: show("tokens", tokens))
+    facts = {"text": name, **_numbers(found)}
+    if found.against is not None and reference is not None:
+        facts["against"] = _of_bundle(reference) | facts["against"]
+    return facts, _lines(found)
+
+
+def _suite(llm: LLM, reference: LLM | None) -> Found:
+    from edgespec.measuring.suite import Suite
+
+    suite = Suite(llm, reference)
+    with progress_bar(suite.tokens) as show:
+        card = suite.run(show)
+    facts: dict[str, Any] = {
+        "suite": {kind: _numbers(found) for kind, found in card.texts.items()},
+        "answers": [asdict(answer) for answer in card.answers],
+        "against": None if reference is None else _of_bundle(reference),
+    }
+    return facts, _card(card)
+
+
+def _of_bundle(llm: LLM) -> dict[str, Any]:
+    return {
+        "bundle": str(llm.bundle.path),
+        "bundle_hash": llm.bundle.digest,
+        "precision": llm.bundle.target.precision.weights,
+    }
+
+
+def _of_machine() -> dict[str, Any]:
+    from edgespec.system.environment import git_revision, hardware, peak_rss_mb, versions
+
+    return {
+        "peak_rss_mb": peak_rss_mb(),
+        "hardware": hardware(),
+        "versions": versions(),
+        "git_revision": git_revision(),
+    }
+
+
+def _numbers(found: Evaluation) -> dict[str, Any]:
+    """What a text showed, without the names of what read it."""
+    numbers: dict[str, Any] = {
+        "tokens": found.tokens,
+        "scored": found.scored,
+        "window": found.window,
+        "stride": found.stride,
+        "engine": found.engine,
+        "nats_per_token": found.nats.value,
+        "perplexity": _finite(found.nats.perplexity),
+        "perplexity_error": _finite(found.nats.perplexity_error),
+        "against": None,
+    }
+    if found.against is not None:
+        numbers["against"] = {
+            "engine": found.against.engine,
+            "nats_per_token": found.against.nats.value,
+            "perplexity": _finite(found.against.nats.perplexity),
+            "mean_kl": found.against.kl.value,
+            "mean_kl_error": found.against.kl.error,
+            "argmax_agreement": found.against.agreement,
+        }
+    return numbers
+
+
+def _finite(value: float) -> float | None:
+    """For JSON, which has no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _lines(found: Evaluation) -> list[str]:
+    from edgespec.measuring.perplexity import exponential
+
+    lines = [
+        f"{found.scored} of {found.tokens} tokens, windows of {found.window}, "
+        f"stride {found.stride}, on {found.engine}",
+        f"perplexity {found.nats.perplexity:.6g} ± {found.nats.perplexity_error:.2g}",
+    ]
+    if found.against is not None:
+        kl, nats = found.against.kl, found.against.nats
+        more = exponential(found.nats.value - nats.value) - 1
+        lines += [
+            f"reference {nats.perplexity:.6g}, so {more:+.2%}",
+            f"mean KL {kl.value:.4g} ± {kl.error:.2g} nats",
+            f"same likeliest token {found.against.agreement:.2%}",
+        ]
+    return lines
+
+
+def _card(card: Card) -> list[str]:
+    """Tables of the texts, then the answers."""
+    from edgespec.measuring.perplexity import exponential
+    from edgespec.measuring.suite import overall
+
+    header = ["text", "tokens", "perplexity", "±"]
+    compared = next(iter(card.texts.values())).against is not None
+    if compared:
+        header += ["reference", "KL, nats", "same likeliest"]
+    rows = []
+    for kind, found in card.texts.items():
+        row = [kind, found.scored, f"{found.nats.perplexity:.4g}"]
+        row.append(f"{found.nats.perplexity_error:.2g}")
+        if found.against is not None:
+            against = found.against
+            row += [f"{against.nats.perplexity:.4g}", f"{against.kl.value:.3g}"]
+            row.append(f"{against.agreement:.1%}")
+        rows.append(row)
+    nats, kl, agreement = overall(list(card.texts.values()))
+    total = ["all", sum(found.scored for found in card.texts.values())]
+    total += [f"{exponential(nats):.4g}", ""]
+    if kl is not None and agreement is not None:
+        total += ["", f"{kl:.3g}", f"{agreement:.1%}"]
+    lines = [markdown_table(header, [*rows, total]), ""]
+    for answer in card.answers:
+        lines.append(f"> {answer.question}")
+        lines.append(answer.text.strip() or "(nothing)")
+        if answer.reference is not None:
+            same = answer.reference == answer.text
+            lines.append("reference: " + ("the same" if same else answer.reference.strip()))
+        lines.append("")
+    return lines[:-1]

@@ -1,0 +1,187 @@
+"""`edgespec inspect`: what a bundle holds, as tables or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from statistics import fmean
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from edgespec import bundle as bundles
+from edgespec.bundle import Bundle, Role, Variant
+from edgespec.cli.arguments import add_bundle
+from edgespec.cli.assignment import assignment_table, assignments
+from edgespec.errors import DeviceError
+from edgespec.runtime.deployment.placement import borders
+from edgespec.system import records
+
+_SHORT_HASH = 12
+_MATRICES = 7  # of a layer
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_bundle(parser)
+    parser.add_argument("--verify", action="store_true", help="hash every file")
+    parser.add_argument(
+        "--device", metavar="DEVICE",
+        help="compile the target for this NPU, such as qnn:emulated, and list what would be left "
+        "to the CPU: that is an error unless the name ends in #partly",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the manifest and more as JSON")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Print the manifest's facts, after hashing all files if asked to."""
+    bundle = bundles.load(arguments.bundle)
+    if arguments.verify:
+        bundle.verify()
+    told = [] if arguments.device is None else assignments(bundle, arguments.device)
+    refused = any(each.elsewhere for each in told) and not arguments.device.endswith("#partly")
+    if arguments.json:
+        facts = {
+            "path": str(bundle.path),
+            "digest": bundle.digest,
+            "verified": arguments.verify,
+            "cuts": _cuts(bundle.target),
+            "borders": borders(bundle.target),
+            **({"assignment": records.encode(told)} if told else {}),
+        }
+        print(json.dumps(facts | records.encode(bundle.manifest)))
+        return DeviceError.exit_code if refused else 0
+    console = Console(markup=False)  # paths may have brackets
+    console.print(_roles(bundle))
+    if bundle.manifest.variants:
+        console.print(_variants(bundle.manifest.variants))
+    if bundle.manifest.skip_sets:
+        console.print(_skip_sets(bundle))
+    console.print(_files(bundle))
+    made = ", ".join(f"{key} {value}" for key, value in bundle.manifest.provenance.items())
+    console.print(f"format {bundle.manifest.format}, made from: {made}")
+    if arguments.verify:
+        console.print(f"all {len(bundle.manifest.files)} files match their hashes")
+    if told:
+        console.print(assignment_table(arguments.device, told))
+    return DeviceError.exit_code if refused else 0
+
+
+def _roles(bundle: Bundle) -> Table:
+    """One column a role, so that eighty characters hold it."""
+    table = Table(title=str(bundle.path), title_justify="left")
+    table.add_column("role")
+    columns = []
+    for name, role in bundle.manifest.roles.items():
+        table.add_column(name, overflow="fold")
+        columns.append({"size": decimal(bundle.role_size(name)), **_facts(role)})
+    for fact in columns[0]:
+        table.add_row(fact, *(column[fact] for column in columns))
+    return table
+
+
+def _stored(precision: str, block_size: int) -> str:
+    return f"{precision}, blocks of {block_size}" if precision.startswith("int") else precision
+
+
+def _wide(role: Role) -> str:
+    wide = len(role.precision.wide)
+    return f"; int8 for {wide} of {_MATRICES * role.layers} matrices" if wide else ""
+
+
+def _facts(role: Role) -> dict[str, str]:
+    precision = role.precision
+    return {
+        "architecture": role.architecture,
+        "parameters": f"{role.parameters:,}",
+        "layers": str(role.layers),
+        "stages": _stages(role),
+        "hidden size": str(role.hidden_size),
+        "heads": f"{role.heads}, {role.kv_heads} for keys and values, of {role.head_dim}",
+        "vocabulary": f"{role.vocab_size:,}",
+        "context": f"{role.context_length:,} tokens",
+        "weights": _stored(precision.weights, precision.block_size) + _wide(role),
+        "output projection": _stored(precision.lm_head, precision.block_size),
+        "KV cache": precision.kv,
+        "rows": "alike in all company, where an engine can" if role.ordered else "near-ties differ",
+        "quantization error": _error(role.quantization_error),
+    }
+
+
+def _stages(role: Role) -> str:
+    """How many, and where they end."""
+    cuts = _cuts(role)
+    if not cuts:
+        return "1"
+    names = [
+        "the head" if cut == 2 * role.layers else f"{cut // 2}{'m' * (cut % 2)}" for cut in cuts
+    ]
+    layers = ", ".join(map(str, borders(role)))
+    meet = f"before {layers}" if layers else "nowhere"
+    return f"{len(role.stages)}, cut before {', '.join(names)}; devices can meet {meet}"
+
+
+def _cuts(role: Role) -> list[int]:
+    """The sublayers before which a stage ends."""
+    return [stage.start for stage in role.stages[1:]]
+
+
+def _error(errors: dict[str, float]) -> str:
+    """Relative RMS: the mean over tensors, and the worst of them."""
+    if not errors:
+        return "none"
+    worst = max(errors, key=errors.__getitem__)
+    return f"{fmean(errors.values()):.2%} mean, {errors[worst]:.2%} worst: {worst}"
+
+
+def _skip_sets(bundle: Bundle) -> Table:
+    """What layer-skip drafts leave out, and what was promised where the bundle was made."""
+    table = Table(title="layer-skip drafts", title_justify="left")
+    table.add_column("left out", overflow="fold")
+    for column in ("stages", "cost", "plain", "text", "agreed", "drafts", "tokens/s"):
+        table.add_column(column, justify="right")
+    stages = bundle.target.stages
+    for each in bundle.manifest.skip_sets:
+        left_out = set(each.skipped)
+        run = sum(stage.start not in left_out for stage in stages)
+        score = each.score
+        promised = ["not measured"] + [""] * 5
+        if score is not None:
+            kinds = (score.greedy, score.sampled)
+            promised = [
+                f"{score.draft_cost:.0%}",
+                f"{score.plain_tokens_per_second:.1f}",
+                "greedy\nsampled",
+                "\n".join(f"{kind.agreement:.0%}" for kind in kinds),
+                "\n".join(str(kind.chain) for kind in kinds),
+                "\n".join(f"{kind.tokens_per_second:.1f}" for kind in kinds),
+            ]
+        table.add_row(each.name, f"{run} of {len(stages)}", *promised)
+    return table
+
+
+def _variants(variants: tuple[Variant, ...]) -> Table:
+    """What there is for devices that a role's own stages do not suit."""
+    table = Table("variant", "weights", "KV cache", title="variants", title_justify="left")
+    table.add_column("quantization error", overflow="fold")
+    table.add_column("compiled for", overflow="fold")
+    for each in variants:
+        compiled = dict.fromkeys(
+            f"{made.device} {made.rows}x{made.capacity}" for made in each.compiled
+        )
+        name, precision = f"{each.role} for {each.name}", each.precision
+        table.add_row(
+            name, precision.weights, precision.kv, _error(each.quantization_error),
+            "\n".join(compiled) or "none",
+        )  # fmt: skip
+    return table
+
+
+def _files(bundle: Bundle) -> Table:
+    table = Table("file")
+    table.add_column("size", justify="right")
+    table.add_column("SHA-256")
+    for name, entry in bundle.manifest.files.items():
+        table.add_row(name, decimal(entry.size), entry.sha256[:_SHORT_HASH] + "…")
+    return table

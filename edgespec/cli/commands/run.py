@@ -1,0 +1,136 @@
+"""`edgespec run`: a prompt in, its continuation out as it is made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from edgespec.api.options import GenerationOptions, checked
+from edgespec.cli import INTERRUPTED
+from edgespec.cli.arguments import (
+    GENERATION_DEFAULTS,
+    LOAD_DEFAULTS,
+    add_device_options,
+    add_draft_options,
+    add_option,
+    add_text_options,
+    cut_off,
+    given,
+)
+from edgespec.cli.interrupts import cancelled_by_sigint
+from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
+from edgespec.runtime.deployment.options import PLANNED_DRAFTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgespec.api.result import GenerationResult
+    from edgespec.runtime.decoding.generate import Round
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments; the defaults are those of the API."""
+    add_prompt_arguments(parser)
+    parser.add_argument("--chat", action="store_true", help="ask by the model's chat template")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    add_option(
+        parser, "logprobs",
+        "with --json: the log-probability of each token, and of the N likeliest beside it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--explain", action="store_true",
+        help="say on stderr after the text what each round drafted, what it brought, and what was "
+        "expected",
+    )  # fmt: skip
+    add_text_options(parser.add_argument_group("text"))
+    add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
+    add_device_options(parser.add_argument_group("machine"))
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Generate, and print the text with a line of facts, or JSON.
+
+    Returns:
+        0, or `INTERRUPTED` if the user cut the text short.
+    """
+    bundle, prompt = bundle_and_prompt(arguments)
+    options = given(arguments, GENERATION_DEFAULTS)
+    checked(GenerationOptions, options)  # before a large model is loaded in vain
+
+    from edgespec.api.llm import LLM
+
+    llm = LLM(bundle, **given(arguments, LOAD_DEFAULTS))
+    asked = llm.chat_tokens([{"role": "user", "content": prompt}]) if arguments.chat else prompt
+    stream = llm.stream(asked, **options)
+    with cancelled_by_sigint(stream):
+        if not arguments.json:
+            _show_prompt("" if arguments.chat else prompt)
+        for piece in stream:
+            if not arguments.json:
+                print(piece, end="", flush=True)
+        result = stream.result
+        print(json.dumps(asdict(result)) if arguments.json else "", flush=True)
+        if arguments.explain:
+            _explain(stream.rounds)
+        if not arguments.json:
+            if result.finish_reason == "length":
+                print(cut_off(result.new_tokens), file=sys.stderr)
+            print(_facts(result, arguments.temperature > 0), file=sys.stderr)
+    if arguments.draft_memory is not None:
+        llm.save_draft_memory(arguments.draft_memory)
+    return INTERRUPTED if result.finish_reason == "cancelled" else 0
+
+
+def _explain(rounds: Sequence[Round]) -> None:
+    """A line for each round; what was expected stands beside what came, if anything was."""
+    from rich.console import Console
+    from rich.table import Table
+
+    planned = any(step.forecast is not None for step in rounds)
+    names = ("round", "source", "nodes", "tokens", "expected", "ms", "expected")
+    table = Table(box=None, header_style="")
+    for name in names if planned else [name for name in names if name != "expected"]:
+        table.add_column(name, justify="left" if name == "source" else "right", no_wrap=True)
+    for number, step in enumerate(rounds, 1):
+        tokens, ms = [str(len(step.tokens))], [f"{step.seconds * 1e3:.1f}"]
+        if planned:
+            told = step.forecast
+            tokens.append("" if told is None else f"{told.tokens:.2f}")
+            ms.append("" if told is None else f"{told.seconds * 1e3:.1f}")
+        table.add_row(str(number), step.source, str(step.drafted), *tokens, *ms)
+    Console(stderr=True).print(table)
+
+
+def _show_prompt(prompt: str) -> None:
+    """On a terminal the prompt comes first, so that the whole reads as one text."""
+    if prompt and sys.stdout is not None and sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        Console().print(Text(prompt, "dim"), end="", soft_wrap=True)
+
+
+def _facts(result: GenerationResult, sampled: bool) -> str:
+    facts = [
+        f"{result.new_tokens} tokens ({result.finish_reason})",
+        f"{result.tokens_per_second:.1f} tokens/s",
+        f"mean accepted length {result.mean_accepted_length:.2f}",
+        f"draft: {result.draft}{_shares(result)}",
+        f"engine: {result.engine}{'' if result.exact else ' (equal up to near-ties)'}",
+    ]
+    if result.draft_engine not in (None, result.engine):
+        facts.append(f"draft model: {result.draft_engine}")
+    if result.simulated is not None:
+        facts.insert(0, f"simulated on {result.simulated}")
+    return ", ".join(facts + [f"seed: {result.seed}"] * sampled)
+
+
+def _shares(result: GenerationResult) -> str:
+    """Of which rounds each source drafted, where there is a choice."""
+    if result.draft not in PLANNED_DRAFTS or not result.rounds:
+        return ""
+    shares = [f"{name} {count / result.rounds:.0%}" for name, count in result.sources.items()]
+    return f" ({', '.join(shares)})"

@@ -1,0 +1,104 @@
+"""The prompts of a benchmark: those of files, or a few of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgespec.errors import InputError
+from edgespec.system.textfiles import read_utf8
+
+PYTHON = (
+    'def moving_average(values, size):\n    """Average of each window of `size` values."""\n',
+    "class Matrix:\n    def __init__(self, rows):\n        self.rows = rows\n\n"
+    "    def transpose(self):\n",
+    'import json\n\n\ndef load_settings(path):\n    """Settings from a JSON file."""\n    try:\n',
+    "def binary_search(items, wanted):\n    low, high = 0, len(items) - 1\n"
+    "    while low <= high:\n",
+    "import unittest\n\n\nclass TestStack(unittest.TestCase):\n    def setUp(self):\n"
+    "        self.stack = Stack()\n\n    def test_push(self):\n",
+    "import argparse\n\n\ndef main():\n"
+    "    parser = argparse.ArgumentParser(description='Count words')\n",
+    "class Node:\n    def __init__(self, value, left=None, right=None):\n"
+    "        self.value = value\n        self.left = left\n        self.right = right\n\n"
+    "    def __repr__(self):\n",
+    "def read_lines(stream, encoding='utf-8'):\n    for number, line in enumerate(stream):\n",
+)
+"""Beginnings of Python code, which the embedded pair was made for and others know well."""
+
+_JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
+_SHOWN = 5  # malformed lines that an error names
+
+
+def read_prompts(paths: Sequence[Path], limit: int | None = None) -> list[str]:
+    """The first `limit` prompts of some files; of `PYTHON` without any.
+
+    A line of a .jsonl file holds `prompt` (HumanEval) or `turns`, of which the first counts
+    (MT-Bench, Spec-Bench), since later ones ask about an answer. Any other file is one prompt.
+
+    Raises:
+        InputError: if a file cannot be read or is no UTF-8, a line is malformed, or there is no
+            prompt.
+    """
+    if not paths:
+        return list(PYTHON[:limit])
+    prompts: list[str] = []
+    for path in paths:
+        text = _read(path)
+        prompts += _lines(path, text) if path.suffix.lower() in _JSON_SUFFIXES else [text]
+    return prompts[:limit]
+
+
+def _read(path: Path) -> str:
+    try:
+        text = read_utf8(path, "the prompts")
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): give a file of prompts"
+        ) from error
+    if not text.strip():
+        raise InputError(f"{path} holds no prompt: give at least one")
+    return text
+
+
+def _lines(path: Path, text: str) -> list[str]:
+    """The prompts of JSON lines; blank lines are passed over."""
+    prompts, wrong = [], []
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other line separators
+        if not line.strip():
+            continue
+        try:
+            prompts.append(_prompt(line))
+        except ValueError as error:
+            wrong.append(f"line {number} {error}")
+    if wrong:
+        more = f"; and {len(wrong) - _SHOWN} more lines" if len(wrong) > _SHOWN else ""
+        raise InputError(
+            f"{path}: {'; '.join(wrong[:_SHOWN])}{more}: give JSON objects with prompt or turns"
+        )
+    return prompts
+
+
+def _prompt(line: str) -> str:
+    """The prompt of a line.
+
+    Raises:
+        ValueError: saying what is wrong with it.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("is no JSON") from None
+    if not isinstance(record, dict):
+        raise ValueError("is no JSON object")
+    if "prompt" in record:
+        field, prompt = "prompt", record["prompt"]
+    elif "turns" in record:
+        turns = record["turns"]
+        field, prompt = "turns[0]", turns[0] if isinstance(turns, list) and turns else None
+    else:
+        raise ValueError("has neither prompt nor turns")
+    if not isinstance(prompt, str) or not prompt:
+        raise ValueError(f"has {json.dumps(prompt):.40} for {field}, not a text")
+    return prompt

@@ -1,0 +1,180 @@
+"""Calibration at export: a text, the model that reads it, and what its bundle makes of the rest.
+
+`export` knows how a model reads tokens and `runtime` how texts become tokens and what a bundle
+predicts; here the two meet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgespec import bundle as bundles
+from edgespec.bundle import TARGET
+from edgespec.errors import InputError
+from edgespec.export import Calibration, Spool, Texts, calibrate
+from edgespec.measuring.perplexity import Scores
+from edgespec.models import Checkpoint
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.deployment.device_names import cpu_engines
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.stage_files import suited
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.system.processors import default_threads
+from edgespec.tuning.texts import PASSAGES, WARM_UP, pieces_of, read_text
+
+_PIECES = 40
+# Which pieces in turn are for what; the others are what weights are fitted to.
+_TURN, _JUDGED, _HELD_OUT = 8, 3, 7
+_ROWS = 32  # of a pass whose logits are all read
+_TILE_ROWS = 8192  # of the output projection
+# KL in nats up to which a bundle is called so.
+_WORDS = (
+    (0.01, "hard to tell from the original"),
+    (0.05, "close to the original"),
+    (0.15, "near the original, with other words here and there"),
+)
+_POOR = "far from the original: a higher precision answers better, as --precision int8"
+
+Report = Callable[[int, int], None]
+"""Is told how many layers of a model have read the text, and how many there are."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What is left of a model in its bundle, on text that nothing was fitted to.
+
+    Attributes:
+        tokens: that were predicted.
+        kl: nats, KL(original || bundle) of a token's distributions, on average.
+        agreement: share of the tokens before which both hold the same token likeliest.
+        perplexity: of the bundle.
+        original: perplexity of the original.
+    """
+
+    tokens: int
+    kl: float
+    agreement: float
+    perplexity: float
+    original: float
+
+    def __str__(self) -> str:
+        word = next((word for most, word in _WORDS if self.kl <= most), _POOR)
+        return (
+            f"quality: KL {self.kl:.3f} nats, {word} (same likeliest token {self.agreement:.0%}, "
+            f"perplexity {self.perplexity:.1f}, the original's {self.original:.1f}; "
+            f"{self.tokens} tokens)"
+        )
+
+
+class TextCalibration:
+    """What `export_bundle` asks to calibrate a role.
+
+    Args:
+        path: the text; None: passages of ours, in English and Python.
+        report: see `Report`.
+
+    Raises:
+        InputError: if the text is empty or not UTF-8.
+        OSError: if it cannot be read.
+    """
+
+    def __init__(self, path: Path | None = None, report: Report = lambda done, total: None) -> None:
+        self._path, self._report = path, report
+        self._text = "\n\n".join(PASSAGES) if path is None else read_text(path)
+        self._held_out: _HeldOut | None = None
+
+    def __call__(
+        self, role: str, checkpoint: Checkpoint, block_size: int | None, spool: Spool
+    ) -> Calibration | None:
+        """See `Calibrate`.
+
+        Raises:
+            InputError: if the user's text is too short, or unknown to the model's tokenizer.
+        """
+        tokenizer = Tokenizer.from_folder(checkpoint.path)
+        source = "our passages" if self._path is None else str(self._path)
+        try:
+            pieces = pieces_of(self._text, tokenizer, _PIECES, source)
+        except InputError as error:
+            if self._path is not None:
+                raise
+            # A model of another language is none the worse for what ours says of it.
+            _log.warning("not calibrated: %s; give a text of its own with --calibration", error)
+            return None
+        texts = _parted([piece.tokens for piece in pieces])
+        found = calibrate(checkpoint, texts, block_size, spool, self._report)
+        if role == TARGET and texts.held_out:
+            self._held_out = _HeldOut(checkpoint, texts.held_out, found.held_out)
+        return found
+
+    def quality(self, folder: Path) -> Quality | None:
+        """What a bundle's target predicts of the text that was held out.
+
+        Args:
+            folder: the bundle that was made with this, which may still grow.
+
+        Returns:
+            None if nothing was calibrated or held out.
+        """
+        if self._held_out is None:
+            return None
+        held_out = self._held_out
+        bundle = bundles.load(folder)
+        engine = suited(bundle.target, cpu_engines())[0]
+        model = Model.load(bundle, TARGET, engine, default_threads())
+        scores, tokens = Scores(models=2), 0
+        length = len(held_out.texts[0])
+        for number, text in enumerate(held_out.texts):
+            read = held_out.read[number * length : (number + 1) * length][WARM_UP:-1]
+            wanted = _logits(held_out.checkpoint, read)
+            for token, own, original in zip(
+                text[WARM_UP + 1 :], _predicted(model, text), wanted, strict=True
+            ):
+                scores.add(token, own, original)
+                tokens += 1
+        return Quality(
+            tokens, scores.kl.value, scores.agreement,
+            scores.nats(0).perplexity, scores.nats(1).perplexity,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _HeldOut:
+    """Texts that nothing is fitted to, and what the original's head reads of them."""
+
+    checkpoint: Checkpoint
+    texts: Sequence[Sequence[int]]
+    read: Floats
+
+
+def _parted(pieces: Sequence[Sequence[int]]) -> Texts:
+    judged, held_out = pieces[_JUDGED::_TURN], pieces[_HELD_OUT::_TURN]
+    fitted = [piece for i, piece in enumerate(pieces) if i % _TURN not in (_JUDGED, _HELD_OUT)]
+    return Texts(fitted, judged or fitted, held_out)
+
+
+def _predicted(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:
+    """Logits behind each judged token but the last, valid until the next one's are asked for."""
+    runner = Runner(model)
+    runner.prefill(tokens[:WARM_UP])
+    for results in runner.score(tokens[WARM_UP:-1], _ROWS):
+        yield from results["logits"]
+
+
+def _logits(checkpoint: Checkpoint, read: Floats) -> Floats:
+    """[rows, vocab_size] float32 of the original, from what its head reads."""
+    head, tensors = checkpoint.decoder.lm_head, checkpoint.tensors
+    parts = [
+        read @ tensors.read_rows(head.weight, start, min(start + _TILE_ROWS, head.out_features)).T
+        for start in range(0, head.out_features, _TILE_ROWS)
+    ]
+    logits: Floats = np.concatenate(parts, axis=1)
+    return logits

@@ -1,0 +1,239 @@
+"""How weights are stored and multiplied: the layer that every architecture is given.
+
+A `WeightFormat` emits linear layers and embeddings into a graph. Quantization lives here and in
+`weights` alone; nothing that composes a model asks for the precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+import numpy as np
+from onnx import TensorProto
+
+from edgespec.export.components.graph import CONTRIB, GraphBuilder
+from edgespec.export.formats.weights import Names, WeightStream
+from edgespec.models import Linear
+
+_SCALE_BYTES = 2
+# Activations of integer products: as many steps to either side of zero.
+_STEPS = 127
+_ZERO_POINT = 128
+
+
+class WeightFormat(Protocol):
+    """A precision: how a matrix is stored, multiplied with and looked up in."""
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
+        """[S, K] float32 times the layer's [N, K] weight, transposed: [S, N] float32.
+
+        Of several layers it is one product with all their rows, the results side by side. Either
+        all of them have a bias or none.
+        """
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """Rows of the [V, D] matrix `name` for [S] int64 ids: [S, D] float32."""
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """int4 or int8 in blocks along K, for MatMulNBits and GatherBlockQuantized.
+
+    Scales are stored in half precision: int4 in blocks of 32 has 4.5 bits a weight. Products widen
+    them; of an embedding, ONNX Runtime gives rows rounded to half precision.
+    """
+
+    bits: int
+    block_size: int
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
+        """See `WeightFormat`."""
+        names = tuple(layer.weight for layer in layers)
+        rows, width = weights.shape(names)
+        shape = (rows, -(-width // self.block_size), self._blob)
+        packed, scales = self._declare(graph, weights, names, shape)
+        y = graph.op(
+            "MatMulNBits",
+            x,
+            packed,
+            graph.op("Cast", scales, to=TensorProto.FLOAT),  # engines do that once, as they load
+            domain=CONTRIB,
+            K=width,
+            N=rows,
+            bits=self.bits,
+            block_size=self.block_size,
+            accuracy_level=4,  # int8 activations on CPUs: the integer dot product is the fast one
+        )
+        return _add_bias(graph, weights, y, layers)
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """See `WeightFormat`."""
+        rows, width = weights.tensors.shape(name)
+        if width % self.block_size:
+            # GatherBlockQuantized has no padded blocks; such a small matrix stays half precision.
+            return FloatFormat(np.float16).embedding(graph, weights, ids, name)
+        shape = (rows, width * self.bits // 8)
+        packed, scales = self._declare(graph, weights, (name,), shape, suffix="/rows")
+        found = graph.op(
+            "GatherBlockQuantized",
+            packed,
+            ids,
+            scales,
+            domain=CONTRIB,
+            bits=self.bits,
+            block_size=self.block_size,
+            gather_axis=0,
+            quantize_axis=1,
+        )
+        # Not the scales: OpenVINO wants them to be constants here.
+        return graph.op("Cast", found, to=TensorProto.FLOAT)
+
+    @property
+    def _blob(self) -> int:
+        return self.block_size * self.bits // 8
+
+    def _declare(
+        self,
+        graph: GraphBuilder,
+        weights: WeightStream,
+        names: Names,
+        shape: tuple[int, ...],
+        suffix: str = "",
+    ) -> tuple[str, str]:
+        name, place = _label(names), weights.blocks(names, self.bits, self.block_size)
+        packed = graph.external(
+            f"{name}.packed{suffix}", TensorProto.UINT8, shape, place.offset, place.nbytes
+        )
+        scales = graph.external(
+            f"{name}.scales{suffix}",
+            TensorProto.FLOAT16,
+            (shape[0], place.scale_nbytes // _SCALE_BYTES // shape[0]),
+            place.scale_offset,
+            place.scale_nbytes,
+        )
+        return packed, scales
+
+
+@dataclass(frozen=True)
+class MixedFormat:
+    """Matrices of which some are stored in another way, as in more bits.
+
+    Layers that read the same rows are one product as far as they are stored alike.
+
+    Args:
+        most: how matrices are stored.
+        others: how those in `named` are.
+        named: names of tensors.
+    """
+
+    most: WeightFormat
+    others: WeightFormat
+    named: frozenset[str]
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
+        """See `WeightFormat`."""
+        alike = [tuple(run) for _, run in groupby(layers, lambda layer: layer.weight in self.named)]
+        parts = [self._of(run[0].weight).linear(graph, weights, x, *run) for run in alike]
+        return parts[0] if len(parts) == 1 else graph.op("Concat", *parts, axis=-1)
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """See `WeightFormat`."""
+        return self._of(name).embedding(graph, weights, ids, name)
+
+    def _of(self, name: str) -> WeightFormat:
+        return self.others if name in self.named else self.most
+
+
+@dataclass(frozen=True)
+class ChannelFormat:
+    """Products of integers (W8A8): weights with a scale for each output channel, int8 activations.
+
+    An activation's scale is its row's, so that no row depends on the others of a call.
+
+    Args:
+        rows: how embeddings are stored.
+    """
+
+    rows: BlockFormat
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
+        """See `WeightFormat`."""
+        names = tuple(layer.weight for layer in layers)
+        (n, k), place, label = weights.shape(names), weights.channels(names), _label(names)
+        stored = graph.external(
+            f"{label}.channels", TensorProto.INT8, (k, n), place.offset, place.nbytes
+        )
+        scales = graph.external(
+            f"{label}.scales", TensorProto.FLOAT16, (n,), place.scale_offset, place.scale_nbytes
+        )
+        rounded, steps = _round_rows(graph, x)
+        zero = graph.constant(_ZERO_POINT, np.uint8)
+        y = graph.op("Cast", graph.op("MatMulInteger", rounded, stored, zero), to=TensorProto.FLOAT)
+        y = graph.op("Mul", y, graph.op("Cast", scales, to=TensorProto.FLOAT))
+        return _add_bias(graph, weights, graph.op("Mul", y, steps), layers)
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """See `WeightFormat`."""
+        return self.rows.embedding(graph, weights, ids, name)
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """fp16 or fp32 as stored; the arithmetic is float32."""
+
+    dtype: type[np.floating]
+
+    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
+        """See `WeightFormat`."""
+        stored = _stored(graph, weights, tuple(layer.weight for layer in layers), self.dtype)
+        if self.dtype is not np.float32:
+            stored = graph.op("Cast", stored, to=TensorProto.FLOAT)
+        return _add_bias(graph, weights, graph.op("Gemm", x, stored, transB=1), layers)
+
+    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
+        """See `WeightFormat`."""
+        stored = _stored(graph, weights, (name,), self.dtype)
+        rows = graph.op("Gather", stored, ids, axis=0)
+        return rows if self.dtype is np.float32 else graph.op("Cast", rows, to=TensorProto.FLOAT)
+
+
+def vector(graph: GraphBuilder, weights: WeightStream, *names: str) -> str:
+    """A norm's weight, or biases side by side: always float32."""
+    return _stored(graph, weights, names, np.float32)
+
+
+def _stored(
+    graph: GraphBuilder, weights: WeightStream, names: Names, dtype: type[np.floating]
+) -> str:
+    place = weights.floats(names, dtype)
+    kind = TensorProto.FLOAT if dtype is np.float32 else TensorProto.FLOAT16
+    return graph.external(_label(names), kind, weights.shape(names), place.offset, place.nbytes)
+
+
+def _add_bias(graph: GraphBuilder, weights: WeightStream, y: str, layers: Sequence[Linear]) -> str:
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    if not biases:
+        return y
+    assert len(biases) == len(layers)
+    return graph.op("Add", y, vector(graph, weights, *biases))
+
+
+def _round_rows(graph: GraphBuilder, x: str) -> tuple[str, str]:
+    """[S, K] float32 as uint8 around `_ZERO_POINT`, and the step of each row, [S, 1] float32.
+
+    Engines make it once where several products read the same rows. A row of zeros has steps of 0,
+    so that its products are 0 whatever it is rounded to.
+    """
+    peak = graph.op("ReduceMax", graph.op("Abs", x), graph.ints(-1), keepdims=1)
+    steps = graph.op("Mul", peak, graph.constant(1 / _STEPS, np.float32))
+    by_row = graph.op("Squeeze", steps, graph.ints(-1))
+    zero = graph.constant([_ZERO_POINT], np.uint8)
+    zeros = graph.op("Expand", zero, graph.op("Shape", by_row))
+    return graph.op("QuantizeLinear", x, by_row, zeros, axis=0), steps
+
+
+def _label(names: Names) -> str:
+    return "+".join(names)

@@ -1,0 +1,51 @@
+"""Rounded matrices on their way from calibration to a bundle: on disk, since they are large."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from edgespec.export.formats.blocks import QuantizedRows
+
+
+class Spool(Mapping[str, QuantizedRows]):
+    """Quantized matrices by name, in a file that goes when the `with` statement ends.
+
+    Where the system can, it has no name, so that not even a killed process leaves it.
+
+    Args:
+        folder: where there is room for them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
+        self._kept: dict[str, tuple[int, tuple[int, ...], QuantizedRows]] = {}
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._file.close()
+
+    def keep(self, name: str, rows: QuantizedRows) -> None:
+        """Take a matrix; its scales stay in memory."""
+        place, shape = self._file.seek(0, 2), rows.packed.shape
+        self._file.write(rows.packed.data)
+        self._kept[name] = place, shape, replace(rows, packed=np.empty(0, np.uint8))
+
+    def __getitem__(self, name: str) -> QuantizedRows:
+        place, shape, rows = self._kept[name]
+        packed = np.empty(shape, np.uint8)
+        self._file.seek(place)
+        self._file.readinto(packed.data)
+        return replace(rows, packed=packed)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)

@@ -1,0 +1,209 @@
+"""A checkpoint's tensors on their way into a bundle's data file, quantized as they stream by."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import CheckpointError, ExportError
+from edgespec.export.components.graph import DataFile
+from edgespec.export.formats.blocks import QuantizedRows, quantize_rows
+from edgespec.export.formats.gptq import BITS
+from edgespec.models import TensorStore
+
+# One tile of float32 rows stays in a core's L2 cache while it is quantized.
+_TILE_VALUES = 1 << 18
+_THREADS = 2
+# Of the weights of integer products: without VNNI, processors add pairs of them, each times 8 bits
+# of an activation, in 16 bits, and saturate there.
+_CHANNEL_BITS = 7
+# Of a matrix's squares, in blocks so small that half precision spoils their scales.
+_FAINT_SHARE = 1e-4
+
+Progress = Callable[[int], None]
+
+Names = tuple[str, ...]
+"""Tensors that lie one below the other, as if they were one."""
+
+
+@dataclass
+class WeightStream:
+    """Streams tensors of a checkpoint into the data file of one role, a few rows at a time.
+
+    Attributes:
+        data: the external data file.
+        tensors: the checkpoint.
+        progress: called with the number of weights just written; those of a tensor that is stored
+            in two ways count once.
+        rounded: matrices that are in 4 bits already, in the blocks that are asked for.
+        errors: filled with the relative RMS error of each quantized tensor.
+    """
+
+    data: DataFile
+    tensors: TensorStore
+    progress: Progress
+    rounded: Mapping[str, QuantizedRows] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    _written: dict[tuple[Names, str], Written] = field(default_factory=dict)
+    _counted: set[str] = field(default_factory=set)
+
+    def shape(self, names: Names) -> tuple[int, ...]:
+        """Of tensors as one, their rows one below the other."""
+        shapes = [self.tensors.shape(name) for name in names]
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+    def floats(self, names: Names, dtype: type[np.floating]) -> Written:
+        """Write tensors as they are; a second call for the same bytes returns the first's place."""
+        key = (names, np.dtype(dtype).name)
+        if key not in self._written:
+            nbytes = int(np.prod(self.shape(names))) * np.dtype(dtype).itemsize
+            offset = self.data.begin(nbytes)
+            for name in names:
+                count = self._counter(name)
+                for tile in self._tiles(name):
+                    check_range(self.tensors, name, tile, dtype)
+                    self.data.write(tile.astype(dtype))
+                    count(tile.size)
+            self._written[key] = Written(offset, nbytes, 0, 0)
+        return self._written[key]
+
+    def blocks(self, names: Names, bits: int, block_size: int) -> Written:
+        """Quantize [N, K] matrices: packed bytes first, then their scales in half precision."""
+        key = (names, f"int{bits}/{block_size}")
+        if key not in self._written:
+            rows, width = self.shape(names)
+            blocks = -(-width // block_size)
+            nbytes = rows * blocks * block_size * bits // 8
+            offset = self.data.begin(nbytes)
+            scales = []
+            for part in self._parts(names, bits, block_size):
+                self.data.write(part.packed)
+                scales.append(part.scales)
+            self._written[key] = self._with_scales(offset, nbytes, scales)
+        return self._written[key]
+
+    def channels(self, names: Names) -> Written:
+        """Quantize [N, K] matrices to 7 bits: first [K, N] int8, then a scale for each of N."""
+        key = (names, "channels")
+        if key not in self._written:
+            rows, width = self.shape(names)
+            columns, scales, done = np.empty((width, rows), np.int8), [], 0
+            for part in self._parts(names, _CHANNEL_BITS, width):
+                levels = part.packed[:, 0, :].view(np.int8) - np.int8(2 ** (_CHANNEL_BITS - 1))
+                columns[:, done : done + len(levels)] = levels.T
+                done += len(levels)
+                scales.append(part.scales)
+            offset = self.data.begin(columns.nbytes)
+            self.data.write(columns)
+            self._written[key] = self._with_scales(offset, columns.nbytes, scales)
+        return self._written[key]
+
+    def _with_scales(
+        self, offset: int, nbytes: int, scales: Sequence[npt.NDArray[np.float16]]
+    ) -> Written:
+        """A quantized matrix that is at `offset`; its scales are written here."""
+        together = np.concatenate(scales)
+        scale_offset = self.data.begin(together.nbytes)
+        self.data.write(together)
+        return Written(offset, nbytes, scale_offset, together.nbytes)
+
+    def _parts(self, names: Names, bits: int, block_size: int) -> Iterator[QuantizedRows]:
+        """Matrices, some rows at a time; afterwards the error of each is known."""
+        for name in names:
+            yield from self._parts_of(name, bits, block_size)
+
+    def _parts_of(self, name: str, bits: int, block_size: int) -> Iterator[QuantizedRows]:
+        rows, width = self.tensors.shape(name)
+        error = norm = faint = 0.0
+        count = self._counter(name)
+        ready = bits == BITS and name in self.rounded
+        for part in [self.rounded[name]] if ready else self._quantized(name, bits, block_size):
+            yield part
+            count(len(part.packed) * width)
+            error += part.squared_error
+            norm += part.squared_norm
+            faint += part.faint_norm
+        if faint > _FAINT_SHARE * norm:
+            raise ExportError(
+                f"{self.tensors.folder}: {name} holds weights of about "
+                f"{np.sqrt(norm / (rows * width)):.2g}, too small for scales in half "
+                f"precision: export at fp32"
+            )
+        self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
+
+    def _counter(self, name: str) -> Progress:
+        """What is called with the weights of a tensor, now that it is written."""
+        again = name in self._counted
+        self._counted.add(name)
+        return (lambda _: None) if again else self.progress
+
+    def _tiles(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
+        for start, stop in self._tile_bounds(name):
+            yield read_finite(self.tensors, name, start, stop)
+
+    def _tile_bounds(self, name: str) -> Iterator[tuple[int, int]]:
+        rows, *rest = self.tensors.shape(name)
+        step = max(1, _TILE_VALUES // int(np.prod(rest)))
+        return ((start, min(start + step, rows)) for start in range(0, rows, step))
+
+    def _quantized(self, name: str, bits: int, block_size: int) -> Iterator[QuantizedRows]:
+        def work(bounds: tuple[int, int]) -> QuantizedRows:
+            tile = read_finite(self.tensors, name, *bounds)
+            check_range(self.tensors, name, tile, np.float16)
+            return quantize_rows(tile, bits, block_size)
+
+        waiting: deque[Future[QuantizedRows]] = deque()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for bounds in self._tile_bounds(name):
+                waiting.append(pool.submit(work, bounds))
+                # Not further ahead, or a slow disk would gather the whole matrix in memory.
+                if len(waiting) > 2 * _THREADS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+
+def read_finite(tensors: TensorStore, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
+    """Rows of a tensor.
+
+    Raises:
+        CheckpointError: if they hold infinity or NaN.
+    """
+    tile = tensors.read_rows(name, start, stop)
+    if not np.isfinite(tile).all():
+        raise CheckpointError(
+            f"{tensors.folder}: {name} holds infinity or NaN in rows {start} to "
+            f"{stop - 1}: download the checkpoint again"
+        )
+    return tile
+
+
+def check_range(
+    tensors: TensorStore, name: str, tile: npt.NDArray[np.float32], dtype: type[np.floating]
+) -> None:
+    """Refuse what a type does not hold.
+
+    Raises:
+        ExportError: if a number is beyond it.
+    """
+    largest = float(np.finfo(dtype).max)
+    if np.abs(tile).max() > largest:
+        raise ExportError(
+            f"{tensors.folder}: {name} holds {np.abs(tile).max():.6g}, half "
+            f"precision ends at {largest:g}: export at fp32"
+        )
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a tensor lies in the data file."""
+
+    offset: int
+    nbytes: int
+    scale_offset: int
+    scale_nbytes: int

@@ -1,0 +1,1 @@
+"""Where checkpoints come from, and whether what belongs to them fits together."""

@@ -1,0 +1,27 @@
+"""Qwen2 and Qwen2.5."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.llama import Llama
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Qwen2(Llama):
+    """Llama with biases on the query, key and value projections."""
+
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Llama.defaults,
+        "max_position_embeddings": 32768,
+        "num_key_value_heads": 32,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "eos_token_id": None,
+    }
+
+    def has_bias(self, name: str) -> bool:
+        """Whatever the config says: the architecture has no switch for it."""
+        return name.endswith((".q_proj", ".k_proj", ".v_proj"))

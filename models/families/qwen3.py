@@ -1,0 +1,29 @@
+"""Qwen3, dense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.llama import Llama
+from edgespec.models.families.qwen2 import Qwen2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.layers import Attention
+
+
+class Qwen3(Llama):
+    """Llama with a head size of its own and normalized query and key heads."""
+
+    defaults: ClassVar[Mapping[str, object]] = {**Qwen2.defaults, "head_dim": 128}
+
+    def attention(self, layer: str) -> Attention:
+        """The attention of a layer, with the norms of its heads."""
+        head_dim = self.config.head_dim
+        return replace(
+            super().attention(layer),
+            q_norm=self.norm(f"{layer}.self_attn.q_norm", head_dim),
+            k_norm=self.norm(f"{layer}.self_attn.k_norm", head_dim),
+        )

@@ -1,0 +1,1 @@
+"""What calls cost on this machine: measured, kept between runs, corrected while texts are made."""

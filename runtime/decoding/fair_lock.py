@@ -1,0 +1,61 @@
+"""Turns: who asked first is served first."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from edgespec.system.shutdown import UNDERWAY
+
+
+class Turns:
+    """A lock for `with` that is given in the order it was asked for.
+
+    Python's own locks let the thread that has just released one take it again at once, so that a
+    long text would keep all others waiting. Python's end waits for those who asked.
+    """
+
+    def __init__(self) -> None:
+        self._inner = threading.Lock()
+        self._taken = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        UNDERWAY.__enter__()
+        try:
+            self._take()
+        except BaseException:
+            UNDERWAY.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        with self._inner:
+            self._pass_on()
+        UNDERWAY.__exit__()
+
+    def _take(self) -> None:
+        with self._inner:
+            if not self._taken:
+                self._taken = True
+                return
+            ticket = threading.Lock()
+            ticket.acquire()
+            self._waiting.append(ticket)
+        try:
+            ticket.acquire()  # until it is our turn
+        except BaseException:  # as Ctrl-C, whose handler runs here
+            self._give_up(ticket)
+            raise
+
+    def _give_up(self, ticket: threading.Lock) -> None:
+        with self._inner:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            else:  # it was our turn already
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().release()
+        else:
+            self._taken = False

@@ -1,0 +1,181 @@
+"""What a draft proposes: the best children of each row, under the target's own noise.
+
+The target's choice is greedy, or the arg-max of log p + g with noise g keyed by seed and position
+(`sampling`). A draft that ranks its tokens by the same rule and noise tends to put the target's
+choice first. Unlike the choice, a ranking need not be exact to keep the text exact: it looks at
+each row's likeliest tokens only, which the draft's graph has picked out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+
+_RIVALS = 8  # tokens that a sampled child's value weighs it against
+_OUTSIDE = 1e6  # what a token outside the truncation loses: more than any noise
+_LEAST_VALUE = 1e-12
+
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The likeliest tokens after each of n rows.
+
+    Attributes:
+        tokens: [n, K] int64, the likeliest first.
+        logits: [n, K] float32, not increasing.
+        normalizers: [n] float32, log of the sum of exp over the whole vocabulary.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    logits: npt.NDArray[np.float32]
+    normalizers: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, results: Mapping[str, npt.NDArray[Any]], n: int) -> Candidates:
+        """The first n rows of a draft stage's results."""
+        return cls(results["top_ids"][:n], results["top_logits"][:n], results["logsumexp"][:n])
+
+    @classmethod
+    def pick(cls, logits: npt.NDArray[np.float32], vocab_size: int, count: int) -> Candidates:
+        """The same of a target's logits.
+
+        Args:
+            logits: [n, V] float32.
+            vocab_size: ids from there on are padding.
+            count: K, cut to `vocab_size`.
+        """
+        tokens = likeliest_tokens(logits, vocab_size, min(count, vocab_size))
+        best = np.take_along_axis(logits, tokens, axis=1)
+        peak = best[:, :1]
+        total = np.exp(logits[:, :vocab_size] - peak).sum(axis=1)
+        return cls(tokens, best, np.log(total) + peak[:, 0])
+
+
+class Ranking(NamedTuple):
+    """Children of one row, best first.
+
+    Attributes:
+        tokens: distinct ids.
+        values: in (0, 1], not increasing: how likely the target is to agree. Greedy:
+            probabilities. Sampling: softmax over the perturbed scores of the best tokens, because
+            under shared noise the lead over the rivals, not the probability, predicts agreement.
+    """
+
+    tokens: list[int]
+    values: list[float]
+
+
+def rank(
+    sampler: Sampler,
+    candidates: Candidates,
+    position: int,
+    contexts: Sequence[Sequence[int]],
+    k: int,
+) -> list[Ranking]:
+    """The best `k` tokens of rows that stand at the same place of the text.
+
+    Where fewer than k survive the truncation, the others follow in the order of their own scores.
+
+    Args:
+        sampler: the target's, so that penalty, temperature, truncation and noise are the same.
+        candidates: of the n rows.
+        position: as for `Sampler.choose`, of all rows.
+        contexts: for each row as for `Sampler.choose`; not read unless the sampler reads them.
+        k: at least 1; fewer come where there are fewer candidates.
+
+    Returns:
+        [n] rankings.
+    """
+    if sampler.reads_context:
+        candidates = _penalized(sampler, candidates, contexts)
+    if sampler.options.temperature == 0:
+        return _greedy(candidates, k)
+    scores = candidates.logits - candidates.logits[:, :1]
+    if sampler.options.temperature != 1:
+        scores /= sampler.options.temperature
+    perturbed = sampler.noise.of(position, candidates.tokens)
+    perturbed += scores
+    outside = _outside_truncation(scores, sampler.options)
+    if outside is not None:
+        behind = perturbed[:, 1:]
+        behind -= outside * _OUTSIDE
+    return _by_lead(candidates.tokens, perturbed, k)
+
+
+def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
+    # A few small lists: plain Python is faster here than numpy's calls. A penalty below 1 lifts
+    # logits, but not the normalizer.
+    ids, logits = candidates.tokens[:, :k].tolist(), candidates.logits[:, :k].tolist()
+    return [
+        Ranking(tokens, [max(_LEAST_VALUE, math.exp(min(x - total, 0.0))) for x in row])
+        for tokens, row, total in zip(ids, logits, candidates.normalizers.tolist(), strict=True)
+    ]
+
+
+def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> list[Ranking]:
+    """Rankings from perturbed scores, [n, K] each."""
+    count = max(k, _RIVALS)
+    # Sorting a short row whole costs less than selecting from it and gathering the selection.
+    best = scores.argsort(axis=1)[:, : -count - 1 : -1].tolist()
+    score_at, token_at = scores.data, tokens.data  # single items: cheaper than numpy's own
+    rankings = []
+    for row, columns in enumerate(best):
+        lead = score_at[row, columns[0]]
+        weights = [math.exp(score_at[row, column] - lead) for column in columns]
+        total = sum(weights)
+        rankings.append(
+            Ranking(
+                [token_at[row, column] for column in columns[:k]],
+                [max(_LEAST_VALUE, weight / total) for weight in weights[:k]],
+            )
+        )
+    return rankings
+
+
+def _outside_truncation(
+    scores: npt.NDArray[np.float32], options: SamplingOptions
+) -> npt.NDArray[np.bool_] | None:
+    """Which candidates behind the first fall to the truncation, [n, K - 1]; None where none can.
+
+    The candidates stand for the whole distribution: a draft has nothing to propose beyond them.
+    """
+    outside = None
+    if 0 < options.top_k < scores.shape[1]:
+        outside = scores[:, 1:] < scores[:, options.top_k - 1 : options.top_k]
+    if options.top_p < 1:
+        weights = np.exp(scores)
+        if outside is not None:
+            weights[:, 1:][outside] = 0
+        mass = np.add.accumulate(weights, axis=1)
+        beyond = mass[:, :-1] >= options.top_p * mass[:, -1:]
+        outside = beyond if outside is None else outside | beyond
+    if options.min_p > 0:
+        beyond = scores[:, 1:] < math.log(options.min_p)
+        outside = beyond if outside is None else outside | beyond
+    return outside
+
+
+def _penalized(
+    sampler: Sampler, candidates: Candidates, contexts: Sequence[Sequence[int]]
+) -> Candidates:
+    """The same candidates, in their order after the repetition penalty of each row's branch."""
+    logits = candidates.logits.copy()
+    for row, tokens, context in zip(logits, candidates.tokens, contexts, strict=True):
+        seen = np.isin(tokens, np.asarray(context))
+        row[seen] = sampler.penalized_values(row[seen])
+    order = np.argsort(-logits, axis=1, kind="stable")
+    return Candidates(
+        np.take_along_axis(candidates.tokens, order, axis=1),
+        np.take_along_axis(logits, order, axis=1),
+        candidates.normalizers,
+    )

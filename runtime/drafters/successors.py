@@ -1,0 +1,208 @@
+"""What the target thought of last time: the likeliest next tokens behind tokens it has seen.
+
+A verification pass computes logits for every row of a tree, also for those that are rejected. Their
+likeliest tokens, kept by the tokens before them, are drafts that cost no model: Luo et al., Token
+Recycling, 2024, there keyed by one token. Two tokens say more, one is what is left without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import InputError
+from edgespec.system.files import replaced
+
+WIDTH = 8
+"""Successors kept of each key."""
+CAPACITY = 100_000
+"""Keys that a table holds unless told otherwise: about 15 MB."""
+VERSION = 1
+"""Of the file that `Successors.save` writes."""
+
+_ALONE = -2  # stands before the token of a key of one; -1 is for a token that begins a text
+_BYTES_A_KEY = 60  # the two integers of a dictionary entry
+_KIND = b"edgespec-draft-memory"
+_LONGEST_HEAD = 1000
+_DIGEST = hashlib.sha256().digest_size
+_DAMAGED = "it is damaged, delete it or name another file"
+
+Ids = npt.NDArray[np.int64]
+
+
+class Successors:
+    """The likeliest next tokens by the last two tokens, and by the last one.
+
+    It forgets the key that was inserted first when it is full; learning a key anew replaces its
+    successors, not its place in that order.
+
+    Args:
+        vocab_size: All ids are below it.
+        capacity: Keys kept, at least 2. A row learned is two keys.
+    """
+
+    def __init__(self, vocab_size: int, capacity: int = CAPACITY) -> None:
+        self._vocab_size = vocab_size
+        self._capacity = capacity
+        # A ring of slots, one key and one row each, in the order of insertion.
+        self._keys: list[int] = []
+        self._rows = np.zeros((capacity, WIDTH), dtype=np.int32)
+        self._slots: dict[int, int] = {}
+        self._oldest = 0
+
+    def __len__(self) -> int:
+        """How many keys it holds."""
+        return len(self._keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, in bytes."""
+        table = sys.getsizeof(self._slots) + sys.getsizeof(self._keys)
+        return self._rows.nbytes + table + _BYTES_A_KEY * len(self)
+
+    def learn(self, previous: Sequence[int], tokens: Sequence[int], top_ids: Ids) -> None:
+        """Keep what the target expects after n tokens; a later row replaces an earlier one.
+
+        Args:
+            previous: [n] the token before each token, -1 where a text begins.
+            tokens: [n].
+            top_ids: [n, 8] int64, what the target holds likeliest after each, best first (see
+                `likeliest_tokens`). Of a smaller vocabulary all; the last of them is then repeated.
+        """
+        lacking = WIDTH - top_ids.shape[1]
+        if lacking:
+            top_ids = np.pad(top_ids, ((0, 0), (0, lacking)), "edge")
+        slots = []
+        for before, token in zip(previous, tokens, strict=True):
+            slots.append(self._slot(self._key(before, token)))
+            slots.append(self._slot(self._key(_ALONE, token)))
+        # Where a slot comes twice numpy keeps the later row.
+        self._rows[slots] = np.repeat(top_ids, 2, axis=0)
+
+    def after(self, previous: int, token: int) -> tuple[Sequence[int], int]:
+        """What the target may expect after two tokens.
+
+        Args:
+            previous: The token before `token`, -1 where a text begins.
+            token: The last token.
+
+        Returns:
+            [8] ids, best first, and how many of the tokens they are known by: 2, 1, or 0 with no
+            ids.
+        """
+        slot, matched = self._slots.get(self._key(previous, token)), 2
+        if slot is None:
+            slot, matched = self._slots.get(self._key(_ALONE, token)), 1
+            if slot is None:
+                return (), 0
+        return self._rows[slot].tolist(), matched
+
+    def save(self, path: Path, fingerprint: str) -> None:
+        """Write all of it to a file, which is replaced as a whole or not at all.
+
+        Args:
+            path: Of the file; its folder exists.
+            fingerprint: What it was learned from, in one line: the bundle's digest.
+
+        Raises:
+            InputError: If the file cannot be written.
+        """
+        order = np.roll(np.arange(len(self)), -self._oldest)
+        keys = np.array(self._keys, dtype=np.int64)[order]
+        entries = np.empty((len(self), 2 + WIDTH), dtype="<i4")
+        entries[:, 0] = keys // self._vocab_size + _ALONE
+        entries[:, 1] = keys % self._vocab_size
+        entries[:, 2:] = self._rows[order]
+        content = b"%s %d %s\n" % (_KIND, VERSION, fingerprint.encode()) + entries.tobytes()
+        content += hashlib.sha256(content).digest()
+        with replaced(path) as partial:
+            partial.write_bytes(content)
+
+    @classmethod
+    def load(
+        cls, path: Path, fingerprint: str, vocab_size: int, capacity: int = CAPACITY
+    ) -> Successors:
+        """Read what `save` has written; of more than `capacity` keys the latest.
+
+        Raises:
+            InputError: If the file cannot be read, is damaged, of another version, learned from
+                another bundle, or holds ids outside the vocabulary.
+        """
+        entries = _read(path, fingerprint)
+        previous, rest = entries[:, :1], entries[:, 1:]
+        for ids, least in ((previous, _ALONE), (rest, 0)):
+            if ids.size and not (least <= ids.min() and ids.max() < vocab_size):
+                raise InputError(
+                    f"{path} holds token ids from {ids.min()} to {ids.max()}, the vocabulary has "
+                    f"{vocab_size}: {_DAMAGED}"
+                )
+        table = cls(vocab_size, capacity)
+        kept = entries[-capacity:]
+        keys = (kept[:, 0].astype(np.int64) - _ALONE) * vocab_size + kept[:, 1]
+        table._keys = keys.tolist()
+        table._slots = {key: slot for slot, key in enumerate(table._keys)}
+        if len(table._slots) < len(table):
+            raise InputError(f"{path} holds a key twice: {_DAMAGED}")
+        table._rows[: len(table)] = kept[:, 2:]
+        return table
+
+    def _key(self, previous: int, token: int) -> int:
+        return (previous - _ALONE) * self._vocab_size + token
+
+    def _slot(self, key: int) -> int:
+        """Where the key's row is; the oldest key's place if there is no other for it."""
+        slot = self._slots.get(key)
+        if slot is None:
+            if len(self._keys) < self._capacity:
+                slot = len(self._keys)
+                self._keys.append(key)
+            else:
+                slot = self._oldest
+                del self._slots[self._keys[slot]]
+                self._keys[slot] = key
+                self._oldest = (slot + 1) % self._capacity
+            self._slots[key] = slot
+        return slot
+
+
+def _read(path: Path, fingerprint: str) -> npt.NDArray[np.int32]:
+    """The entries of a file, [n, 2 + 8]: the two tokens of the key, then its successors."""
+    try:
+        with path.open("rb") as file:
+            head = file.readline(_LONGEST_HEAD)
+            kind, _, rest = head.partition(b" ")
+            # Before the rest is read: this may be any file.
+            if kind != _KIND:
+                raise InputError(f"{path} is no draft memory: name another file")
+            version, _, learned_from = rest.rstrip(b"\n").partition(b" ")
+            if version != b"%d" % VERSION:
+                raise InputError(
+                    f"{path} is a draft memory of version {_shown(version)}, this edgespec reads "
+                    f"{VERSION}: delete it or name another file"
+                )
+            body = file.read()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): name a file that you may read"
+        ) from error
+    content, digest = body[:-_DIGEST], body[-_DIGEST:]
+    if hashlib.sha256(head + content).digest() != digest:
+        raise InputError(f"{path}: its SHA-256 does not match: {_DAMAGED}")
+    if learned_from != fingerprint.encode():
+        raise InputError(
+            f"{path} was learned from bundle {_shown(learned_from)}, this is {fingerprint}: "
+            "name another file, one for each bundle"
+        )
+    width = 2 + WIDTH
+    if len(content) % (4 * width):
+        raise InputError(f"{path} ends inside an entry: {_DAMAGED}")
+    return np.frombuffer(content, dtype="<i4").reshape(-1, width)
+
+
+def _shown(field: bytes) -> str:
+    return repr(field.decode(errors="replace"))

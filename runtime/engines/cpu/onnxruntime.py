@@ -1,0 +1,175 @@
+"""ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Any, cast
+
+import onnxruntime as ort
+
+from edgespec.runtime.arrays import Array
+from edgespec.runtime.engines.base import (
+    Cache,
+    CallSizes,
+    Executable,
+    Footprint,
+    StageFile,
+    StageOutputs,
+    StageSizes,
+    row_count,
+)
+from edgespec.runtime.engines.distributions import require_one_distribution
+from edgespec.runtime.engines.fixed import FixedExecutable
+from edgespec.runtime.engines.host import (
+    MIB,
+    HostCache,
+    HostEngine,
+    activation_bytes,
+    layer_cache_bytes,
+    score_bytes,
+)
+from edgespec.runtime.engines.ort_session import (
+    HostRoom,
+    bind_host_input,
+    bind_host_output,
+    open_session,
+    session_options,
+)
+from edgespec.runtime.shapes import FINE_SHAPES, Shape, Shapes
+
+# Measured with benchmarks/memory.py (ONNX Runtime 1.31, x86-64).
+_GRAPH_BYTES = MIB
+_LAYER_BYTES = 7 * MIB // 10
+
+
+class OnnxRuntimeCpu(HostEngine):
+    """The CPU execution provider."""
+
+    name = "onnxruntime:cpu"
+    integer_products = True
+    version: str = ort.__version__
+    library_bytes = 8 * MIB
+
+    def __init__(self, shapes: Shapes = FINE_SHAPES) -> None:
+        require_one_distribution()
+        super().__init__(shapes)
+
+    def compile(self, stage: StageFile, threads: int) -> Executable:
+        """See `Engine`."""
+        if self.shapes.capacities:
+            return FixedExecutable(stage, self.shapes, partial(_compile, stage, threads))
+        return _compile(stage, threads)
+
+    def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
+        """See `Engine`.
+
+        Every weight of a product is packed into memory of its own and the file's pages are let
+        go; only the embedding stays mapped. Half precision is widened first, and the widened
+        tensors go one by one as they are packed; widened scales stay.
+        """
+        workspace = _GRAPH_BYTES + _LAYER_BYTES * stage.layers
+        repacked, widened, loading = stage.matmul_bytes, 0, 0
+        if stage.block_size:  # packing has a scale and a sum in float32 for each block
+            blocks = stage.blocks(stage.matmul_bytes)
+            repacked += stage.widening_bytes(stage.matmul_bytes) + 4 * blocks
+            widened = 4 * blocks if stage.scale_bytes < 4 else 0
+        elif stage.precision == "fp16":
+            repacked *= 2
+            loading = workspace + 4 * stage.hidden * max(stage.intermediate, stage.vocab)
+        return Footprint(
+            weights=widened,
+            repacked=repacked,
+            mapped=stage.embedding_bytes,
+            logits=calls.logit_rows * max(4 * stage.vocab, stage.result_bytes)
+            + calls.rows * stage.passed_bytes,
+            workspace=workspace,
+            shared=3 * score_bytes(stage, calls)
+            + layer_cache_bytes(stage, calls) // 2
+            + 3 * activation_bytes(stage, calls) // 4,
+            loading=loading,
+        )
+
+
+@cache
+def _share_arena() -> None:
+    """Have sessions take the tensors of their calls from one arena, once a process.
+
+    Else each has its own and keeps what its longest call took, though stages run by turns.
+    """
+    memory = ort.OrtMemoryInfo(
+        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+    )
+    as_usual = ort.OrtArenaCfg(0, -1, -1, -1)
+    ort.create_and_register_allocator(memory, as_usual)
+
+
+class OnnxRuntimeExecutable:
+    """A session with a binding for each shape, made when the shape first comes.
+
+    Results of all shapes lie in the same memory: those of one call last until the next.
+    """
+
+    def __init__(self, session: Any, stage: StageFile) -> None:
+        self._session = session
+        self._stage = stage
+        self._views: dict[str, Array] | None = None
+        self._bindings: dict[tuple[int, int], _Binding] = {}  # by rows, and rows of logits
+        self._room = HostRoom(stage)
+
+    def new_cache(self, capacity: int, most: int) -> HostCache:
+        """See `Executable`."""
+        return HostCache(self._stage, capacity, most)
+
+    def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
+        """See `Executable`."""
+        views = cast(HostCache, cache).views
+        if views is not self._views:
+            self._bindings.clear()  # bindings to another cache would keep it alive
+            self._views = views
+        shape = row_count(feeds), len(feeds.get("logit_rows", ()))
+        binding = self._bindings.get(shape)
+        if binding is None or binding.feeds is not feeds:  # buffers of before are to go
+            results, new_kv = self._room.outputs(feeds)
+            binding = _Binding(self._session, feeds, views, StageOutputs(results, new_kv))
+            self._bindings[shape] = binding
+        self._session.run_with_iobinding(binding.handle)
+        return binding.outputs
+
+
+def _compile(stage: StageFile, threads: int, shape: Shape | None = None) -> OnnxRuntimeExecutable:
+    _share_arena()
+    options = session_options(threads)
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    # Threads spin inside a call, where the next operator is microseconds away, and sleep
+    # between calls, where another session or engine wants the cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    providers = ["CPUExecutionProvider"]
+    if shape is None:
+        session = open_session(stage.graph, options, providers)
+    else:
+        from edgespec.runtime.engines.fixed_graph import open_fixed  # it takes onnx, few need it
+
+        session = open_fixed(stage, shape, options, providers)
+    return OnnxRuntimeExecutable(session, stage)
+
+
+class _Binding:
+    """Inputs and outputs of one shape, bound in place."""
+
+    def __init__(
+        self,
+        session: Any,
+        feeds: Mapping[str, Array],
+        views: Mapping[str, Array],
+        outputs: StageOutputs,
+    ) -> None:
+        self.handle = session.io_binding()
+        self.outputs = outputs
+        self.feeds, self._views = feeds, views  # kept: the handle holds addresses only
+        for name, array in {**feeds, **views}.items():
+            bind_host_input(self.handle, name, array)
+        new_kv = cast(Array, outputs.new_kv)
+        results = {**outputs.results, "new_kv": new_kv} if len(new_kv) else outputs.results
+        for name, array in results.items():
+            bind_host_output(self.handle, name, array)

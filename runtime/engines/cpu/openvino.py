@@ -1,0 +1,275 @@
+"""OpenVINO on the CPU, and what its engine on GPUs shares with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import openvino as ov
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.arrays import Array
+from edgespec.runtime.engines.base import (
+    Cache,
+    CallSizes,
+    Executable,
+    Footprint,
+    StageFile,
+    StageOutputs,
+    StageSizes,
+    row_count,
+)
+from edgespec.runtime.engines.fixed import (
+    LENGTHS,
+    FixedExecutable,
+    input_shape,
+    is_ordered,
+    lengths,
+)
+from edgespec.runtime.engines.host import (
+    MIB,
+    HostCache,
+    HostEngine,
+    activation_bytes,
+    layer_cache_bytes,
+    score_bytes,
+)
+from edgespec.runtime.shapes import ANY_SHAPES, Shape, Shapes
+from edgespec.system.cachedir import cache_folder, not_kept
+from edgespec.system.interpreter import UNSEEN, interpreter
+
+# From ONNX, quantized weights are copied before they are packed; from OpenVINO's own format they
+# are mapped, which spares memory of their size. Below this size (bytes) nobody notices.
+_CONVERT_FROM = 16 * MIB
+
+# A call of more rows gives its buffers back where there are other stages, which run by turns with
+# this one: reading a prompt and very large trees. Those of other calls are small, and kept.
+_KEPT_ROWS = 16
+
+# Measured with benchmarks/memory.py (OpenVINO 2026.4, x86-64).
+_GRAPH_BYTES = MIB
+_LAYER_BYTES = 11 * MIB // 4
+CONVERTER_BYTES = 60 * MIB
+"""Of the process that converts, beside the weights."""
+
+_log = logging.getLogger(__name__)
+
+
+class OpenVinoCpu(HostEngine):
+    """The CPU plug-in."""
+
+    name = "openvino:cpu"
+    version: str = ov.__version__
+    library_bytes = 22 * MIB
+
+    def compile(self, stage: StageFile, threads: int) -> Executable:
+        """See `Engine`."""
+        return compile_for("CPU", stage, self._config(stage, threads), self.shapes)
+
+    def _config(self, stage: StageFile, threads: int) -> dict[str, str]:
+        return {
+            # bfloat16 is the default where the CPU has it, and is not what was exported.
+            "INFERENCE_PRECISION_HINT": "f32",
+            # Activations in groups of the weights' blocks: the condition of the fast kernels.
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(stage.block_size),
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": "1",
+            "INFERENCE_NUM_THREADS": str(threads),
+            # What is prepared for a shape is kept, up to 5000 times by default: memory grew with
+            # the rounds of texts, beyond the plan.
+            "CPU_RUNTIME_CACHE_CAPACITY": "64",
+        }
+
+    def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
+        """See `Engine`.
+
+        The file stays mapped, and products read packed copies of their weights, some of them two.
+        Half precision is widened and then packed; small quantized stages are read from ONNX, with
+        a copy more.
+        """
+        data = stage.matmul_bytes + (0 if stage.tied else stage.embedding_bytes)
+        widened = stage.widening_bytes(stage.matmul_bytes)
+        weights, repacked, loading = 0, stage.matmul_bytes + widened, 0
+        if stage.block_size and stage.file_bytes >= _CONVERT_FROM:
+            loading = CONVERTER_BYTES
+        elif stage.block_size:
+            weights = repacked
+        elif stage.precision == "fp16":
+            weights = 2 * (stage.matmul_bytes + stage.embedding_bytes)
+            repacked *= 2
+        if stage.precision in ("fp16", "fp32"):
+            repacked += _packed_twice(stage)
+        # Between long calls of a prompt, buffers for those of decoding stay.
+        rows = calls.rows if calls.rows <= _KEPT_ROWS else min(calls.logit_rows, _KEPT_ROWS)
+        kept = _buffer_bytes(stage, replace(calls, rows=rows))
+        return Footprint(
+            weights=weights,
+            repacked=repacked,
+            mapped=data + widened,
+            logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
+            + calls.rows * stage.passed_bytes,
+            workspace=kept + _GRAPH_BYTES + _LAYER_BYTES * stage.layers,
+            shared=_buffer_bytes(stage, calls) - kept,
+            loading=loading,
+        )
+
+
+def _packed_twice(stage: StageSizes) -> int:
+    """Gates of MLPs, in float32: a call of one row and one of several have a layout each.
+
+    Several rows are a convolution where a product is no larger than this and has a function behind
+    it (convolution_1x1_dnnl in OpenVINO's fullyconnected_implementations.cpp; with AVX-512).
+    """
+    width, inner = stage.hidden, stage.intermediate
+    gate = 4 * width * inner
+    small = 96 <= width <= 4096 and 96 <= inner <= 4 * width and gate < 16 * MIB
+    return gate * max(stage.layers, 1) if small else 0
+
+
+def _buffer_bytes(stage: StageSizes, calls: CallSizes) -> int:
+    """What the operators of a stage keep for a call of this size."""
+    # A layer alone keeps fewer scores than several do.
+    scores = (8 if stage.layers == 1 else 17) * score_bytes(stage, calls) // 2
+    copied = 3 * layer_cache_bytes(stage, calls) // 4
+    return scores + copied + 2 * activation_bytes(stage, calls) // 5
+
+
+class OpenVinoExecutable:
+    """A compiled model with one infer request whose tensors are set once.
+
+    Args:
+        compiled: the model.
+        stage: what it was made of.
+        by_turns: whether its buffers are not to outlast a long call.
+    """
+
+    def __init__(self, compiled: Any, stage: StageFile, by_turns: bool = False) -> None:
+        self._compiled = compiled
+        self._by_turns = by_turns
+        self._request = compiled.create_infer_request()
+        self._results = [(each.name, compiled.output(each.name)) for each in stage.results]
+        self._new_kv = compiled.output("new_kv") if stage.cache_shape[0] else None
+        self._stage = stage
+        self._bound: dict[str, Array] = {}
+        self._views: dict[str, Array] | None = None
+
+    def new_cache(self, capacity: int, most: int) -> HostCache:
+        """See `Executable`."""
+        return HostCache(self._stage, capacity, most)
+
+    def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
+        """See `Executable`."""
+        for name, array in feeds.items():
+            if self._bound.get(name) is not array:
+                self._bind(name, array)
+        views = cast(HostCache, cache).views
+        if views is not self._views:
+            for name, array in views.items():
+                self._bind(name, array)
+            self._views = views
+        self._request.infer()
+        if self._by_turns and row_count(feeds) > _KEPT_ROWS:
+            self._compiled.release_memory()  # all but the results
+        return StageOutputs(
+            {name: self._request.get_tensor(port).data for name, port in self._results},
+            None if self._new_kv is None else self._request.get_tensor(self._new_kv).data,
+        )
+
+    def _bind(self, name: str, array: Array) -> None:
+        self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+        self._bound[name] = array
+
+
+def compile_for(
+    device: str, stage: StageFile, config: dict[str, str], shapes: Shapes = ANY_SHAPES
+) -> Executable:
+    """A stage for one of OpenVINO's plug-ins.
+
+    Raises:
+        DeviceError: if it refuses the stage.
+    """
+    graph = _readable(stage)
+
+    def compiled(shape: Shape | None = None) -> OpenVinoExecutable:
+        return _compiled(device, stage, graph, config, shape)
+
+    return FixedExecutable(stage, shapes, compiled) if shapes.capacities else compiled()
+
+
+def _compiled(
+    device: str, stage: StageFile, graph: Path, config: dict[str, str], shape: Shape | None
+) -> OpenVinoExecutable:
+    core = ov.Core()
+    try:
+        model = str(graph) if shape is None else _fixed(core.read_model(str(graph)), shape)
+        compiled = core.compile_model(model, device, config)
+    except RuntimeError as error:
+        raise DeviceError(
+            f"{stage.graph}: OpenVINO {ov.__version__} refused it "
+            f"({str(error).strip().splitlines()[-1]}): try another --device"
+        ) from error
+    # Buffers on a GPU are the driver's business.
+    return OpenVinoExecutable(compiled, stage, by_turns=device == "CPU" and not stage.whole)
+
+
+def _fixed(model: Any, shape: Shape) -> Any:
+    """A model that was read, with a shape that does not change any more."""
+    shapes = {}
+    ordered = is_ordered(port.any_name for port in model.inputs)
+    for port in model.inputs:
+        name = port.any_name
+        if name == LENGTHS:
+            constant = ov.opset13.constant(lengths(shape, ordered), ov.Type.i64)
+            parameter = port.get_node()
+            port.replace(constant.output(0))
+            model.remove_parameter(parameter)
+            continue
+        width = [-1 if each.is_dynamic else each.get_length() for each in port.partial_shape]
+        shapes[name] = ov.PartialShape(input_shape(name, width, shape, ordered))
+    model.reshape(shapes)
+    return model
+
+
+def _readable(stage: StageFile) -> Path:
+    """The stage in the form that is cheapest to read: the ONNX file, or its cached conversion."""
+    large = stage.data.stat().st_size >= _CONVERT_FROM
+    worth = large and stage.block_size and stage.key is not None
+    folder = cache_folder("openvino") if worth else None
+    if folder is None:
+        return stage.graph
+    converted = folder / f"{stage.key}-{ov.__version__.split('-')[0]}.xml"
+    if not converted.exists():
+        if not os.access(folder, os.W_OK):  # before much is done in vain
+            not_kept(folder, PermissionError("write-protected"))
+            return stage.graph
+        _log.info("converting %s for OpenVINO, once", stage.graph.name)
+        failure = _convert(stage.graph, converted)
+        # Who converted it at the same time has it open by now, which Windows replaces for nobody.
+        if failure is not None and not converted.exists():
+            _log.warning("OpenVINO's cache was not made (%s): reading ONNX instead", failure)
+            return stage.graph
+    return converted
+
+
+def _convert(graph: Path, converted: Path) -> str | None:
+    """Make a cached conversion; in one line why there is none (if there is none).
+
+    In its own process: what the conversion takes at its peak is gone when it ends.
+    """
+    python = interpreter()
+    if python is None:
+        return "a program with a Python of its own runs no other"
+    # -P keeps this folder, whose modules are named after libraries, out of its import path.
+    command = [python, "-P", str(Path(__file__).with_name("openvino_ir.py"))]
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        [*command, str(graph), str(converted)],
+        capture_output=True, encoding="utf-8", errors="replace", check=False, **UNSEEN,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]

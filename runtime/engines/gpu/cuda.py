@@ -1,0 +1,92 @@
+"""NVIDIA's GPUs by CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.distributions import require_one_distribution
+from edgespec.runtime.engines.gpu import cuda_driver
+from edgespec.runtime.engines.gpu.onnxruntime_gpu import OnnxRuntimeGpu
+from edgespec.runtime.engines.host import MIB
+
+_INSTALL = 'pip install "edgespec[cuda]"'
+
+
+class Cuda(OnnxRuntimeGpu):
+    """One GPU, by its number.
+
+    Args:
+        number: as CUDA counts, so `CUDA_VISIBLE_DEVICES` has a say.
+
+    Raises:
+        DeviceError: if a driver, a library or the GPU is missing.
+    """
+
+    # Not measured: no such machine was at hand.
+    library_bytes = 512 * MIB
+    provider = "CUDAExecutionProvider"
+    kind = "cuda"
+
+    def __init__(self, number: int = 0) -> None:
+        require_one_distribution()
+        self._driver = cuda_driver.load()
+        _require_libraries()
+        self.number = number
+        self.name = f"cuda:{number}"
+        self.version: str = ort.__version__
+        self.hardware = cuda_driver.describe(self._driver, number).name
+        self.memory = f"gpu:{number}" if number else "gpu"
+
+    def available_bytes(self) -> int:
+        """See `Engine`. As the driver says."""
+        return cuda_driver.describe(self._driver, self.number).free
+
+    def select(self, options: Any) -> Any:
+        """See `OnnxRuntimeGpu`."""
+        settings = {
+            "device_id": str(self.number),
+            "use_tf32": "0",  # would round float32 to 10 bits of mantissa
+            "arena_extend_strategy": "kSameAsRequested",  # as little memory as planned
+        }
+        return [(self.provider, settings)]
+
+
+@cache
+def _require_libraries() -> None:
+    """Load CUDA's libraries, from the wheels of the extra `cuda` or the system.
+
+    Raises:
+        DeviceError: if ONNX Runtime was built without CUDA, or one is missing.
+    """
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        raise DeviceError(
+            f"device cuda: this build of ONNX Runtime {ort.__version__} has no CUDA: "
+            f"pip uninstall -y onnxruntime && {_INSTALL}"
+        )
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+        ort.preload_dlls()
+    library = (
+        "onnxruntime_providers_cuda.dll"
+        if sys.platform == "win32"
+        else "libonnxruntime_providers_cuda.so"
+    )
+    ort.set_default_logger_severity(4)  # what fails is raised
+    folder = Path(ort.__file__).parent / "capi"
+    try:
+        # It needs the small one's symbols, and tells what it misses, which ONNX Runtime only logs.
+        if sys.platform != "win32":
+            ctypes.CDLL(str(folder / "libonnxruntime_providers_shared.so"), ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(folder / library))
+    except OSError as error:
+        raise DeviceError(
+            f"device cuda: a library of CUDA is missing ({error}): {_INSTALL}"
+        ) from error

@@ -1,0 +1,223 @@
+"""The KV cache on a GPU of ONNX Runtime's: rows are copied by small graphs that run there.
+
+A graph's input and its output are the same tensor of the device, so that ScatterND writes the
+rows it is given and touches no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from edgespec.runtime.arrays import Array
+from edgespec.runtime.engines.base import StageFile
+from edgespec.runtime.engines.ort_session import bind_host_input
+from edgespec.runtime.engines.small_graphs import Tensors, small_graph
+
+
+class Gpu(Protocol):
+    """Where a cache is, and what runs its graphs."""
+
+    def open(self, graph: bytes) -> Any:
+        """A session there."""
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        """A tensor there, of any content."""
+
+    def zeros(self, shape: Sequence[int], dtype: str) -> Any:
+        """A tensor there, all zero."""
+
+    def run(self, session: Any, binding: Any) -> None:
+        """Run what is bound."""
+
+
+class CacheGraphs:
+    """Compiled graphs over the cache of one stage, which all its texts share.
+
+    Attributes:
+        gpu: where they run.
+        stage: whose cache it is.
+        names: of the stage's inputs that are its cache.
+    """
+
+    def __init__(self, gpu: Gpu, stage: StageFile) -> None:
+        self.gpu = gpu
+        self.stage = stage
+        first, layers = stage.first_layer, stage.cache_shape[0]
+        self.names = [
+            f"past.{first + layer}.{part}" for layer in range(layers) for part in ("key", "value")
+        ]
+        if layers:
+            self.write = gpu.open(_scatter_graph(stage, self.names, outside=True))
+            self.move = gpu.open(_scatter_graph(stage, self.names, outside=False))
+            self.grow = gpu.open(_growth_graph(stage))
+
+
+class DeviceCache:
+    """A tensor [KV, C, hd] for each layer's keys and values.
+
+    Attributes:
+        capacity: C, in rows.
+        values: tensors by the names of the stage's inputs. A new dict after every growth, so that
+            an executable can tell by identity whether to bind again.
+    """
+
+    def __init__(self, graphs: CacheGraphs, capacity: int) -> None:
+        self._graphs = graphs
+        self.capacity = capacity
+        shape, dtype = self._shape(capacity), graphs.stage.kv_dtype
+        # Zeros, because a NaN in a masked row would poison every logit.
+        self.values = {name: graphs.gpu.zeros(shape, dtype) for name in graphs.names}
+        self._copies: dict[tuple[bool, int], _Copy] = {}
+
+    def grow(self, capacity: int) -> None:
+        """See `Cache`."""
+        graphs, added = self._graphs, capacity - self.capacity
+        pads = np.array([0, 0, 0, 0, added, 0], np.int64)
+        shape, dtype = self._shape(capacity), graphs.stage.kv_dtype
+        self._copies.clear()  # they hold the old tensors
+        grown = {}
+        for name, old in self.values.items():
+            grown[name] = graphs.gpu.empty(shape, dtype)
+            binding = graphs.grow.io_binding()
+            binding.bind_ortvalue_input("past", old)
+            bind_host_input(binding, "pads", pads)
+            binding.bind_ortvalue_output("grown", grown[name])
+            graphs.gpu.run(graphs.grow, binding)
+        self.values, self.capacity = grown, capacity
+
+    def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
+        """See `Cache`."""
+        if self.values and len(rows):
+            self._copy(True, len(rows)).run(rows, start, new_kv)
+
+    def move(self, rows: Sequence[int], start: int) -> None:
+        """See `Cache`."""
+        stay = 0  # rows that are where they should be
+        while stay < len(rows) and rows[stay] == start + stay:
+            stay += 1
+        if self.values and stay < len(rows):
+            self._copy(False, len(rows) - stay).run(rows[stay:], start + stay)
+
+    @property
+    def row_bytes(self) -> int:
+        """See `Cache`."""
+        stage = self._graphs.stage
+        return math.prod(stage.cache_shape) * np.dtype(stage.kv_dtype).itemsize
+
+    def read(self, rows: int) -> Array:
+        """See `Cache`."""
+        layers, pair, heads, width = self._graphs.stage.cache_shape
+        tensors = [self.values[name].numpy()[:, :rows] for name in self._graphs.names]
+        shape = (layers, pair, heads, rows, width)
+        return np.array(tensors, self._graphs.stage.kv_dtype).reshape(shape)
+
+    def load(self, rows: Array) -> None:
+        """See `Cache`."""
+        if not rows.size:
+            return
+        whole = np.zeros(self._shape(self.capacity), rows.dtype)
+        tensors = rows.reshape(-1, *rows.shape[2:])
+        for name, tensor in zip(self._graphs.names, tensors, strict=True):
+            whole[:, : rows.shape[3]] = tensor
+            self.values[name].update_inplace(whole)
+
+    def _copy(self, outside: bool, rows: int) -> _Copy:
+        bucket = 1 << (rows - 1).bit_length()  # few shapes, few bindings
+        if (outside, bucket) not in self._copies:
+            self._copies[outside, bucket] = _Copy(self._graphs, self.values, outside, bucket)
+        return self._copies[outside, bucket]
+
+    def _shape(self, capacity: int) -> tuple[int, int, int]:
+        _, _, heads, width = self._graphs.stage.cache_shape
+        return (heads, capacity, width)
+
+
+class _Copy:
+    """A graph that copies so many rows, bound to a cache.
+
+    Args:
+        graphs: of the cache's stage.
+        values: the cache's tensors.
+        outside: whether rows come from a call's `new_kv`; else from the cache itself.
+        rows: how many it copies; fewer are filled up with copies of the last one.
+    """
+
+    def __init__(
+        self, graphs: CacheGraphs, values: dict[str, Any], outside: bool, rows: int
+    ) -> None:
+        self._gpu = graphs.gpu
+        self._session = graphs.write if outside else graphs.move
+        heads = graphs.stage.cache_shape[2]
+        self._rows = np.zeros(rows, np.int64)
+        # For each head and row: which head, and which row of the cache.
+        self._places = np.zeros((heads, rows, 2), np.int64)
+        self._places[:, :, 0] = np.arange(heads)[:, None]
+        self._indices = {
+            name: (array, graphs.gpu.zeros(array.shape, "int64"))
+            for name, array in (("rows", self._rows), ("places", self._places))
+        }
+        self._binding = self._session.io_binding()
+        for name, (_, value) in self._indices.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name, value in values.items():
+            self._binding.bind_ortvalue_input(name, value)
+            self._binding.bind_ortvalue_output(f"{name}.after", value)
+
+    def run(self, rows: Sequence[int], start: int, new_kv: object = None) -> None:
+        """Copy these rows to consecutive ones from `start` on."""
+        n = len(rows)
+        self._rows[:n] = rows
+        self._rows[n:] = rows[-1]
+        self._places[:, :, 1] = start + np.minimum(np.arange(len(self._rows)), n - 1)
+        for array, value in self._indices.values():
+            value.update_inplace(array)
+        if new_kv is not None:
+            self._binding.bind_ortvalue_input("new_kv", new_kv)
+        self._gpu.run(self._session, self._binding)
+
+
+def _scatter_graph(stage: StageFile, names: Sequence[str], outside: bool) -> bytes:
+    """Copy rows of `new_kv` [layers, 2, KV, S, hd], or of the cache itself, to places in it."""
+    layers, pair, heads, width = stage.cache_shape
+    kind, index = _type(stage), int(TensorProto.INT64)
+    inputs: Tensors = {"rows": (index, ["n"]), "places": (index, [heads, "n", 2])}
+    nodes, constants = [], []
+    if outside:
+        inputs["new_kv"] = (kind, [layers, pair, heads, "S", width])
+        flat = np.array([layers * pair, heads, -1, width], np.int64)
+        constants.append(numpy_helper.from_array(flat, "flat"))
+        nodes += [
+            helper.make_node("Gather", ["new_kv", "rows"], ["taken"], axis=3),
+            helper.make_node("Reshape", ["taken", "flat"], ["tensors"]),
+        ]
+    outputs: Tensors = {}
+    for number, name in enumerate(names):
+        inputs[name] = outputs[f"{name}.after"] = (kind, [heads, "C", width])
+        if outside:
+            constants.append(numpy_helper.from_array(np.array(number, np.int64), f"{name}.number"))
+            fetch = helper.make_node("Gather", ["tensors", f"{name}.number"], [f"{name}.rows"])
+        else:
+            fetch = helper.make_node("Gather", [name, "rows"], [f"{name}.rows"], axis=1)
+        scattered = [name, "places", f"{name}.rows"]
+        nodes += [fetch, helper.make_node("ScatterND", scattered, [f"{name}.after"])]
+    return small_graph(nodes, inputs, outputs, constants)
+
+
+def _growth_graph(stage: StageFile) -> bytes:
+    """A tensor of the cache with zero rows behind its own."""
+    _, _, heads, width = stage.cache_shape
+    node, kind = helper.make_node("Pad", ["past", "pads"], ["grown"]), _type(stage)
+    inputs: Tensors = {
+        "past": (kind, [heads, "C", width]),
+        "pads": (int(TensorProto.INT64), [6]),
+    }
+    return small_graph([node], inputs, {"grown": (kind, [heads, "D", width])})
+
+
+def _type(stage: StageFile) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(stage.kv_dtype)))

@@ -1,0 +1,172 @@
+"""Any vendor's GPU by WebGPU: a plug-in of ONNX Runtime that needs the graphics driver only."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.distributions import require_one_distribution
+from edgespec.runtime.engines.gpu.onnxruntime_gpu import OnnxRuntimeGpu
+from edgespec.runtime.engines.host import MIB, available_bytes
+from edgespec.runtime.engines.ort_session import session_options
+from edgespec.runtime.engines.small_graphs import small_graph
+from edgespec.runtime.engines.stdio import silenced
+
+_PACKAGE = "onnxruntime-ep-webgpu"
+_INSTALL = f"pip install {_PACKAGE}"
+_DRIVER = "install its driver (Debian, Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers)"
+
+# Where the system does not tell what a GPU has: what any of the last ten years has.
+_LEAST_BYTES = 2 << 30
+
+_DRM = Path("/sys/class/drm")
+_NVIDIA = 0x10DE
+
+
+class WebGpu(OnnxRuntimeGpu):
+    """The GPU that the plug-in chooses: with several it takes the most powerful one.
+
+    Args:
+        number: 0, since the plug-in offers no choice.
+
+    Raises:
+        DeviceError: if the plug-in, a driver or a GPU is missing.
+    """
+
+    library_bytes = 48 * MIB
+    provider = "WebGpuExecutionProvider"
+    kind = "webgpu"
+    number = 0
+
+    def __init__(self, number: int = 0) -> None:
+        require_one_distribution()
+        if number:
+            raise DeviceError(
+                f"device webgpu:{number}: the plug-in chooses the GPU itself: use webgpu:0"
+            )
+        self._device = _device()
+        _require_adapter()
+        self.name = "webgpu:0"
+        self.version = f"{ort.__version__}+{version(_PACKAGE)}"
+        hardware = self._device.device
+        self._own_bytes = own_memory(
+            hardware.type.name, hardware.vendor_id, hardware.metadata, _DRM
+        )
+        self.memory = "cpu" if self._own_bytes is None else "gpu"
+        assumed = " (memory not told: 2 GiB assumed)" if self._own_bytes == _LEAST_BYTES else ""
+        self.hardware = _described(hardware) + assumed
+
+    def available_bytes(self) -> int:
+        """See `Engine`.
+
+        WebGPU does not tell. Of a GPU that shares the host's memory it is the host's; else what
+        the system says (Windows: all it has; Linux with AMD: what was free at first), or 2 GiB
+        where it says nothing. `--memory gpu=...` knows better.
+        """
+        return available_bytes() if self._own_bytes is None else self._own_bytes
+
+    def select(self, options: Any) -> Any:
+        """See `OnnxRuntimeGpu`."""
+        settings = {"ep.webgpuexecutionprovider.powerPreference": "high-performance"}
+        options.add_provider_for_devices([self._device], settings)
+
+
+def own_memory(kind: str, vendor: int, metadata: Mapping[str, str], drm: Path) -> int | None:
+    """Bytes of a GPU's own memory, as far as the system tells.
+
+    Args:
+        kind: GPU, or CPU for a driver in software.
+        vendor: its number on the PCI bus.
+        metadata: what ONNX Runtime found out about the device.
+        drm: where Linux describes graphics cards.
+
+    Returns:
+        None for a device that takes the host's memory.
+    """
+    discrete = metadata.get("Discrete", "1" if vendor == _NVIDIA else "")
+    if kind != "GPU" or sys.platform == "darwin" or discrete == "0":
+        return None
+    size = _told_memory(metadata, drm)
+    if discrete == "1":
+        return _LEAST_BYTES if size is None else size
+    return None if size is None or size < _LEAST_BYTES else size
+
+
+def _told_memory(metadata: Mapping[str, str], drm: Path) -> int | None:
+    size = metadata.get("DxgiVideoMemory", "").split()  # Windows: "8192 MB"
+    if size and size[0].isdigit():
+        return int(size[0]) * MIB
+    card = drm / f"card{metadata.get('card_idx')}" / "device"
+    try:  # Linux, AMD
+        total, used = (int((card / f"mem_info_vram_{n}").read_text()) for n in ("total", "used"))
+    except (OSError, ValueError):
+        return None
+    return total - used
+
+
+def _described(hardware: Any) -> str:
+    """The device's name; on Linux nothing has one but the numbers on the PCI bus."""
+    if hardware.type.name != "GPU":
+        return "a driver in software, on the CPU"
+    numbers = f"GPU {hardware.vendor_id:#06x}:{hardware.device_id:#06x}"
+    name = hardware.metadata.get("Description") or f"{hardware.vendor} {numbers}"
+    return " ".join(str(name).split())
+
+
+@cache
+def _library() -> str:
+    """Register the plug-in, which a process may do once; its provider's name."""
+    try:
+        import onnxruntime_ep_webgpu as plugin
+    except ImportError as error:
+        raise DeviceError(f"device webgpu:0: {_PACKAGE} is not installed: {_INSTALL}") from error
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL("libvulkan.so.1")
+        except OSError as error:  # asked here, since the plug-in would write to stderr
+            raise DeviceError(
+                f"device webgpu:0: no Vulkan for a GPU is here ({error}): {_DRIVER}"
+            ) from error
+    ort.set_default_logger_severity(4)  # what fails is raised
+    try:
+        ort.register_execution_provider_library("edgespec.webgpu", plugin.get_library_path())
+    except Exception as error:  # its exceptions share no base class but this
+        raise DeviceError(
+            f"device webgpu:0: ONNX Runtime {ort.__version__} refused {_PACKAGE} "
+            f"{version(_PACKAGE)} ({error}): pip install --upgrade edgespec {_PACKAGE}"
+        ) from error
+    return str(plugin.get_ep_name())
+
+
+def _device() -> Any:
+    name = _library()
+    found = [each for each in ort.get_ep_devices() if each.ep_name == name]
+    if not found:
+        raise DeviceError(f"device webgpu:0: no GPU was found: {_DRIVER}, or use --device cpu")
+    # The plug-in takes the most powerful GPU, whichever of them it is given.
+    return max(found, key=lambda each: each.device.metadata.get("Discrete") == "1")
+
+
+@cache
+def _require_adapter() -> None:
+    """Try a session: without an adapter the library would end the process at the first tensor."""
+    node, tensor = helper.make_node("Neg", ["in"], ["out"]), (int(TensorProto.FLOAT), [1])
+    graph = small_graph([node], {"in": tensor}, {"out": tensor})
+    options = session_options(threads=1)
+    options.log_severity_level = 4
+    options.add_provider_for_devices([_device()], {})
+    try:
+        with silenced(2):  # what the Vulkan loader writes there by itself
+            ort.InferenceSession(graph, options, enable_fallback=0)
+    except Exception as error:  # its exceptions share no base class but this
+        reason = str(error).strip().rpartition("false. ")[2]
+        raise DeviceError(f"device webgpu:0: no GPU could be used ({reason}): {_DRIVER}") from error

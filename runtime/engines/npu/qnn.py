@@ -1,0 +1,278 @@
+"""Qualcomm's NPUs by ONNX Runtime's plug-in, and what its compiler makes, emulated on x86."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from edgespec.bundle import NPU
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.base import Executable, StageFile
+from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeExecutable
+from edgespec.runtime.engines.distributions import require_one_distribution
+from edgespec.runtime.engines.fixed import FixedExecutable
+from edgespec.runtime.engines.fixed_graph import open_fixed
+from edgespec.runtime.engines.host import MIB, available_bytes
+from edgespec.runtime.engines.npu.shared import FewShapes
+from edgespec.runtime.engines.npu.socs import EMULATED, Soc
+from edgespec.runtime.engines.optional import Assignment
+from edgespec.runtime.engines.ort_session import (
+    assigned,
+    open_session,
+    record_assignment,
+    session_options,
+)
+from edgespec.runtime.engines.stdio import silenced
+from edgespec.runtime.shapes import Shape, Shapes
+
+_PACKAGE = "onnxruntime-qnn"
+# It requires the distribution `onnxruntime`, which would overwrite that for GPUs.
+_INSTALL = f"pip install --no-deps {_PACKAGE}"
+_REGISTRATION = "QNNExecutionProvider"
+
+_log = logging.getLogger(__name__)
+
+
+class Qnn(FewShapes, ABC):
+    """What the NPU and its emulation have in common: a stage is compiled for a few fixed shapes.
+
+    Args:
+        shapes: of calls; None: they are still to be chosen.
+        partly: let what the NPU cannot compute run on the CPU; else that is an error.
+
+    Raises:
+        DeviceError: if the plug-in or the NPU is missing.
+        InputError: if there are too many shapes.
+    """
+
+    memory = "cpu"
+    variant: str | None = NPU
+    integer_products = False
+    base: str
+    library_bytes: int
+
+    def __init__(self, shapes: Shapes | None = None, partly: bool = False) -> None:
+        super().__init__(self.base, shapes, "#partly" if partly else "")
+        require_one_distribution()
+        self._partly = partly
+        self._devices = self._find()
+        self.version = f"{ort.__version__}+{version(_PACKAGE)}"
+        self.compiler = f"{_PACKAGE} {version(_PACKAGE)}"
+        self.hardware = self._describe()
+
+    def available_bytes(self) -> int:
+        """See `Engine`."""
+        return available_bytes()
+
+    def takes(self, device: str, compiler: str) -> bool:
+        """See `Fixable`."""
+        return self._takes(device) and compiler == self.compiler
+
+    def compile(self, stage: StageFile, threads: int) -> Executable:
+        """See `Engine`. What the bundle has compiled for this NPU is not compiled again."""
+        with silenced(1):  # the emulator greets there, which would spoil JSON
+            return FixedExecutable(stage, self.shapes, partial(self._executable, stage))
+
+    def assignment(self, stage: StageFile) -> Assignment:
+        """Which of a stage's nodes run where, in the first of the shapes; compiles it.
+
+        Raises:
+            DeviceError: if the compiler refuses the stage.
+        """
+        with silenced(1):
+            session = self._compiled(stage, self.shapes.all[0])
+        return assigned(session, _REGISTRATION)
+
+    def precompile(self, stage: StageFile, shape: Shape, output: Path) -> None:
+        """Compile a stage for a shape into a file (and others beside it), for later loads.
+
+        Raises:
+            DeviceError: if the compiler refuses the stage, or leaves a part of it to the CPU.
+        """
+        context = {
+            "ep.context_enable": "1",
+            "ep.context_file_path": str(output),
+            "ep.context_embed_mode": "0",
+        }
+        with silenced(1):
+            session = self._compiled(stage, shape, context)
+        self._require_whole(stage, session)
+
+    @abstractmethod
+    def _find(self) -> list[Any]:
+        """What ONNX Runtime calls the devices to run on."""
+
+    @abstractmethod
+    def _describe(self) -> str:
+        """The hardware, as people know it."""
+
+    @abstractmethod
+    def _takes(self, device: str) -> bool:
+        """Whether what was compiled for a device may run on this one."""
+
+    def _settings(self) -> dict[str, str]:
+        """Of the plug-in."""
+        return {
+            "backend_path": _htp_path(),
+            "enable_htp_fp16_precision": "1",
+            "offload_graph_io_quantization": "0",  # or the CPU would do it
+        }
+
+    def _executable(self, stage: StageFile, shape: Shape) -> OnnxRuntimeExecutable:
+        return OnnxRuntimeExecutable(self._session(stage, shape), stage)
+
+    def _session(self, stage: StageFile, shape: Shape) -> Any:
+        """From what is compiled already, or else compiled now."""
+        for each in stage.compiled:
+            if each.shape != shape or not self._takes(each.device):
+                continue
+            if each.compiler != self.compiler:
+                reason = f"it was compiled by {each.compiler}, here is {self.compiler}"
+            else:
+                try:
+                    return open_session(each.graph, self._options())
+                except DeviceError as error:
+                    reason = f"the plug-in refused it: {error.__cause__}"
+            _log.warning("%s is of no use (%s): compiling anew", each.graph.name, reason)
+        session = self._compiled(stage, shape)
+        self._require_whole(stage, session)
+        return session
+
+    def _compiled(
+        self, stage: StageFile, shape: Shape, config: Mapping[str, str] | None = None
+    ) -> Any:
+        options = self._options()
+        record_assignment(options)
+        for key, value in (config or {}).items():
+            options.add_session_config_entry(key, value)
+        return open_fixed(stage, shape, options)
+
+    def _options(self) -> Any:
+        options = session_options(threads=1)
+        options.log_severity_level = 4  # what fails is raised
+        options.add_provider_for_devices(self._devices, self._settings())
+        return options
+
+    def _require_whole(self, stage: StageFile, session: Any) -> None:
+        """Refuse what would run elsewhere, be it one node: rows would cross twice in every call."""
+        if self._partly:
+            return
+        found = assigned(session, _REGISTRATION)
+        if found.elsewhere:
+            raise DeviceError(
+                f"{stage.graph}: {self.name} would leave {found.elsewhere_in_short()} to the CPU: "
+                f"see `edgespec inspect --device {self.base}`, or allow it by {self.name}#partly"
+            )
+
+
+class QnnNpu(Qnn):
+    """The NPU of a Snapdragon."""
+
+    base = "qnn:npu"
+    library_bytes = 64 * MIB  # not measured: no such machine was at hand
+
+    def _find(self) -> list[Any]:
+        found = [each for each in _devices() if each.device.type.name == "NPU"]
+        if not found:
+            raise DeviceError(
+                f"device {self.base}: no NPU of Qualcomm's was found: use --device cpu, or "
+                "qnn:emulated to try without one"
+            )
+        return found
+
+    def _describe(self) -> str:
+        hardware = self._devices[0].device
+        return " ".join(str(hardware.metadata.get("Description") or hardware.vendor).split())
+
+    def _takes(self, device: str) -> bool:
+        # What it is called here nothing tells; the plug-in refuses what is for another one.
+        return device.startswith("qnn:")
+
+    def _settings(self) -> dict[str, str]:
+        return super()._settings() | {"htp_performance_mode": "burst"}
+
+
+class QnnEmulated(Qnn):
+    """An NPU's compiler, and what it makes run on an x86 processor, far slower than anything else.
+
+    It shows what an NPU computes, and nothing about its speed.
+
+    Args:
+        shapes: of calls.
+        partly: see `Qnn`.
+        soc: whose NPU.
+    """
+
+    base = "qnn:emulated"
+    library_bytes = 300 * MIB
+
+    def __init__(
+        self, shapes: Shapes | None = None, partly: bool = False, soc: Soc = EMULATED
+    ) -> None:
+        self._soc = soc
+        super().__init__(shapes, partly)
+
+    def compile(self, stage: StageFile, threads: int) -> Executable:
+        """See `Engine`."""
+        _warn_of_emulation(self.base)
+        return super().compile(stage, threads)
+
+    def _find(self) -> list[Any]:
+        if platform.machine().lower() not in ("x86_64", "amd64"):
+            raise DeviceError(
+                f"device {self.base}: it needs an x86-64 processor, this is {platform.machine()}: "
+                "use qnn:npu"
+            )
+        return _devices()
+
+    def _describe(self) -> str:
+        return f"{self._soc.product}'s NPU, emulated on the CPU: slow"
+
+    def _takes(self, device: str) -> bool:
+        return device == self._soc.device
+
+    def _settings(self) -> dict[str, str]:
+        # Without these two the plug-in silently leaves everything to the CPU.
+        soc = {"soc_model": str(self._soc.model), "htp_arch": str(self._soc.arch)}
+        return super()._settings() | soc
+
+
+@cache
+def _warn_of_emulation(device: str) -> None:
+    _log.warning("%s emulates an NPU on the CPU: right results, and slow", device)
+
+
+@cache
+def _plugin() -> Any:
+    """The plug-in's package, registered, which a process may do once."""
+    try:
+        import onnxruntime_qnn as plugin
+    except ImportError as error:
+        raise DeviceError(f"device qnn: {_PACKAGE} is not installed: {_INSTALL}") from error
+    ort.set_default_logger_severity(4)  # what fails is raised
+    try:
+        ort.register_execution_provider_library(_REGISTRATION, plugin.get_library_path())
+    except Exception as error:  # its exceptions share no base class but this
+        raise DeviceError(
+            f"device qnn: ONNX Runtime {ort.__version__} refused {_PACKAGE} {version(_PACKAGE)} "
+            f"({error}): {_INSTALL} --upgrade"
+        ) from error
+    return plugin
+
+
+def _htp_path() -> str:
+    """The library that compiles for the tensor processor, and drives or emulates it."""
+    return str(_plugin().get_qnn_htp_path())
+
+
+def _devices() -> list[Any]:
+    _plugin()
+    return [each for each in ort.get_ep_devices() if each.ep_name == _REGISTRATION]

@@ -1,0 +1,1 @@
+"""A model on its engines, and one text's progress through it."""

@@ -1,0 +1,166 @@
+"""A role's stages as engines get them: the bundle's own, or those of a variant that suits them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from edgespec.bundle import HALF_BIAS_OFF, NPU, W8A8, Bundle, Compiled, Precision, Role, Stage
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines import (
+    CompiledFile,
+    Engine,
+    Engines,
+    Fixable,
+    Result,
+    StageFile,
+    common_shapes,
+)
+from edgespec.runtime.shapes import Shape, Shapes
+
+_log = logging.getLogger(__name__)
+
+
+def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageFile:
+    """A stage for an engine.
+
+    Args:
+        bundle: where it is.
+        name: of the role.
+        number: of the stage.
+        engine: that will compile it.
+
+    Raises:
+        DeviceError: if the bundle has none that suits the engine.
+    """
+    role = bundle.manifest.roles[name]
+    stage, precision, compiled = _stage_for(bundle, name, number, engine)
+    return StageFile(
+        graph=bundle.path / stage.graph,
+        data=bundle.path / stage.data,
+        # Without the files' hashes a digest does not tell one model from another.
+        key=f"{bundle.digest}-{PurePosixPath(stage.graph).stem}" if bundle.manifest.files else None,
+        role=name,
+        layers=role.layers,
+        start=stage.start,
+        stop=stage.stop,
+        first_layer=stage.cached.start,
+        cache_shape=(len(stage.cached), 2, role.kv_heads, role.head_dim),
+        kv_dtype={"fp16": "float16", "fp32": "float32"}[precision.kv],
+        block_size=precision.block_size,
+        results=tuple(
+            Result(output.name, output.dtype, output.shape[0], tuple(map(int, output.shape[1:])))
+            for output in stage.results
+        ),
+        compiled=tuple(
+            CompiledFile(
+                each.device,
+                Shape(each.rows, each.capacity),
+                each.compiler,
+                bundle.path / each.graph,
+            )
+            for each in compiled
+            if each.stage == number and _is_still_of(each, bundle, stage)
+        ),
+    )
+
+
+def multiplies(engine: Engine, precision: Precision) -> bool:
+    """Whether an engine runs weights of this precision."""
+    return W8A8 not in (precision.weights, precision.lm_head) or engine.integer_products
+
+
+def suited(role: Role, engines: Sequence[Engine]) -> list[Engine]:
+    """The engines that run a role's weights; all where none does: loading then says why."""
+    return [each for each in engines if multiplies(each, role.precision)] or list(engines)
+
+
+def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
+    """Refuse an engine for a role.
+
+    Raises:
+        DeviceError: if it does not run the role's weights, and the bundle has no others for it.
+    """
+    precision = bundle.manifest.roles[name].precision
+    if engine.variant is None:
+        if not multiplies(engine, precision):
+            raise DeviceError(
+                f"{engine.name} cannot run the {name} of {bundle.path}: it has w8a8 weights, which "
+                "only onnxruntime:cpu multiplies: use that, or export it again at int8 or int4"
+            )
+    # Only quantized weights need other operators than ONNX's own.
+    elif precision.block_size and bundle.variant(name, engine.variant) is None:
+        raise DeviceError(
+            f"{engine.name} cannot run the {name} of {bundle.path}: it has {precision.weights} "
+            f"weights and no variant for the {engine.variant}: export it again with "
+            "--npu-precision fp16"
+        )
+
+
+def ready_shapes(bundle: Bundle, name: str, number: int, engine: Fixable) -> frozenset[Shape]:
+    """The shapes of a stage that an engine loads as the bundle has them compiled."""
+    variant = bundle.variant(name, NPU)
+    if variant is None:
+        return frozenset()
+    return frozenset(
+        Shape(each.rows, each.capacity)
+        for each in variant.compiled
+        if each.stage == number
+        and engine.takes(each.device, each.compiler)
+        and _is_of(each, bundle, variant.stages[number])
+    )
+
+
+def bias_off(bundle: Bundle, name: str, engines: Sequence[Engine]) -> float:
+    """What hides a row from all of a role's stages, each on its engine."""
+    found = [bundle.manifest.roles[name].bias_off]
+    for wanted in {engine.variant for engine in engines if engine.variant is not None}:
+        variant = bundle.variant(name, wanted)
+        found.append(HALF_BIAS_OFF if variant is None else variant.bias_off)
+    return max(found)
+
+
+def stages_for(bundle: Bundle, name: str, engines: Sequence[Engine]) -> tuple[Stage, ...]:
+    """A role's stages as they run, each on its engine: some may be a variant's."""
+    return tuple(_stage_for(bundle, name, n, each)[0] for n, each in enumerate(engines))
+
+
+def role_shapes(role: Role, engines: Engines) -> Shapes:
+    """What calls of a role are rounded up to: of fewer sizes where rows are alike in all of them.
+
+    Raises:
+        InputError: if engines have no shapes in common.
+    """
+    shapes = common_shapes(engines)
+    own = (s for s, each in zip(role.stages, engines, strict=True) if each.variant is None)
+    return shapes.exact() if any(stage.ordered for stage in own) else shapes
+
+
+def _stage_for(
+    bundle: Bundle, name: str, number: int, engine: Engine
+) -> tuple[Stage, Precision, tuple[Compiled, ...]]:
+    """A stage that the engine takes, how its numbers are stored, and what is compiled of it."""
+    require_suited(bundle, name, engine)
+    role = bundle.manifest.roles[name]
+    variant = bundle.variant(name, engine.variant) if engine.variant else None
+    if variant is None:
+        return role.stages[number], role.precision, ()
+    return variant.stages[number], variant.precision, variant.compiled
+
+
+def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:
+    """Whether it was compiled from the stage as it is; one that was not is of no use."""
+    files = bundle.manifest.files
+    return compiled.source == tuple(files[each].sha256 for each in (stage.graph, stage.data))
+
+
+def _is_still_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:
+    """The same, with a word where it is not."""
+    if _is_of(compiled, bundle, stage):
+        return True
+    _log.warning(
+        "%s: %s was compiled from another %s: compiling anew",
+        bundle.path, compiled.graph, stage.graph,
+    )  # fmt: skip
+    return False

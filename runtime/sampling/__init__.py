@@ -1,0 +1,1 @@
+"""The target's choice of the next token: noise, truncation, grammars, log-probabilities."""

@@ -1,0 +1,273 @@
+"""The target's choice of the next token.
+
+Greedy (temperature 0) is the arg-max. Sampling is the arg-max of log p + g, where p is the
+distribution after repetition penalty, temperature, top-k, top-p and min-p (transformers' order and
+meaning) and g is the position-keyed Gumbel noise of `noise`. A draft that ranks its tokens under
+the noise of the same seed and position tends to put the target's choice first (`ranking`). Ties
+go to the lowest id at every stage.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.sampling.noise import Noise
+from edgespec.runtime.sampling.truncation import Indices, Nucleus, leaders
+from edgespec.system.options import take_numpy
+
+Logits = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float64]
+
+LEAST_TEMPERATURE = 1e-6
+"""Besides 0; beyond it and a million, shares in float32 no longer tell tokens apart."""
+
+_HEAD = 64  # likeliest tokens that set the bar for the others
+_DIRECT = 8192  # up to this many tokens, noise for all is cheaper than a short list
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are chosen; the defaults are greedy decoding.
+
+    Numbers of numpy's are kept as Python's own.
+
+    Attributes:
+        temperature: 0 is greedy; otherwise logits are divided by it.
+        top_k: Keep the k likeliest tokens and those equal to the last of them; 0 is off.
+        top_p: Keep the smallest set of likeliest tokens with this probability; 1 is off.
+        min_p: Keep tokens with this share of the best token's probability; 0 is off.
+        repetition_penalty: Logits of tokens seen before are divided by it where positive and
+            multiplied where negative (Keskar et al., 2019); 1 is off. Holds for greedy too.
+        seed: Of the noise; None draws one (see `Sampler.seed`).
+
+    Raises:
+        InputError: If a value is outside its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        take_numpy(self)
+        for name, kind, holds, wanted in _RANGES:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kind) or not holds(value):
+                raise InputError(f"{name} is {value!r}: give {wanted}")
+
+
+# Field, accepted types, range (a NaN is in none), and what to give instead.
+_RANGES: tuple[tuple[str, type | tuple[type, ...], Callable[..., bool], str], ...] = (
+    (
+        "temperature",
+        (int, float),
+        lambda x: x == 0 or LEAST_TEMPERATURE <= x <= 1e6,
+        "0 for greedy decoding, or a number from 1e-6 to 1e6 (0.7 to 1 is usual)",
+    ),
+    ("top_k", int, lambda x: x >= 0, "a whole number from 1 upwards, or 0 to switch it off"),
+    ("top_p", (int, float), lambda x: 0 < x <= 1, "a number above 0 and up to 1 (1 is off)"),
+    ("min_p", (int, float), lambda x: 0 <= x <= 1, "a number from 0 (off) to 1"),
+    (
+        "repetition_penalty",
+        (int, float),
+        lambda x: 0.01 <= x <= 100,  # a penalty near 0 makes logits infinite
+        "a number from 0.01 to 100 (1 is off, 1.1 is usual)",
+    ),
+    (
+        "seed",
+        (int, type(None)),
+        lambda x: x is None or 0 <= x < 1 << 64,
+        "a whole number from 0 to 2**64 - 1, or nothing to have one drawn",
+    ),
+)
+
+
+class Sampler:
+    """Chooses tokens from logits by `options`.
+
+    Target and draft share one sampler, so that they see the same noise and their probabilities are
+    taken after the same penalties, temperature and truncation.
+
+    Args:
+        options: Temperature, truncation, penalty and seed.
+        vocab_size: Ids that the tokenizer knows. Logits of a padded vocabulary end there: the
+            padding is neither chosen nor ranked.
+
+    Attributes:
+        seed: The seed in use, drawn here if the options hold none.
+        noise: Of that seed, shared by target and draft.
+    """
+
+    def __init__(self, options: SamplingOptions, vocab_size: int) -> None:
+        self.options = options
+        self.vocab_size = vocab_size
+        self.seed = secrets.randbits(32) if options.seed is None else options.seed
+        self.noise = Noise(self.seed, vocab_size)
+        self._all_ids = np.arange(vocab_size)
+
+    def choose(
+        self,
+        logits: Logits,
+        position: int,
+        context: Sequence[int],
+        allowed: npt.NDArray[np.bool_] | None = None,
+    ) -> int:
+        """The token at `position`.
+
+        Args:
+            logits: [V] float32, the row after the last token of `context`.
+            position: Absolute index in the text of the token to be chosen.
+            context: The tokens before it, those of its branch included. Read only for the
+                repetition penalty.
+            allowed: [V or fewer] the tokens that may be chosen, at least one; None: all.
+
+        Raises:
+            DeviceError: If the logits hold a NaN or an infinity, or all of them are masked.
+        """
+        adjusted, options = self._penalized(logits, context), self.options
+        if allowed is not None:
+            adjusted = np.where(allowed, adjusted, np.float32(-np.inf))
+        top = int(adjusted.argmax())
+        peak = _require_finite(adjusted[top])
+        if options.temperature == 0:
+            return top
+        if self.noise.tabulated:
+            return self._choose_of_few(adjusted, top, position)
+        tokens, kept = self._all_ids[: adjusted.size], adjusted
+        if options.top_k:
+            inside = leaders(kept, options.top_k)
+            tokens, kept = tokens[inside], kept[inside]
+        if options.top_p < 1:
+            nucleus = Nucleus(kept, options.temperature, options.top_p)
+            head = leaders(kept, _HEAD if kept.size > _DIRECT else kept.size)
+            members = nucleus.members(head)
+            if members is None:
+                return self._contest(nucleus, kept, tokens, position, head)
+            tokens, kept = tokens[members], kept[members]
+        if options.min_p:
+            inside = np.flatnonzero(kept >= self._floor(peak))
+            tokens, kept = tokens[inside], kept[inside]
+        if tokens.size > _DIRECT:
+            inside = self._short_list(kept, tokens, position, leaders(kept, _HEAD))
+            tokens, kept = tokens[inside], kept[inside]
+        return int(tokens[self._scores(kept, peak, self.noise.of(position, tokens)).argmax()])
+
+    @property
+    def reads_context(self) -> bool:
+        """Whether choices depend on the tokens before them in another way than by the logits."""
+        return self.options.repetition_penalty != 1
+
+    def _penalized(self, logits: Logits, context: Sequence[int]) -> Logits:
+        """The logits of real tokens after the repetition penalty, [V] float32."""
+        adjusted = np.asarray(logits, dtype=np.float32)[: self.vocab_size]
+        if not self.reads_context:
+            return adjusted
+        seen = np.asarray(context, dtype=np.int64)
+        seen = seen[seen < adjusted.size]
+        # A token that is seen twice is written twice, each time from its original logit.
+        before = adjusted[seen]
+        adjusted = adjusted.copy()
+        adjusted[seen] = self.penalized_values(before)
+        return adjusted
+
+    def penalized_values(self, logits: Logits) -> Logits:
+        """Logits of tokens that were seen before, after the repetition penalty (Keskar, 2019)."""
+        penalty = self.options.repetition_penalty
+        penalized: Logits = np.where(logits < 0, logits * penalty, logits / penalty)
+        return penalized
+
+    def _choose_of_few(self, logits: Logits, top: int, position: int) -> int:
+        """The choice where noise for all tokens is at hand: few passes, each over all of them.
+
+        The best under noise regardless of top-p is tried first, see `_contest`.
+        """
+        options, peak = self.options, float(logits[top])
+        scores = self._scores(logits, peak, self.noise.of_all(position)[: logits.size])
+        best = int(scores.argmax())
+        if best == top:
+            return top  # the likeliest token survives every truncation
+        kept, floor = logits, self._floor(peak)
+        if options.top_k:
+            border = float(logits[leaders(logits, options.top_k)].min())
+            kept, floor = np.where(logits < border, -np.inf, logits), max(floor, border)
+        if floor > -math.inf:
+            scores[logits < floor] = -math.inf
+        nucleus = None
+        if options.top_p < 1:
+            nucleus = Nucleus(kept, options.temperature, options.top_p)
+        while True:
+            best = int(scores.argmax())
+            if nucleus is None or nucleus.holds(best):
+                return best
+            scores[~nucleus.before(best)] = -math.inf
+
+    def _contest(
+        self, nucleus: Nucleus, logits: Logits, tokens: Indices, position: int, head: Indices
+    ) -> int:
+        """The best token under noise that lies in the nucleus, without knowing the nucleus.
+
+        The best under noise regardless of it is mostly inside. One that is not leaves those that
+        come before it and that min-p keeps, so that few are tried however flat the row.
+        """
+        peak = float(logits[head].max())
+        floor = self._floor(peak)
+        inside = self._short_list(logits, tokens, position, head)
+        while True:
+            noise = self.noise.of(position, tokens[inside])
+            index = int(inside[self._scores(logits[inside], peak, noise).argmax()])
+            if logits[index] >= floor and nucleus.holds(index):
+                return int(tokens[index])
+            inside = np.flatnonzero(nucleus.before(index) & (logits >= floor))
+            if inside.size > _DIRECT:
+                rivals = logits[inside]
+                head = leaders(rivals, _HEAD)
+                inside = inside[self._short_list(rivals, tokens[inside], position, head)]
+
+    def _floor(self, peak: float) -> float:
+        """The least logit that min-p keeps (Nguyen et al., 2024)."""
+        options = self.options
+        return peak + options.temperature * math.log(options.min_p) if options.min_p else -math.inf
+
+    def _scores(self, logits: Logits, peak: float, noise: Scores) -> Scores:
+        """Log-probability up to a constant, plus noise: [n] float64."""
+        scores: Scores = logits - np.float64(peak)
+        if self.options.temperature != 1:
+            scores /= self.options.temperature
+        scores += noise
+        return scores
+
+    def _short_list(self, logits: Logits, tokens: Indices, position: int, head: Indices) -> Indices:
+        """Indices of the best under noise among few others, ascending, without noise for all.
+
+        The likeliest tokens, those of `head`, set a bar. No other token is likelier than the last
+        of them, so only one with enough noise to lift that one over the bar can be the best.
+        """
+        likeliest = logits[head]
+        peak, least = float(likeliest.max()), float(likeliest.min())
+        noise = self.noise.of(position, tokens[head])
+        bar = float(self._scores(likeliest, peak, noise).max())
+        listed = self.noise.reaching(position, bar - (least - peak) / self.options.temperature)
+        if tokens.size < listed.size:
+            listed = listed[tokens]
+        listed[head] = True
+        return np.flatnonzero(listed)
+
+
+def _require_finite(value: np.float32) -> float:
+    """The largest logit, which a NaN or an infinity anywhere would have become."""
+    peak = float(value)
+    if not math.isfinite(peak):
+        raise DeviceError(
+            f"the model's best logit is {peak}: run it on another device or at a higher precision"
+        )
+    return peak

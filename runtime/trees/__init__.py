@@ -1,0 +1,1 @@
+"""Token trees, what drafters propose as such, and the walk that verifies them."""
