@@ -26,13 +26,17 @@ from texts import Loading, Request, facts_of, judge_of
 
 from edgespec import bundle as bundles
 from edgespec.api.drafting import Drafting
-from edgespec.bundle import DRAFT, TARGET, Bundle, SkipSet
+from edgespec.bundle import TARGET, Bundle, SkipSet
 from edgespec.measuring.equality import tally
 from edgespec.measuring.prompts import PYTHON
 from edgespec.runtime.decoding.generate import PROMPT, Limits, generate
 from edgespec.runtime.decoding.pipelines import Serial
-from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH, PLANNED_DRAFT_TOKENS
-from edgespec.runtime.deployment.selection import Loaded, Placement, load_models
+from edgespec.runtime.deployment.deployment import Loaded, deploy, load, with_costs
+from edgespec.runtime.deployment.options import (
+    DEFAULT_TREE_WIDTH,
+    PLANNED_DRAFT_TOKENS,
+    LoadOptions,
+)
 from edgespec.runtime.drafters import (
     Drafter,
     Experience,
@@ -129,9 +133,11 @@ def main() -> None:
 
 
 def _load(bundle: Bundle, arguments: argparse.Namespace) -> Part:
-    place = Placement(arguments.device, arguments.threads, ((1 + _CHAIN,),))
-    roles = [TARGET, DRAFT] if bundle.draft else [TARGET]
-    return Part(bundle, load_models(bundle, dict.fromkeys(roles, place), costs=True))
+    options = LoadOptions(
+        device=arguments.device, draft_device=arguments.device, threads=arguments.threads,
+        draft="model" if bundle.draft else "none",
+    )  # fmt: skip
+    return Part(bundle, load(with_costs(deploy(bundle, options), always=True)))
 
 
 def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object]]:
@@ -145,7 +151,8 @@ def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object
     runner.prefill(tokens[:200])
     samples: dict[tuple[Way, str], list[float]] = defaultdict(list)
     skip_sets = part.bundle.manifest.skip_sets
-    ways = [Way(part, each.name, each, arguments.chain) for each in skip_sets]
+    layout = part.bundle.target.layout
+    ways = [Way(part, layout.describe(each.skipped), each, arguments.chain) for each in skip_sets]
     for turn in range(_WARM_UP + arguments.rounds):
         for way, kind in product(ways, ("behind", "afresh")):
             n = way.chain(sampled=False)
@@ -189,9 +196,12 @@ def _chain_row(rows: Rows, depth: int) -> Rows:
 def _texts(parts: Sequence[Part], arguments: argparse.Namespace) -> dict[Way, dict[Request, Text]]:
     ways = []
     for part in parts:
-        sets = part.bundle.manifest.skip_sets
+        sets, layout = part.bundle.manifest.skip_sets, part.bundle.target.layout
         ways.append(Way(part, "none"))
-        ways += [Way(part, f"skip {each.name}", each, arguments.chain) for each in sets]
+        ways += [
+            Way(part, f"skip {layout.describe(each.skipped)}", each, arguments.chain)
+            for each in sets
+        ]
         ways += [Way(part, name) for name in ("layer-skip", "auto") if sets]
     requests = [
         Request(prompt, temperature, seed, arguments.new_tokens)

@@ -35,13 +35,12 @@ from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.costs.contention import slowdown
 from edgespec.runtime.decoding.generate import PROMPT, Limits, generate
 from edgespec.runtime.decoding.pipelines import Overlap, Payoff, Serial
-from edgespec.runtime.deployment.fitting import place_to_use
+from edgespec.runtime.deployment.deployment import Loaded, deploy, place_to_use, with_costs
+from edgespec.runtime.deployment.deployment import load as load_models
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.deployment.placement import GPU, parse
-from edgespec.runtime.deployment.selection import Loaded, Placement, load_models
 from edgespec.runtime.drafters import ModelDrafter, TreeBudget
 from edgespec.runtime.drafters.acceptance import Calibration
-from edgespec.runtime.engines import simulated_name
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.planning import PlannedDrafter, WeighedModel
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
@@ -116,11 +115,10 @@ def _laptop(
     target, draft = next(pair for pair in _ROLES if set(pair) <= devices.keys())
     plain = max(_plain(bundle, laptop, new_tokens, device=device) for device in devices)
     offloaded = _offloaded(bundle, laptop, new_tokens)
-    places = {
-        role: Placement(simulated_name(device, laptop), 1, ((8,),))
-        for role, device in ((TARGET, target), (DRAFT, draft))
-    }
-    loaded = load_models(bundle, places, costs=True)
+    options = LoadOptions(
+        simulate=laptop, device=target, draft_device=draft, draft="model", threads=1
+    )
+    loaded = load_models(with_costs(deploy(bundle, options), always=True))
     factor = slowdown(loaded[TARGET].model, loaded[DRAFT].model) if target != draft else 1.0
     rows = []
     for acceptance in _ACCEPTANCE:

@@ -35,9 +35,8 @@ from edgespec import bundle as bundles
 from edgespec.errors import InputError
 from edgespec.measuring.prompts import read_prompts
 from edgespec.models import load_checkpoint
-from edgespec.runtime.deployment.fitting import as_planned, fitted, placements
+from edgespec.runtime.deployment.deployment import deploy, with_costs
 from edgespec.runtime.deployment.options import LoadOptions
-from edgespec.runtime.deployment.selection import choose
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import MIB
 from edgespec.tuning.texts import PASSAGES
@@ -130,10 +129,8 @@ def _bundle(arguments: argparse.Namespace, pair: Checkpoints, precision: str) ->
 def _costs(arguments: argparse.Namespace, pair: Checkpoints, precision: str) -> Iterator[Cost]:
     bundle = bundles.load(_bundle(arguments, pair, precision))
     options = LoadOptions(draft="auto", threads=arguments.threads)
-    plan = fitted(as_planned(bundle, options), options)
-    chosen = choose(bundle, placements(bundle, options, plan), True)
-    for role, candidates in chosen.items():
-        for number, candidate in enumerate(candidates):
+    for role, placed in with_costs(deploy(bundle, options), always=True).roles.items():
+        for number, candidate in enumerate(placed.candidates):
             if candidate.profile is not None and candidate.profile.refusal is None:
                 seconds = min(candidate.profile.seconds.items())[1]  # at the least capacity
                 ms = {rows: round(seconds[rows] * 1e3, 2) for rows in _ROWS}

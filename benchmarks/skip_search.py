@@ -20,18 +20,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from common import add_threads, count, exit_code, print_result, print_table
 
-from edgespec.bundle import sublayers
 from edgespec.export import PRECISIONS, ExportOptions, export_bundle
-from edgespec.export.skipping.search import Problem, Tried, ranked, search
-from edgespec.export.skipping.space import SkipSpace
+from edgespec.export.skipping.search import Problem, Tried, exits, random_set, ranked, search
 from edgespec.tuning.skip_trials import Evaluator
 from edgespec.tuning.skipping import LayerSkipSearch, SearchOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from edgespec.bundle import SkipSet
-    from edgespec.export.skipping.costs import Bits
     from edgespec.export.skipping.sets import Trial
 
 
@@ -104,6 +101,7 @@ class _Comparison:
         )  # fmt: skip
         setting = LayerSkipSearch(options)
         costs = setting.probe(trial)
+        self._layout = costs.layout
         self.engine, self.plain, self.call = setting.engine.name, 1 / costs.plain(0), costs.call
         evaluator = Evaluator(trial.gated, setting.engine, arguments.threads)
         text = setting.trial_text(trial, evaluator, costs)
@@ -112,16 +110,16 @@ class _Comparison:
             for part in (text.searched, text.held_out)
         )
         self.judged = sum(map(len, judge.evaluate((2,)).all))
-        space = SkipSpace(costs.layers)
         for seed in range(arguments.seeds):
             begin = time.perf_counter()
             found = search(judge, arguments.evaluations, seed)
             self._note("search", seed, found, begin)
             begin = time.perf_counter()
-            sets = space.random(np.random.default_rng(seed + 1000), arguments.evaluations)
+            rng = np.random.default_rng(seed + 1000)
+            sets = [random_set(costs, rng) for _ in range(arguments.evaluations)]
             self._note("random", seed, _tried(judge, sets), begin)
         begin = time.perf_counter()
-        self._note("early exit", 0, _tried(judge, space.exits), begin)
+        self._note("early exit", 0, _tried(judge, exits(costs)), begin)
         return given
 
     def _note(self, way: str, seed: int, tried: Sequence[Tried], begin: float) -> None:
@@ -129,7 +127,7 @@ class _Comparison:
         score = self._held_out.trial(best.skipped).score
         self.lines.append(
             Line(
-                way, seed, sublayers.describe(best.skipped), len(tried), round(seconds, 1),
+                way, seed, self._layout.describe(best.skipped), len(tried), round(seconds, 1),
                 score.draft_cost, round(best.score.tokens_per_second, 3),
                 score.greedy.tokens_per_second, score.sampled.tokens_per_second,
                 round(score.tokens_per_second, 3),
@@ -137,8 +135,8 @@ class _Comparison:
         )  # fmt: skip
 
 
-def _tried(problem: Problem, sets: Bits) -> list[Tried]:
-    return ranked(problem.trial(tuple(map(int, np.flatnonzero(row)))) for row in sets)
+def _tried(problem: Problem, sets: Iterable[tuple[int, ...]]) -> list[Tried]:
+    return ranked(map(problem.trial, sets))
 
 
 def _row(line: dict[str, object], lines: list[dict[str, object]]) -> list[object]:

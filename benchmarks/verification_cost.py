@@ -23,10 +23,14 @@ from typing import TYPE_CHECKING
 from common import add_threads, count, counts, exit_code, print_result, print_table
 
 from edgespec import bundle as bundles
+from edgespec.bundle import DRAFT
 from edgespec.measuring.prompts import PYTHON
+from edgespec.runtime.deployment.deployment import deploy, with_costs
 from edgespec.runtime.deployment.device_names import cpu_engines
-from edgespec.runtime.deployment.selection import Placement, choose
-from edgespec.runtime.engines import CPU_ENGINES, StageFile
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.resolve import LEAST_CONTEXT
+from edgespec.runtime.deployment.selection import Candidate
+from edgespec.runtime.engines import CPU_ENGINES, StageFile, common_shapes
 from edgespec.runtime.engines.cpu.openvino import OpenVinoCpu
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
@@ -94,8 +98,16 @@ def main() -> None:
 
 def _picked(bundle: Bundle, arguments: argparse.Namespace, rows: int) -> str:
     """The engine that `cpu` is for calls of so many rows."""
-    placement = Placement("cpu", arguments.threads, ((rows,),))
-    return choose(bundle, {arguments.role: placement})[arguments.role][0].device
+    draft = "model" if arguments.role == DRAFT else "none"
+    options = LoadOptions(draft=draft, threads=arguments.threads)
+    found = with_costs(deploy(bundle, options), always=True).roles[arguments.role].candidates
+
+    def seconds(candidate: Candidate) -> float:
+        assert candidate.profile is not None
+        curve = candidate.profile.curve(common_shapes(candidate.engines))
+        return curve.seconds(rows, LEAST_CONTEXT)
+
+    return min(found, key=seconds).device
 
 
 def _committed(

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import edgespec
 from edgespec import bundle
+from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
 from edgespec.export.calibration.calibrate import Calibrate, to_widen, widened_by_rule
 from edgespec.export.destination import replacing
 from edgespec.export.formats.spool import Spool
-from edgespec.export.role import Progress, RoleWriter
+from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.vocabulary import check_vocabularies, end_ids, read_tokenizer
@@ -50,7 +51,8 @@ class ExportOptions:
         block_size: weights per scale; None: the largest that divides every K of a model.
         cut_layers: layers of the target before which a stage ends, so that the two sides can run
             on different devices.
-        skip_sets: sublayers of the target that each layer-skip draft leaves out; see `sublayers`.
+        skip_sets: sublayers of the target that each layer-skip draft leaves out, as people write
+            them: `4-6`, or `9m,12-15`; see `edgespec.bundle.sublayers`.
         overwrite: replace a bundle (or an empty folder) that is there already.
 
     Raises:
@@ -64,7 +66,7 @@ class ExportOptions:
     npu_precision: str | None = None
     block_size: int | None = None
     cut_layers: tuple[int, ...] = ()
-    skip_sets: tuple[tuple[int, ...], ...] = ()
+    skip_sets: tuple[str, ...] = ()
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -157,10 +159,11 @@ def write_bundle(
         check_vocabularies(tokens, read_tokenizer(checkpoints[bundle.DRAFT])[1])
     # Only a draft's graph picks candidates, among the ids of the tokenizer.
     candidates = {bundle.TARGET: 0, bundle.DRAFT: max(tokens.values()) + 1}
-    layers = len(checkpoints[bundle.TARGET].decoder.layers)
-    layer_cuts = _layer_cuts(options.cut_layers, layers)
-    check_skip_sets(options.skip_sets, layers)
-    skips = tuple(bundle.SkipSet(skipped) for skipped in options.skip_sets)
+    layout = Sublayers(described(checkpoints[bundle.TARGET].decoder))
+    layer_cuts = _layer_cuts(options.cut_layers, layout)
+    given = [layout.named(parse(text)) for text in options.skip_sets]
+    check_skip_sets(given, layout)
+    skips = tuple(map(bundle.SkipSet, given))
     tokenizer = checkpoints[bundle.TARGET].tokenizer_files
     for name, file in tokenizer.items():
         if name != "tokenizer.json":
@@ -179,7 +182,7 @@ def write_bundle(
                     if skip_search is not None:
                         with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
                             skips = skip_search(trials.trial, skips)
-                    cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layers)
+                    cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layout)
                 role = writer.write(sorted(cuts))
                 if name == bundle.TARGET and options.npu_precision is not None:
                     variants = (_npu_variant(writer, role, options.npu_precision),)
@@ -245,15 +248,16 @@ def _npu_variant(target: RoleWriter, role: bundle.Role, precision: str) -> bundl
     return bundle.Variant(bundle.TARGET, bundle.NPU, wanted, bundle.HALF_BIAS_OFF, stages, (), {})
 
 
-def _layer_cuts(before: tuple[int, ...], layers: int) -> set[int]:
+def _layer_cuts(before: tuple[int, ...], layout: Sublayers) -> set[int]:
     """The sublayers before which the user wants stages to end."""
-    wrong = [layer for layer in before if not 0 < layer < layers]
+    last = layout.layers - 1
+    wrong = [layer for layer in before if not 0 < layer <= last]
     if wrong:
         raise InputError(
-            f"cut_layers holds {wrong[0]}: the model has layers 0 to {layers - 1}, give layers "
-            f"from 1 to {layers - 1}"
+            f"cut_layers holds {wrong[0]}: the model has layers 0 to {last}, give layers from 1 to "
+            f"{last}"
         )
-    return {2 * layer for layer in before}
+    return set(map(layout.first, before))
 
 
 def _weights(name: str, options: ExportOptions) -> str:
@@ -301,8 +305,7 @@ def _calibrated(
 
 
 def _block_size(name: str, decoder: Decoder, asked: int | None) -> int:
-    layers = [(a.q, a.o, m.gate, m.down) for a, m in decoder.layers]
-    widths = sorted({linear.in_features for group in layers for linear in group})
+    widths = sorted({linear.in_features for each in decoder.sublayers for linear in each.linears})
     if asked is None:
         fitting = [b for b in BLOCK_SIZES if all(width % b == 0 for width in widths)]
         if fitting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from edgespec import bundle
+from edgespec.bundle.sublayers import ATTENTION, DEFAULT_ROPE, MLP, Sublayer
 from edgespec.export.components.attention import AttentionForm, OrderedAttention, SplitAttention
-from edgespec.export.components.decoder import FLOAT, HALF, Span, StageFormats, StageLowering
+from edgespec.export.components.decoder import Span, lower
 from edgespec.export.components.graph import DataFile, GraphBuilder
+from edgespec.export.components.stage import FLOAT, HALF, StageBuilder, StageFormats
 from edgespec.export.formats.blocks import QuantizedRows
 from edgespec.export.formats.matrices import (
     BlockFormat,
@@ -22,7 +24,7 @@ from edgespec.export.formats.matrices import (
     WeightFormat,
 )
 from edgespec.export.formats.weights import WeightStream
-from edgespec.models import Checkpoint
+from edgespec.models import Attention, Checkpoint, Decoder, Rope
 
 # Scores of masked rows: far below any score, and exact zeros after the softmax.
 _BIAS_OFF = -1e9
@@ -78,12 +80,14 @@ class RoleWriter:
 
         Args:
             cuts: sublayers before which a stage ends, ascending; without any there is one stage.
-            gated: let every sublayer be switched off (`StageLowering`), and rows see any others:
+            gated: let every sublayer be switched off (`lower`), and rows see any others:
                 whole texts are tried in one call.
         """
         config, decoder = self._checkpoint.config, self._checkpoint.decoder
         formats = replace(self._formats, attention=SplitAttention) if gated else self._formats
         stages = self._write_stages(self._name, cuts, formats, gated)
+        tables = [_table(name, rope) for name, rope in decoder.ropes.items()]
+        default = next(table for table in tables if table.name == DEFAULT_ROPE)
         return bundle.Role(
             architecture=config.model_type,
             layers=len(decoder.layers),
@@ -93,15 +97,17 @@ class RoleWriter:
             head_dim=config.head_dim,
             vocab_size=decoder.vocab_size,
             context_length=decoder.context_length,
-            inv_freq=tuple(float(f) for f in decoder.rope.inv_freq),
+            inv_freq=default.inv_freq,
             eos_ids=config.eos_ids,
             bias_off=_BIAS_OFF,
             parameters=self._total,
             precision=self._precision,
             stages=stages,
             quantization_error={k: round(v, 6) for k, v in self._weights.errors.items()},
-            attention_factor=decoder.rope.attention_factor,
+            attention_factor=default.attention_factor,
             tied=decoder.tied,
+            sublayers=tuple(described(decoder)),
+            ropes=tuple(table for table in tables if table is not default),
         )
 
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
@@ -117,7 +123,7 @@ class RoleWriter:
     def _write_stages(
         self, name: str, cuts: Sequence[int], formats: StageFormats, gated: bool
     ) -> tuple[bundle.Stage, ...]:
-        borders = (0, *cuts, 2 * len(self._checkpoint.decoder.layers) + 1)
+        borders = (0, *cuts, len(self._checkpoint.decoder.sublayers) + 1)
         spans = [Span(start, stop) for start, stop in pairwise(borders)]
         names = [name] if len(spans) == 1 else [f"{name}-{i}" for i in range(len(spans))]
         stages = [
@@ -131,21 +137,35 @@ class RoleWriter:
         self, name: str, span: Span, formats: StageFormats, gated: bool
     ) -> bundle.Stage:
         graph = GraphBuilder(name, self._data.name)
-        lowering = StageLowering(graph, self._weights, formats, gated)
-        lowering.emit(self._checkpoint.decoder, span)
+        stage = StageBuilder(graph, self._weights, formats)
+        lower(stage, self._checkpoint.decoder, span, gated)
         graph.save(self._folder / f"{name}.onnx")
         return bundle.Stage(
             f"{name}.onnx",
             self._data.name,
             span.start,
             span.stop,
-            tuple(lowering.inputs),
-            tuple(lowering.outputs),
+            tuple(stage.inputs),
+            tuple(stage.outputs),
         )
 
     def _count(self, values: int) -> None:
         self._done += values
         self._report(self._name, self._done, self._total)
+
+
+def described(decoder: Decoder) -> Iterator[Sublayer]:
+    """Each sublayer of a decoder as a manifest has it."""
+    for number, layer in enumerate(decoder.layers):
+        for each in layer:
+            if isinstance(each, Attention):
+                yield Sublayer(number, ATTENTION, mask=each.mask, rope=each.rope)
+            else:
+                yield Sublayer(number, MLP, width=each.up.out_features)
+
+
+def _table(name: str, rope: Rope) -> bundle.RopeTable:
+    return bundle.RopeTable(name, tuple(map(float, rope.inv_freq)), rope.attention_factor)
 
 
 def _formats(precision: bundle.Precision, candidates: int) -> StageFormats:

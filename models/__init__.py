@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
 from edgespec.models.config import ModelConfig
-from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm
+from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm, Sublayer
 from edgespec.models.rope import Rope
 from edgespec.models.tensors import TensorStore
 
@@ -18,6 +18,7 @@ __all__ = [
     "ModelConfig",
     "Norm",
     "Rope",
+    "Sublayer",
     "TensorStore",
     "load_checkpoint",
 ]

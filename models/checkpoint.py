@@ -10,7 +10,9 @@ import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
+from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.llama import Llama, Mistral
+from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields, read_text
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from edgespec.models.layers import Decoder
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
+    "gemma3_text": Gemma3,
     "llama": Llama,
     "mistral": Mistral,
+    "olmo2": Olmo2,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
 }

@@ -5,14 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.models.rope import rope_from_config
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edgespec.models.fields import Fields
-    from edgespec.models.rope import Rope
+    from edgespec.models.layers import Activation
 
 # Far beyond any model; describing one that has more takes minutes, or all memory.
 _WIDEST, _DEEPEST = 2**20, 2**12
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+_SLIDING = "sliding_attention"
+_LAYER_TYPES = ("full_attention", _SLIDING)
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,7 @@ class ModelConfig:
         vocab_size: Rows of the embedding.
         hidden_size: Size of the residual stream.
         intermediate_size: Inner size of the MLP.
-        num_layers: Layers, each an attention and an MLP.
+        num_layers: Layers.
         heads: Query heads, a multiple of kv_heads.
         kv_heads: Key and value heads.
         head_dim: Size of a head, even; need not be hidden_size / heads.
@@ -33,8 +42,10 @@ class ModelConfig:
         attention_bias: The config's `attention_bias`.
         mlp_bias: The config's `mlp_bias`.
         tied: Whether the head is the embedding.
-        rope: Rotary position embedding.
+        windows: Of each layer, how many positions its attention sees, itself included; None: it
+            has no window.
         eos_ids: Ids that end a text, generation_config.json's before config.json's.
+        fields: config.json with defaults, for what only one architecture has.
     """
 
     model_type: str
@@ -50,8 +61,9 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     tied: bool
-    rope: Rope
+    windows: tuple[int | None, ...]
     eos_ids: tuple[int, ...]
+    fields: Fields
 
     @classmethod
     def from_fields(cls, fields: Fields, generation: Fields) -> ModelConfig:
@@ -65,7 +77,7 @@ class ModelConfig:
             UnsupportedModelError: A field asks for something that is not implemented.
             CheckpointError: A field is missing or has an impossible value.
         """
-        _refuse_unsupported(fields)
+        _refuse_quantized(fields)
         hidden_size = fields.integer("hidden_size", most=_WIDEST)
         heads = fields.integer("num_attention_heads")
         kv_heads = fields.integer("num_key_value_heads", heads)
@@ -77,12 +89,13 @@ class ModelConfig:
             raise fields.invalid(
                 "max_position_embeddings", "must be 2 or more, for a prompt and text"
             )
+        layers = fields.integer("num_hidden_layers", most=_DEEPEST)
         return cls(
             model_type=str(fields.get("model_type")),
             vocab_size=fields.integer("vocab_size"),
             hidden_size=hidden_size,
             intermediate_size=fields.integer("intermediate_size"),
-            num_layers=fields.integer("num_hidden_layers", most=_DEEPEST),
+            num_layers=layers,
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
@@ -91,45 +104,59 @@ class ModelConfig:
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
             tied=fields.flag("tie_word_embeddings"),
-            rope=rope_from_config(fields, head_dim),
+            windows=_windows(fields, layers),
             eos_ids=_eos_ids(generation) or _eos_ids(fields),
+            fields=fields,
         )
 
 
-def _refuse_unsupported(fields: Fields) -> None:
-    """Refuse what changes the computation in a way that the shared layers do not have."""
-    if fields.get("hidden_act") not in ("silu", "swish"):  # two names of one function
-        raise fields.unsupported("hidden_act", "only silu is")
+def activation_of(fields: Fields, name: str) -> Activation:
+    """The activation that a field asks for.
+
+    Raises:
+        UnsupportedModelError: It is not implemented.
+    """
+    found = _ACTIVATIONS.get(str(fields.get(name)))
+    if found is None:
+        raise fields.unsupported(name, f"use one of {', '.join(_ACTIVATIONS)}")
+    return found
+
+
+def _refuse_quantized(fields: Fields) -> None:
     if fields.get("quantization_config") is not None:
         raise fields.group("quantization_config").unsupported(
             "quant_method", "use the original checkpoint in bf16, fp16 or fp32"
         )
-    layer_types = fields.get("layer_types") or []
-    if not isinstance(layer_types, list):
-        raise fields.invalid("layer_types", "must be a list")
-    for index, layer_type in enumerate(layer_types):
-        if layer_type != "full_attention":
-            raise fields.unsupported(
-                "layer_types", f"layer {index} is {layer_type!r}, only full_attention is"
-            )
-    if _has_window(fields):
-        context = fields.integer("max_position_embeddings")
-        window = fields.integer("sliding_window", context)
-        if window < context:
-            raise fields.unsupported(
-                "sliding_window",
-                f"set max_position_embeddings, now {context}, to at most {window} "
-                "to run the model within its window",
-            )
 
 
-def _has_window(fields: Fields) -> bool:
-    """Qwen has a switch beside its window, and the first layer to have one; others mean it."""
-    if fields.get("use_sliding_window") is None:
-        return True
-    first = fields.get("max_window_layers")
-    reached = not isinstance(first, int) or first < fields.integer("num_hidden_layers")
-    return fields.flag("use_sliding_window") and reached
+def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
+    """How many positions each layer sees; None where it has no window."""
+    window = fields.integer("sliding_window", fields.integer("max_position_embeddings"))
+    types = fields.get("layer_types")
+    if types is None:
+        sliding = _has_window(fields, layers)
+    else:
+        if not isinstance(types, list) or len(types) != layers:
+            raise fields.invalid("layer_types", f"must be a list of {layers} layers")
+        for index, each in enumerate(types):
+            if each not in _LAYER_TYPES:
+                raise fields.unsupported(
+                    "layer_types", f"layer {index} is {each!r}, use {' or '.join(_LAYER_TYPES)}"
+                )
+        sliding = [each == _SLIDING for each in types]
+    return tuple(window if each else None for each in sliding)
+
+
+def _has_window(fields: Fields, layers: int) -> list[bool]:
+    """Where no list says it: Qwen has a switch and a first layer, Gemma a pattern, Mistral all."""
+    if fields.get("use_sliding_window") is not None:
+        first = fields.get("max_window_layers")
+        start = first if isinstance(first, int) else 0
+        return [fields.flag("use_sliding_window") and index >= start for index in range(layers)]
+    if fields.get("sliding_window_pattern") is not None:
+        pattern = fields.integer("sliding_window_pattern")
+        return [(index + 1) % pattern > 0 for index in range(layers)]
+    return [fields.get("sliding_window") is not None] * layers
 
 
 def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:

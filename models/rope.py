@@ -39,7 +39,7 @@ class Rope:
     attention_factor: float = 1.0
 
 
-def rope_from_config(fields: Fields, head_dim: int) -> Rope:
+def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = None) -> Rope:
     """Read RoPE from a config in the older or the newer spelling.
 
     Older: `rope_theta` beside `rope_scaling`, which may name its type `type`. Newer (transformers
@@ -53,13 +53,16 @@ def rope_from_config(fields: Fields, head_dim: int) -> Rope:
     Args:
         fields: The config, with `max_position_embeddings` filled in.
         head_dim: Size of a head, even; all of it is rotated.
+        layer_type: Where `rope_parameters` may have a group for each type of layer, whose to read.
 
     Raises:
         UnsupportedModelError: A type other than default, linear, dynamic, llama3, yarn and
-            longrope, partial rotation, or parameters per layer type.
+            longrope, partial rotation, or parameters per layer type where nobody asks for one.
         CheckpointError: A parameter is missing or has an impossible value.
     """
     scaling = fields.group("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
+    if layer_type is not None and layer_type in scaling.values:
+        scaling = scaling.group(layer_type)
     for name, value in scaling.values.items():
         if isinstance(value, Mapping):
             raise scaling.unsupported(name, "RoPE must be the same in every layer")

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from edgespec.bundle.sublayers import Sublayers
 from edgespec.runtime.engines import StageFile
 
 STAGE = StageFile(
     graph=Path("unused.onnx"), data=Path("unused.data"), key="unused", role="target",
-    layers=2, start=0, stop=5, first_layer=0,
+    layout=Sublayers.pairs(2), start=0, stop=5, cached=(0, 1),
     cache_shape=(2, 2, 3, 4), kv_dtype="float32", block_size=0, results=(),
 )  # fmt: skip
 CAPACITY = 6

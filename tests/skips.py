@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgespec.bundle.sublayers import Sublayers
 from edgespec.export.skipping.costs import PassCosts
 
 # Sharp enough that a draft is right now and then.
@@ -18,4 +19,4 @@ CALL, HOST = 2e-5, 1e-4
 def costs_of(layers):
     """An MLP costs two attentions, the head three."""
     one = np.append(np.tile([1.0, 2.0], layers), 3.0) * 1e-3
-    return PassCosts(ROWS, np.outer(GROWTH, one), CALL, HOST)
+    return PassCosts(ROWS, Sublayers.pairs(layers), np.outer(GROWTH, one), CALL, HOST)

@@ -19,8 +19,7 @@ from edgespec.runtime.costs.profiles import Pairing, Profile
 from edgespec.runtime.curve import Curve
 from edgespec.runtime.deployment import comparing, selection
 from edgespec.runtime.deployment.comparing import ACCEPTANCES, Way, best
-from edgespec.runtime.deployment.fitting import fitted
-from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.throughput import Pair
 from edgespec.runtime.engines import engine, simulated_name
 from edgespec.runtime.simulation import load
@@ -103,9 +102,9 @@ def test_each_way_promises_what_its_calls_cost(compared):
 
 def test_drafts_are_no_longer_than_memory_has_room_for(compared, monkeypatch):
     def short(bundle, options):
-        return replace(fitted(bundle, options), max_tree=3)
+        return replace(deploy(bundle, options), max_tree=3)
 
-    monkeypatch.setattr(comparing, "fitted", short)
+    monkeypatch.setattr(comparing, "deploy", short)
     serial, overlap = compared("--draft-device", "gpu")[2:]
     passes = Curve({256: seconds(CPU[TARGET])})
     pair = Pair(lambda n: passes.seconds(n, 256), 0.002, 3)
@@ -144,10 +143,7 @@ def test_all_devices_that_are_short_are_named(cli, compared):
 
 def test_the_best_way_is_the_first_of_those_that_promise_most_at_the_usual_acceptance():
     rates = [(9, 1, 1), (1, 1, 9), (1, 2, 1), (1, 2, 1), (1, 9, 1)]
-    ways = [
-        Way("serial", LoadOptions(), None, {}, rates=dict(zip(ACCEPTANCES, each, strict=True)))
-        for each in rates
-    ]
+    ways = [Way("serial", None, rates=dict(zip(ACCEPTANCES, each, strict=True))) for each in rates]
     ways[-1] = replace(ways[-1], refusal="too large")
     assert best(ways) is ways[2]
     assert best(ways[-1:]) is None

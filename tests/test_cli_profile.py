@@ -18,9 +18,8 @@ from edgespec.runtime.costs import isolated as apart
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.deployment import selection
-from edgespec.runtime.deployment.fitting import fit, placements
+from edgespec.runtime.deployment.deployment import deploy, load, with_costs
 from edgespec.runtime.deployment.options import LoadOptions
-from edgespec.runtime.deployment.selection import load_models
 from edgespec.runtime.engines import engine
 from edgespec.system.processors import default_threads
 
@@ -121,8 +120,8 @@ def test_run_finds_what_was_measured_of_a_placed_target(cli, pairs, own_cache, m
     assert cli("profile", path, "--place", place, "--threads", 1).code == 0
     monkeypatch.setattr(selection, "measure_apart", None)
     bundle, options = bundles.load(path), LoadOptions(place=place, threads=1, draft="none")
-    placed = placements(bundle, options, fit(bundle, options))
-    assert load_models(bundle, placed, costs=True)["target"].profile.full
+    placed = with_costs(deploy(bundle, options), always=True)
+    assert load(placed)["target"].profile.full
 
 
 def test_every_engine_is_drawn_with_its_smallest_and_largest_context(cli, measured):

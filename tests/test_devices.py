@@ -17,10 +17,10 @@ from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError
 from edgespec.runtime import engines
 from edgespec.runtime.deployment import device_names
+from edgespec.runtime.deployment.demands import MIB
+from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.devices import Device
-from edgespec.runtime.deployment.fitting import fit
 from edgespec.runtime.deployment.options import LoadOptions
-from edgespec.runtime.deployment.plans import MIB
 from edgespec.runtime.engines import GPU_ENGINES, CallSizes, best_gpu, distributions, engine
 from edgespec.runtime.engines.gpu import cuda_driver
 from edgespec.runtime.execution.sizes import stage_sizes
@@ -75,13 +75,13 @@ def test_without_a_gpu_the_cpu_is_used_with_one_warning(monkeypatch, caplog, opt
 
 def test_a_draft_on_gpu_goes_to_the_gpu(monkeypatch):
     with_gpu(monkeypatch, Gpu())
-    found = fit(EMBEDDED, LoadOptions(**{**PLACE, "draft": "model", "draft_device": "gpu"}))
+    found = deploy(EMBEDDED, LoadOptions(**{**PLACE, "draft": "model", "draft_device": "gpu"}))
     assert found.engines == {"target": (CPU,), "draft": ("fake:gpu",)}
 
 
 def test_who_wants_no_gpu_has_none_looked_for(monkeypatch):
     monkeypatch.setattr(device_names, "best_gpu", None)
-    assert fit(EMBEDDED, LoadOptions(**PLACE)).fits
+    assert deploy(EMBEDDED, LoadOptions(**PLACE)).fits
 
 
 # What is missing

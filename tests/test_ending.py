@@ -17,34 +17,34 @@ IN_TURN = """
 import atexit, threading, time
 
 def work():
-    with turns:
+    with lock:
         inside.set()
         time.sleep(0.2)
         print("a round", flush=True)
-    with turns:
+    with lock:
         print("one more", flush=True)
 
 def last():
-    with turns:
+    with lock:
         print("the end", flush=True)
     time.sleep(0.2)
 
 atexit.register(last)  # heard after what the import registers
 
-from edgespec.runtime.turns import Turns
+from edgespec.runtime.decoding.fair_lock import FairLock
 
-turns, inside = Turns(), threading.Event()
+lock, inside = FairLock(), threading.Event()
 threading.Thread(target=work, daemon=True).start()
 inside.wait()
 """
 FORKED = """
 import os, threading, time
-from edgespec.runtime.turns import Turns
+from edgespec.runtime.decoding.fair_lock import FairLock
 
-turns, inside = Turns(), threading.Event()
+lock, inside = FairLock(), threading.Event()
 
 def work():
-    with turns:
+    with lock:
         inside.set()
         time.sleep(0.2)
 

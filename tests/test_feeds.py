@@ -10,24 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.bundle.manifest import Stage, Tensor
+from edgespec.bundle.manifest import RopeTable, Stage, Tensor
+from edgespec.bundle.sublayers import ATTENTION, Sublayer, Sublayers, bias_input
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.shapes import COLUMNS, RECENT, row_bucket
 
-SPLIT = ("attention_bias", "lengths")
+SPLIT = ("lengths",)
 ORDERED = (*SPLIT, "window_rows", "recent_rows", "recent_columns")
 
 
-def inputs_of(theta=1e4, attention_factor=1.0, sight=SPLIT):
+def inputs_of(theta=1e4, attention_factor=1.0, sight=SPLIT, masks=("causal",)):
     """The inputs of a model that never runs."""
     frequencies = tuple(theta ** (-i / 12) for i in range(12))
-    names = ("input_ids", "rope_cos", "rope_sin", *sight, "logit_rows", "past.0.key")
+    names = (
+        "input_ids", "rope_cos", "rope_sin", "rope_cos.local", "rope_sin.local", *sight,
+        *map(bias_input, masks), "logit_rows", "past.0.key",
+    )  # fmt: skip
     inputs = [Tensor(name, "float32", ()) for name in names]
     stage = Stage("none.onnx", "none.bin", 0, 2, tuple(inputs), ())
+    local = RopeTable("local", tuple(2 * each for each in frequencies), 1.0)
     role = SimpleNamespace(
-        inv_freq=frequencies, attention_factor=attention_factor, head_dim=24, bias_off=-1e9,
-        stages=[stage],
+        rope_tables=(RopeTable("default", frequencies, attention_factor), local), head_dim=24,
+        bias_off=-1e9, stages=[stage],
+        layout=Sublayers(Sublayer(0, ATTENTION, mask=mask) for mask in masks),
     )  # fmt: skip
     return Model(role, [], "nowhere"), frequencies
 
@@ -110,7 +116,8 @@ def test_each_row_has_its_last_positions_in_order_and_older_ones_in_the_cache(ma
     if used:
         feeds.fill(Rows.chain([1] * 24), 99, False)
     feeds.fill(Rows([1] * n, [0] * n, mask), length, False)
-    bias, window, rows, columns = (feeds.stages[0][name] for name in (*SPLIT[:1], *ORDERED[2:]))
+    names = ("attention_bias", *ORDERED[1:])
+    bias, window, rows, columns = (feeds.stages[0][name] for name in names)
     # Near rows by name: the cache's by place, then those of the call.
     near = [*window.tolist(), *(("call", row) for row in range(24))]
     for row in range(n):
@@ -129,6 +136,43 @@ def test_each_row_has_its_last_positions_in_order_and_older_ones_in_the_cache(ma
             assert columns[row, rows[row, column]] == column
         others = set(range(len(near))) - {rows[row, column] for column in shown}
         assert not set(columns[row, list(others)]) & set(shown)
+
+
+@given(family(), st.integers(0, 200), st.sampled_from([1, 2, 30, 64, 65, 66, 100, 300]))
+def test_a_window_hides_all_but_the_last_positions(mask, length, window):
+    """In both forms of attention, beside a mask that hides nothing."""
+    n, scratch = len(mask), mask.shape[1] - len(mask)
+    masks = ("causal", f"window:{window}")
+    depths = mask.sum(axis=1) - 1
+    shape = 24, 256, 24, row_bucket(scratch) if scratch else 0
+    positions = [
+        [*range(length), *(length + np.arange(mask[row].sum())).tolist()] for row in range(n)
+    ]
+    split = inputs_of(masks=masks)[0].feeds(*shape)
+    split.fill(Rows([1] * n, depths, mask), length, False)
+    ordered = inputs_of(sight=ORDERED, masks=masks)[0].feeds(*shape)
+    ordered.fill(Rows([1] * n, depths, mask), length, False)
+    for row, seen in enumerate(positions):
+        columns = [*range(length), *(length + np.flatnonzero(mask[row, :scratch])).tolist()]
+        columns += (256 + np.flatnonzero(mask[row, scratch:])).tolist()
+        for name, most in zip(masks, (1000, window), strict=True):
+            bias = split.stages[0][bias_input(name)][row]
+            wanted = [c for c, p in zip(columns, seen, strict=True) if seen[-1] - p < most]
+            assert np.flatnonzero(bias == 0).tolist() == sorted(wanted)
+            bias = ordered.stages[0][bias_input(name)][row]
+            shown = np.flatnonzero(bias == 0).tolist()
+            # A recent column's position is told by how far it is from the row's own.
+            found = [seen[-1] - (COLUMNS - 1 - c) if c < COLUMNS else c - COLUMNS for c in shown]
+            assert sorted(found) == [p for p in seen if seen[-1] - p < most]
+
+
+def test_each_rotation_table_has_its_own_inputs():
+    model, frequencies = inputs_of()
+    feeds = model.feeds(1, 256, 1)
+    feeds.fill(Rows.chain([5]), 100, False)
+    for name, factor in (("rope_cos", 1), ("rope_cos.local", 2)):
+        expected = [math.cos(100 * factor * each) for each in frequencies]
+        np.testing.assert_allclose(feeds.stages[0][name][0, :12], expected, atol=1e-6)
 
 
 def test_rows_of_padding_see_something():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import replace
 
 import pytest
@@ -19,7 +18,7 @@ from edgespec.bundle import (
     Variant,
 )
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime.deployment.fitting import fit, placements, target_engines
+from edgespec.runtime.deployment.deployment import deploy, target_choices
 from edgespec.runtime.deployment.fixed_shapes import LONGEST_UNASKED, ahead_of_time, chosen_shapes
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.engines import CPU_ENGINES, NPU_ENGINES, engine
@@ -61,7 +60,7 @@ PAIR = compiled()
 
 
 def planned(bundle=PAIR, **options):
-    return fit(bundle, replace(OPTIONS, **{"memory": ENOUGH, **options}))
+    return deploy(bundle, replace(OPTIONS, **{"memory": ENOUGH, **options}))
 
 
 def total(plan):
@@ -129,12 +128,10 @@ def test_the_capacity_is_the_contexts(made, asked, capacity, context):
     assert (plan.context, plan.max_tree, plan.prefill_chunk) == (context, 31, 32)
 
 
-def test_a_context_that_nobody_asked_for_ends_with_a_word(caplog):
-    with caplog.at_level(logging.WARNING, "edgespec"):
-        planned(made_for(40960))
-        planned(made_for(40960), context=8192)
-    [record] = caplog.records
-    assert record.getMessage() == "a context of 2048 tokens, for the fixed shapes of the device"
+def test_a_context_that_nobody_asked_for_ends_with_a_word():
+    expected = ("a context of 2048 tokens, for the fixed shapes of the device",)
+    assert planned(made_for(40960)).warnings == expected
+    assert planned(made_for(40960), context=8192).warnings == ()
 
 
 def test_memory_for_caches_is_that_of_the_capacity():
@@ -195,14 +192,13 @@ def test_the_second_pair_gives_way_first():
     assert (scarce.context, scarce.max_tree, scarce.prefill_chunk) == (2048, 7, 8)
 
 
-def test_then_the_context_does(caplog):
+def test_then_the_context_does():
     one = planned(device=f"{NAME}#8x2048")
-    with caplog.at_level(logging.WARNING, "edgespec"):
-        short = planned(memory=total(one) - (1 << 20))
+    short = planned(memory=total(one) - (1 << 20))
     assert short.fits
     assert short.context < 2048
     assert named(short).endswith(f"x{short.context}")
-    assert "instead of 2048 tokens, to fit" in caplog.text
+    assert "instead of 2048 tokens, to fit" in short.warnings[0]
     assert not planned(memory=total(one) - (1 << 20), context=2048).fits
 
 
@@ -278,19 +274,20 @@ def test_engines_beside_an_npu_stay_open():
     """Which of the CPU's engines is faster is measured, whatever the NPU's shapes are."""
     options = replace(OPTIONS, device=LoadOptions.device, place=f"0-3={NAME},4-=cpu")
     bundle = compiled(bundle=cut(8))
-    plan = fit(bundle, options)
-    assert placements(bundle, options, plan)[TARGET].device == (f"{NAME}#8/32x2048", "cpu")
-    whole = placements(PAIR, OPTIONS, planned())
-    assert whole[TARGET].device == (f"{NAME}#8/32x2048",)
+    found = deploy(bundle, options).roles[TARGET].candidates
+    assert {each.names[0] for each in found} == {f"{NAME}#8/32x2048"}
+    assert {each.names[1] for each in found} == {*CPU_ENGINES}
+    [whole] = planned().roles[TARGET].candidates
+    assert whole.names == (f"{NAME}#8/32x2048",)
 
 
 def test_they_are_measured_with_the_shapes_they_run_with():
-    [[found]] = target_engines(PAIR, OPTIONS)
+    [[found]] = target_choices(PAIR, OPTIONS)
     assert found.name == f"{NAME}#8/32x2048"
     options = replace(OPTIONS, device=LoadOptions.device, place=f"0-3={NAME},4-=cpu")
-    choices = target_engines(cut(8), options)
+    choices = target_choices(cut(8), options)
     assert {each.name for each, _ in choices} == {found.name}
-    assert [each.name for _, each in choices] == list(CPU_ENGINES)
+    assert {each.name for _, each in choices} == {*CPU_ENGINES}
 
 
 # What is shown

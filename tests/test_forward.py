@@ -21,6 +21,9 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
+MIXED = ["sliding_attention", "full_attention"]
+
+
 @pytest.mark.parametrize(
     ("architecture", "config"),
     [
@@ -29,6 +32,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("llama", {"attention_bias": True, "mlp_bias": True}),
         ("llama", {"rope_scaling": LLAMA3}),
         ("qwen2", {"rope_scaling": YARN}),  # whose cosines and sines are scaled
+        ("mistral", {"sliding_window": 9}),
+        ("gemma3_text", {"sliding_window": 9, "layer_types": MIXED}),
     ],
 )
 def test_it_computes_what_transformers_does(tmp_path, architecture, config):
@@ -37,15 +42,14 @@ def test_it_computes_what_transformers_does(tmp_path, architecture, config):
     checkpoint = load_checkpoint(tmp_path)
     texts = np.random.default_rng(0).integers(331, size=(3, 40))
     forward = Forward(checkpoint, texts)
-    for attention, mlp in checkpoint.decoder.layers:
-        weights = forward.weights(attention.q, attention.k, attention.v, attention.o)
-        mixed = forward.attended(attention, forward.normed(attention.norm), weights)
-        forward.add(forward.linear(mixed, attention.o, weights))
-        weights = forward.weights(mlp.gate, mlp.up, mlp.down)
-        gated = forward.gated(mlp, forward.normed(mlp.norm), weights)
-        forward.add(forward.linear(gated, mlp.down, weights))
+    for each in checkpoint.decoder.sublayers:
+        weights = forward.weights(*each.linears)
+        mixed = forward.mixed(each, forward.normed(forward.hidden, each.norm), weights)
+        update = forward.linear(mixed, each.linears[-1], weights)
+        forward.add(forward.normed(update, each.post_norm))
     head = checkpoint.decoder.lm_head
-    logits = forward.linear(forward.normed(checkpoint.decoder.norm), head, forward.weights(head))
+    normed = forward.normed(forward.hidden, checkpoint.decoder.norm)
+    logits = forward.linear(normed, head, forward.weights(head))
     with torch.no_grad():
         expected = original(torch.tensor(texts)).logits.numpy().reshape(len(logits), -1)
     np.testing.assert_allclose(logits, expected, atol=2e-4)

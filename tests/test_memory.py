@@ -12,15 +12,12 @@ from plans import TERMS, total
 
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.deployment.memory import (
-    LEAST_CONTEXT,
-    USUAL_CONTEXT,
-    Wishes,
-    cache_rows,
-    context_choices,
-    plan,
-)
-from edgespec.runtime.deployment.plans import MIB
+from edgespec.runtime.deployment.demands import MIB
+from edgespec.runtime.deployment.deployment import deploy
+from edgespec.runtime.deployment.memory import USUAL_CONTEXT, cache_rows, fit
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, Request, shorter
+from edgespec.runtime.deployment.selection import RoleRequest, names_of
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
 from edgespec.runtime.execution.sizes import stage_sizes
 from edgespec.runtime.shapes import ANY_SHAPES, ROW_BUCKETS, Shapes
@@ -48,14 +45,21 @@ class Scale:
         )  # fmt: skip
 
 
-def wishes(**changes):
-    both = {TARGET: [(Scale(),)], DRAFT: [(Scale(),)]}
-    usual = Wishes(context_choices(2048), ("model", "lookup"), both, tree=7, width=4)
-    return replace(usual, **changes)
+BOTH = {TARGET: [(Scale(),)], DRAFT: [(Scale(),)]}
+
+
+def planned(bundle, limits, engines=BOTH, **changes):
+    roles = {name: RoleRequest(tuple(choices)) for name, choices in engines.items()}
+    usual = Request(bundle, roles, shorter(2048), ("model", "lookup"), 7, limits, width=4)
+    return fit(replace(usual, **changes))
 
 
 def fitted(limit, **changes):
-    return plan(EMBEDDED, wishes(**changes), {"cpu": limit})
+    return planned(EMBEDDED, {"cpu": limit}, **changes)
+
+
+def engines_of(found):
+    return {name: names_of(role.engines) for name, role in found.roles.items()}
 
 
 # Terms
@@ -83,7 +87,7 @@ def test_a_draft_models_cache_holds_what_it_sees_of_a_text(knows, rows):
     roles = EMBEDDED.manifest.roles
     draft = replace(roles[DRAFT], context_length=knows)
     manifest = replace(EMBEDDED.manifest, roles={**roles, DRAFT: draft})
-    (demand,) = plan(replace(EMBEDDED, manifest=manifest), wishes(), {"cpu": 1 << 40}).devices
+    (demand,) = planned(replace(EMBEDDED, manifest=manifest), {"cpu": 1 << 40}).devices
     assert cache_rows(DRAFT, min(knows, 2048)) == rows
     assert demand.kv == 4 * (2 * 8 * 2 * 64 * 2048 + 2 * 2 * 2 * 32 * rows)
 
@@ -99,7 +103,7 @@ def test_a_library_that_was_imported_to_be_weighed_counts_as_well():
     scale, other = (Scale(),), (Scale(name="other:cpu", repacked=200),)
     engines = {TARGET: [scale, other], DRAFT: [scale, other]}
     chosen = fitted(1 << 40, engines=engines)
-    assert chosen.engines == {TARGET: ("scale:cpu",), DRAFT: ("scale:cpu",)}
+    assert engines_of(chosen) == {TARGET: ("scale:cpu",), DRAFT: ("scale:cpu",)}
     assert chosen.devices[0].baseline == alone + 8 * MIB
 
 
@@ -115,7 +119,7 @@ def test_a_tokenizer_takes_eight_bytes_for_each_of_its_own():
     files = {**manifest.files, "tokenizer.json": replace(file, size=file.size + 1000)}
     larger = replace(EMBEDDED, manifest=replace(manifest, files=files))
     limits = {"cpu": 1 << 40}
-    one, other = (plan(each, wishes(), limits).devices[0] for each in (EMBEDDED, larger))
+    one, other = (planned(each, limits).devices[0] for each in (EMBEDDED, larger))
     assert other.baseline - one.baseline == 8 * 1000
 
 
@@ -131,12 +135,12 @@ def test_loading_counts_where_nothing_later_takes_as_much():
 def test_a_device_with_memory_of_its_own_is_a_line_of_its_own():
     engines = {TARGET: [(Scale(memory="gpu", name="scale:gpu"),)], DRAFT: [(Scale(),)]}
     limits = {"cpu": 1 << 40, "gpu": 1 << 40}
-    host, gpu = plan(EMBEDDED, wishes(engines=engines), limits).devices
+    host, gpu = planned(EMBEDDED, limits, engines).devices
     assert (host.device, gpu.device) == ("cpu", "gpu")
     assert host.baseline > 20 * MIB
     assert gpu.baseline == 0
     assert (host.repacked, gpu.repacked) == (100, 100)
-    assert not plan(EMBEDDED, wishes(engines=engines), limits | {"gpu": 1000}).fits
+    assert not planned(EMBEDDED, limits | {"gpu": 1000}, engines).fits
 
 
 # What gives way
@@ -171,7 +175,7 @@ def test_the_tree_gives_way_behind_the_chunk_and_before_the_draft_model():
 
 
 def test_what_is_beyond_a_usual_context_gives_way_first():
-    contexts = context_choices(4 * USUAL_CONTEXT)
+    contexts = shorter(4 * USUAL_CONTEXT)
     everything = total(fitted(1 << 40, contexts=contexts))
     usual = total(fitted(1 << 40, contexts=(USUAL_CONTEXT,)))
     found = [fitted(limit, contexts=contexts) for limit in range(usual, everything, 200_000)]
@@ -188,18 +192,22 @@ def test_what_was_asked_for_does_not_give_way():
     assert fitted(limit, drafts=("lookup",)).fits
     least = fitted(1, drafts=("model",), contexts=(1024,))
     assert (least.fits, least.draft, least.context) == (False, "model", 1024)
-    with pytest.raises(MemoryLimitError, match="context 1024, draft model"):
-        least.require_fit("it")
+    deployment = replace(
+        deploy(EMBEDDED, LoadOptions(device=CPU_ENGINES[0])), name="it",
+        fits=False, context=least.context, draft=least.draft, devices=least.devices,
+    )  # fmt: skip
+    with pytest.raises(MemoryLimitError, match=r"it needs .*context 1024, draft model"):
+        deployment.require_fit()
 
 
 def test_another_engine_comes_last():
     engines = {TARGET: [(Scale(repacked=10**9),), (Scale(name="frugal:cpu"),)], DRAFT: [(Scale(),)]}
-    assert fitted(1 << 40, engines=engines).engines == {
+    assert engines_of(fitted(1 << 40, engines=engines)) == {
         TARGET: ("scale:cpu",),
         DRAFT: ("scale:cpu",),
     }
     frugal = fitted(500 * MIB, engines=engines)
-    assert frugal.engines[TARGET] == ("frugal:cpu",)
+    assert engines_of(frugal)[TARGET] == ("frugal:cpu",)
     assert (frugal.context, frugal.draft) == (2048, "model")
 
 
@@ -209,7 +217,7 @@ def test_of_what_does_not_fit_the_least_is_told():
         DRAFT: [(Scale(),)],
     }
     least = fitted(1, engines=engines)
-    assert (least.fits, least.engines[TARGET], least.draft) == (False, ("scale:cpu",), "lookup")
+    assert (least.fits, engines_of(least)[TARGET], least.draft) == (False, ("scale:cpu",), "lookup")
 
 
 def test_prompts_are_read_in_steps_that_every_model_takes():
@@ -232,9 +240,9 @@ def test_trees_are_as_large_as_what_is_left():
 
 
 def test_contexts_to_fall_back_to():
-    assert context_choices(2048) == (2048, 1792, 1536, 1280, 1024, 768, 512, 384, 256)
-    assert context_choices(1000) == (1000, 768, 512, 384, 256)
-    assert context_choices(100) == (100,)
+    assert shorter(2048) == (2048, 1792, 1536, 1280, 1024, 768, 512, 384, 256)
+    assert shorter(1000) == (1000, 768, 512, 384, 256)
+    assert shorter(100) == (100,)
 
 
 LIMITS = st.integers(1, 200 * MIB)

@@ -15,9 +15,9 @@ from plans import TERMS, total
 from edgespec import LLM
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError, MemoryLimitError
-from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.demands import MIB
+from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.options import LoadOptions, parse_size
-from edgespec.runtime.deployment.plans import MIB
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.system import control_groups
 
@@ -112,28 +112,30 @@ def test_bad_sizes_are_bad_input(cli):
 # What gives way
 
 
-def test_what_gives_way_is_said_where_texts_may_miss_it(caplog):
+def test_what_gives_way_is_said_where_texts_may_miss_it():
     roles = {**EMBEDDED.manifest.roles, TARGET: replace(EMBEDDED.target, context_length=40960)}
     bundle = replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, roles=roles))
     options = LoadOptions(device=CPU_ENGINES[0], draft="none", threads=1)
     usual, short = (
-        total(fit(bundle, replace(options, context=context, memory=1 << 40)))
+        total(deploy(bundle, replace(options, context=context, memory=1 << 40)))
         for context in (4096, 1024)
     )
-    assert 4096 <= fit(bundle, replace(options, memory=usual + MIB)).context < 40960
-    assert not fit(bundle, replace(options, memory=1)).fits
-    assert not caplog.records
-    found = fit(bundle, replace(options, memory=short))
+    enough, too_little = (
+        deploy(bundle, replace(options, memory=memory)) for memory in (usual + MIB, 1)
+    )
+    assert 4096 <= enough.context < 40960
+    assert not too_little.fits
+    assert enough.warnings == too_little.warnings == ()
+    found = deploy(bundle, replace(options, memory=short))
     assert found.context < 4096
-    [record] = caplog.records
     said = f"a context of {found.context} instead of 40960 tokens, to fit {short // MIB} MiB on cpu"
-    assert record.getMessage() == said
+    assert found.warnings == (said,)
 
 
 def test_before_engines_are_measured_the_most_demanding_is_planned_for(own_cache):
     options = LoadOptions(draft="none", threads=1, memory=1 << 40, context=2048)
-    open_ = fit(EMBEDDED, options)
-    each = {name: total(fit(EMBEDDED, replace(options, device=name))) for name in CPU_ENGINES}
+    open_ = deploy(EMBEDDED, options)
+    each = {name: total(deploy(EMBEDDED, replace(options, device=name))) for name in CPU_ENGINES}
     assert open_.engines[TARGET] == (max(each, key=each.get),)
 
 

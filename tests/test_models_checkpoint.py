@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,17 @@ import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from safetensors.numpy import load_file, save_file
 
+from edgespec.bundle.sublayers import window_of
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import Linear, load_checkpoint
 
-ARCHITECTURES = ["llama", "mistral", "qwen2", "qwen3"]
+ARCHITECTURES = ["gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3"]
+
+
+ACTIVATIONS = {
+    "silu": torch.nn.functional.silu,
+    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
+}
 
 
 def linear(tensors, layer: Linear, x: torch.Tensor) -> torch.Tensor:
@@ -23,7 +31,9 @@ def linear(tensors, layer: Linear, x: torch.Tensor) -> torch.Tensor:
 
 
 def rms_norm(tensors, norm, x: torch.Tensor) -> torch.Tensor:
-    weight = torch.from_numpy(tensors.read(norm.weight))
+    if norm is None:
+        return x
+    weight = torch.from_numpy(tensors.read(norm.weight)) + norm.offset
     return torch.nn.functional.rms_norm(x, (norm.size,), weight, norm.eps)
 
 
@@ -37,32 +47,39 @@ def rotate(x: torch.Tensor, inv_freq: np.ndarray) -> torch.Tensor:
 def attend(tensors, layer, rope, x: torch.Tensor) -> torch.Tensor:
     normed = rms_norm(tensors, layer.norm, x)
 
-    def heads(projection):
-        split = linear(tensors, projection, normed).unflatten(-1, (-1, layer.head_dim))
-        return split.transpose(0, 1)
+    def heads(projection, norm=None):
+        found = linear(tensors, projection, normed)
+        if norm is not None and norm.size != layer.head_dim:
+            found, norm = rms_norm(tensors, norm, found), None
+        split = found.unflatten(-1, (-1, layer.head_dim)).transpose(0, 1)
+        return rms_norm(tensors, norm, split)
 
-    q, k, v = heads(layer.q), heads(layer.k), heads(layer.v)
-    if layer.q_norm is not None:
-        q, k = rms_norm(tensors, layer.q_norm, q), rms_norm(tensors, layer.k_norm, k)
+    q, k, v = heads(layer.q, layer.q_norm), heads(layer.k, layer.k_norm), heads(layer.v)
+    seen = torch.ones(len(x), len(x)).tril()
+    if (window := window_of(layer.mask)) is not None:
+        seen = seen.triu(1 - window)
     mixed = torch.nn.functional.scaled_dot_product_attention(
         rotate(q, rope.inv_freq)[None],
         rotate(k, rope.inv_freq)[None],
         v[None],
-        is_causal=True,
+        attn_mask=seen.bool(),
         enable_gqa=True,
+        scale=layer.scale,
     )
-    return linear(tensors, layer.o, mixed[0].transpose(0, 1).flatten(1))
+    found = linear(tensors, layer.o, mixed[0].transpose(0, 1).flatten(1))
+    return rms_norm(tensors, layer.post_norm, found)
 
 
 def logits(checkpoint, ids: torch.Tensor) -> torch.Tensor:
     """Run the description literally, as its docstrings say."""
     decoder, tensors = checkpoint.decoder, checkpoint.tensors
-    x = torch.from_numpy(tensors.read(decoder.embedding))[ids]
+    x = torch.from_numpy(tensors.read(decoder.embedding))[ids] * decoder.embedding_scale
     for attention, mlp in decoder.layers:
-        x = x + attend(tensors, attention, decoder.rope, x)
+        x = x + attend(tensors, attention, decoder.ropes[attention.rope], x)
         normed = rms_norm(tensors, mlp.norm, x)
-        gate = torch.nn.functional.silu(linear(tensors, mlp.gate, normed))
-        x = x + linear(tensors, mlp.down, gate * linear(tensors, mlp.up, normed))
+        gate = ACTIVATIONS[mlp.activation](linear(tensors, mlp.gate, normed))
+        found = linear(tensors, mlp.down, gate * linear(tensors, mlp.up, normed))
+        x = x + rms_norm(tensors, mlp.post_norm, found)
     return linear(tensors, decoder.lm_head, rms_norm(tensors, decoder.norm, x))
 
 
@@ -164,7 +181,7 @@ def test_weights_of_gptq_without_a_word_in_the_config(tmp_path):
 def test_more_layers_than_weights(tmp_path):
     make_checkpoint(tmp_path, "llama")
     edit_json(tmp_path / "config.json", num_hidden_layers=3)
-    with pytest.raises(CheckpointError, match=r"has no tensor model\.layers\.2\.input_layernorm"):
+    with pytest.raises(CheckpointError, match=r"has no tensor model\.layers\.2\."):
         load_checkpoint(tmp_path)
 
 

@@ -47,7 +47,7 @@ def bare_config(model_type: str, **values: object) -> ModelConfig:
     )
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("model_type", ["gemma3_text", "llama", "olmo2", "qwen2", "qwen3"])
 def test_absent_fields_take_transformers_defaults(model_type):
     reference = TRANSFORMERS[model_type][0](**SIZES)
     config = bare_config(model_type)
@@ -60,11 +60,43 @@ def test_absent_fields_take_transformers_defaults(model_type):
     assert config.eos_ids == (() if reference.eos_token_id is None else (reference.eos_token_id,))
 
 
-def test_mistral_without_its_window_field_has_the_default_window():
-    with pytest.raises(UnsupportedModelError, match="sliding_window=4096"):
-        bare_config("mistral")
-    config = bare_config("mistral", sliding_window=None)
-    assert (config.kv_heads, config.context_length) == (8, 131072)
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "windows"),
+    [
+        ("mistral", {}, (4096, 4096, 4096)),  # the default
+        ("mistral", {"sliding_window": None}, (None, None, None)),
+        ("llama", {}, (None, None, None)),
+        ("qwen2", {"sliding_window": 16}, (None, None, None)),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 16}, (None, None, None)),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+            (None, 16, 16),
+        ),
+        (
+            "qwen3",
+            {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 8},
+            (8, None, 8),
+        ),
+        ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2}, (8, None, 8)),
+        ("gemma3_text", {}, (4096, 4096, 4096)),  # every sixth layer sees everything
+    ],
+)
+def test_windows(model_type, values, windows):
+    assert bare_config(model_type, **{"num_hidden_layers": 3, **values}).windows == windows
+
+
+def test_a_window_as_long_as_the_context_is_none():
+    for window, mask in ((99, "window:99"), (100, "causal"), (4096, "causal")):
+        values = {"sliding_window": window, "max_position_embeddings": 100}
+        config = bare_config("mistral", **values)
+        assert ARCHITECTURES["mistral"](config).attention(0).mask == mask
+        # Which rotation table it has does not depend on that.
+        local = ARCHITECTURES["gemma3_text"](bare_config("gemma3_text", **values)).attention(0)
+        assert (local.mask, local.rope) == (mask, "local")
 
 
 def test_null_kv_heads_means_as_many_as_heads():
@@ -75,14 +107,6 @@ def test_null_kv_heads_means_as_many_as_heads():
     "values",
     [
         {"model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 4096},
-        {"model_type": "qwen2", "sliding_window": 16},
-        {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 32768},
-        {
-            "model_type": "qwen2",
-            "use_sliding_window": True,
-            "sliding_window": 16,
-            "max_window_layers": 1,
-        },
         {"model_type": "qwen3", "layer_types": ["full_attention"]},
         {"model_type": "llama", "hidden_act": "swish"},
         {"model_type": "llama", "pretraining_tp": 2, "layer_types": None},
@@ -120,23 +144,13 @@ def test_eos_ids(folder, generation, config, expected):
         ({"model_type": None}, ["model_type=(absent)"]),
         ({"model_type": ["llama"]}, ["model_type=['llama']"]),
         ({"hidden_act": "gelu"}, ["hidden_act='gelu'"]),
-        ({"model_type": "mistral", "sliding_window": 128}, ["sliding_window=128", "512"]),
         (
-            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64},
-            ["sliding_window=64"],
+            {"layer_types": ["full_attention", "chunked_attention"]},
+            ["layer_types", "'chunked_attention'", "layer 1"],
         ),
         (
-            {
-                "model_type": "qwen2",
-                "use_sliding_window": True,
-                "sliding_window": 64,
-                "max_window_layers": 1,
-            },
-            ["sliding_window=64"],
-        ),
-        (
-            {"layer_types": ["full_attention", "sliding_attention"]},
-            ["layer_types", "'sliding_attention'", "layer 1"],
+            {"model_type": "gemma3_text", "final_logit_softcapping": 30.0},
+            ["final_logit_softcapping=30.0"],
         ),
         ({"rope_scaling": {"rope_type": "mrope", "factor": 2.0}}, ["rope_type='mrope'"]),
         (
@@ -171,6 +185,7 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
         ({"head_dim": 25}, ["head_dim=25", "even"]),
         ({"attention_bias": "no"}, ["attention_bias='no'"]),
         ({"layer_types": "full_attention"}, ["layer_types='full_attention'", "a list"]),
+        ({"layer_types": ["full_attention"]}, ["layer_types=", "a list of 2 layers"]),
         ({"quantization_config": "gptq"}, ["quantization_config='gptq'"]),
         ({"eos_token_id": "</s>"}, ["eos_token_id='</s>'"]),
         ({"eos_token_id": [1, -1]}, ["eos_token_id=[1, -1]"]),
@@ -210,4 +225,4 @@ def test_odd_shapes_are_read(folder):
     assert (config.num_layers, config.heads, config.kv_heads, config.head_dim) == (2, 4, 1, 24)
     assert config.norm_eps == ODD_SHAPES["rms_norm_eps"]
     assert config.context_length == ODD_SHAPES["max_position_embeddings"]
-    assert config.rope.inv_freq.shape == (12,)
+    assert config.windows == (None, None)

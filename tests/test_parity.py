@@ -49,6 +49,8 @@ LONG_ROPE = {
 SHORT_ROPE = {**LONG_ROPE, "factor": 8.0, "original_max_position_embeddings": 512}
 DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
+MIXED = ["sliding_attention", "full_attention"]
+
 FULL_PRECISION = {
     "llama": {},
     "llama-tied-rope-llama3-bf16": {
@@ -64,6 +66,24 @@ FULL_PRECISION = {
     "llama-rope-dynamic": {"rope_parameters": DYNAMIC_ROPE},
     "qwen2-tied-fp16": {"tie_word_embeddings": True, "dtype": torch.float16},
     "qwen3-bf16-two-key-heads": {"dtype": torch.bfloat16, "num_key_value_heads": 2},
+    "mistral-window": {"sliding_window": 100},
+    "qwen2-window-of-the-second-layer": {
+        "use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1,
+    },
+    "gemma3_text-windows-tied": {
+        "sliding_window": 24, "layer_types": MIXED, "tie_word_embeddings": True,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        },
+    },
+    "gemma3_text-wide-windows": {
+        "sliding_window": 150, "num_hidden_layers": 3, "query_pre_attn_scalar": 48,
+        "num_key_value_heads": 2,
+    },
+    "gemma3_text-window-beyond-the-context": {"sliding_window": 4096, "layer_types": MIXED},
+    "olmo2": {},
+    "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from checkpoints import ARCHITECTURES, make_checkpoint
+from checkpoints import make_checkpoint
 
 from edgespec import bundle as bundles
 from edgespec.models import load_checkpoint
@@ -105,7 +105,7 @@ def test_a_stopwatch_takes_the_first_token_and_the_last():
     assert 0 < text.ttft < text.whole
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", gguf_file.ARCHITECTURES)
 def test_gguf_names_every_tensor_once(tmp_path, architecture):
     make_checkpoint(tmp_path, architecture)
     decoder = load_checkpoint(tmp_path).decoder

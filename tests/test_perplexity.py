@@ -23,9 +23,9 @@ from edgespec.measuring.perplexity import (
     rows_of_a_pass,
     windows,
 )
-from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.demands import Demand
+from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.options import LoadOptions
-from edgespec.runtime.deployment.plans import Demand, Plan
 from edgespec.runtime.execution.model import Model
 
 DEVICE = FAST[0], FAST[2]
@@ -256,7 +256,7 @@ def test_bundles_that_read_the_text_otherwise_are_not_compared():
 def test_two_models_share_what_memory_is_left_for_logits():
     def planned(limit, chunk=128):
         demand = Demand("cpu", 10, 0, 0, 0, 8, 2, limit, 0)
-        return Plan(True, 64, "none", 0, chunk, {}, (demand,), ())
+        return SimpleNamespace(prefill_chunk=chunk, devices=(demand,))
 
     # 8 rows of logits take 8 bytes, and as many are planned for.
     assert rows_of_a_pass([planned(20)]) == 8
@@ -269,7 +269,7 @@ def test_two_models_share_what_memory_is_left_for_logits():
 def test_both_bundles_must_fit_memory(cli, pairs, text):
     path = pairs.pair("llama").path
     options = LoadOptions(device=ENGINES[0], threads=1, draft="none", context=512)
-    need = fit(bundles.load(path), options).devices[0].total
+    need = deploy(bundles.load(path), options).devices[0].total
     words = ["eval", path, "--text", text, "--memory", f"{need * 1.2 / 1024:.0f}KiB", *DEVICE]
     assert cli(*words, "--context=512").code == 0
     found = cli(*words, "--context=512", "--against", path)

@@ -7,6 +7,7 @@ import json
 import pytest
 from commandline import PROMPT, fails
 from cuts import EMBEDDED, HEAD, LAYERS, cut
+from deployments import Placement, load_models, requested
 from hypothesis import given
 from hypothesis import strategies as st
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, greedy_by_transformers
@@ -16,7 +17,7 @@ from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.deployment import selection
-from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.options import DRAFTS, LoadOptions
 from edgespec.runtime.deployment.placement import (
     borders,
@@ -26,7 +27,7 @@ from edgespec.runtime.deployment.placement import (
     parse,
     stage_devices,
 )
-from edgespec.runtime.deployment.selection import Placement, engines_for, load_models
+from edgespec.runtime.deployment.resolve import engines_for
 from edgespec.runtime.execution import exactness
 
 ORT, OV = ENGINES
@@ -179,10 +180,10 @@ def test_the_result_names_the_engines_and_cpu_is_one_of_them(pairs):
 
 def test_a_device_has_one_engine_wherever_it_is_named():
     role = cut(4, 8, 12).target
-    both = engines_for(role, Placement(("cpu", OV, "cpu", "cpu"), 1, ((1,),)))
+    both = engines_for(role, ("cpu", OV, "cpu", "cpu"))
     found = [[each.name for each in engines] for engines in both]
     assert found == [[ORT, OV, ORT, ORT], [OV, OV, OV, OV]]
-    everywhere = engines_for(role, Placement("cpu", 1, ((1,),)))
+    everywhere = engines_for(role, ("cpu",) * 4)
     assert [{each.name for each in engines} for engines in everywhere] == [{ORT}, {OV}]
 
 
@@ -193,7 +194,7 @@ def test_each_placement_is_measured_as_it_is_and_once(pairs, own_cache, monkeypa
         placement = Placement(device, 1, ((1,),))
         loaded = load_models(opened, {TARGET: placement}, costs=True)[TARGET]
         curves.add(loaded.curve.seconds(1, 256))
-        [engines] = engines_for(opened.target, placement)
+        [engines] = requested(opened, TARGET, placement).choices
         assert profiles.recall(opened, TARGET, engines, 1) == loaded.profile
         rows = exactness.recall(opened, TARGET, engines, 1)
         assert rows is not None
@@ -254,4 +255,4 @@ def test_a_run_in_two_places(cli, pairs):
 
 def test_an_unknown_device_is_said_before_a_missing_border():
     with pytest.raises(DeviceError, match="device 'gpu:9' is not known"):
-        fit(EMBEDDED, LoadOptions(place="0-3=cpu,4-=gpu:9"))
+        deploy(EMBEDDED, LoadOptions(place="0-3=cpu,4-=gpu:9"))

@@ -15,10 +15,10 @@ from pairs import ENGINES
 
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.fitting import fit, place_to_use
+from edgespec.runtime.deployment.demands import MIB
+from edgespec.runtime.deployment.deployment import deploy, place_to_use
 from edgespec.runtime.deployment.memory import cache_rows
 from edgespec.runtime.deployment.options import LoadOptions
-from edgespec.runtime.deployment.plans import MIB
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, engine
 from edgespec.runtime.execution.sizes import stage_sizes
 
@@ -66,7 +66,7 @@ def test_each_device_holds_its_stages(monkeypatch):
     with_gpu(monkeypatch, Scale("scale:gpu", "gpu"))
     bundle_ = cut(8, 12)
     place = {"place": f"0-3={ORT},4-=gpu", "draft": "none", "context": 2048, "memory": "4GiB"}
-    host, gpu = fit(bundle_, LoadOptions(**place)).devices
+    host, gpu = deploy(bundle_, LoadOptions(**place)).devices
     first, *last = stage_sizes(bundle_, TARGET)
     kv = 4 * 2 * 64 * 2 * cache_rows(TARGET, 2048)
     assert (host.kv, gpu.kv) == (4 * kv, 4 * kv)
@@ -89,7 +89,7 @@ def test_what_is_proposed_is_as_many_of_the_last_layers_as_fit(monkeypatch):
     wanted = {"draft": "none", "context": 512, "draft_device": ORT}
 
     def gpu_need(place):
-        return fit(bundle_, LoadOptions(place=place, **wanted)).devices[1].total
+        return deploy(bundle_, LoadOptions(place=place, **wanted)).devices[1].total
 
     for place, larger in pairwise(["0-5=cpu,6-=gpu", "0-3=cpu,4-=gpu", "0-1=cpu,2-=gpu", "0-=gpu"]):
         for limit in (
@@ -109,10 +109,10 @@ def test_what_is_proposed_is_as_many_of_the_last_layers_as_fit(monkeypatch):
 def test_the_draft_and_the_context_give_way_before_the_placement(monkeypatch):
     with_gpu(monkeypatch, Scale("scale:gpu", "gpu"))
     bundle_ = cut(8)
-    least = fit(bundle_, LoadOptions(place="0-=gpu", draft="none", context=256)).devices[1].total
+    least = deploy(bundle_, LoadOptions(place="0-=gpu", draft="none", context=256)).devices[1].total
     options = LoadOptions(memory={"gpu": least}, draft="none")
     assert place_to_use(bundle_, options) == "0-=gpu"
-    found = fit(bundle_, replace(options, place="0-=gpu"))
+    found = deploy(bundle_, replace(options, place="0-=gpu"))
     assert (found.fits, found.context) == (True, 256)
 
 
@@ -135,11 +135,11 @@ def test_a_gpu_that_does_not_run_the_weights_is_not_proposed(monkeypatch):
 def test_a_limit_for_each_device(monkeypatch):
     assert LoadOptions(memory="cpu=8GiB, gpu=3G").memory == {"cpu": 8 << 30, "gpu": 3 << 30}
     with pytest.raises(InputError, match="memory of 'gpu' is limited: there is only cpu"):
-        fit(EMBEDDED, LoadOptions(memory="gpu=1GiB"))
-    found = fit(EMBEDDED, LoadOptions(memory="cpu=1GiB"))
+        deploy(EMBEDDED, LoadOptions(memory="gpu=1GiB"))
+    found = deploy(EMBEDDED, LoadOptions(memory="cpu=1GiB"))
     assert [demand.limit for demand in found.devices] == [1 << 30]
     with_gpu(monkeypatch, Scale("scale:gpu", "gpu"))  # which nothing has to use
-    found = fit(EMBEDDED, LoadOptions(memory="cpu=1GiB,gpu=1GiB"))
+    found = deploy(EMBEDDED, LoadOptions(memory="cpu=1GiB,gpu=1GiB"))
     assert [demand.device for demand in found.devices] == ["cpu"]
 
 

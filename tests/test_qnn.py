@@ -20,7 +20,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution.model import Model
@@ -251,7 +251,7 @@ def test_what_is_compiled_without_a_list_is_what_is_chosen(exported, tmp_path):
     assert [(each.rows, each.capacity) for each in variant.compiled] == [
         (8, capacity), (32, capacity)
     ]  # fmt: skip
-    plan = fit(opened, LoadOptions(device="qnn:emulated", draft="none"))
+    plan = deploy(opened, LoadOptions(device="qnn:emulated", draft="none"))
     assert [each.ready for each in plan.shapes] == [True, True]
 
 

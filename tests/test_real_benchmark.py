@@ -91,8 +91,9 @@ def test_a_checkpoint_comes_back_from_a_gguf_file(tmp_path, architecture):
     write_tokenizer(folder, 331)
     gguf_file.write_gguf(folder, file, "Q8_0")
     original, found = load_checkpoint(folder), gguf_checkpoint.GgufFile(file)
-    assert replace(found.decoder, rope=original.decoder.rope) == original.decoder
-    np.testing.assert_array_equal(found.decoder.rope.inv_freq, original.decoder.rope.inv_freq)
+    assert replace(found.decoder, ropes=original.decoder.ropes) == original.decoder
+    ours, theirs = (each.decoder.ropes["default"] for each in (found, original))
+    np.testing.assert_array_equal(ours.inv_freq, theirs.inv_freq)
     weights = found.weights()
     assert weights.keys() == original.decoder.tensors().keys()
     for name, values in weights.items():

@@ -9,6 +9,7 @@ from itertools import cycle, islice
 from shutil import copytree
 
 import pytest
+from deployments import Placement, choose, known_order, load_models, stated
 from pairs import ENGINES
 
 from edgespec import bundle as bundles
@@ -17,13 +18,6 @@ from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.deployment import device_names, selection
 from edgespec.runtime.deployment.device_names import cpu_engines
-from edgespec.runtime.deployment.selection import (
-    Placement,
-    all_known,
-    choose,
-    known_order,
-    load_models,
-)
 from edgespec.runtime.engines import engine, joined
 from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeCpu
 from edgespec.runtime.engines.cpu.openvino import OpenVinoCpu
@@ -118,7 +112,7 @@ def test_texts_that_contradict_the_choice_have_all_measured_again(
     assert known_order(small, "target", placement)
     live(small, placement, ENGINES[device], factor, calls)
     assert bool(known_order(small, "target", placement)) != again
-    assert all_known(small, {"target": placement}) != again
+    assert stated(small, {"target": placement}).known != again
     measured.asked.clear()
     choose(small, {"target": placement})
     assert [name for name, _, _ in measured.asked] == list(ENGINES) * again
@@ -218,7 +212,9 @@ def test_of_a_placed_target_each_choice_is_measured(measured, pairs):
 def test_an_order_is_known_when_all_has_been_measured(measured, small):
     def known():
         order = known_order(small, "target", CPU)
-        return all_known(small, {"target": CPU}), [joined(e.name for e in each) for each in order]
+        return stated(small, {"target": CPU}).known, [
+            joined(e.name for e in each) for each in order
+        ]
 
     found = []
     for device in (None, *ENGINES):
@@ -226,10 +222,6 @@ def test_an_order_is_known_when_all_has_been_measured(measured, small):
             choose(small, {"target": replace(CPU, device=device)}, costs=True)
         found.append(known())
     assert found == [(False, []), (False, []), (True, [ENGINES[1], ENGINES[0]])]
-    alone = Placement(ENGINES[0], 2, ((1,),))  # never measured, and nothing to choose
-    assert [[e.name for e in each] for each in known_order(small, "target", alone)] == [
-        [ENGINES[0]]
-    ]
 
 
 def test_engines_that_cost_the_same_are_both_candidates(measured, small):

@@ -51,7 +51,7 @@ def ask(client, errors=()):
 def test_more_than_may_wait_are_told_to_come_later(llm, expected):
     with serving(llm, limit=2) as running, ThreadPoolExecutor(3) as threads:
         client, queue = running.client(), running.desk.queue
-        with llm.turns:  # no round is made meanwhile
+        with llm.lock:  # no round is made meanwhile
             answers = [threads.submit(ask, client) for _ in range(3)]
             until(lambda: (queue.running, queue.waiting) == (1, 2))
             with pytest.raises(openai.RateLimitError, match="2 texts are waiting") as caught:
@@ -155,7 +155,7 @@ def test_a_client_that_goes_before_the_first_token_leaves_nothing(llm, expected,
     with serving(llm) as running:
         queue = running.desk.queue
         body = {"prompt": PROMPT, "stream": stream, **LONG}
-        with llm.turns:
+        with llm.lock:
             connections = [connect(running, body) for _ in range(3)]
             until(lambda: (queue.running, queue.waiting) == (1, 2))
             connections[1].close()
@@ -221,7 +221,7 @@ def test_a_shutdown_ends_texts_after_their_round(llm):
         client, queue = running.client(), running.desk.queue
         chunks = iter(client.completions.create(prompt=PROMPT, stream=True, **LONG))
         next(chunks)
-        with llm.turns:
+        with llm.lock:
             waiting = threads.submit(ask, client, openai.InternalServerError)
             until(lambda: queue.waiting == 1)
             running.server.should_exit = True
@@ -237,7 +237,7 @@ def test_a_shutdown_ends_texts_after_their_round(llm):
 
 def test_a_shutdown_does_not_wait_for_a_client_that_reads_nothing(llm):
     with serving(llm) as running:
-        with llm.turns:
+        with llm.lock:
             sock = connect(running, {"prompt": PROMPT, "stream": True, **LONG})
             until(lambda: running.desk.queue.running == 1)
         running.server.should_exit = True

@@ -66,7 +66,7 @@ def test_a_conversation_with_what_was_drafted_in_another_colour(page, llm):
 
 def press_during_an_answer(button, page, llm, running):
     """The answer is under way, and waits for its turn."""
-    with llm.turns:
+    with llm.lock:
         say(page, "hello")
         until(lambda: running.desk.queue.running == 1)
         page.run(f"document.getElementById('{button}').click()")

@@ -12,7 +12,7 @@ from machines import curve, device, figure, machine, model, saved
 
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
-from edgespec.runtime.deployment.fitting import fit
+from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.deployment.placement import borders
 from edgespec.runtime.execution.sizes import stage_sizes
@@ -65,7 +65,7 @@ def test_calls_of_a_laptop_never_fall_with_their_rows(name):
 
 @pytest.mark.parametrize("name", laptops())
 def test_a_plan_for_a_laptop_is_of_the_stated_models(name):
-    plan = fit(EMBEDDED, LoadOptions(simulate=name))
+    plan = deploy(EMBEDDED, LoadOptions(simulate=name))
     stated = load(name)
     [host] = plan.devices
     read = sum(each.macs() for each in stated.models.values()) * 4.125 / 8
@@ -142,11 +142,11 @@ def test_models_that_cannot_stand_for_a_bundle(tmp_path):
     contents = machine(FLAT)
     contents["models"]["target"] = model(7)
     with pytest.raises(InputError, match="states 7 layers for the role 'target', which has 8"):
-        fit(EMBEDDED, LoadOptions(simulate=saved(tmp_path, contents)))
+        deploy(EMBEDDED, LoadOptions(simulate=saved(tmp_path, contents)))
     contents = machine(FLAT)
     del contents["models"]["draft"]
     with pytest.raises(InputError, match="no model for the role 'draft'"):
-        fit(EMBEDDED, LoadOptions(simulate=saved(tmp_path, contents, "other")))
+        deploy(EMBEDDED, LoadOptions(simulate=saved(tmp_path, contents, "other")))
 
 
 # The file
@@ -160,7 +160,7 @@ def test_the_example_of_the_documentation_is_a_machine(tmp_path):
     assert stated.seconds("cpu", "target", range(17), 8) == pytest.approx(53.68e-3)
     assert stated.transfer_seconds("gpu", 6500) == pytest.approx(21e-6)
     simulated = LoadOptions(simulate=str(tmp_path / "example.json"), draft_device="gpu")
-    assert fit(EMBEDDED, simulated).fits  # it states a model for each of the default bundle's
+    assert deploy(EMBEDDED, simulated).fits  # it states a model for each of the default bundle's
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skips import CALL, HOST, ROWS, costs_of
 
+from edgespec.bundle.sublayers import Sublayers
 from edgespec.export.skipping.costs import (
     CHAINS,
     Agreements,
@@ -21,14 +22,14 @@ from edgespec.export.skipping.costs import (
     score,
     tokens_per_round,
 )
+from edgespec.export.skipping.search import random_set
 from edgespec.export.skipping.sets import skip_cuts
-from edgespec.export.skipping.space import SkipSpace
 
 
 def round_by_hand(costs, skipped, chain, cuts):
     """Stage by stage."""
-    width = 2 * costs.layers + 1
-    borders = sorted({0, width} | set(cuts) | skip_cuts([skipped], costs.layers))
+    width = costs.layout.head + 1
+    borders = sorted({0, width} | set(cuts) | skip_cuts([skipped], costs.layout))
     stages = list(pairwise(borders))
     level = next(index for index, rows in enumerate(ROWS) if rows >= chain + 1)
 
@@ -47,17 +48,15 @@ def test_a_round_costs_what_its_stages_cost(layers, seed):
     rng = np.random.default_rng(seed)
     costs = replace(costs_of(layers), sublayers=rng.random((len(ROWS), 2 * layers + 1)))
     cuts = set(rng.integers(1, 2 * layers + 1, 2).tolist())
-    bits = SkipSpace(layers).random(rng, 5)
-    found = costs.rounds(bits, cuts)
-    for row, seconds in zip(bits, found, strict=True):
-        skipped = np.flatnonzero(row).tolist()
+    sets = [random_set(costs, rng) for _ in range(5)]
+    found = costs.rounds(as_bits(sets, costs.layout), cuts)
+    for skipped, seconds in zip(sets, found, strict=True):
         expected = [round_by_hand(costs, skipped, chain, cuts) for chain in CHAINS]
         assert seconds == pytest.approx(expected)
 
 
 def times_of(costs, cuts):
-    width = 2 * costs.layers + 1
-    borders = (0, *cuts, width)
+    borders = (0, *cuts, costs.layout.head + 1)
     stages = [costs.sublayers[:, a:b].sum(1) + costs.call for a, b in pairwise(borders)]
     return StageTimes(borders, ROWS, np.array(stages).T, costs.host)
 
@@ -66,7 +65,7 @@ def times_of(costs, cuts):
 def test_sublayers_are_told_apart_by_the_probe(layers):
     costs = costs_of(layers)
     costs.sublayers[:, 0] += 5e-4  # the embedding
-    found = PassCosts.from_probe(times_of(costs, probe_cuts(layers)))
+    found = PassCosts.from_probe(times_of(costs, probe_cuts(costs.layout)), costs.layout)
     # Of fewer than four layers nothing tells what a cut costs: it goes to the sublayers.
     slack = 0 if layers >= 4 else 1.5 * CALL
     assert found.call == pytest.approx(CALL if layers >= 4 else 0)
@@ -84,7 +83,8 @@ def test_whatever_is_measured_nothing_takes_less_than_no_time(layers, seed):
         seconds = np.sort(rng.random((len(ROWS), len(borders) - 1)), axis=0)
         return StageTimes(borders, ROWS, seconds, HOST)
 
-    found = PassCosts.from_probe(measured(probe_cuts(layers)))
+    layout = Sublayers.pairs(layers)
+    found = PassCosts.from_probe(measured(probe_cuts(layout)), layout)
     assert found.call >= 0
     assert (found.sublayers > 0).all()
     assert (found.refined(measured([3])).sublayers >= 0).all()
@@ -96,7 +96,7 @@ def test_measured_stages_replace_what_was_expected_of_them():
     cuts = [3, 7, 12]
     found = expected.refined(times_of(real, cuts))
     skipped = [tuple(range(3, 7)), tuple(range(7, 12))]
-    bits = as_bits(skipped, 6)
+    bits = as_bits(skipped, expected.layout)
     np.testing.assert_allclose(found.rounds(bits, cuts), real.rounds(bits, cuts))
     assert found.plain(3) == pytest.approx(real.plain(3))
 
@@ -123,7 +123,7 @@ def test_rounds_by_chance(share, seed):
 def test_a_score_weighs_what_a_round_brings():
     costs, skipped = costs_of(8), tuple(range(4, 12))
     agreed = Agreements([np.ones(200, np.bool_)], [np.zeros(200, np.bool_)])
-    cuts = len(skip_cuts([skipped], 8))
+    cuts = len(skip_cuts([skipped], costs.layout))
     found = score(skipped, agreed, costs, "some:engine")
     always, never = found.greedy, found.sampled
     bits = np.isin(np.arange(16), skipped)[None]

@@ -1,4 +1,4 @@
-"""The search for skip sets on made-up models: space, and what it finds."""
+"""The search for skip sets on made-up models: which sets it tries, and what it finds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skips import CALL, costs_of
 
+from edgespec.bundle.sublayers import Sublayers
 from edgespec.export.skipping.costs import Agreements, as_bits
-from edgespec.export.skipping.search import MOST_SETS, Problem, choose, ranked, search
+from edgespec.export.skipping.search import (
+    MOST_SETS,
+    Problem,
+    choose,
+    exits,
+    random_set,
+    ranked,
+    search,
+    step,
+)
 from edgespec.export.skipping.sets import MOST_STAGES, skip_cuts
-from edgespec.export.skipping.space import SkipSpace
-from edgespec.export.skipping.surrogate import DamageModel
 
 
 def problem_of(layers, seed):
@@ -29,43 +37,51 @@ def problem_of(layers, seed):
     luck = rng.random((4, 112))
 
     def evaluate(skipped):
-        x = as_bits([skipped], layers)[0].astype(float)
+        x = as_bits([skipped], Sublayers.pairs(layers))[0].astype(float)
         agreement = np.exp(-max(x @ damage + x @ pairs @ x, 0))
         return Agreements(list(luck[:2] < agreement**0.8), list(luck[2:] < agreement**1.2))
 
     return Problem(costs_of(layers), "any", evaluate)
 
 
+def best_of(problem, sets):
+    return ranked(map(problem.trial, sets))[0].score.tokens_per_second
+
+
 def best_of_random(problem, count, seed):
-    sets = SkipSpace(problem.costs.layers).random(np.random.default_rng(seed), count)
-    return ranked(problem.trial(tuple(map(int, np.flatnonzero(row)))) for row in sets)[0]
+    rng = np.random.default_rng(seed)
+    return best_of(problem, [random_set(problem.costs, rng) for _ in range(count)])
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("layers", [8, 14])
-def test_the_search_is_at_least_as_good_as_random_sets(layers, seed):
-    problem = problem_of(layers, seed)
-    found = search(problem, 40, seed)
-    assert len(found) == 40
-    random = best_of_random(problem, 40, seed + 100)
-    assert found[0].score.tokens_per_second >= random.score.tokens_per_second
-    exits = SkipSpace(layers).exits
-    best_exit = ranked(problem.trial(tuple(map(int, np.flatnonzero(row)))) for row in exits)[0]
-    assert found[0].score.tokens_per_second >= best_exit.score.tokens_per_second
+def test_the_search_is_better_than_random_sets_and_exits(layers):
+    """On average, since either may be lucky; never much worse."""
+    ratios = []
+    for seed in range(6):
+        problem = problem_of(layers, seed)
+        found = search(problem, 40, seed)
+        assert len(found) == 40
+        best = found[0].score.tokens_per_second
+        ratios.append(best / best_of_random(problem, 40, seed + 100))
+        assert best >= 0.95 * best_of(problem, exits(problem.costs))
+    assert min(ratios) >= 0.95
+    assert np.mean(ratios) > 1
+
+
+def all_legal(layers):
+    every = np.array(list(np.ndindex((2,) * (2 * layers - 4))), np.bool_)
+    every = np.pad(every, ((0, 0), (2, 2)))
+    inner = [tuple(map(int, np.flatnonzero(row))) for row in every if is_legal(row, layers)]
+    return [*inner, *(tuple(range(first, 2 * layers)) for first in range(2, 2 * layers, 2))]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_search_finds_the_best_of_all_sets_or_nearly(seed):
-    layers = 6
-    problem = problem_of(layers, seed)
-    space = SkipSpace(layers)
-    every = np.array(list(np.ndindex((2,) * (2 * layers - 4))), np.bool_)
-    every = np.vstack([np.pad(every, ((0, 0), (2, 2))), space.exits])
-    every = every[space.valid(every)]
+    problem = problem_of(6, seed)
+    every = all_legal(6)
     assert len(every) > 150
-    best = ranked(problem.trial(tuple(map(int, np.flatnonzero(row)))) for row in every)[0]
     found = search(problem, 40, seed)[0]
-    assert found.score.tokens_per_second >= 0.99 * best.score.tokens_per_second
+    assert found.score.tokens_per_second >= 0.97 * best_of(problem, every)
 
 
 def test_the_same_seed_and_count_try_the_same_sets():
@@ -100,20 +116,20 @@ def test_a_small_model_is_searched_to_the_end(layers):
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_chosen_fits_a_bundle(seed):
     layers = 8
-    problem = problem_of(layers, seed)
+    problem, layout = problem_of(layers, seed), Sublayers.pairs(layers)
     tried = search(problem, 40, seed)
     for one in tried:
         assert min(one.skipped) >= 2
         assert max(one.skipped) < 2 * layers - 2 or problem.is_exit(one)
-        assert len(skip_cuts([one.skipped], layers)) < MOST_STAGES
+        assert len(skip_cuts([one.skipped], layout)) < MOST_STAGES
     chosen = choose(tried, problem)
     assert chosen[0] is tried[0]
     assert 2 <= len(chosen) <= (MOST_SETS if chosen[0].score.pays else 2)
-    cuts = skip_cuts([one.skipped for one in chosen], layers)
+    cuts = skip_cuts([one.skipped for one in chosen], layout)
     assert len(cuts) < MOST_STAGES
     # An early exit is among them wherever one fits beside the best.
-    exits = [one for one in tried if problem.is_exit(one)]
-    fitting = len(skip_cuts([tried[0].skipped, exits[0].skipped], layers)) < MOST_STAGES
+    early = [one for one in tried if problem.is_exit(one)]
+    fitting = len(skip_cuts([tried[0].skipped, early[0].skipped], layout)) < MOST_STAGES
     assert any(map(problem.is_exit, chosen)) or not fitting
 
 
@@ -156,7 +172,7 @@ def test_a_third_set_is_worth_its_cuts(third, agreement, others, call, joins):
     assert (tried[2] in choose(tried, problem)) == joins
 
 
-# The space
+# The sets that are tried
 
 
 def is_legal(row, layers):
@@ -171,56 +187,31 @@ def is_legal(row, layers):
 
 
 @given(st.integers(2, 7), st.integers(0, 2**32 - 1))
-def test_the_space_holds_what_may_be_drafted_with(layers, seed):
-    space, rng = SkipSpace(layers), np.random.default_rng(seed)
-    anything = rng.random((50, 2 * layers)) < rng.random()
-    anything = np.vstack([anything, space.exits])
-    assert space.valid(anything).tolist() == [is_legal(row, layers) for row in anything]
-    for row in space.random(rng, 20):
-        assert is_legal(row, layers)
-        for other in space.neighbours(row):
-            assert is_legal(other, layers)
+def test_what_is_tried_may_be_drafted_with(layers, seed):
+    problem, rng = problem_of(layers, 0), np.random.default_rng(seed)
+    legal = {*all_legal(layers)}
+    assert {*exits(problem.costs)} <= legal
+    for _ in range(20):
+        one = random_set(problem.costs, rng)
+        assert one in legal
+        other = step(problem, one, rng)
+        assert other is None or other in legal
 
 
 def test_every_set_can_be_reached_by_steps():
-    space = SkipSpace(5)
-    seen, queue = set(), [space.random(np.random.default_rng(0), 1)[0]]
-    while queue:
-        for other in space.neighbours(queue.pop()):
-            if other.tobytes() not in seen:
-                seen.add(other.tobytes())
-                queue.append(other)
-    inner = np.array(list(np.ndindex((2,) * 6)), np.bool_)
-    inner = space.valid(np.pad(inner, ((0, 0), (2, 2))))
-    assert len(seen) == inner.sum() + len(space.exits)
-
-
-# What sets do that were not tried
-
-
-def test_damage_is_learned_from_a_few_sets():
-    rng = np.random.default_rng(5)
-    layers, damage = 10, rng.gamma(1, 0.05, 20)
-    space = SkipSpace(layers)
-    tried, others = space.random(rng, 60), space.random(rng, 200)
-    model = DamageModel(tried, np.exp(-(tried @ damage)))
-    expected = np.exp(-(others @ damage))
-    error = np.abs(model.mean().agreement(others) - expected)
-    assert error.mean() < 0.03
-    samples = [model.sample(rng).agreement(others) for _ in range(20)]
-    assert len({tuple(each) for each in samples}) == 20
-    # Samples scatter around the mean, more where less is known.
-    assert np.abs(np.mean(samples, 0) - expected).mean() < 0.05
-    few = DamageModel(tried[:6], np.exp(-(tried[:6] @ damage)))
-    scatter = np.std([few.sample(rng).agreement(others) for _ in range(20)], 0).mean()
-    assert scatter > 2 * np.std(samples, 0).mean()
-
-
-def test_pairs_that_do_not_add_up_are_learned():
-    rng = np.random.default_rng(6)
-    tried = SkipSpace(6).random(rng, 100)
-    both = tried[:, 4] & tried[:, 5]
-    model = DamageModel(tried, np.exp(-0.05 * tried.sum(1) - 0.8 * both))
-    pairs = model.mean().pairs
-    np.testing.assert_array_equal(pairs, pairs.T)
-    assert pairs[4, 5] == pairs.max() > 0.1
+    """But exits from others: they are tried first, and have steps among themselves."""
+    problem, rng = problem_of(5, 0), np.random.default_rng(0)
+    early = {*exits(problem.costs)}
+    for begin, wanted in (
+        ((4, 5), {*all_legal(5)} - early),
+        (next(iter(early)), early),
+    ):
+        seen, queue = {begin}, [begin]
+        while queue:
+            one = queue.pop()
+            for _ in range(300):
+                other = step(problem, one, rng)
+                if other is not None and other not in seen:
+                    seen.add(other)
+                    queue.append(other)
+        assert seen == wanted

@@ -1,4 +1,4 @@
-"""How people write sublayers, and back."""
+"""How people write sublayers, and which numbers they have."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.bundle.sublayers import describe, parse
+from edgespec.bundle.sublayers import ATTENTION, MLP, Sublayer, Sublayers, parse, window_of
 from edgespec.errors import InputError
+
+PAIRS = Sublayers.pairs(21)
+# A layer without an attention, and one with two MLPs.
+MIXED = Sublayers(
+    Sublayer(layer, kind)
+    for layer, kinds in enumerate([(ATTENTION, MLP), (MLP,), (ATTENTION, MLP, MLP), (ATTENTION,)])
+    for kind in kinds
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +31,7 @@ from edgespec.errors import InputError
     ],
 )
 def test_what_is_read(text, numbers):
-    assert parse(text) == numbers
+    assert PAIRS.named(parse(text)) == numbers
 
 
 @pytest.mark.parametrize("text", ["", "x", "3,", "-1", "3b", "3a-4", "1-2-3", "3 to 4"])
@@ -44,6 +52,16 @@ def test_a_range_the_wrong_way_round():
 
 
 @pytest.mark.parametrize(
+    ("layout", "text", "missing"),
+    [(PAIRS, "20-21", "21"), (PAIRS, "30m", "30m"), (MIXED, "1a", "1a"), (MIXED, "3m", "3m")],
+)
+def test_what_a_model_does_not_have(layout, text, missing):
+    last = layout.layers - 1
+    with pytest.raises(InputError, match=f"no {missing}: the model has layers 0 to {last}"):
+        layout.named(parse(text))
+
+
+@pytest.mark.parametrize(
     ("numbers", "text"),
     [
         ((6,), "3a"),
@@ -55,9 +73,56 @@ def test_a_range_the_wrong_way_round():
     ],
 )
 def test_what_is_written(numbers, text):
-    assert describe(numbers) == text
+    assert PAIRS.describe(numbers) == text
 
 
 @given(st.sets(st.integers(0, 40), min_size=1))
 def test_what_is_written_is_read(numbers):
-    assert parse(describe(sorted(numbers))) == tuple(sorted(numbers))
+    assert PAIRS.named(parse(PAIRS.describe(numbers))) == tuple(sorted(numbers))
+
+
+def test_layers_need_not_be_pairs():
+    assert MIXED.head == len(MIXED) == 7
+    assert MIXED.layers == 4
+    assert [MIXED.of_layer(layer) for layer in range(4)] == [
+        range(2), range(2, 3), range(3, 6), range(6, 7),
+    ]  # fmt: skip
+    assert [MIXED.first(layer) for layer in range(5)] == [0, 2, 3, 6, 7]
+    assert [MIXED.starts_layer(number) for number in range(8)] == [
+        True, False, True, True, False, False, True, True,
+    ]  # fmt: skip
+    assert [MIXED.layer_of(number) for number in range(8)] == [0, 0, 1, 2, 2, 2, 3, 3]
+    assert MIXED.attentions(range(7)) == (0, 2, 3)
+    assert MIXED.attentions(range(2, 6)) == (2,)
+    assert MIXED.named(parse("2m")) == (4, 5)
+    assert MIXED.named(parse("1-2")) == (2, 3, 4, 5)
+    assert MIXED.describe((2, 3, 4, 5)) == "1-2"
+    assert [MIXED.name(number) for number in (1, 2, 3, 6, 7)] == ["0m", "1", "2", "3", "the head"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "window"), [("causal", None), ("window:1", 1), ("window:512", 512)]
+)
+def test_masks(mask, window):
+    assert window_of(mask) == window
+
+
+@pytest.mark.parametrize(
+    "mask", ["", "window:0", "window:", "windows:3", "window:-1", "bidirectional"]
+)
+def test_masks_that_are_not_known(mask):
+    with pytest.raises(ValueError, match="is not known: causal and window:N are"):
+        window_of(mask)
+
+
+def test_masks_and_tables_are_listed_once():
+    layout = Sublayers(
+        [
+            Sublayer(0, ATTENTION, mask="window:8", rope="local"),
+            Sublayer(0, MLP, width=3),
+            Sublayer(1, ATTENTION),
+            Sublayer(2, ATTENTION, mask="window:8", rope=""),
+        ]
+    )
+    assert layout.masks == ("window:8", "causal")
+    assert layout.ropes == ("local", "default")

@@ -57,7 +57,7 @@ def test_texts_take_turns_round_by_round(pairs):
 def test_what_was_learned_is_saved_between_rounds(pairs, tmp_path):
     llm, path = load(pairs, "recycling"), tmp_path / "memory"
     thread = threading.Thread(target=llm.save_draft_memory, args=(path,))
-    with llm.turns:  # as a text has while it learns
+    with llm.lock:  # as a text has while it learns
         thread.start()
         thread.join(0.2)
         assert not path.exists()
@@ -187,15 +187,15 @@ def test_a_short_text_does_not_wait_for_a_long_prompt(pairs):
     long = llm.stream([number % 300 + 1 for number in range(450)], max_new_tokens=2)
     done = []
     thread = threading.Thread(target=lambda: done.append(long.finish()))
-    with llm.turns:
+    with llm.lock:
         thread.start()
         short = threading.Thread(
             target=lambda: done.append(llm.generate(SHORT_PROMPT, max_new_tokens=1))
         )
-        while not llm.turns._waiting:
+        while not llm.lock._waiting:
             time.sleep(0.001)
         short.start()
-        while len(llm.turns._waiting) < 2:
+        while len(llm.lock._waiting) < 2:
             time.sleep(0.001)
     thread.join(60)
     short.join(60)

@@ -8,7 +8,7 @@ from parity import SAME, distance
 from skips import MODEL, PROSE
 
 from edgespec import bundle as bundles
-from edgespec.bundle import sublayers
+from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.execution.feeds import START, Rows
@@ -35,11 +35,10 @@ def tried(saved_checkpoint, tmp_path_factory):
         found["evaluator"] = evaluator
         return given
 
-    skip_sets = tuple(map(sublayers.parse, SETS))
     checkpoint = saved_checkpoint(**MODEL)
     folder = tmp_path_factory.mktemp("tried")
     export_bundle(checkpoint, folder / "gated", skip_search=take, options=ExportOptions("fp32"))
-    for number, skipped in enumerate(skip_sets):
+    for number, skipped in enumerate(SETS):
         options = ExportOptions("fp32", skip_sets=(skipped,))
         export_bundle(checkpoint, folder / str(number), options=options)
         found[SETS[number]] = bundles.load(folder / str(number))
@@ -87,7 +86,8 @@ def test_draft_and_target_are_sampled_under_the_same_noise(tried):
 @pytest.mark.parametrize("name", SETS)
 def test_a_trial_computes_what_the_cut_stages_do(tried, name, monkeypatch):
     """At the beginning of a draft, all before it the target's, and if all is the draft's."""
-    bundle, text, skipped = tried[name], tried["text"], sublayers.parse(name)
+    bundle, text = tried[name], tried["text"]
+    skipped = bundle.target.layout.named(parse(name))
     model = Model.load(bundle, bundles.TARGET, engine(CPU_ENGINES[0]), 1)
     path = Path.without(bundle.target, skipped)
     monkeypatch.setattr("edgespec.tuning.skip_trials.DRAFTED_ROWS", 0)
@@ -109,7 +109,7 @@ def test_a_trial_computes_what_the_cut_stages_do(tried, name, monkeypatch):
 
 def test_a_row_sees_some_drafted_rows(tried):
     """What a trial says lies between the beginning of a draft and all of it."""
-    text, skipped = tried["text"], sublayers.parse("1m,2a")
+    text, skipped = tried["text"], Sublayers.pairs(4).named(parse("1m,2a"))
     with pytest.MonkeyPatch.context() as patch:
         found = {}
         for rows in (0, DRAFTED_ROWS, PIECE):

@@ -19,7 +19,7 @@ from edgespec.bundle import W8A8
 from edgespec.errors import DeviceError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.deployment import selection
-from edgespec.runtime.deployment.selection import Placement, engines_for
+from edgespec.runtime.deployment.resolve import engines_for
 from edgespec.runtime.execution.feeds import Rows
 
 DEVICE = "onnxruntime:cpu"
@@ -166,10 +166,7 @@ def test_every_draft_gives_the_text_of_plain_decoding(pair, how):
 def test_cpu_is_the_engine_that_multiplies_integers_and_no_other_is_tried(pair, monkeypatch):
     roles = bundles.load(pair).manifest.roles
     names = {
-        role: [
-            engines[0].name for engines in engines_for(roles[role], Placement("cpu", 1, ((1,),)))
-        ]
-        for role in roles
+        role: [engines[0].name for engines in engines_for(roles[role], ("cpu",))] for role in roles
     }
     assert names == {"target": [DEVICE], "draft": [DEVICE, "openvino:cpu"]}
     monkeypatch.setattr(selection, "measure_apart", None)  # a choice of one needs no measurement

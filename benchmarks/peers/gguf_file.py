@@ -17,6 +17,7 @@ import numpy as np
 _CHECKOUT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(_CHECKOUT))  # last: the names of our folders must not hide a library's
 
+from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE  # noqa: E402
 from edgespec.models import Attention, Decoder, Mlp, load_checkpoint  # noqa: E402
 
 if TYPE_CHECKING:
@@ -173,7 +174,9 @@ def _theta(checkpoint: Checkpoint) -> float:
     theta = float(parameters.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     head_dim = checkpoint.config.head_dim
     plain = theta ** -(np.arange(0, head_dim, 2) / head_dim)
-    rope = checkpoint.config.rope
+    if any(each.mask != CAUSAL for each in checkpoint.decoder.attentions):
+        raise ValueError(f"{checkpoint.path}: layers have windows: use a checkpoint without")
+    rope = checkpoint.decoder.ropes[DEFAULT_ROPE]
     if rope.attention_factor != 1 or not np.allclose(rope.inv_freq, plain, rtol=1e-5, atol=0):
         raise ValueError(f"{checkpoint.path}: RoPE is scaled: use a checkpoint where it is not")
     return theta

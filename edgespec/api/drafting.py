@@ -10,8 +10,8 @@ from edgespec.bundle import DRAFT, TARGET, Bundle, SkipScore, SkipSet
 from edgespec.errors import BundleError
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.curve import Curve
+from edgespec.runtime.deployment.deployment import Loaded
 from edgespec.runtime.deployment.options import DRAFTS, PLANNED_DRAFTS
-from edgespec.runtime.deployment.selection import Loaded
 from edgespec.runtime.drafters import (
     Drafter,
     Experience,
@@ -175,15 +175,14 @@ class _Skip:
 def _skip(bundle: Bundle, skip_set: SkipSet, passes: Curve) -> _Skip:
     """Costs start from what the whole model's passes cost, and follow what is seen."""
     role, score = bundle.target, skip_set.score
+    name = role.layout.describe(skip_set.skipped)
     try:
         path = Path.without(role, skip_set.skipped)
     except ValueError as error:
-        raise BundleError(
-            f"{bundle.path}: skip set {skip_set.name}: {error}: export it again"
-        ) from error
+        raise BundleError(f"{bundle.path}: skip set {name}: {error}: export it again") from error
     kept = 1 - len(skip_set.skipped) / role.stages[-1].stop
     return _Skip(
-        name=f"skip {skip_set.name}",
+        name=f"skip {name}",
         path=path,
         calls=passes.scaled(score.draft_cost if score else kept),
         score=score,

@@ -22,20 +22,18 @@ from edgespec.api.session import Session
 from edgespec.api.stream import Job, TextStream, TextUnderWay
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.decoding.fair_lock import Turns
+from edgespec.runtime.decoding.fair_lock import FairLock
 from edgespec.runtime.decoding.generate import Limits
-from edgespec.runtime.deployment.fitting import described, fit, placements
-from edgespec.runtime.deployment.memory import cache_rows
+from edgespec.runtime.deployment.deployment import Deployment, deploy, load, with_costs
 from edgespec.runtime.deployment.options import (
     PLANNED_DRAFTS,
     RECYCLING_DRAFTS,
     LoadOptions,
     default_tree,
 )
-from edgespec.runtime.deployment.selection import load_models
 from edgespec.runtime.drafters import Experience, TreeBudget, experience
 from edgespec.runtime.drafters.successors import Successors
-from edgespec.runtime.execution.model import Model, TextSizes
+from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -63,9 +61,9 @@ class LLM:
     Attributes:
         bundle: what was loaded.
         tokenizer: its tokenizer.
-        plan: what memory it takes, made before anything was loaded.
-        turns: texts of several threads take one for each round; who does anything else with
-            `target` or a session's caches takes one, too.
+        deployment: which engines run it, for which texts, and what memory it takes.
+        lock: is held for each round of a text; who does anything else with `target` or a
+            session's caches holds it meanwhile.
         draft: the draft source in use, one of `DRAFTS`.
         context_length: tokens of prompt and output together.
 
@@ -82,35 +80,42 @@ class LLM:
         self.options = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
-        self.plan = fit(self.bundle, self.options)
-        self.plan.require_fit(described(self.bundle, self.options))
         self.draft = self.options.draft
+        self.deployment = deploy(self.bundle, self.options)
+        for line in self.deployment.warnings:
+            _log.warning("%s", line)
+        self.deployment.require_fit()
         self._experience = Experience(self._successors(), experience.recall(self.bundle))
-        places = placements(self.bundle, self.options, self.plan)
-        self._loaded = load_models(self.bundle, places, costs=self.draft in PLANNED_DRAFTS)
-        self.context_length = self.plan.context
-        for role, loaded in self._loaded.items():
-            seen = loaded.model.role.window(self.context_length)
-            rows = cache_rows(role, seen, loaded.model.shapes)
-            loaded.model.sizes = TextSizes(self.plan.prefill_chunk, rows)
+        self.deployment = with_costs(self.deployment, always=self.draft in PLANNED_DRAFTS)
+        self._loaded = load(self.deployment)
+        self.context_length = self.deployment.context
         self._drafting = Drafting(self.draft, self.bundle, self._loaded)
         # Also where nobody closes it. What is learned after `forget` is not kept.
         self._keep = weakref.finalize(self, self._drafting.keep, self._experience)
-        self._pipelines = pipelines(
-            self.options.pipeline, self.bundle, self._loaded, places[bundles.TARGET].threads
-        )
+        threads = self.deployment.roles[bundles.TARGET].asked.threads
+        self._pipelines = pipelines(self.options.pipeline, self.bundle, self._loaded, threads)
         models = {role: loaded.model for role, loaded in self._loaded.items()}
         self._slots = Slots(
-            models, sum(demand.kv for demand in self.plan.devices), self.options.prefix_reuse
+            models, sum(demand.kv for demand in self.deployment.devices), self.options.prefix_reuse
         )
         self._texts = weakref.WeakSet[TextUnderWay]()
         self._beginning = threading.Lock()  # a text, or the end: after that none is added
         self._closed = False
-        self.turns = Turns()
+        self.lock = FairLock()
+
+    @property
+    def turns(self) -> FairLock:
+        """An older name of `lock`."""
+        return self.lock
+
+    @property
+    def plan(self) -> Deployment:
+        """An older name of `deployment`."""
+        return self.deployment
 
     @property
     def target(self) -> Model:
-        """The compiled target, which others may use between the rounds of texts (`turns`)."""
+        """The compiled target, which others may use between the rounds of texts (`lock`)."""
         self.require_open()
         return self._loaded[bundles.TARGET].model
 
@@ -126,7 +131,7 @@ class LLM:
             texts = list(self._texts)
         for text in texts:
             text.cancel()
-        with self.turns:
+        with self.lock:
             self._keep()
             self._slots.clear()
             self._loaded.clear()
@@ -149,7 +154,7 @@ class LLM:
     def session(self) -> Session:
         """Texts whose caches are kept from one to the next."""
         self.require_open()
-        with self.turns:
+        with self.lock:
             return Session(self, self._slots.add())
 
     def load_session(self, path: str | Path) -> Session:
@@ -159,7 +164,7 @@ class LLM:
             InputError: if the file cannot be read, is damaged, or of another bundle or version.
         """
         self.require_open()
-        with self.turns:
+        with self.lock:
             slot = self._slots.add()
             try:
                 snapshots.restore(
@@ -172,7 +177,7 @@ class LLM:
 
     def drop(self, slot: Slot) -> None:
         """Give the caches of a session back."""
-        with self.turns:
+        with self.lock:
             self._slots.remove(slot)
 
     @shown(GenerationOptions)
@@ -261,7 +266,7 @@ class LLM:
                 draft_memory=self._draft_memory(source),
                 slots=self._slots,
                 slot=slot,
-                turns=self.turns,
+                lock=self.lock,
                 simulated=self.options.machine,
             )
         )
@@ -276,7 +281,7 @@ class LLM:
         Raises:
             InputError: if the file cannot be written; one that was there stays as it was.
         """
-        with self.turns:  # texts of other threads learn in theirs
+        with self.lock:  # texts of other threads learn in theirs
             self._experience.successors.save(Path(path), self.bundle.digest)
 
     def forget(self) -> None:
@@ -311,8 +316,8 @@ class LLM:
         nodes = options.num_assistant_tokens
         if nodes is None:
             nodes = default_tree(source)
-        if nodes > self.plan.max_tree:
-            nodes = self.plan.max_tree
+        if nodes > self.deployment.max_tree:
+            nodes = self.deployment.max_tree
             _log.warning("draft trees of %d nodes at most, to fit memory", nodes)
         return nodes
 

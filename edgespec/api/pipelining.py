@@ -10,7 +10,7 @@ from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.costs.contention import apart, paired
 from edgespec.runtime.decoding.pipelines import Overlap, Payoff, Serial
-from edgespec.runtime.deployment.selection import Loaded
+from edgespec.runtime.deployment.deployment import Loaded
 from edgespec.runtime.drafters import Drafter
 from edgespec.runtime.execution.runner import Runner
 

@@ -69,7 +69,7 @@ class Session:
         """
         slot = self._open()
         self._llm.require_open()
-        with self._llm.turns:
+        with self._llm.lock:
             if slot.began and not slot.runners:
                 raise InputError(
                     "the session's caches gave way to those of others, or its text failed: let it "

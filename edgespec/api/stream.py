@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from edgespec.api.result import Clock, GenerationResult
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
-from edgespec.runtime.decoding.fair_lock import Turns
+from edgespec.runtime.decoding.fair_lock import FairLock
 from edgespec.runtime.decoding.generate import Limits, Round, generate
 from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.drafters import Drafter, TreeBudget
@@ -54,7 +54,7 @@ class Job:
         draft_memory: see `GenerationResult`.
         slots: where its caches come from.
         slot: of them, the one of the text's session; None: it has none.
-        turns: other texts of the same models wait while a round of this one is made.
+        lock: other texts of the same models wait while a round of this one is made.
         simulated: see `GenerationResult`.
     """
 
@@ -71,7 +71,7 @@ class Job:
     draft_memory: str | None
     slots: Slots
     slot: Slot | None
-    turns: Turns
+    lock: FairLock
     simulated: str | None
 
 
@@ -190,7 +190,7 @@ class TextUnderWay:
         self.clock.start()
         with ExitStack() as entered:
             # One turn for all of it: between two the model may be closed, and what drafts with it.
-            with job.turns:
+            with job.lock:
                 length = min(len(job.prompt) + limits.max_new_tokens, limits.context_length)
                 slot = entered.enter_context(job.slots.enter(job.slot, job.prompt, length))
                 runners, target = slot.runners, slot.runners[TARGET]
@@ -222,9 +222,9 @@ class TextUnderWay:
     def _read(
         self, rounds: Iterator[Round], models: Sequence[Model], text: _Text
     ) -> Generator[str]:
-        turns, clock = self._job.turns, self.clock
+        lock, clock = self._job.lock, self.clock
         while not (text.stopped or self._cancelled.is_set()):
-            with turns:  # for which it may have waited long
+            with lock:  # for which it may have waited long
                 step = None if self._cancelled.is_set() else clock.round(rounds, models)
             if step is None:
                 break

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from edgespec.bundle.manifest import W8A8, Manifest, Precision, Role, SkipSet, Stage, Variant
+from edgespec.bundle.sublayers import KINDS, window_of
 
 _BLOCKS = ("int4", "int8")
 _FLOATS = ("fp16", "fp32")
@@ -27,6 +28,7 @@ _SIZES = {
     "parameters": (1, 1 << 50),
 }
 _MOST_DIGITS = 10  # of a dimension
+_PAST = ("key", "value")
 
 _Check = tuple[str, object, bool]
 """A field, its value, and whether that may be."""
@@ -61,13 +63,34 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
     yield f"{where}.eos_ids", role.eos_ids, all(each >= 0 for each in role.eos_ids)
     yield f"{where}.bias_off", role.bias_off, -math.inf < role.bias_off < 0
     yield from _of_precision(f"{where}.precision", role.precision, _WEIGHTS)
-    yield from _of_stages(f"{where}.stages", role.stages, role.layers)
+    yield from _of_layout(where, role)
+    yield from _of_stages(f"{where}.stages", role.stages, role.layout.head)
+
+
+def _of_layout(where: str, role: Role) -> Iterator[_Check]:
+    tables = [table.name for table in role.rope_tables]
+    yield f"{where}.ropes", tables, len(set(tables)) == len(tables)
+    for number, table in enumerate(role.ropes):
+        place, freq = f"{where}.ropes[{number}]", table.inv_freq
+        yield f"{place}.inv_freq", freq, len(freq) == role.head_dim // 2 and _finite(freq)
+        yield f"{place}.attention_factor", table.attention_factor, table.attention_factor > 0
+    before = 0
+    for number, each in enumerate(role.sublayers):
+        place = f"{where}.sublayers[{number}]"
+        yield f"{place}.layer", each.layer, before <= each.layer <= before + (number > 0)
+        yield f"{place}.kind", each.kind, each.kind in KINDS
+        yield f"{place}.width", each.width, each.width >= 0
+        yield f"{place}.mask", each.mask, _is_mask(each.mask)
+        yield f"{place}.rope", each.rope, each.rope in ("", *tables)
+        before = each.layer
+    layers = role.layers if not role.sublayers else before + 1
+    yield f"{where}.layers", role.layers, role.layers == layers
 
 
 def _of_variant(where: str, variant: Variant, role: Role) -> Iterator[_Check]:
     yield f"{where}.bias_off", variant.bias_off, -math.inf < variant.bias_off < 0
     yield from _of_precision(f"{where}.precision", variant.precision, _VARIANT_WEIGHTS)
-    yield from _of_stages(f"{where}.stages", variant.stages, role.layers)
+    yield from _of_stages(f"{where}.stages", variant.stages, role.layout.head)
     for number, each in enumerate(variant.compiled):
         place = f"{where}.compiled[{number}]"
         yield f"{place}.stage", each.stage, 0 <= each.stage < len(variant.stages)
@@ -85,13 +108,13 @@ def _of_precision(where: str, precision: Precision, weights: Sequence[str]) -> I
     yield f"{where}.block_size", precision.block_size, precision.block_size >= blocks
 
 
-def _of_stages(where: str, stages: Sequence[Stage], layers: int) -> Iterator[_Check]:
+def _of_stages(where: str, stages: Sequence[Stage], head: int) -> Iterator[_Check]:
     yield where, stages, bool(stages)
     start = 0
     for number, stage in enumerate(stages):
         place = f"{where}[{number}]"
         yield f"{place}.start", stage.start, stage.start == start
-        last, end = stage is stages[-1], 2 * layers + 1
+        last, end = stage is stages[-1], head + 1
         follows = stage.stop == end if last else start < stage.stop < end
         yield f"{place}.stop", stage.stop, follows
         names = tuple(each.name for each in stage.results)
@@ -99,6 +122,7 @@ def _of_stages(where: str, stages: Sequence[Stage], layers: int) -> Iterator[_Ch
         for kind, tensors in (("inputs", stage.inputs), ("outputs", stage.outputs)):
             for index, tensor in enumerate(tensors):
                 yield f"{place}.{kind}[{index}].dtype", tensor.dtype, tensor.dtype in _DTYPES
+                yield f"{place}.{kind}[{index}].name", tensor.name, _is_name(tensor.name)
         for index, tensor in enumerate(stage.outputs):
             if tensor.name != "new_kv":
                 known = len(tensor.shape) > 0 and all(map(_is_size, tensor.shape[1:]))
@@ -107,7 +131,7 @@ def _of_stages(where: str, stages: Sequence[Stage], layers: int) -> Iterator[_Ch
 
 
 def _of_skips(where: str, skips: SkipSet, target: Role) -> Iterator[_Check]:
-    within = all(0 <= each < 2 * target.layers for each in skips.skipped)
+    within = all(0 <= each < target.layout.head for each in skips.skipped)
     yield f"{where}.skipped", skips.skipped, bool(skips.skipped) and within
     if skips.score is not None:
         score = skips.score
@@ -117,6 +141,20 @@ def _of_skips(where: str, skips: SkipSet, target: Role) -> Iterator[_Check]:
             *(promise.tokens_per_second for promise in (score.greedy, score.sampled)),
         )
         yield f"{where}.score", score, min(figures) > 0 and _finite(figures)
+
+
+def _is_mask(text: str) -> bool:
+    try:
+        window_of(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_name(text: str) -> bool:
+    """Whether what is called past is the keys or values of a layer."""
+    first, *rest = text.split(".")
+    return first != "past" or (len(rest) == 2 and _is_size(rest[0]) and rest[1] in _PAST)
 
 
 def _is_size(text: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from edgespec.bundle import sublayers
+from edgespec.bundle.sublayers import DEFAULT_ROPE, Sublayer, Sublayers
 from edgespec.system.records import LEFT_OUT
 
 FORMAT = 2
@@ -33,8 +34,8 @@ class Tensor:
 class Stage:
     """A run of consecutive sublayers in one ONNX file, `start` included and `stop` not.
 
-    Sublayer 2 i is the attention of layer i, 2 i + 1 its MLP; behind those of the last layer comes
-    the head (norm and output projection), as one sublayer more. The embedding belongs to the first.
+    They are numbered as in `Role.layout`; behind the last one comes the head (norm and output
+    projection). The embedding belongs to the first stage.
     """
 
     graph: str
@@ -45,11 +46,10 @@ class Stage:
     outputs: tuple[Tensor, ...]
 
     @property
-    def cached(self) -> range:
-        """The layers whose keys and values it computes."""
-        first = (self.start + 1) // 2
-        keys = [tensor for tensor in self.inputs if tensor.name.endswith(".key")]
-        return range(first, first + len(keys))
+    def cached(self) -> tuple[int, ...]:
+        """The layers whose keys and values it computes, in the order of its cache."""
+        names = (tensor.name.split(".") for tensor in self.inputs)
+        return tuple(int(parts[1]) for parts in names if parts[0] == "past" and parts[2] == "key")
 
     @property
     def ordered(self) -> bool:
@@ -120,17 +120,12 @@ class SkipSet:
     """Sublayers that a draft on the target's own stages leaves out.
 
     Attributes:
-        skipped: their numbers (`sublayers`), ascending.
+        skipped: their numbers, ascending.
         score: None: never measured.
     """
 
     skipped: tuple[int, ...]
     score: SkipScore | None = None
-
-    @property
-    def name(self) -> str:
-        """What is left out, as people write it."""
-        return sublayers.describe(self.skipped)
 
 
 @dataclass(frozen=True)
@@ -156,18 +151,35 @@ class Precision:
 
 
 @dataclass(frozen=True)
+class RopeTable:
+    """By which angles queries and keys of some attentions are turned.
+
+    Attributes:
+        name: as `Sublayer.rope` has it.
+        inv_freq: [head_dim / 2] radians per position.
+        attention_factor: what cosines and sines are multiplied by.
+    """
+
+    name: str
+    inv_freq: tuple[float, ...]
+    attention_factor: float
+
+
+@dataclass(frozen=True)
 class Role:
     """One model of a bundle.
 
     Attributes:
-        inv_freq: [head_dim / 2] RoPE frequencies in radians per position.
+        inv_freq: of the default rotation table, see `RopeTable`.
         bias_off: what `attention_bias` holds where a row must not look.
         eos_ids: tokens that end a text.
         parameters: how many weights the model has (tied ones once).
         quantization_error: relative RMS error of each quantized tensor.
-        attention_factor: what cosines and sines of RoPE are multiplied by.
+        attention_factor: of the default rotation table.
         tied: whether the output projection is the embedding: stored once, but for w8a8, which has
             a layout for each. None in bundles from before, of which it is guessed.
+        sublayers: all of them, see `layout`; none in bundles from before.
+        ropes: rotation tables beside the default one.
     """
 
     architecture: str
@@ -187,13 +199,26 @@ class Role:
     quantization_error: dict[str, float]
     attention_factor: float = field(default=1.0, metadata=LEFT_OUT)
     tied: bool | None = field(default=None, metadata=LEFT_OUT)
+    sublayers: tuple[Sublayer, ...] = field(default=(), metadata=LEFT_OUT)
+    ropes: tuple[RopeTable, ...] = field(default=(), metadata=LEFT_OUT)
+
+    @cached_property
+    def layout(self) -> Sublayers:
+        """Its sublayers; in bundles that do not say it, layers of an attention and an MLP."""
+        return Sublayers(self.sublayers) if self.sublayers else Sublayers.pairs(self.layers)
+
+    @property
+    def rope_tables(self) -> tuple[RopeTable, ...]:
+        """All rotation tables, the default one first."""
+        default = RopeTable(DEFAULT_ROPE, self.inv_freq, self.attention_factor)
+        return (default, *self.ropes)
 
     @property
     def ordered(self) -> bool:
         """Whether all its attention is, see `Stage.ordered`."""
         return all(stage.ordered for stage in self.stages if stage.cached)
 
-    def window(self, length: int) -> int:
+    def visible(self, length: int) -> int:
         """Tokens of a text this long that it sees at a time: a draft model may know fewer."""
         return min(length, self.context_length)
 

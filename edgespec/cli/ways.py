@@ -13,7 +13,7 @@ from edgespec.runtime.deployment.options import LoadOptions
 
 if TYPE_CHECKING:
     from edgespec.runtime.deployment.comparing import Way
-    from edgespec.runtime.deployment.plans import Demand
+    from edgespec.runtime.deployment.demands import Demand
 
 _SHOWN = ("device", "place", "draft", "draft_device", "pipeline")
 _DEFAULTS = LoadOptions()
@@ -21,7 +21,7 @@ _DEFAULTS = LoadOptions()
 
 def device_facts(demand: Demand) -> dict[str, Any]:
     """What a device's memory has to hold, as JSON has it, in MiB."""
-    from edgespec.runtime.deployment.plans import MIB
+    from edgespec.runtime.deployment.demands import MIB
 
     terms = {f"{term}_mb": round(size / MIB, 1) for term, size in demand.terms.items()}
     return {
@@ -43,8 +43,8 @@ def facts(ways: Sequence[Way]) -> list[dict[str, Any]]:
             "target": _target(way),
             "draft": _draft(way),
             "engines": dict(way.engines),
-            "fits": way.plan.fits,
-            "devices": [device_facts(demand) for demand in way.plan.devices],
+            "fits": way.deployment.fits,
+            "devices": [device_facts(demand) for demand in way.deployment.devices],
             "slowdown": way.slowdown,
             "tokens_per_second": {str(share): round(v, 3) for share, v in way.rates.items()},
             "refusal": way.refusal,
@@ -74,7 +74,7 @@ def _table(ways: Sequence[Way], acceptances: Sequence[float]) -> Table:
     devices = sorted({device for way in ways for device in _memory(way)})
     table = Table(
         title="expected tokens/s by the share of drafted tokens that are right, "
-        f"with a context of {ways[0].plan.context:,}",
+        f"with a context of {ways[0].deployment.context:,}",
         title_justify="left", box=box.SIMPLE, pad_edge=False,
     )  # fmt: skip
     for name in ("way", "target on", "draft on"):
@@ -108,7 +108,7 @@ def _draft(way: Way) -> str | None:
 
 def _memory(way: Way) -> dict[str, str]:
     """What each device takes, in MiB."""
-    taken = map(device_facts, way.plan.devices)
+    taken = map(device_facts, way.deployment.devices)
     return {each["device"]: f"{each['total_mb']:,.0f}" for each in taken}
 
 

@@ -19,10 +19,10 @@ from edgespec.errors import ContextLengthError, InputError
 from edgespec.measuring.bits import Bits
 from edgespec.measuring.equality import worst
 from edgespec.measuring.worker import Made, Request, Worker
-from edgespec.runtime.deployment.fitting import as_planned, described, fitted
+from edgespec.runtime.deployment.demands import HOST
+from edgespec.runtime.deployment.deployment import Deployment, deploy
 from edgespec.runtime.deployment.memory import USUAL_CONTEXT
 from edgespec.runtime.deployment.options import LoadOptions
-from edgespec.runtime.deployment.plans import HOST, Plan
 from edgespec.runtime.engines import available_bytes
 
 PLAIN = "plain"
@@ -147,12 +147,12 @@ class Bench:
         enough = max(longest, USUAL_CONTEXT)
         plans = {}
         for name, each in self.settings.items():
-            plans[name] = fitted(as_planned(bundle, each), each)
-            plans[name].require_fit(described(bundle, each))
+            plans[name] = deploy(bundle, each)
+            plans[name].require_fit()
             context = each.context
             if context is None and plans[name].context > enough:
                 context = enough
-                plans[name] = fitted(as_planned(bundle, each), replace(each, context=context))
+                plans[name] = deploy(bundle, replace(each, context=context))
             # What the others take meanwhile is no reason to plan otherwise.
             limits = {demand.device: demand.limit for demand in plans[name].devices}
             self.settings[name] = replace(each, context=context, memory=limits)
@@ -234,7 +234,7 @@ class Bench:
             }
 
 
-def _side_by_side(plans: Iterable[Plan]) -> bool:
+def _side_by_side(plans: Iterable[Deployment]) -> bool:
     """Whether memory holds all that these plans take."""
     needs: Counter[str] = Counter()
     room = {HOST: available_bytes()}  # a limit of the user's is for each of them

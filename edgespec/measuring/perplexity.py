@@ -19,8 +19,8 @@ import numpy.typing as npt
 from edgespec.api.llm import LLM
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.arrays import Floats
+from edgespec.runtime.deployment.deployment import Deployment
 from edgespec.runtime.deployment.options import default_tree
-from edgespec.runtime.deployment.plans import Plan
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.shapes import ROW_BUCKETS, row_bucket
 
@@ -186,7 +186,7 @@ class Reading:
     def evaluate(self, report: Report = lambda tokens: None) -> Evaluation:
         """Read the text, pass by pass."""
         scores = Scores(len(self._llms))
-        rows = rows_of_a_pass([llm.plan for llm in self._llms])
+        rows = rows_of_a_pass([llm.deployment for llm in self._llms])
         for window in self._windows:
             scored = self._tokens[window.first : window.stop]
             predictions = [self._predictions(llm, window, rows) for llm in self._llms]
@@ -288,7 +288,7 @@ def divergence(reference: LogProbabilities, other: LogProbabilities) -> float:
     return float(np.exp(reference) @ (reference - other))
 
 
-def rows_of_a_pass(plans: Sequence[Plan]) -> int:
+def rows_of_a_pass(plans: Sequence[Deployment]) -> int:
     """A prefill chunk, or as many rows as memory has room for the logits of.
 
     Args:

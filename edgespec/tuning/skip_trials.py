@@ -200,7 +200,7 @@ class _GatedModel(Model):
 
     def __init__(self, role: Role, executables: Sequence[Executable], device: str) -> None:
         super().__init__(role, executables, device)
-        self.gates = np.ones(2 * role.layers, np.float32)
+        self.gates = np.ones(role.layout.head, np.float32)
 
     def feeds(self, rows: int, capacity: int, logit_rows: int, scratch: int = 0) -> Feeds:
         """See `Model`."""

@@ -123,9 +123,9 @@ class LayerSkipSearch:
     def __call__(self, trial: Trial, given: tuple[SkipSet, ...]) -> tuple[SkipSet, ...]:
         """See `export.skips.SkipSearch`."""
         self._begin = time.perf_counter()
-        layers = trial.gated.target.layers
-        if layers < 2:
-            _log.warning("no layer can be left out of a model that has %d", layers)
+        layout = trial.gated.target.layout
+        if layout.layers < 2:
+            _log.warning("no layer can be left out of a model that has %d", layout.layers)
             return given
         costs = self.probe(trial)
         evaluator = Evaluator(trial.gated, self.engine, self._threads)
@@ -137,7 +137,7 @@ class LayerSkipSearch:
             sets, tried = [each.skipped for each in kept], len(found)
         agreements = [evaluator.agreements(text.held_out, each) for each in sets]
         del evaluator, text  # before the stages come
-        cuts = trial.cuts | skip_cuts(sets, layers)
+        cuts = trial.cuts | skip_cuts(sets, layout)
         # From here on with what the stages take that all sets together cut.
         costs = costs.refined(measure_stages(trial.cut(cuts), self.engine, self._threads))
         scored = [
@@ -145,7 +145,8 @@ class LayerSkipSearch:
             for skipped, agreed in zip(sets, agreements, strict=True)
         ]
         scored.sort(key=_promised, reverse=True)
-        self.summary = self._summarize(scored, tried, 1 / costs.whole(1))
+        best = layout.describe(scored[0].skipped)
+        self.summary = self._summarize(best, scored, tried, 1 / costs.whole(1))
         return tuple(scored)
 
     @property
@@ -158,9 +159,10 @@ class LayerSkipSearch:
 
         Of several engines the fastest stays.
         """
-        cut = trial.cut(probe_cuts(trial.gated.target.layers))
+        layout = trial.gated.target.layout
+        cut = trial.cut(probe_cuts(layout))
         found = [
-            (PassCosts.from_probe(measure_stages(cut, each, self._threads)), each)
+            (PassCosts.from_probe(measure_stages(cut, each, self._threads), layout), each)
             for each in suited(trial.gated.target, self._engines)
         ]
         costs, fastest = min(found, key=lambda pair: pair[0].whole(_COMPARED_ROWS))
@@ -247,10 +249,10 @@ class LayerSkipSearch:
         found = search(problem, evaluations, options.seed, go_on)
         return found, choose(found, problem)
 
-    def _summarize(self, sets: Sequence[SkipSet], tried: int, uncut: float) -> str:
+    def _summarize(self, name: str, sets: Sequence[SkipSet], tried: int, uncut: float) -> str:
         """Of the best set, beside plain decoding, tokens/s of which are `uncut` in one stage."""
         seconds = time.perf_counter() - self._begin
-        name, score = sets[0].name, sets[0].score
+        score = sets[0].score
         assert score is not None
         greedy, sampled = score.greedy, score.sampled
         speeds = (

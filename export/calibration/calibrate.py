@@ -14,7 +14,7 @@ from edgespec.export.calibration.forward import Forward, Weights
 from edgespec.export.formats.blocks import Floats, dequantize_rows
 from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
 from edgespec.export.formats.spool import Spool
-from edgespec.models import Attention, Checkpoint, Decoder, Linear, Mlp
+from edgespec.models import Checkpoint, Decoder, Linear, Sublayer
 
 # Of the first tokens of a text the residual stream is unlike all others: no matrix is judged there.
 _WARM_UP = 8
@@ -90,11 +90,11 @@ def calibrate(
     length = len(texts.fitted[0])
     fitted, judged = (len(part) * length for part in parts[:2])
     judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, spool)
-    for done, (attention, mlp) in enumerate(decoder.layers, 1):
-        _read_attention(forward, attention, judge)
-        _read_mlp(forward, mlp, judge)
+    for done, layer in enumerate(decoder.layers, 1):
+        for sublayer in layer:
+            _read(forward, sublayer, judge)
         progress(done, len(decoder.layers))
-    held_out = forward.normed(decoder.norm)[fitted + judged :]
+    held_out = forward.normed(forward.hidden, decoder.norm)[fitted + judged :]
     return Calibration(judge.damage, judge.sizes, held_out)
 
 
@@ -125,7 +125,7 @@ def widened_by_rule(decoder: Decoder) -> frozenset[str]:
 
     Keys and values of grouped heads are a hundredth of the weights and a third of the damage.
     """
-    return frozenset(layer.weight for a, _ in decoder.layers for layer in (a.k, a.v))
+    return frozenset(layer.weight for each in decoder.attentions for layer in (each.k, each.v))
 
 
 class _Judge:
@@ -186,31 +186,23 @@ class _Judge:
             self.sizes[name] = weight.size
 
 
-def _read_attention(forward: Forward, layer: Attention, judge: _Judge) -> None:
+def _read(forward: Forward, layer: Sublayer, judge: _Judge) -> None:
+    """Have a sublayer read the residual stream and add to it, and round its matrices.
+
+    It has matrices that read the stream, then its own computation (`forward.mixed`), then one
+    matrix that reads what that gives.
+    """
+    *first, last = layer.linears
+
     def contribution(x: Floats, weights: Weights) -> Floats:
-        return projection(forward.attended(layer, x, weights), weights)
+        return projection(forward.mixed(layer, x, weights), weights)
 
     def projection(mixed: Floats, weights: Weights) -> Floats:
-        return forward.linear(mixed, layer.o, weights)
+        return forward.normed(forward.linear(mixed, last, weights), layer.post_norm)
 
-    weights = forward.weights(layer.q, layer.k, layer.v, layer.o)
-    x = forward.normed(layer.norm)
-    mixed = forward.attended(layer, x, weights)
+    weights = forward.weights(*layer.linears)
+    x = forward.normed(forward.hidden, layer.norm)
+    mixed = forward.mixed(layer, x, weights)
     forward.add(projection(mixed, weights))
-    judge.round(x, (layer.q, layer.k, layer.v), weights, contribution, forward.hidden)
-    judge.round(mixed, (layer.o,), weights, projection, forward.hidden)
-
-
-def _read_mlp(forward: Forward, layer: Mlp, judge: _Judge) -> None:
-    def contribution(x: Floats, weights: Weights) -> Floats:
-        return projection(forward.gated(layer, x, weights), weights)
-
-    def projection(gated: Floats, weights: Weights) -> Floats:
-        return forward.linear(gated, layer.down, weights)
-
-    weights = forward.weights(layer.gate, layer.up, layer.down)
-    x = forward.normed(layer.norm)
-    gated = forward.gated(layer, x, weights)
-    forward.add(projection(gated, weights))
-    judge.round(x, (layer.gate, layer.up), weights, contribution, forward.hidden)
-    judge.round(gated, (layer.down,), weights, projection, forward.hidden)
+    judge.round(x, first, weights, contribution, forward.hidden)
+    judge.round(mixed, (last,), weights, projection, forward.hidden)

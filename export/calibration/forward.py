@@ -6,15 +6,18 @@ numbers are rounded. Long matrices are never in memory together but for those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.bundle.sublayers import window_of
 from edgespec.errors import CheckpointError
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.weights import check_range, read_finite
-from edgespec.models import Attention, Checkpoint, Linear, Mlp, Norm
+from edgespec.models import Attention, Checkpoint, Linear, Mlp, Norm, Rope, Sublayer
+from edgespec.models.layers import Activation
 
 Weights = Mapping[str, Floats]
 """Matrices by name, [N, K]; in place of some, others can stand."""
@@ -36,16 +39,14 @@ class Forward:
     def __init__(self, checkpoint: Checkpoint, texts: npt.NDArray[np.int64]) -> None:
         self._tensors = checkpoint.tensors
         self._length = texts.shape[1]
-        embedding, rope = checkpoint.decoder.embedding, checkpoint.decoder.rope
+        decoder = checkpoint.decoder
         ids, places = np.unique(texts, return_inverse=True)
-        rows = [read_finite(self._tensors, embedding, id_, id_ + 1) for id_ in ids.tolist()]
+        rows = [read_finite(self._tensors, decoder.embedding, id_, id_ + 1) for id_ in ids.tolist()]
         self.hidden: Floats = np.concatenate(rows)[places.ravel()]
-        angles = np.outer(np.arange(self._length), rope.inv_freq.astype(np.float64))
-        cos, sin = (rope.attention_factor * turn(angles) for turn in (np.cos, np.sin))
-        self._cos: Floats = np.concatenate([cos, cos], axis=1).astype(np.float32)[:, None]
-        self._sin: Floats = np.concatenate([-sin, sin], axis=1).astype(np.float32)[:, None]
-        unseen = np.triu(np.ones((self._length, self._length), np.bool_), 1)
-        self._bias = np.where(unseen, _HIDDEN, np.float32(0))
+        self.hidden *= np.float32(decoder.embedding_scale)
+        self._turns = {name: _turns(rope, self._length) for name, rope in decoder.ropes.items()}
+        masks = {each.mask for each in decoder.attentions}
+        self._biases = {mask: _bias(window_of(mask), self._length) for mask in masks}
 
     def weights(self, *layers: Linear) -> dict[str, Floats]:
         """The matrices of linear layers.
@@ -59,9 +60,13 @@ class Forward:
             check_range(self._tensors, name, weight, np.float16)
         return found
 
-    def normed(self, norm: Norm) -> Floats:
-        """The residual stream as a sublayer reads it, [B * T, hidden_size]."""
-        return self._normed(self.hidden, norm)
+    def normed(self, x: Floats, norm: Norm | None) -> Floats:
+        """The last axis of x normalized; None: x as it is."""
+        if norm is None:
+            return x
+        square = np.square(x).mean(axis=-1, keepdims=True)
+        normed: Floats = x / np.sqrt(square + np.float32(norm.eps))
+        return normed * (self._read(norm.weight) + np.float32(norm.offset))
 
     def add(self, update: Floats) -> None:
         """Add a sublayer's contribution, [B * T, hidden_size], to the residual stream.
@@ -83,49 +88,89 @@ class Forward:
             y += self._read(layer.bias)
         return y
 
-    def attended(self, layer: Attention, x: Floats, weights: Weights) -> Floats:
-        """What the output projection reads, of whole texts: [rows, heads * head_dim]."""
-        q, k, v = (
-            self.linear(x, part, weights).reshape(-1, self._length, heads, layer.head_dim)
-            for part, heads in (
-                (layer.q, layer.heads),
-                (layer.k, layer.kv_heads),
-                (layer.v, layer.kv_heads),
-            )
-        )
-        q, k = self._turned(q, layer.q_norm), self._turned(k, layer.k_norm)
-        q *= np.float32(layer.head_dim**-0.5)
+    def mixed(self, layer: Sublayer, x: Floats, weights: Weights) -> Floats:
+        """What the last projection of a sublayer reads, of whole texts: [rows, its size].
+
+        Args:
+            layer: an attention or an MLP.
+            x: [rows, hidden_size], what the sublayer reads.
+            weights: of the sublayer's matrices.
+        """
+        if isinstance(layer, Attention):
+            return self._attended(layer, x, weights)
+        return self._gated(layer, x, weights)
+
+    def _attended(self, layer: Attention, x: Floats, weights: Weights) -> Floats:
+        shape = -1, self._length, layer.kv_heads, layer.head_dim
+        q = self._turned(self.linear(x, layer.q, weights), layer.q_norm, layer.heads, layer)
+        k = self._turned(self.linear(x, layer.k, weights), layer.k_norm, layer.kv_heads, layer)
+        v = self.linear(x, layer.v, weights).reshape(shape)
+        q *= np.float32(layer.scale)
+        bias = self._biases[layer.mask]
         group = layer.heads // layer.kv_heads
         mixed = np.empty_like(q)
         for head in range(layer.heads):
             keys, values = k[:, :, head // group], v[:, :, head // group]
-            scores = q[:, :, head] @ keys.transpose(0, 2, 1) + self._bias
+            scores = q[:, :, head] @ keys.transpose(0, 2, 1) + bias
             shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
             mixed[:, :, head] = shares / shares.sum(axis=-1, keepdims=True) @ values
         return mixed.reshape(len(x), -1)
 
-    def gated(self, layer: Mlp, x: Floats, weights: Weights) -> Floats:
-        """What the down projection reads: [rows, intermediate_size]."""
-        gate = self.linear(x, layer.gate, weights)
-        with np.errstate(over="ignore"):  # a gate far below zero is closed
-            gate /= 1 + np.exp(-gate)
+    def _gated(self, layer: Mlp, x: Floats, weights: Weights) -> Floats:
+        gate = _ACTIVATIONS[layer.activation](self.linear(x, layer.gate, weights))
         gate *= self.linear(x, layer.up, weights)
         return gate
 
-    def _turned(self, x: Floats, norm: Norm | None) -> Floats:
+    def _turned(self, x: Floats, norm: Norm | None, heads: int, layer: Attention) -> Floats:
         """[B, T, heads, head_dim] after its norm, if it has one, and RoPE."""
-        if norm is not None:
-            x = self._normed(x, norm)
+        shape = -1, self._length, heads, layer.head_dim
+        if norm is not None and norm.size != layer.head_dim:  # over all heads together
+            x, norm = self.normed(x, norm), None
+        x = self.normed(x.reshape(shape), norm)
+        if not layer.rope:
+            return x
+        cos, sin = self._turns[layer.rope]
         first, second = np.split(x, 2, axis=-1)
         swapped: Floats = np.concatenate([second, first], axis=-1)
-        turned: Floats = x * self._cos
-        turned += swapped * self._sin
+        turned: Floats = x * cos
+        turned += swapped * sin
         return turned
-
-    def _normed(self, x: Floats, norm: Norm) -> Floats:
-        square = np.square(x).mean(axis=-1, keepdims=True)
-        normed: Floats = x / np.sqrt(square + np.float32(norm.eps))
-        return normed * self._read(norm.weight)
 
     def _read(self, name: str) -> Floats:
         return read_finite(self._tensors, name, 0, self._tensors.shape(name)[0])
+
+
+def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:
+    """Cosines and sines of the positions of a text, [T, 1, head_dim] each."""
+    angles = np.outer(np.arange(length), rope.inv_freq.astype(np.float64))
+    cos, sin = (rope.attention_factor * turn(angles) for turn in (np.cos, np.sin))
+    return (
+        np.concatenate([cos, cos], axis=1).astype(np.float32)[:, None],
+        np.concatenate([-sin, sin], axis=1).astype(np.float32)[:, None],
+    )
+
+
+def _bias(window: int | None, length: int) -> Floats:
+    """[T, T]: 0 where a row sees another."""
+    seen = np.tri(length, dtype=np.bool_)
+    if window is not None:
+        seen &= ~np.tri(length, k=-window, dtype=np.bool_)
+    return np.where(seen, np.float32(0), _HIDDEN)
+
+
+def _silu(x: Floats) -> Floats:
+    with np.errstate(over="ignore"):  # a gate far below zero is closed
+        x /= 1 + np.exp(-x)
+    return x
+
+
+def _gelu_tanh(x: Floats) -> Floats:
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
+    found: Floats = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return found
+
+
+_ACTIVATIONS: Mapping[Activation, Callable[[Floats], Floats]] = {
+    "silu": _silu,
+    "gelu_tanh": _gelu_tanh,
+}

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from onnx import TensorProto
 
+from edgespec.bundle.sublayers import bias_input
 from edgespec.export.components.graph import GraphBuilder
 from edgespec.models import Attention
 
@@ -42,13 +43,14 @@ class AttentionForm(Protocol):
 
     def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None: ...
 
-    def mix(self, q: str, past: KeysValues, new: KeysValues) -> str:
+    def mix(self, q: str, past: KeysValues, new: KeysValues, mask: str) -> str:
         """Values mixed by attention.
 
         Args:
             q: [KV, G * S, hd], scaled.
             past: the cache, [KV, C, hd].
             new: of the call's own rows, [KV, S, hd].
+            mask: which rows see which, see `edgespec.bundle.sublayers.Sublayer`.
 
         Returns:
             [KV, G * S, hd].
@@ -64,16 +66,15 @@ class SplitAttention:
 
     def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None:
         self._graph = graph
-        bias = declare("attention_bias", FLOAT, "S", "C+S")
+        self._bias = _Biases(graph, declare, heads, ("S", "C+S"))
         # Split sizes come from the host: bounds computed inside a graph have gone wrong on GPUs.
         self._lengths = declare("lengths", INT64, 2)
-        self._bias = _for_group(graph, bias, heads)
 
-    def mix(self, q: str, past: KeysValues, new: KeysValues) -> str:
+    def mix(self, q: str, past: KeysValues, new: KeysValues, mask: str) -> str:
         """See `AttentionForm`."""
         g = self._graph
         scores = g.op("Concat", _scores(g, q, past[0]), _scores(g, q, new[0]), axis=-1)
-        shares = g.op("Softmax", g.op("Add", scores, self._bias), axis=-1)
+        shares = g.op("Softmax", g.op("Add", scores, self._bias[mask]), axis=-1)
         old, own = g.multi_op("Split", shares, self._lengths, outputs=2, axis=-1)
         return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", own, new[1]))
 
@@ -98,20 +99,19 @@ class OrderedAttention:
 
     def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None:
         self._graph = graph
-        bias = declare("attention_bias", FLOAT, "S", "N+C")
+        self._bias = _Biases(graph, declare, heads, ("S", "N+C"))
         self._lengths = declare("lengths", INT64, 2)
         self._window = declare("window_rows", INT64, "W")
         self._rows = self._for_scores(declare("recent_rows", INT32, "S", "N"), heads)
         self._columns = self._for_scores(declare("recent_columns", INT32, "S", "W+S"), heads)
-        self._bias = _for_group(graph, bias, heads)
 
-    def mix(self, q: str, past: KeysValues, new: KeysValues) -> str:
+    def mix(self, q: str, past: KeysValues, new: KeysValues, mask: str) -> str:
         """See `AttentionForm`."""
         g = self._graph
         keys, values = (self._near(old, own) for old, own in zip(past, new, strict=True))
         old = _scores(g, q, past[0])
         recent = g.op("GatherElements", _scores(g, q, keys), self._rows, axis=2)
-        scores = g.op("Add", g.op("Concat", recent, old, axis=-1), self._bias)
+        scores = g.op("Add", g.op("Concat", recent, old, axis=-1), self._bias[mask])
         shares = g.op("Softmax", scores, axis=-1)
         recent, old = g.multi_op("Split", shares, self._lengths, outputs=2, axis=-1)
         near = g.op("GatherElements", recent, self._columns, axis=2)
@@ -130,6 +130,21 @@ class OrderedAttention:
             *[g.op("Unsqueeze", _for_group(g, indices, heads), g.ints(0))] * heads.keys,
             axis=0,
         )
+
+
+class _Biases(dict[str, str]):
+    """[G * S, columns] for each mask, declared as an input when it is first asked for."""
+
+    def __init__(
+        self, graph: GraphBuilder, declare: Input, heads: Heads, shape: tuple[str, str]
+    ) -> None:
+        super().__init__()
+        self._graph, self._declare, self._heads, self._shape = graph, declare, heads, shape
+
+    def __missing__(self, mask: str) -> str:
+        declared = self._declare(bias_input(mask), FLOAT, *self._shape)
+        self[mask] = _for_group(self._graph, declared, self._heads)
+        return self[mask]
 
 
 def _for_group(graph: GraphBuilder, rows: str, heads: Heads) -> str:

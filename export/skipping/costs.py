@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle import Promise, SkipScore
+from edgespec.bundle.sublayers import Sublayers
 from edgespec.export.skipping.sets import skip_cuts
 
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]
-"""[sets, 2 * layers]: which sublayers each set leaves out."""
+"""[sets, sublayers]: which of them each set leaves out."""
 Agreed = Sequence[npt.NDArray[np.bool_]]
 """Of each piece of text: at which positions the draft's choice was the target's."""
 
@@ -73,24 +74,27 @@ class PassCosts:
     Attributes:
         rows: ascending from 1; a call of fewer rows than one of these costs as much as that one,
             since it is padded.
-        sublayers: [rows, 2 * layers + 1] seconds of each; the embedding belongs to the first.
+        layout: the model's sublayers.
+        sublayers: [rows, sublayers + 1] seconds of each and of the head; the embedding belongs to
+            the first.
         call: seconds that a cut costs: one stage's call more.
         host: seconds of a pass outside the stages.
     """
 
     rows: tuple[int, ...]
+    layout: Sublayers
     sublayers: Floats
     call: float
     host: float
 
     @classmethod
-    def from_probe(cls, times: StageTimes) -> PassCosts:
+    def from_probe(cls, times: StageTimes, layout: Sublayers) -> PassCosts:
         """From stages cut at `probe_cuts`.
 
-        All layers are alike: what the stage of many layers takes is each layer's, and how it is
-        shared between attention and MLP is seen where they are apart.
+        All layers are taken to be alike: what the stage of many layers takes is each layer's, and
+        how it is shared between attention and MLP is seen where they are apart.
         """
-        layers = times.borders[-1] // 2
+        layers = layout.layers
         first, attention, mlp, *rest, head = times.seconds.T
         pair = attention + mlp
         if rest:
@@ -106,7 +110,7 @@ class PassCosts:
         inner = np.stack([layer * share, layer * (1 - share)], 1)
         sublayers = np.hstack([np.tile(inner, (1, layers)), (head - call)[:, None]])
         sublayers[:, 0] = np.maximum(first - call - inner[:, 1], inner[:, 0])
-        return cls(times.rows, sublayers, call, times.host)
+        return cls(times.rows, layout, sublayers, call, times.host)
 
     def refined(self, times: StageTimes) -> PassCosts:
         """With what other stages of the same model took, where those are what will run."""
@@ -116,11 +120,6 @@ class PassCosts:
             measured = np.maximum(times.seconds[:, stage] - self.call, 0)
             part *= (measured / part.sum(1))[:, None]
         return replace(self, sublayers=sublayers, host=times.host)
-
-    @property
-    def layers(self) -> int:
-        """Of the model."""
-        return int(self.sublayers.shape[1]) // 2
 
     def whole(self, rows: int) -> float:
         """Seconds of a call of so many rows to a model in one stage."""
@@ -154,14 +153,14 @@ class PassCosts:
         return found
 
 
-def probe_cuts(layers: int) -> list[int]:
+def probe_cuts(layout: Sublayers) -> list[int]:
     """Cuts that part an attention, an MLP, many layers and the head (of two layers or more)."""
-    return sorted({2, 3, 4, 2 * layers})
+    return sorted({*layout.of_layer(1), layout.first(2), layout.head})
 
 
-def as_bits(sets: Sequence[Sequence[int]], layers: int) -> Bits:
+def as_bits(sets: Sequence[Sequence[int]], layout: Sublayers) -> Bits:
     """Sets of sublayers as an array."""
-    bits = np.zeros((len(sets), 2 * layers), np.bool_)
+    bits = np.zeros((len(sets), layout.head), np.bool_)
     for row, skipped in zip(bits, sets, strict=True):
         row[list(skipped)] = True
     return bits
@@ -205,8 +204,8 @@ def score(
         cuts: of the model, beside those of this set.
     """
     others = set(cuts)
-    bits = as_bits([skipped], costs.layers)
-    plain = costs.plain(len(others | skip_cuts([skipped], costs.layers)))
+    bits = as_bits([skipped], costs.layout)
+    plain = costs.plain(len(others | skip_cuts([skipped], costs.layout)))
     seconds = costs.rounds(bits, others)[0]
     return SkipScore(
         draft_cost=round(float(costs.draft(bits, others)[0]) / plain, 4),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from edgespec import bundle
-from edgespec.bundle import sublayers
+from edgespec.bundle.sublayers import Sublayers
 from edgespec.errors import InputError
 
 MOST_STAGES = 8
@@ -34,26 +34,21 @@ SkipSearch = Callable[[Trial, tuple[bundle.SkipSet, ...]], tuple[bundle.SkipSet,
 """Scores the skip sets it is given, or finds some where there are none; the best come first."""
 
 
-def check_skip_sets(sets: Sequence[Sequence[int]], layers: int) -> None:
+def check_skip_sets(sets: Sequence[Sequence[int]], layout: Sublayers) -> None:
     """Refuse what cannot be drafted with.
 
     Args:
-        sets: sublayers that each leaves out.
-        layers: of the target.
+        sets: the numbers of the sublayers that each leaves out, at least one.
+        layout: of the target.
 
     Raises:
-        InputError: if a set leaves nothing or the first layer out, names a layer that is not
-            there, or if all of them cut the target into too many stages.
+        InputError: if a set leaves a part of the first layer out, or if all of them cut the target
+            into too many stages.
     """
     for skipped in sets:
-        name = sublayers.describe(skipped)
-        if not skipped:
-            raise InputError("a skip set is empty: name the sublayers that it leaves out")
-        if max(skipped) >= 2 * layers:
-            raise InputError(f"skip set {name}: the model has layers 0 to {layers - 1}")
-        if min(skipped) < 2:
-            raise InputError(f"skip set {name}: layer 0 cannot be left out")
-    stages = len(skip_cuts(sets, layers)) + 1
+        if min(skipped) in layout.of_layer(0):
+            raise InputError(f"skip set {layout.describe(skipped)}: layer 0 cannot be left out")
+    stages = len(skip_cuts(sets, layout)) + 1
     if stages > MOST_STAGES:
         raise InputError(
             f"the skip sets cut the target into {stages} stages, {MOST_STAGES} are worth their "
@@ -61,14 +56,14 @@ def check_skip_sets(sets: Sequence[Sequence[int]], layers: int) -> None:
         )
 
 
-def skip_cuts(sets: Iterable[Sequence[int]], layers: int) -> set[int]:
+def skip_cuts(sets: Iterable[Sequence[int]], layout: Sublayers) -> set[int]:
     """Sublayers before which a stage ends, so that every stage is in a set or outside it."""
     found: set[int] = set()
     for skipped in sets:
         left_out = set(skipped)
         found |= {
             place
-            for place in range(1, 2 * layers + 1)
+            for place in range(1, layout.head + 1)
             if (place in left_out) != (place - 1 in left_out)
         }
     return found

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
+from edgespec.models.config import activation_of
 from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm
+from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.config import ModelConfig
+    from edgespec.models.rope import Rope
 
 
 class Llama:
@@ -17,6 +21,7 @@ class Llama:
 
     Attributes:
         defaults: What transformers takes for a field that config.json leaves out.
+        activation_field: What config.json calls the activation of the MLP.
     """
 
     defaults: ClassVar[Mapping[str, object]] = {
@@ -26,11 +31,18 @@ class Llama:
         "eos_token_id": 2,
     }
 
+    activation_field: ClassVar[str] = "hidden_act"
+
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
 
     def decoder(self) -> Decoder:
-        """The whole model."""
+        """The whole model.
+
+        Raises:
+            UnsupportedModelError: A field asks for something that is not implemented.
+            CheckpointError: A field is missing or has an impossible value.
+        """
         config = self.config
         embedding = "model.embed_tokens.weight"
         head = embedding if config.tied else "lm_head.weight"
@@ -39,40 +51,47 @@ class Llama:
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
             layers=tuple(
-                (self.attention(f"model.layers.{index}"), self.mlp(f"model.layers.{index}"))
-                for index in range(config.num_layers)
+                (self.attention(index), self.mlp(index)) for index in range(config.num_layers)
             ),
             norm=self.norm("model.norm", config.hidden_size),
             lm_head=Linear(head, config.hidden_size, config.vocab_size),
             tied=config.tied,
-            rope=config.rope,
+            ropes=self.ropes(),
             context_length=config.context_length,
         )
 
-    def attention(self, layer: str) -> Attention:
-        """The attention of a layer, given the layer's name."""
-        config = self.config
-        hidden = config.hidden_size
+    def ropes(self) -> dict[str, Rope]:
+        """Rotation tables by the names that attentions have for them."""
+        return {DEFAULT_ROPE: rope_from_config(self.config.fields, self.config.head_dim)}
+
+    def attention(self, index: int) -> Attention:
+        """The attention of a layer."""
+        config, name = self.config, f"model.layers.{index}"
+        hidden, window, context = config.hidden_size, config.windows[index], config.context_length
         inner, kv_inner = config.heads * config.head_dim, config.kv_heads * config.head_dim
         return Attention(
-            norm=self.norm(f"{layer}.input_layernorm", hidden),
-            q=self.linear(f"{layer}.self_attn.q_proj", hidden, inner),
-            k=self.linear(f"{layer}.self_attn.k_proj", hidden, kv_inner),
-            v=self.linear(f"{layer}.self_attn.v_proj", hidden, kv_inner),
-            o=self.linear(f"{layer}.self_attn.o_proj", inner, hidden),
+            norm=self.norm(f"{name}.input_layernorm", hidden),
+            q=self.linear(f"{name}.self_attn.q_proj", hidden, inner),
+            k=self.linear(f"{name}.self_attn.k_proj", hidden, kv_inner),
+            v=self.linear(f"{name}.self_attn.v_proj", hidden, kv_inner),
+            o=self.linear(f"{name}.self_attn.o_proj", inner, hidden),
             heads=config.heads,
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
+            scale=config.head_dim**-0.5,
+            mask=CAUSAL if window is None or window >= context else f"window:{window}",
         )
 
-    def mlp(self, layer: str) -> Mlp:
-        """The MLP of a layer, given the layer's name."""
-        hidden, inner = self.config.hidden_size, self.config.intermediate_size
+    def mlp(self, index: int) -> Mlp:
+        """The MLP of a layer."""
+        config, name = self.config, f"model.layers.{index}"
+        hidden, inner = config.hidden_size, config.intermediate_size
         return Mlp(
-            norm=self.norm(f"{layer}.post_attention_layernorm", hidden),
-            gate=self.linear(f"{layer}.mlp.gate_proj", hidden, inner),
-            up=self.linear(f"{layer}.mlp.up_proj", hidden, inner),
-            down=self.linear(f"{layer}.mlp.down_proj", inner, hidden),
+            norm=self.norm(f"{name}.post_attention_layernorm", hidden),
+            gate=self.linear(f"{name}.mlp.gate_proj", hidden, inner),
+            up=self.linear(f"{name}.mlp.up_proj", hidden, inner),
+            down=self.linear(f"{name}.mlp.down_proj", inner, hidden),
+            activation=activation_of(config.fields, self.activation_field),
         )
 
     def norm(self, name: str, size: int) -> Norm:
@@ -90,7 +109,7 @@ class Llama:
 
 
 class Mistral(Llama):
-    """Llama's computation under other defaults; its sliding window is refused where in use."""
+    """Llama's computation under other defaults, with a window where the config has one."""
 
     defaults: ClassVar[Mapping[str, object]] = {
         **Llama.defaults,

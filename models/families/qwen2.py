@@ -18,6 +18,7 @@ class Qwen2(Llama):
         "max_position_embeddings": 32768,
         "num_key_value_heads": 32,
         "use_sliding_window": False,
+        "max_window_layers": 28,
         "sliding_window": 4096,
         "eos_token_id": None,
     }

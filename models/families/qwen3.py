@@ -19,11 +19,11 @@ class Qwen3(Llama):
 
     defaults: ClassVar[Mapping[str, object]] = {**Qwen2.defaults, "head_dim": 128}
 
-    def attention(self, layer: str) -> Attention:
+    def attention(self, index: int) -> Attention:
         """The attention of a layer, with the norms of its heads."""
-        head_dim = self.config.head_dim
+        name, head_dim = f"model.layers.{index}.self_attn", self.config.head_dim
         return replace(
-            super().attention(layer),
-            q_norm=self.norm(f"{layer}.self_attn.q_norm", head_dim),
-            k_norm=self.norm(f"{layer}.self_attn.k_norm", head_dim),
+            super().attention(index),
+            q_norm=self.norm(f"{name}.q_norm", head_dim),
+            k_norm=self.norm(f"{name}.k_norm", head_dim),
         )

@@ -1,4 +1,4 @@
-"""Turns: who asked first is served first."""
+"""A lock that serves who asked first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from edgespec.system.shutdown import UNDERWAY
 
 
-class Turns:
+class FairLock:
     """A lock for `with` that is given in the order it was asked for.
 
     Python's own locks let the thread that has just released one take it again at once, so that a

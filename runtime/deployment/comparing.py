@@ -9,12 +9,17 @@ from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError
 from edgespec.runtime.costs.contention import apart, paired
 from edgespec.runtime.curve import Seconds
-from edgespec.runtime.deployment.fitting import as_planned, fitted, gpu_of, place_to_use, placements
-from edgespec.runtime.deployment.memory import LEAST_CONTEXT
+from edgespec.runtime.deployment.demands import MIB
+from edgespec.runtime.deployment.deployment import (
+    Deployment,
+    RoleDeployment,
+    deploy,
+    place_to_use,
+    with_costs,
+)
 from edgespec.runtime.deployment.options import LoadOptions, default_tree
 from edgespec.runtime.deployment.placement import GPU
-from edgespec.runtime.deployment.plans import MIB, Plan
-from edgespec.runtime.deployment.selection import Candidate, Placement, all_known, choose
+from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, gpu_of
 from edgespec.runtime.deployment.throughput import Pair, plain
 from edgespec.runtime.engines import common_shapes
 from edgespec.runtime.execution.model import Model
@@ -35,9 +40,7 @@ class Way:
     Attributes:
         name: plain (the target alone), offload (the same, its layers placed), serial (a draft
             model, then the target) or overlap (both at once).
-        options: that run the bundle so.
-        plan: what memory it takes.
-        places: where its roles go.
+        deployment: that runs the bundle so.
         engines: those chosen, of each role, joined by `+`; none before anything is known.
         rates: expected tokens per second by acceptance; none if it cannot be run.
         slowdown: of the target's passes beside drafts; None where there are none beside them.
@@ -45,13 +48,16 @@ class Way:
     """
 
     name: str
-    options: LoadOptions
-    plan: Plan
-    places: Mapping[str, Placement]
+    deployment: Deployment
     engines: Mapping[str, str] = field(default_factory=dict)
     rates: Mapping[float, float] = field(default_factory=dict)
     slowdown: float | None = None
     refusal: str | None = None
+
+    @property
+    def options(self) -> LoadOptions:
+        """That run the bundle so."""
+        return self.deployment.options
 
 
 def compare(bundle: Bundle, options: LoadOptions, notice: Callable[[], None]) -> list[Way]:
@@ -70,7 +76,7 @@ def compare(bundle: Bundle, options: LoadOptions, notice: Callable[[], None]) ->
         InputError: if an option does not suit the bundle.
     """
     # What is measured changes which engine is planned for: first all plans, then all costs.
-    return [_weighed(bundle, way, notice) for way in list(_ways(bundle, options))]
+    return [_weighed(way, notice) for way in list(_ways(bundle, options))]
 
 
 def best(ways: Sequence[Way]) -> Way | None:
@@ -92,10 +98,10 @@ def _ways(bundle: Bundle, options: LoadOptions) -> Iterator[Way]:
     for device in _draft_devices(options):
         serial = _with_draft(bundle, replace(target, draft_device=device, pipeline="serial"))
         yield serial
-        if apart(serial.plan.engines[TARGET], serial.plan.engines[DRAFT]):
-            yield replace(
-                serial, name="overlap", options=replace(serial.options, pipeline="overlap")
-            )
+        engines = serial.deployment.engines
+        if apart(engines[TARGET], engines[DRAFT]):
+            both = replace(serial.deployment, options=replace(serial.options, pipeline="overlap"))
+            yield Way("overlap", both)
 
 
 def _placed(options: LoadOptions, place: str) -> LoadOptions:
@@ -110,33 +116,31 @@ def _draft_devices(options: LoadOptions) -> tuple[str, ...]:
 def _with_draft(bundle: Bundle, options: LoadOptions) -> Way:
     """Serial decoding by all sources, or by the draft model alone where it would give way else."""
     weighed = _planned("serial", bundle, replace(options, draft="auto"))
-    if weighed.plan.draft == "model":
+    if weighed.deployment.draft == "model":
         return weighed
     return _planned("serial", bundle, replace(options, draft="model"))
 
 
 def _planned(name: str, bundle: Bundle, options: LoadOptions) -> Way:
-    plan = fitted(as_planned(bundle, options), options)
-    return Way(name, options, plan, placements(bundle, options, plan))
+    return Way(name, deploy(bundle, options))
 
 
-def _weighed(bundle: Bundle, way: Way, notice: Callable[[], None]) -> Way:
+def _weighed(way: Way, notice: Callable[[], None]) -> Way:
     """A way with what it promises, or why it cannot be run."""
-    if not way.plan.fits:
-        return replace(way, refusal=_lacking(way.plan))
+    if not way.deployment.fits:
+        return replace(way, refusal=_lacking(way.deployment))
     try:
-        if not all_known(bundle, way.places):
+        if not way.deployment.known:
             notice()
-        choices = choose(bundle, way.places, costs=True)
-        found = {role: candidates[0] for role, candidates in choices.items()}
-        rates, slowdown = _rates(bundle, way, found, notice)
+        found = with_costs(way.deployment, always=True)
+        rates, slowdown = _rates(found, notice)
     except DeviceError as error:
         return replace(way, refusal=str(error))
-    engines = {role: candidate.device for role, candidate in found.items()}
-    return replace(way, engines=engines, rates=rates, slowdown=slowdown)
+    engines = {name: role.device for name, role in found.roles.items()}
+    return replace(way, deployment=found, engines=engines, rates=rates, slowdown=slowdown)
 
 
-def _lacking(plan: Plan) -> str:
+def _lacking(plan: Deployment) -> str:
     short = [
         f"{demand.total / MIB:,.0f} MiB on {demand.device} where {demand.limit / MIB:,.0f} may be "
         "used"
@@ -147,32 +151,34 @@ def _lacking(plan: Plan) -> str:
 
 
 def _rates(
-    bundle: Bundle, way: Way, found: Mapping[str, Candidate], notice: Callable[[], None]
+    found: Deployment, notice: Callable[[], None]
 ) -> tuple[dict[float, float], float | None]:
     """Tokens per second by acceptance, and the slowdown that an overlap was weighed with."""
-    verify = _seconds(found[TARGET])
-    if DRAFT not in found:
+    roles, options = found.roles, found.options
+    verify = _seconds(roles[TARGET])
+    if DRAFT not in roles:
         return dict.fromkeys(ACCEPTANCES, plain(verify)), None
-    longest = min(default_tree(way.options.draft), way.plan.max_tree)
-    pair = Pair(verify, _seconds(found[DRAFT])(1), longest)
-    if way.options.pipeline == "serial":
+    longest = min(default_tree(options.draft), found.max_tree)
+    pair = Pair(verify, _seconds(roles[DRAFT])(1), longest)
+    if options.pipeline == "serial":
         return {share: pair.serial(share) for share in ACCEPTANCES}, None
-    threads = way.places[TARGET].threads
+    threads = roles[TARGET].asked.threads
 
     def models() -> tuple[Model, Model]:
         notice()
         target, draft = (
-            Model.load(bundle, role, found[role].engines, threads) for role in (TARGET, DRAFT)
+            Model.load(found.bundle, name, roles[name].engines, threads) for name in (TARGET, DRAFT)
         )
         return target, draft
 
-    engines = (*found[TARGET].engines, *found[DRAFT].engines)
-    slowdown = paired(bundle, engines, threads, models).slowdown
+    engines = (*roles[TARGET].engines, *roles[DRAFT].engines)
+    slowdown = paired(found.bundle, engines, threads, models).slowdown
     return {share: pair.overlap(share, slowdown) for share in ACCEPTANCES}, slowdown
 
 
-def _seconds(candidate: Candidate) -> Seconds:
+def _seconds(role: RoleDeployment) -> Seconds:
     """What a call costs in a short text, by its rows."""
-    assert candidate.profile is not None, "costs were not asked for"
-    curve = candidate.profile.curve(common_shapes(candidate.engines))
+    profile = role.candidates[0].profile
+    assert profile is not None, "costs were not asked for"
+    curve = profile.curve(common_shapes(role.engines))
     return lambda rows: curve.seconds(rows, LEAST_CONTEXT)

@@ -17,11 +17,12 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
+from edgespec.runtime.deployment.demands import HOST, MIB, Demand, FixedShape
 from edgespec.runtime.deployment.fixed_shapes import chosen_shapes, fixed
-from edgespec.runtime.deployment.plans import HOST, MIB, Demand, FixedShape, Plan
+from edgespec.runtime.deployment.resolve import Request, text_rows
 from edgespec.runtime.engines import (
     CallSizes,
     Engine,
@@ -37,15 +38,11 @@ from edgespec.runtime.shapes import (
     COLUMNS,
     FIXED_WINDOW,
     ROW_BUCKETS,
-    SCRATCH_ROWS,
     Shape,
     Shapes,
     capacity_bucket,
     row_bucket,
 )
-
-LEAST_CONTEXT = capacity_bucket(1)
-"""A context is not shortened below this many tokens unasked: prompts would no longer fit."""
 
 USUAL_CONTEXT = 4096
 """Tokens beyond these are not worth a draft model, unasked: models are made for 32 times as many.
@@ -64,32 +61,43 @@ _CHUNKS = (ROW_BUCKETS[-1], 64, 32, 16, 8)  # rows of a prompt that a call reads
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the user wants, the dearest first; only what is listed may be fallen back to.
+class RoleFit:
+    """Where a role fits.
 
     Attributes:
-        contexts: tokens of prompt and output.
-        drafts: draft sources.
-        engines: of each role, what may run it.
-        tree: nodes of a draft tree.
-        width: rows of a draft model's calls.
-        texts: caches to have at once.
-        ready: of a role, the shapes that no NPU has to compile any more.
+        engines: of its stages, the first that fit; those of NPUs have their shapes.
+        others: further choices of the request, which fit, too; their NPUs have the same shapes.
+        cache_rows: that its cache grows to at most.
     """
 
-    contexts: Sequence[int]
-    drafts: Sequence[str]
-    engines: Mapping[str, Sequence[Engines]]
-    tree: int
-    width: int
-    texts: int = 1
-    ready: Mapping[str, Collection[Shape]] = field(default_factory=dict)
+    engines: Engines
+    others: tuple[Engines, ...]
+    cache_rows: int
 
-    @property
-    def all_engines(self) -> Iterator[Engine]:
-        """Every one that may come to run a stage, as often as there are such stages."""
-        for choices in self.engines.values():
-            yield from itertools.chain.from_iterable(choices)
+
+@dataclass(frozen=True)
+class Fit:
+    """What fits of a request, and what it takes.
+
+    Attributes:
+        fits: whether `devices` stay within their limits; if not, this is the least that can be.
+        context: tokens of prompt and output.
+        draft: the draft source.
+        max_tree: nodes of a draft tree at most.
+        prefill_chunk: rows of a call that reads a prompt.
+        roles: those that are loaded.
+        devices: what each takes, with trees as large as wished or as `max_tree` allows.
+        shapes: what NPUs are compiled for, smallest first; the engines say so, too.
+    """
+
+    fits: bool
+    context: int
+    draft: str
+    max_tree: int
+    prefill_chunk: int
+    roles: Mapping[str, RoleFit]
+    devices: tuple[Demand, ...]
+    shapes: tuple[FixedShape, ...]
 
 
 @dataclass(frozen=True)
@@ -104,34 +112,19 @@ class _Choice:
     ready: Mapping[str, Collection[Shape]]
 
 
-def context_choices(context: int) -> tuple[int, ...]:
-    """This context and the shorter ones that are worth falling back to, longest first."""
-    shorter = []
-    size = LEAST_CONTEXT
-    while size < context:
-        shorter.append(size)
-        size = capacity_bucket(size + 1)
-    return (context, *reversed(shorter))
-
-
-def plan(bundle: Bundle, wishes: Wishes, limits: Mapping[str, int]) -> Plan:
-    """The best that fits.
-
-    Args:
-        bundle: of which only the manifest is read.
-        wishes: what to try.
-        limits: bytes that may be used of each device's memory.
+def fit(request: Request) -> Fit:
+    """The best of what is wanted that memory has room for; only the manifest is read.
 
     Returns:
         The first choice that fits, in the order that this module describes; where none does, the
         one that needs least, with `fits` false.
     """
-    account = _Account(bundle, wishes, limits)
-    choices = tuple(_choices(wishes, _chunks(bundle)))
+    account = _Account(request)
+    choices = tuple(_choices(request))
     for choice in choices:
         if account.fits(choice):
-            return account.planned(choice)
-    return account.planned(min(choices, key=account.total))
+            return account.fit(choice)
+    return account.fit(min(choices, key=account.total))
 
 
 def _chunks(bundle: Bundle) -> Sequence[int]:
@@ -143,20 +136,17 @@ def _chunks(bundle: Bundle) -> Sequence[int]:
     return _CHUNKS if len(bundle.target.stages) == 1 else _CHUNKS[1:]
 
 
-def _choices(wishes: Wishes, chunks: Sequence[int]) -> Iterator[_Choice]:
-    ways = list(itertools.product(wishes.drafts, _call_sizes(wishes.tree, chunks)))
-    for engines in _placements(wishes.engines):
-        for ready in (wishes.ready, {}) if any(wishes.ready.values()) else ({},):
-            for context in wishes.contexts:
-                spare = context > max(USUAL_CONTEXT, wishes.contexts[-1])
+def _choices(request: Request) -> Iterator[_Choice]:
+    roles, chunks = request.roles, _chunks(request.bundle)
+    ways = list(itertools.product(request.drafts, _call_sizes(request.tree, chunks)))
+    compiled = {name: each.ready for name, each in roles.items()}
+    for combination in itertools.product(*(each.choices for each in roles.values())):
+        engines = dict(zip(roles, combination, strict=True))
+        for ready in (compiled, {}) if any(compiled.values()) else ({},):
+            for context in request.contexts:
+                spare = context > max(USUAL_CONTEXT, request.contexts[-1])
                 for draft, (tree, chunk) in ways[:1] if spare else ways:
                     yield _Choice(engines, context, draft, tree, chunk, ready)
-
-
-def _placements(engines: Mapping[str, Sequence[Engines]]) -> Iterator[Mapping[str, Engines]]:
-    """All combinations, the first of each role first."""
-    for combination in itertools.product(*engines.values()):
-        yield dict(zip(engines, combination, strict=True))
 
 
 def _call_sizes(tree: int, chunks: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -171,15 +161,12 @@ def _call_sizes(tree: int, chunks: Sequence[int]) -> Iterator[tuple[int, int]]:
 class _Account:
     """Adds up what a choice takes."""
 
-    def __init__(self, bundle: Bundle, wishes: Wishes, limits: Mapping[str, int]) -> None:
-        self._bundle = bundle
-        self._stages = {name: stage_sizes(bundle, name) for name in wishes.engines}
-        self._python_bytes = _INTERPRETER_BYTES + _tokenizer_bytes(bundle)
-        self._imported = {_library(engine) for engine in wishes.all_engines}
-        self._width = wishes.width
-        self._texts = wishes.texts
-        self._ready = wishes.ready
-        self._limits = limits
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._bundle = request.bundle
+        self._stages = {name: stage_sizes(request.bundle, name) for name in request.roles}
+        self._python_bytes = _INTERPRETER_BYTES + _tokenizer_bytes(request.bundle)
+        self._imported = {_library(engine) for engine in request.all_engines}
 
     def _shapes(self, role: str, engines: Engines) -> Shapes:
         return role_shapes(self._bundle.manifest.roles[role], engines)
@@ -190,31 +177,43 @@ class _Account:
     def total(self, choice: _Choice) -> int:
         return sum(demand.total for demand in self._demands(choice))
 
-    def planned(self, choice: _Choice) -> Plan:
-        engines = {role: self._engines(role, choice) for role in _loaded(choice.draft)}
-        demands = self._demands(choice)
-        return Plan(
+    def fit(self, choice: _Choice) -> Fit:
+        demands, loaded = self._demands(choice), _loaded(choice.draft)
+        return Fit(
             fits=_all_fit(demands),
             context=choice.context,
             draft=choice.draft,
             max_tree=min(self._largest_tree(choice), self._rows_of_calls(TARGET, choice) - 1),
             prefill_chunk=self._chunk(choice),
-            engines={role: tuple(each.name for each in used) for role, used in engines.items()},
+            roles={role: self._role(role, choice) for role in loaded},
             devices=demands,
-            shapes=tuple(
-                shape
-                for role, used in engines.items()
-                for shape in self._fixed_shapes(role, used, choice)
-            ),
+            shapes=tuple(each for role in loaded for each in self._fixed_shapes(role, choice)),
+        )
+
+    def _role(self, role: str, choice: _Choice) -> RoleFit:
+        chosen, (first, *others) = choice.engines[role], self._request.roles[role].choices
+        engines = self._shaped(role, chosen, choice)
+        return RoleFit(
+            engines=engines,
+            # Where the first choice does not fit, the others would be guesses.
+            others=tuple(self._shaped(role, each, choice) for each in others)
+            if chosen is first
+            else (),
+            cache_rows=cache_rows(role, self._seen(role, choice), self._shapes(role, engines)),
         )
 
     def _engines(self, role: str, choice: _Choice) -> Engines:
-        """What runs a role, with shapes for those that must have some and have none yet."""
-        rows, needed = self._most_rows(role, choice), text_rows(role, self._seen(role, choice))
-        return fixed(choice.engines[role], chosen_shapes(rows, needed, choice.ready.get(role, ())))
+        """What runs a role."""
+        return self._shaped(role, choice.engines[role], choice)
 
-    def _fixed_shapes(self, role: str, engines: Engines, choice: _Choice) -> Iterator[FixedShape]:
+    def _shaped(self, role: str, engines: Engines, choice: _Choice) -> Engines:
+        """Engines with shapes for those that must have some and have none yet."""
+        rows, needed = self._most_rows(role, choice), text_rows(role, self._seen(role, choice))
+        return fixed(engines, chosen_shapes(rows, needed, choice.ready.get(role, ())))
+
+    def _fixed_shapes(self, role: str, choice: _Choice) -> Iterator[FixedShape]:
         """What a role's NPUs are compiled for."""
+        engines = self._engines(role, choice)
         npus = [
             (stage, engine)
             for stage, engine in zip(self._stages[role], engines, strict=True)
@@ -232,7 +231,7 @@ class _Account:
                 joined(_library(engine) for _, engine in npus),
                 shape,
                 sum(each.weights + each.logits + each.workspace for each in taken),
-                shape in self._ready.get(role, ()),
+                shape in self._request.roles[role].ready,
             )
 
     def _largest_tree(self, choice: _Choice) -> int:
@@ -260,7 +259,7 @@ class _Account:
                 known = shared[engine.memory].get((name, engine.name), 0)
                 shared[engine.memory][name, engine.name] = max(known, taken.shared)
                 row = 2 * stage.layers * stage.kv_width * kv_bytes(self._bundle, name, engine)
-                kv[engine.memory] += self._texts * rows * row
+                kv[engine.memory] += self._request.texts * rows * row
                 libraries[_library(engine)] = engine.library_bytes
             inputs += _input_bytes(self._bundle.manifest.roles[name], calls)
         baseline = self._python_bytes + sum(libraries.values())
@@ -279,7 +278,7 @@ class _Account:
                     + (inputs if device == HOST else 0),
                     max((p.loading for p in prints[device]), default=0) - kv[device] - logits,
                 ),
-                limit=self._limits[device],
+                limit=self._request.limits[device],
                 mapped=sum(p.mapped for p in prints[device]),
             )
             for device in sorted({HOST, *prints})
@@ -300,13 +299,13 @@ class _Account:
         return self._shapes(name, self._engines(name, choice)).rows[-1]
 
     def _seen(self, name: str, choice: _Choice) -> int:
-        return self._bundle.manifest.roles[name].window(choice.context)
+        return self._bundle.manifest.roles[name].visible(choice.context)
 
     def _most_rows(self, name: str, choice: _Choice) -> int:
         return max(self._round_rows(name, choice), choice.chunk)
 
     def _round_rows(self, name: str, choice: _Choice) -> int:
-        return row_bucket(self._width if name == DRAFT else choice.tree + 1)
+        return row_bucket(self._request.width if name == DRAFT else choice.tree + 1)
 
 
 def _all_fit(demands: Iterable[Demand]) -> bool:
@@ -320,11 +319,6 @@ def _library(engine: Engine) -> str:
 
 def _loaded(draft: str) -> tuple[str, ...]:
     return (TARGET, DRAFT) if draft == "model" else (TARGET,)
-
-
-def text_rows(role: str, context: int) -> int:
-    """Cache rows that a role needs to see this many tokens."""
-    return context + (SCRATCH_ROWS if role == DRAFT else 0)
 
 
 def cache_rows(role: str, context: int, shapes: Shapes = ANY_SHAPES) -> int:
@@ -347,9 +341,10 @@ def _input_bytes(role: Role, calls: CallSizes) -> int:
     Every stage behind the first gets hidden rows, too; ordered attention is told where rows are.
     """
     ordered = any(stage.ordered for stage in role.stages)
-    bias = 4 * calls.rows * (calls.capacity + (COLUMNS if ordered else calls.rows))
+    masks, ropes = len(role.layout.masks), len(role.layout.ropes)
+    bias = masks * 4 * calls.rows * (calls.capacity + (COLUMNS if ordered else calls.rows))
     places = ordered * 4 * calls.rows * (COLUMNS + FIXED_WINDOW + calls.rows)
-    rotary = 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
+    rotary = ropes * 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
     hidden = 4 * calls.rows * role.hidden_size * (len(role.stages) - 1)
     return bias + places + rotary + hidden + 2 * 8 * role.vocab_size
 

@@ -72,8 +72,9 @@ def on_gpu(count: int, layers: int, rest: str) -> tuple[str, ...]:
 
 def borders(role: Role) -> tuple[int, ...]:
     """The layers, ascending, before which a stage ends, so that two devices can meet there."""
-    starts = (stage.start for stage in role.stages)
-    return tuple(start // 2 for start in starts if start % 2 == 0 and 0 < start < 2 * role.layers)
+    layout, starts = role.layout, (stage.start for stage in role.stages)
+    between = (start for start in starts if 0 < start < layout.head)
+    return tuple(layout.layer_of(start) for start in between if layout.starts_layer(start))
 
 
 def stage_devices(role: Role, devices: Sequence[str]) -> tuple[str, ...]:
@@ -92,7 +93,7 @@ def stage_devices(role: Role, devices: Sequence[str]) -> tuple[str, ...]:
             f"make it with `edgespec export --cut-layers {_listed(wanted, ',')}`"
         )
     # A stage of the head alone goes with the last layer.
-    return tuple(devices[min(stage.start // 2, role.layers - 1)] for stage in role.stages)
+    return tuple(devices[role.layout.layer_of(stage.start)] for stage in role.stages)
 
 
 def describe(devices: Sequence[str]) -> str:
@@ -108,9 +109,9 @@ def describe(devices: Sequence[str]) -> str:
 
 
 def describe_stages(role: Role, devices: Sequence[str]) -> str:
-    """The same for the devices of a role's stages: a layer's is that of its attention."""
-    starts = [stage.start for stage in role.stages]
-    return describe([devices[bisect(starts, 2 * layer) - 1] for layer in range(role.layers)])
+    """The same for the devices of a role's stages: a layer's is that of its first sublayer."""
+    starts, first = [stage.start for stage in role.stages], role.layout.first
+    return describe([devices[bisect(starts, first(layer)) - 1] for layer in range(role.layers)])
 
 
 def _listed(layers: Sequence[int], comma: str = ", ") -> str:

@@ -1,4 +1,4 @@
-"""Which engines run a role: those asked for or, for `cpu`, the cheaper one by measurement.
+"""Which of the engines that may run a role are used: for `cpu` the cheaper one, by measurement.
 
 What is compared is a usual text, its prompt included: an engine that is a little faster at single
 rows may take twice as long to read a prompt. Where the calls of texts took other times than were
@@ -11,21 +11,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
 
-from edgespec.bundle import Bundle, Role
+from edgespec.bundle import Bundle
 from edgespec.errors import DeviceError
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.isolated import Job, measure_apart
 from edgespec.runtime.costs.profiles import PARTS, Profile
 from edgespec.runtime.curve import Curve
-from edgespec.runtime.deployment.device_names import engines_of, resolved
 from edgespec.runtime.engines import Engines, common_shapes, joined
-from edgespec.runtime.execution import exactness
-from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.stage_files import suited
-from edgespec.runtime.shapes import ROW_BUCKETS, capacity_bucket
+from edgespec.runtime.shapes import ROW_BUCKETS, Shape, capacity_bucket
 
 _log = logging.getLogger(__name__)
 
@@ -43,159 +37,94 @@ _LARGE = 64 << 20  # bytes of roles whose measuring takes so long that users are
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Where a role runs and what it will do there.
+class RoleRequest:
+    """How a role is to run.
 
     Attributes:
-        device: `cpu`, `gpu` or an engine's full name: for all stages, or one for each.
+        choices: engines for its stages, the preferred first: by measured costs where all are
+            known, else the one that needs most memory, since where it fits the others do.
         threads: for each engine's operators.
-        rounds: usual ones of decoding, each by the rows of the calls that it makes of this role;
-            by them, and by what reading a prompt costs, engines are compared.
+        rounds: usual rounds of decoding, each as the rows of its calls of this role; by them, and
+            by what reading a prompt costs, choices are compared.
+        ready: shapes that none of its NPUs has to compile any more.
     """
 
-    device: str | tuple[str, ...]
-    threads: int
-    rounds: tuple[tuple[int, ...], ...]
+    choices: tuple[Engines, ...]
+    threads: int = 1
+    rounds: tuple[tuple[int, ...], ...] = ((1,),)
+    ready: frozenset[Shape] = frozenset()
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Engines for a role; None for the profile: what its calls cost was not asked."""
+    """Engines that may run a role's stages.
+
+    Attributes:
+        engines: one for each stage.
+        profile: what calls cost on them; None: not known, or nobody asked.
+    """
 
     engines: Engines
-    profile: Profile | None
+    profile: Profile | None = None
+
+    @property
+    def names(self) -> Names:
+        """The engines' names, one for each stage."""
+        return names_of(self.engines)
 
     @property
     def device(self) -> str:
         """The engines' names, joined by `+`."""
-        return joined(_names(self.engines))
+        return joined(self.names)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A role, ready to run, and what its calls cost.
+def names_of(engines: Engines) -> Names:
+    """The engines' names, one for each stage."""
+    return tuple(each.name for each in engines)
 
-    Attributes:
-        model: the compiled role.
-        engines: that run it.
-        threads: for each engine's operators.
-        profile: of its engines; None where nobody asked.
+
+def known_costs(bundle: Bundle, role: str, asked: RoleRequest) -> list[Profile | None]:
+    """What was measured of each choice before, None where nothing was.
+
+    None of any where texts since then took other times than what was measured.
     """
-
-    model: Model
-    engines: Engines
-    threads: int
-    profile: Profile | None
-
-    @cached_property
-    def curve(self) -> Curve:
-        """Seconds of a call by rows and capacity; texts of this model share what they observe."""
-        assert self.profile is not None, "load_models was not asked for costs"
-        return self.profile.curve(self.model.shapes)
+    found = [profiles.recall(bundle, role, each, asked.threads) for each in asked.choices]
+    known = [(each, p) for each, p in zip(asked.choices, found, strict=True) if p is not None]
+    if _contradicted(asked, known):
+        _log.info("%s: calls of texts took other times than were measured", role)
+        return [None] * len(found)
+    return found
 
 
-def load_models(
-    bundle: Bundle, placements: Mapping[str, Placement], costs: bool = False
-) -> dict[str, Loaded]:
-    """Compile roles where `placements` say, after all choices between engines are made.
-
-    Args:
-        bundle: where the roles are.
-        placements: of each role to load.
-        costs: whether what calls cost must be known where there is no choice, too.
+def preferred(bundle: Bundle, role: str, asked: RoleRequest) -> tuple[Engines, ...]:
+    """The choices of a role, the cheapest for a text first; none where not all are known.
 
     Raises:
-        BundleError: if a role's stages are of a later kind.
-        DeviceError: if a device is not known, or no engine takes a role.
+        DeviceError: if all refused the role.
     """
-    choices = choose(bundle, placements, costs)
-    return {
-        role: _load(bundle, role, placement.threads, choices[role])
-        for role, placement in placements.items()
-    }
-
-
-def choose(
-    bundle: Bundle, placements: Mapping[str, Placement], costs: bool = False
-) -> dict[str, tuple[Candidate, ...]]:
-    """The engines that take each role, the cheapest for a text first; compiles nothing here.
-
-    What has not been measured on this machine is measured in processes of their own; where there
-    is no choice only for its `costs`.
-
-    Raises:
-        DeviceError: if a device is not known, or no engine takes a role.
-    """
-    roles = bundle.manifest.roles
-    engines = {role: engines_for(roles[role], at) for role, at in placements.items()}
-    asked = {role: at for role, at in placements.items() if costs or len(engines[role]) > 1}
-    found = _profiles(bundle, asked, engines)
-    return {
-        role: _ranked(role, placement, found[role])
-        if role in asked
-        else tuple(Candidate(only, None) for only in engines[role])
-        for role, placement in placements.items()
-    }
-
-
-def all_known(bundle: Bundle, placements: Mapping[str, Placement]) -> bool:
-    """Whether all that `choose` asks for costs has been measured before.
-
-    Raises:
-        DeviceError: if a device is not known, or no engine takes a role.
-    """
-    return all(
-        None not in _recalled(bundle, role, at, engines_for(bundle.manifest.roles[role], at))
-        for role, at in placements.items()
-    )
-
-
-def known_order(bundle: Bundle, role: str, placement: Placement) -> tuple[Engines, ...]:
-    """The engines of a role, the cheapest first; none while they have not all been measured.
-
-    Raises:
-        DeviceError: if the device is not known, or no engine takes the role.
-    """
-    engines = engines_for(bundle.manifest.roles[role], placement)
-    if len(engines) == 1:
-        return tuple(engines)
-    found = _recalled(bundle, role, placement, engines)
-    if None in found:
+    known = known_costs(bundle, role, asked)
+    if None in known:
         return ()
-    candidates = list(map(Candidate, engines, found))
-    return tuple(candidate.engines for candidate in _ranked(role, placement, candidates))
+    candidates = list(map(Candidate, asked.choices, known))
+    return tuple(each.engines for each in ranked(role, asked, candidates))
 
 
-def engines_for(role: Role, placement: Placement) -> list[Engines]:
-    """What may run a role's stages: a device has the same engine wherever it is named.
+def measured_costs(bundle: Bundle, asked: Mapping[str, RoleRequest]) -> dict[str, list[Candidate]]:
+    """The choices of roles with what calls cost on them: recalled, or measured now.
 
-    Raises:
-        DeviceError: if a device is not known, or no engine for it is installed.
+    What is unknown is measured in processes of its own, all roles on one engine in one of them.
     """
-    at = placement.device
-    wanted = (at,) * len(role.stages) if isinstance(at, str) else at
-    names = tuple(map(resolved, wanted))
-    behind = {name: suited(role, engines_of(name)) for name in dict.fromkeys(names)}
-    choices = (dict(zip(behind, picked, strict=True)) for picked in product(*behind.values()))
-    return [tuple(choice[name] for name in names) for choice in choices]
-
-
-def _profiles(
-    bundle: Bundle, placements: Mapping[str, Placement], engines: Mapping[str, Sequence[Engines]]
-) -> dict[str, list[Candidate]]:
-    """A profile of each role on each choice of its engines: recalled, or measured now."""
     found: dict[tuple[str, Names], Profile] = {}
     unknown: defaultdict[tuple[Names, int], dict[str, Engines]] = defaultdict(dict)
-    for role, placement in placements.items():
-        recalled = _recalled(bundle, role, placement, engines[role])
-        for each, profile in zip(engines[role], recalled, strict=True):
+    for role, request in asked.items():
+        recalled = known_costs(bundle, role, request)
+        for each, profile in zip(request.choices, recalled, strict=True):
+            names = names_of(each)
             if profile is None:
-                # One process measures all roles that run on one engine, whatever their stages.
-                names = _names(each)
                 process = names if len(set(names)) > 1 else names[:1]
-                unknown[process, placement.threads][role] = each
+                unknown[process, request.threads][role] = each
                 continue
-            found[role, _names(each)] = profile
+            found[role, names] = profile
             if profile.refusal is not None:
                 _log.info("not tried again before `edgespec profile`: %s", profile.refusal)
     jobs = [Job(bundle, roles, threads, full=False) for (_, threads), roles in unknown.items()]
@@ -208,26 +137,49 @@ def _profiles(
         )
     for job, measured in zip(jobs, measure_apart(jobs) if jobs else (), strict=True):
         for role, profile in measured.items():
-            found[role, _names(job.roles[role])] = profile
+            found[role, names_of(job.roles[role])] = profile
     return {
-        role: [Candidate(each, found[role, _names(each)]) for each in engines[role]]
-        for role in placements
+        role: [Candidate(each, found[role, names_of(each)]) for each in request.choices]
+        for role, request in asked.items()
     }
 
 
-def _recalled(
-    bundle: Bundle, role: str, placement: Placement, engines: Sequence[Engines]
-) -> list[Profile | None]:
-    """What was measured of each, None where nothing was; or of all, where texts tell otherwise."""
-    found = [profiles.recall(bundle, role, each, placement.threads) for each in engines]
-    known = [(each, profile) for each, profile in zip(engines, found, strict=True) if profile]
-    if _contradicted(placement, known):
-        _log.info("%s: calls of texts took other times than were measured", role)
-        return [None] * len(found)
-    return found
+def ranked(role: str, asked: RoleRequest, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Candidates whose costs are known, the cheapest for a text first; those that refused left out.
+
+    Raises:
+        DeviceError: if all refused the role.
+    """
+    costs, refusals = [], []
+    for candidate in candidates:
+        assert candidate.profile is not None, "costs are not known"
+        if candidate.profile.refusal is not None:
+            refusals.append(candidate.profile.refusal)
+            continue
+        decoding, reading = _seconds(asked, _curve(candidate.engines, candidate.profile))
+        _log.info(
+            "%s on %s: %.2f ms a round, %.2f ms for %d rows of a prompt",
+            *(role, candidate.device, decoding * 1e3, reading * 1e3, ROW_BUCKETS[-1]),
+        )
+        costs.append((_ROUNDS_A_CHUNK * decoding + reading, candidate))
+    if not costs:
+        raise refused(role, refusals)
+    return tuple(candidate for _, candidate in sorted(costs, key=lambda pair: pair[0]))
 
 
-def _contradicted(placement: Placement, known: Sequence[tuple[Engines, Profile]]) -> bool:
+def round_ms(asked: RoleRequest, candidate: Candidate) -> float:
+    """Milliseconds of a usual round on a candidate whose costs are known."""
+    assert candidate.profile is not None
+    return 1e3 * _seconds(asked, _curve(candidate.engines, candidate.profile))[0]
+
+
+def refused(role: str, refusals: Sequence[str]) -> DeviceError:
+    """The error where no engine takes a role."""
+    reasons = "; ".join(refusals)
+    return DeviceError(f"{role}: no engine on this machine takes the model: {reasons}")
+
+
+def _contradicted(asked: RoleRequest, known: Sequence[tuple[Engines, Profile]]) -> bool:
     """Whether texts saw costs beyond what was measured, and further off than engines are apart.
 
     The machine may have been busy then, or be now. What `edgespec profile` has measured stays until
@@ -240,71 +192,28 @@ def _contradicted(placement: Placement, known: Sequence[tuple[Engines, Profile]]
         if profile.refusal is not None:
             continue
         shapes = common_shapes(engines)
-        low, median, high = (_of_text(placement, profile.curve(shapes, part)) for part in PARTS)
+        low, median, high = (_of_text(asked, profile.curve(shapes, part)) for part in PARTS)
         costs.append(median)
         if profile.lived_calls >= _CALLS * _MORE_CALLS ** min(profile.times - 1, _LONGEST):
-            lived = _of_text(placement, profile.lived_curve(shapes))
+            lived = _of_text(asked, profile.lived_curve(shapes))
             if not low <= lived <= high:
                 changes.append(max(lived / median, median / lived))
     costs.sort()
     return len(costs) > 1 and max(changes) > costs[1] / costs[0]
 
 
-def _of_text(placement: Placement, curve: Curve) -> float:
-    """Seconds of a usual text, by which engines are compared."""
-    decoding, reading = _seconds(placement, curve)
+def _of_text(asked: RoleRequest, curve: Curve) -> float:
+    decoding, reading = _seconds(asked, curve)
     return _ROUNDS_A_CHUNK * decoding + reading
 
 
-def _seconds(placement: Placement, curve: Curve) -> tuple[float, float]:
-    """Of a round, and of reading the most rows of a prompt at once."""
+def _seconds(asked: RoleRequest, curve: Curve) -> tuple[float, float]:
+    """Of a usual round, and of reading the most rows of a prompt at once."""
     capacity = capacity_bucket(1)
-    calls = [rows for each in placement.rounds for rows in each]
-    decoding = sum(curve.seconds(rows, capacity) for rows in calls) / len(placement.rounds)
+    calls = [rows for each in asked.rounds for rows in each]
+    decoding = sum(curve.seconds(rows, capacity) for rows in calls) / len(asked.rounds)
     return decoding, curve.seconds(ROW_BUCKETS[-1], capacity)
 
 
-def _names(engines: Engines) -> Names:
-    return tuple(each.name for each in engines)
-
-
-def _ranked(
-    role: str, placement: Placement, candidates: Sequence[Candidate]
-) -> tuple[Candidate, ...]:
-    costs, refusals = [], []
-    for candidate in candidates:
-        assert candidate.profile is not None
-        if candidate.profile.refusal is not None:
-            refusals.append(candidate.profile.refusal)
-            continue
-        curve = candidate.profile.curve(common_shapes(candidate.engines))
-        decoding, reading = _seconds(placement, curve)
-        _log.info(
-            "%s on %s: %.2f ms a round, %.2f ms for %d rows of a prompt",
-            *(role, candidate.device, decoding * 1e3, reading * 1e3, ROW_BUCKETS[-1]),
-        )
-        costs.append((_of_text(placement, curve), candidate))
-    if not costs:
-        raise _refused(role, refusals)
-    return tuple(candidate for _, candidate in sorted(costs, key=lambda pair: pair[0]))
-
-
-def _load(bundle: Bundle, role: str, threads: int, candidates: Sequence[Candidate]) -> Loaded:
-    """The first candidate that compiles; a library may have been damaged since it was measured."""
-    refusals = []
-    for candidate in candidates:
-        try:
-            model = exactness.load(bundle, role, candidate.engines, threads)
-        except DeviceError as error:
-            if len(candidates) == 1:
-                raise
-            _log.warning("%s", error)
-            refusals.append(str(error))
-            continue
-        return Loaded(model, candidate.engines, threads, candidate.profile)
-    raise _refused(role, refusals)
-
-
-def _refused(role: str, refusals: Sequence[str]) -> DeviceError:
-    reasons = "; ".join(refusals)
-    return DeviceError(f"{role}: no engine on this machine takes the model: {reasons}")
+def _curve(engines: Engines, profile: Profile) -> Curve:
+    return profile.curve(common_shapes(engines))

@@ -12,6 +12,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Protocol
 
+from edgespec.bundle.sublayers import Sublayers
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.shapes import Shape, Shapes
 
@@ -59,10 +60,10 @@ class StageFile:
         data: its external data.
         key: names the bundle and stage in caches of compiled models; None: it must not be kept.
         role: whose stage it is.
-        layers: of the role.
-        start: its first sublayer, as `bundle.Stage` numbers them.
+        layout: the role's sublayers.
+        start: its first sublayer.
         stop: the sublayer behind its last.
-        first_layer: of those whose keys and values it computes, which are consecutive.
+        cached: the layers whose keys and values it computes, in the order of its cache.
         cache_shape: [layers, 2, KV, hd] of its keys and values, the capacity left out; no layers
             where it has no attention.
         kv_dtype: float32 or float16.
@@ -75,10 +76,10 @@ class StageFile:
     data: Path
     key: str | None
     role: str
-    layers: int
+    layout: Sublayers
     start: int
     stop: int
-    first_layer: int
+    cached: tuple[int, ...]
     cache_shape: tuple[int, int, int, int]
     kv_dtype: str
     block_size: int
@@ -89,6 +90,11 @@ class StageFile:
     def whole(self) -> bool:
         """Whether it is the only stage of its role."""
         return self.start == 0 and all(each.name != "next_hidden" for each in self.results)
+
+    @property
+    def past(self) -> tuple[str, ...]:
+        """The inputs that are its cache, keys and values of each layer."""
+        return tuple(f"past.{n}.{part}" for n in self.cached for part in ("key", "value"))
 
 
 @dataclass(frozen=True)

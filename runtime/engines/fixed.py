@@ -57,8 +57,9 @@ def input_shape(name: str, width: list[int], shape: Shape, ordered: bool) -> lis
         ordered: whether the stage has ordered attention.
     """
     rows, capacity = shape
+    if name.startswith("attention_bias"):  # one for each mask
+        return [rows, COLUMNS + capacity if ordered else capacity + rows]
     known = {
-        "attention_bias": [rows, COLUMNS + capacity if ordered else capacity + rows],
         "window_rows": [FIXED_WINDOW],
         "recent_rows": [rows, COLUMNS],
         "recent_columns": [rows, FIXED_WINDOW + rows],

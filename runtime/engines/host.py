@@ -85,7 +85,7 @@ class HostCache:
 
     def __init__(self, stage: StageFile, capacity: int, most: int) -> None:
         layers, pair, heads, width = stage.cache_shape
-        self._first_layer = stage.first_layer
+        self._names = stage.past
         # Zeros, because a NaN in a masked row would poison every logit. All room at once, since
         # the system gives memory only as it is written: growing then needs no second copy.
         room = layers * pair * heads * max(capacity, most) * width
@@ -147,11 +147,8 @@ class HostCache:
         return self._room[: math.prod(shape)].reshape(shape)
 
     def _make_views(self) -> dict[str, Array]:
-        return {
-            f"past.{self._first_layer + layer}.{part}": self._rows[layer, index]
-            for layer in range(self._rows.shape[0])
-            for index, part in enumerate(("key", "value"))
-        }
+        parts = (part for layer in self._rows for part in layer)
+        return dict(zip(self._names, parts, strict=True))
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:

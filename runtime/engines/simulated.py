@@ -22,6 +22,7 @@ from edgespec.runtime.engines.base import (
     StageFile,
     StageOutputs,
     StageSizes,
+    row_count,
 )
 from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeCpu
 from edgespec.runtime.shapes import ANY_SHAPES
@@ -110,7 +111,7 @@ class SimulatedExecutable:
 
     def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
         """See `Executable`."""
-        shape = (len(feeds["attention_bias"]), len(feeds.get("logit_rows", ())), cache.capacity)
+        shape = (row_count(feeds), len(feeds.get("logit_rows", ())), cache.capacity)
         known = shape in self._seconds
         if not known:
             self._seconds[shape] = self._stated_seconds(feeds)
@@ -126,13 +127,13 @@ class SimulatedExecutable:
         stage, machine, device = self._stage, self._engine.machine, self._engine.device
         model = machine.models[stage.role]
         widths = {"hidden": model.hidden, "next_hidden": model.hidden, "logits": model.vocab}
-        rows = {"S": len(feeds["attention_bias"]), "R": len(feeds.get("logit_rows", ()))}
+        rows = {"S": row_count(feeds), "R": len(feeds.get("logit_rows", ()))}
         moved = 0
         for name, feed in feeds.items():
             moved += feed.itemsize * rows["S"] * widths[name] if name in widths else feed.nbytes
         for each in stage.results:
             width = widths.get(each.name, math.prod(each.shape))
             moved += np.dtype(each.dtype).itemsize * rows[each.rows] * width
-        start, stop = (model.stretched(end, stage.layers) for end in (stage.start, stage.stop))
+        start, stop = (model.stretched(end, stage.layout) for end in (stage.start, stage.stop))
         computing = machine.seconds(device, stage.role, range(start, stop), rows["S"])
         return computing + machine.transfer_seconds(device, moved)

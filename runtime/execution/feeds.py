@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.bundle import Role
+from edgespec.bundle import Role, RopeTable
+from edgespec.bundle.sublayers import bias_input, rope_inputs, window_of
 from edgespec.runtime.arrays import Array, Floats, Mask
 from edgespec.runtime.shapes import COLUMNS, RECENT, ROW_BUCKETS, WINDOW
 from edgespec.runtime.trees.tree import TokenTree
@@ -80,7 +81,7 @@ class Sight(Protocol):
     """What rows see: the inputs of one form of attention, docs/architecture.md.
 
     Attributes:
-        inputs: by name.
+        inputs: by name; of each mask one that says who sees whom.
     """
 
     inputs: dict[str, Array]
@@ -95,27 +96,34 @@ class SplitSight:
     Args:
         sizes: of the calls.
         off: what hides a column.
-        room: memory for the bias, which other shapes may use, too.
+        room: memory for the bias of each mask, which other shapes may use, too.
     """
 
-    def __init__(self, sizes: FeedSizes, off: np.float32, room: Floats) -> None:
+    def __init__(self, sizes: FeedSizes, off: np.float32, room: Mapping[str, Floats]) -> None:
         rows, self._capacity = sizes.rows, sizes.capacity
-        width = self._capacity + rows
         self._off = off
-        self._bias = room[: rows * width].reshape(rows, width)
+        self._biases = _biases(room, rows, self._capacity + rows)
         self.inputs: dict[str, Array] = {
-            "attention_bias": self._bias,
+            **{bias_input(mask): bias for mask, bias in self._biases.items()},
             "lengths": np.array([self._capacity, rows], np.int64),
         }
 
     def fill(self, rows: Rows, length: int) -> None:
         """See `Sight`; rows of padding see themselves, since all-masked rows give NaN."""
-        n, capacity, bias, scratch = len(rows.tokens), self._capacity, self._bias, rows.scratch
+        for mask, bias in self._biases.items():
+            self._fill(bias, window_of(mask), rows, length)
+
+    def _fill(self, bias: Floats, window: int | None, rows: Rows, length: int) -> None:
+        n, capacity, scratch = len(rows.tokens), self._capacity, rows.scratch
+        seen = rows.mask if window is None else _within(rows.mask, window)
         bias.fill(self._off)
         bias[:n, :length] = 0
+        if window is not None:
+            for row, depth in enumerate(rows.depths):
+                bias[row, : max(0, min(length, length + int(depth) + 1 - window))] = self._off
         if scratch:
-            np.copyto(bias[:n, length : length + scratch], 0, where=rows.mask[:, :scratch])
-        np.copyto(bias[:n, capacity : capacity + n], 0, where=rows.mask[:, scratch:])
+            np.copyto(bias[:n, length : length + scratch], 0, where=seen[:, :scratch])
+        np.copyto(bias[:n, capacity : capacity + n], 0, where=seen[:, scratch:])
         for row in range(n, len(bias)):
             bias[row, capacity + row] = 0
 
@@ -129,20 +137,19 @@ class OrderedSight:
     Args:
         sizes: of the calls.
         off: what hides a column.
-        room: memory for the bias, which other shapes may use, too.
+        room: memory for the bias of each mask, which other shapes may use, too.
     """
 
-    def __init__(self, sizes: FeedSizes, off: np.float32, room: Floats) -> None:
+    def __init__(self, sizes: FeedSizes, off: np.float32, room: Mapping[str, Floats]) -> None:
         rows, self._near = sizes.rows, WINDOW + sizes.scratch
-        width = COLUMNS + sizes.capacity
         self._off = off
-        self._bias = room[: rows * width].reshape(rows, width)
+        self._biases = _biases(room, rows, COLUMNS + sizes.capacity)
         self._window = np.zeros(self._near, np.int64)
         self._rows = np.zeros((rows, COLUMNS), np.int32)
         self._columns = np.zeros((rows, self._near + rows), np.int32)
         self._mask = np.zeros((rows, sizes.scratch + rows), np.bool_)
         self.inputs: dict[str, Array] = {
-            "attention_bias": self._bias,
+            **{bias_input(mask): bias for mask, bias in self._biases.items()},
             "lengths": np.array([COLUMNS, sizes.capacity], np.int64),
             "window_rows": self._window,
             "recent_rows": self._rows,
@@ -168,11 +175,23 @@ class OrderedSight:
         self._point(mask, seen, depths)
         self._window[:WINDOW] = np.arange(length - WINDOW, length).clip(0)
         self._window[WINDOW : WINDOW + scratch] = np.arange(length, length + scratch)
-        bias, first = self._bias, COLUMNS - RECENT
+        for name, bias in self._biases.items():
+            self._hide(bias, window_of(name), (length + depths[:, 0]).tolist())
+
+    def _hide(self, bias: Floats, window: int | None, counts: Sequence[int]) -> None:
+        """Show each row the positions it may see.
+
+        Args:
+            bias: [S, N + C].
+            window: positions that a row sees, itself included; None: all before it.
+            counts: of each row, the positions up to it, itself included.
+        """
         bias.fill(self._off)
-        for row, depth in enumerate(depths[:, 0].tolist()):
-            bias[row, max(first, COLUMNS - length - depth) : COLUMNS] = 0
-            bias[row, COLUMNS : max(COLUMNS, COLUMNS + length + depth - RECENT)] = 0
+        for row, count in enumerate(counts):
+            first = 0 if window is None else max(0, count - window)
+            old = max(0, count - RECENT)  # positions that have no column of their own
+            bias[row, COLUMNS - count + max(first, old) : COLUMNS] = 0
+            bias[row, COLUMNS + first : COLUMNS + old] = 0
 
     def _point(
         self, mask: Mask, seen: npt.NDArray[np.int64], depths: npt.NDArray[np.int64]
@@ -192,6 +211,18 @@ class OrderedSight:
         self._rows[row, own[row, near]] = WINDOW + near
 
 
+def _biases(room: Mapping[str, Floats], rows: int, width: int) -> dict[str, Floats]:
+    """[rows, width] of each mask, in the memory that it has."""
+    return {mask: memory[: rows * width].reshape(rows, width) for mask, memory in room.items()}
+
+
+def _within(mask: Mask, window: int) -> Mask:
+    """What rows see of each other where only the last so many positions count."""
+    seen = mask.cumsum(axis=1)
+    near: Mask = mask & (seen[:, -1:] - seen < window)
+    return near
+
+
 _COLUMN = np.arange(COLUMNS, dtype=np.int64)
 
 
@@ -200,29 +231,33 @@ class Feeds:
 
     Args:
         role: whose.
-        rope: its angles.
+        ropes: its rotation tables, by name.
         sizes: of the calls.
-        rooms: memory for a bias of each form of attention that the stages have, see `rooms`.
+        rooms: memory for the biases of each form of attention that the stages have, see `rooms`.
 
     Attributes:
         stages: of each stage, its inputs by name, the past left out. All share what `fill` sets;
             `hidden`, [S, D], is each stage's own.
     """
 
-    def __init__(self, role: Role, rope: Rope, sizes: FeedSizes, rooms: Rooms) -> None:
+    def __init__(
+        self, role: Role, ropes: Mapping[str, Rope], sizes: FeedSizes, rooms: Rooms
+    ) -> None:
         rows = sizes.rows
-        self._rope_table = rope.table(sizes.capacity + rows)
         self._places = np.zeros((2, rows), np.int64)  # ids and positions
-        self._rope = np.zeros((2, rows, role.head_dim), np.float32)
+        self._turns = [
+            (rope.table(sizes.capacity + rows), np.zeros((2, rows, role.head_dim), np.float32))
+            for rope in ropes.values()
+        ]
         self._logit_rows = np.arange(sizes.logit_rows, dtype=np.int64)
         off = np.float32(role.bias_off)
         self._sights = {ordered: _sight(ordered)(sizes, off, rooms[ordered]) for ordered in rooms}
         shared: dict[str, Array] = {
             "input_ids": self._places[0],
-            "rope_cos": self._rope[0],
-            "rope_sin": self._rope[1],
             "logit_rows": self._logit_rows,
         }
+        for name, (_, turns) in zip(ropes, self._turns, strict=True):
+            shared |= dict(zip(rope_inputs(name), turns, strict=True))
         self.stages: list[dict[str, Array]] = []
         for stage in role.stages:
             sees = self._sights[stage.ordered].inputs if stage.cached else {}
@@ -238,15 +273,16 @@ class Feeds:
         n = len(rows.tokens)
         self._places[:, :n] = rows.tokens, rows.depths
         positions = self._places[1] + length
-        # Real rows lie within the table; what padding holds there does not matter.
-        self._rope_table.take(positions, axis=1, out=self._rope, mode="clip")
+        for table, turns in self._turns:
+            # Real rows lie within the table; what padding holds there does not matter.
+            table.take(positions, axis=1, out=turns, mode="clip")
         for sight in self._sights.values():
             sight.fill(rows, length)
         self._logit_rows[0] = n - 1 if last_only else 0
 
 
-Rooms = Mapping[bool, Floats]
-"""Memory for biases, of ordered attention and of the other."""
+Rooms = Mapping[bool, Mapping[str, Floats]]
+"""Memory for the biases of each mask, of ordered attention and of the other."""
 
 
 def rooms(role: Role, capacity: int) -> Rooms:
@@ -254,7 +290,8 @@ def rooms(role: Role, capacity: int) -> Rooms:
     most = ROW_BUCKETS[-1] * (capacity + ROW_BUCKETS[-1])
     # The system gives it as it is written.
     forms = {stage.ordered for stage in role.stages if stage.cached}
-    return {ordered: np.empty(most, np.float32) for ordered in forms}
+    masks = role.layout.masks
+    return {ordered: {mask: np.empty(most, np.float32) for mask in masks} for ordered in forms}
 
 
 def _sight(ordered: bool) -> type[OrderedSight] | type[SplitSight]:
@@ -265,14 +302,13 @@ class Rope:
     """Table of cosines and sines by position, float32 [2, positions, hd], grown as texts grow.
 
     Angles are float64: at position 100,000 float32 angles are off by more than a hundredth. The
-    first half of sin is negated, as the graph's rotation expects. Both are scaled by the role's
-    `attention_factor`.
+    first half of sin is negated, as the graph's rotation expects.
     """
 
-    def __init__(self, role: Role) -> None:
-        self._inv_freq = np.asarray(role.inv_freq, np.float64)
-        self._scale = role.attention_factor
-        self._table = np.zeros((2, 0, role.head_dim), np.float32)
+    def __init__(self, table: RopeTable) -> None:
+        self._inv_freq = np.asarray(table.inv_freq, np.float64)
+        self._scale = table.attention_factor
+        self._table = np.zeros((2, 0, 2 * len(self._inv_freq)), np.float32)
 
     def table(self, positions: int) -> Floats:
         """The table for `positions` positions at least."""

@@ -55,7 +55,7 @@ class Model:
         self.sizes = TextSizes()
         self._feeds: dict[FeedSizes, Feeds] = {}
         self._rooms: tuple[int, Rooms] = (0, {})  # of the biases, for a capacity
-        self._rope = Rope(role)
+        self._ropes = {table.name: Rope(table) for table in role.rope_tables}
 
     @classmethod
     def load(
@@ -102,5 +102,5 @@ class Model:
             self._feeds = {k: v for k, v in self._feeds.items() if k.capacity == capacity}
             if self._rooms[0] != capacity:
                 self._rooms = capacity, rooms(self.role, capacity)
-            self._feeds[sizes] = Feeds(self.role, self._rope, sizes, self._rooms[1])
+            self._feeds[sizes] = Feeds(self.role, self._ropes, sizes, self._rooms[1])
         return self._feeds[sizes]

@@ -69,7 +69,7 @@ class Runner:
 
     def bytes_for(self, length: int) -> int:
         """Of its caches, once a text has so many tokens."""
-        seen = self.model.role.window(length)
+        seen = self.model.role.visible(length)
         rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(seen))
         return rows * sum(cache.row_bytes for cache in self._caches)
 

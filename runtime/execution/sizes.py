@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import accumulate
 
 import numpy as np
 
 from edgespec.bundle import W8A8, Bundle, Role, Stage
+from edgespec.bundle.sublayers import MLP
 from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes
 
 # No known decoder's MLP is wider than this many hidden sizes.
@@ -20,20 +22,19 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     """What each stage of a role is made of, from its manifest; bytes add up to the role's."""
     role = bundle.manifest.roles[name]
     data = sum(bundle.manifest.files[file].size for file in {each.data for each in role.stages})
-    intermediate, tied = _mlp_width(role)
+    layout, (intermediate, tied) = role.layout, _mlp_width(role)
     # Integer products have a layout of their own, so that a tied matrix is stored twice.
     shared = tied and role.precision.lm_head != W8A8
     # Of each matrix of the vocabulary's size: the embedding, and the head where that is another.
     embedding_bytes = min(_vocabulary_bytes(role), data)
     layer_bytes = max(data - embedding_bytes * (1 if shared else 2), 0)
-    mlp = 3 * role.hidden_size * intermediate
-    ends = [0]
-    for sublayer in range(2 * role.layers):
-        ends.append(ends[-1] + (mlp if sublayer % 2 else _attention_parameters(role)))
+    widths = [each.width or intermediate if each.kind == MLP else 0 for each in layout]
+    parameters = (3 * role.hidden_size * width or _attention_parameters(role) for width in widths)
+    ends = list(accumulate(parameters, initial=0))
 
     def sizes(stage: Stage) -> StageSizes:
         first, last = stage.start == 0, stage is role.stages[-1]
-        stop = min(stage.stop, 2 * role.layers)
+        stop = min(stage.stop, layout.head)
         before, behind = (layer_bytes * ends[end] // ends[-1] for end in (stage.start, stop))
         attends = bool(stage.cached)
         return StageSizes(
@@ -46,7 +47,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             scale_bytes=_FLOAT_BYTES[role.precision.scales],
             layers=len(stage.cached),
             hidden=role.hidden_size,
-            intermediate=intermediate if any(i % 2 for i in range(stage.start, stop)) else 0,
+            intermediate=max(widths[stage.start : stop], default=0),
             heads=role.heads if attends else 0,
             kv_width=role.kv_heads * role.head_dim if attends else 0,
             kv_bytes=_FLOAT_BYTES[role.precision.kv],
@@ -89,7 +90,13 @@ def _attention_parameters(role: Role) -> int:
 
 
 def _mlp_width(role: Role) -> tuple[int, bool]:
-    """How wide the MLP is, and whether the output projection is the embedding."""
+    """How wide MLPs are, and whether the output projection is the embedding.
+
+    Of bundles that do not say it, both are guessed from the number of parameters.
+    """
+    known = max((each.width for each in role.layout), default=0)
+    if known and role.tied is not None:
+        return known, role.tied
     embedding = role.vocab_size * role.hidden_size
     per_layer = (role.parameters - embedding) // role.layers - _attention_parameters(role)
     intermediate = max(per_layer // (3 * role.hidden_size), 1)

@@ -42,10 +42,10 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
         # Without the files' hashes a digest does not tell one model from another.
         key=f"{bundle.digest}-{PurePosixPath(stage.graph).stem}" if bundle.manifest.files else None,
         role=name,
-        layers=role.layers,
+        layout=role.layout,
         start=stage.start,
         stop=stage.stop,
-        first_layer=stage.cached.start,
+        cached=stage.cached,
         cache_shape=(len(stage.cached), 2, role.kv_heads, role.head_dim),
         kv_dtype={"fp16": "float16", "fp32": "float32"}[precision.kv],
         block_size=precision.block_size,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edgespec.bundle import Bundle, FileEntry, Precision, Role, Stage, Tensor
+from edgespec.bundle.sublayers import ATTENTION, Sublayers
 from edgespec.errors import InputError
 
 _BLOCK = 128
@@ -45,24 +46,29 @@ class StatedModel:
         """Of the embedding and all matrices."""
         return self.macs() + (0 if self.tied else self.vocab * self.hidden)
 
+    @property
+    def layout(self) -> Sublayers:
+        """Its sublayers."""
+        return Sublayers.pairs(self.layers, self.intermediate)
+
     def macs(self, start: int = 0, stop: int | None = None) -> int:
         """Multiplications of one row by the weights of these sublayers, as many as weights."""
-        head = 2 * self.layers
-        stop = head + 1 if stop is None else stop
+        layout = self.layout
         attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
         mlp = 3 * self.hidden * self.intermediate
-        sublayers = (
-            self.vocab * self.hidden if number == head else mlp if number % 2 else attention
-            for number in range(start, stop)
-        )
-        return sum(sublayers)
+        part = range(start, layout.head + 1 if stop is None else stop)
+        head = self.vocab * self.hidden * (layout.head in part)
+        inner = layout[part.start : part.stop]
+        return head + sum(attention if each.kind == ATTENTION else mlp for each in inner)
 
-    def stretched(self, sublayer: int, layers: int) -> int:
-        """The sublayer of this model that stands for one of a model of so many layers."""
-        layer, part = divmod(sublayer, 2)
-        if layer == layers:  # the head, or what would come behind it
-            return 2 * self.layers + part
-        return 2 * round(layer * self.layers / layers) + part
+    def stretched(self, number: int, layout: Sublayers) -> int:
+        """The sublayer of this model that stands for one of another model's."""
+        own = self.layout
+        if number >= layout.head:  # the head, or what would come behind it
+            return own.head + number - layout.head
+        layer = layout.layer_of(number)
+        stands_for = own.of_layer(round(layer * self.layers / layout.layers))
+        return stands_for[min(number - layout.first(layer), len(stands_for) - 1)]
 
 
 def as_stated(bundle: Bundle, models: Mapping[str, StatedModel]) -> Bundle:
@@ -108,6 +114,7 @@ def _role(role: Role, model: StatedModel) -> Role:
         head_dim=model.head_dim,
         vocab_size=model.vocab,
         parameters=model.parameters,
+        sublayers=tuple(model.layout),
         precision=Precision("int4", "int4", "fp16", _BLOCK, "fp16"),
         stages=tuple(_stage(stage, role, model) for stage in role.stages),
         tied=model.tied,
@@ -115,8 +122,8 @@ def _role(role: Role, model: StatedModel) -> Role:
 
 
 def _stage(stage: Stage, role: Role, model: StatedModel) -> Stage:
-    start, stop = (model.stretched(end, role.layers) for end in (stage.start, stage.stop))
-    cached = range((start + 1) // 2, (min(stop, 2 * model.layers) + 1) // 2)
+    start, stop = (model.stretched(end, role.layout) for end in (stage.start, stage.stop))
+    cached = model.layout.attentions(range(start, stop))
     widths = {"logits": model.vocab, "next_hidden": model.hidden}
     return replace(
         stage,

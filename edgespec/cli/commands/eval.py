@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     reference = None
     if arguments.against is not None:
         # What the first one will take is not there for the second; a byte is refused with numbers.
-        left = {each.device: max(each.limit - each.total, 1) for each in llm.plan.devices}
+        left = {each.device: max(each.limit - each.total, 1) for each in llm.deployment.devices}
         reference = LLM(arguments.against, draft="none", memory=left, **how)
     facts, lines = (
         _suite(llm, reference)

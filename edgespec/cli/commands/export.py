@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
-from edgespec.bundle import sublayers
+from edgespec.bundle.sublayers import parse
 from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
@@ -188,12 +188,15 @@ def _refuse_alone(arguments: argparse.Namespace) -> None:
             raise InputError(f"{alone} does nothing without {other}: add that, or leave this out")
 
 
-def _skip_sets(arguments: argparse.Namespace) -> tuple[tuple[int, ...], ...] | None:
+def _skip_sets(arguments: argparse.Namespace) -> tuple[str, ...] | None:
     """The sets that are asked for; none of them: search; None: no layer-skip drafts."""
     if arguments.layer_skip == _AUTO:
         return ()
     if arguments.layer_skip != _NONE:
-        return tuple(sublayers.parse(part) for part in arguments.layer_skip.split("/"))
+        sets = tuple(arguments.layer_skip.split("/"))
+        for each in sets:
+            parse(each)  # refused before a checkpoint is read
+        return sets
     if arguments.layer_skip_budget is not None:
         raise InputError("--layer-skip-budget is for layer-skip drafts: add --layer-skip auto")
     return None

@@ -114,9 +114,7 @@ def _stages(role: Role) -> str:
     cuts = _cuts(role)
     if not cuts:
         return "1"
-    names = [
-        "the head" if cut == 2 * role.layers else f"{cut // 2}{'m' * (cut % 2)}" for cut in cuts
-    ]
+    names = map(role.layout.name, cuts)
     layers = ", ".join(map(str, borders(role)))
     meet = f"before {layers}" if layers else "nowhere"
     return f"{len(role.stages)}, cut before {', '.join(names)}; devices can meet {meet}"
@@ -157,7 +155,8 @@ def _skip_sets(bundle: Bundle) -> Table:
                 "\n".join(str(kind.chain) for kind in kinds),
                 "\n".join(f"{kind.tokens_per_second:.1f}" for kind in kinds),
             ]
-        table.add_row(each.name, f"{run} of {len(stages)}", *promised)
+        left_out_names = bundle.target.layout.describe(each.skipped)
+        table.add_row(left_out_names, f"{run} of {len(stages)}", *promised)
     return table
 
 

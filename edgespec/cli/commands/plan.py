@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from dataclasses import replace
 from functools import cache
@@ -24,7 +25,16 @@ from edgespec.cli.arguments import (
 from edgespec.runtime.deployment.options import LoadOptions
 
 if TYPE_CHECKING:
-    from edgespec.runtime.deployment.plans import FixedShape, Plan
+    from edgespec.runtime.deployment.demands import FixedShape
+    from edgespec.runtime.deployment.deployment import Deployment
+
+_EXACT = {
+    True: "yes, bit for bit",
+    False: "up to near-ties of its two best tokens",
+    None: "not tried on this machine yet; the first load does",
+}
+
+_log = logging.getLogger(__name__)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,27 +59,28 @@ def execute(arguments: argparse.Namespace) -> int:
     options = LoadOptions(**given(arguments, LOAD_DEFAULTS))
     bundle = bundles.load(arguments.bundle)
 
-    from edgespec.runtime.deployment.fitting import described, fit, place_to_use
+    from edgespec.runtime.deployment.deployment import deploy, place_to_use
 
-    plan = fit(bundle, options)
+    found = deploy(bundle, options)
+    for line in found.warnings:
+        _log.warning("%s", line)
     place = place_to_use(bundle, options)
-    subject = described(bundle, options)
-    found = None
+    compared = None
     if arguments.compare:
         from edgespec.runtime.deployment.comparing import compare
 
-        found = compare(bundle, replace(options, context=plan.context), cache(_say_measuring))
+        compared = compare(bundle, replace(options, context=found.context), cache(_say_measuring))
     if arguments.json:
-        compared = {"ways": found and ways.facts(found)}
-        print(json.dumps({"simulated": options.machine, **_facts(plan, place), **compared}))
+        facts = _facts(found, place) | {"ways": compared and ways.facts(compared)}
+        print(json.dumps({"simulated": options.machine, **facts}))
     else:
-        if plan.fits:
-            _show(plan, subject)
-        if found is not None and any(way.refusal is None for way in found):
-            ways.show(found)
-        elif plan.fits and place is not None:
+        if found.fits:
+            _show(found)
+        if compared is not None and any(way.refusal is None for way in compared):
+            ways.show(compared)
+        elif found.fits and place is not None:
             print(f'run it with --place "{place}"')
-    plan.require_fit(subject)
+    found.require_fit()
     return 0
 
 
@@ -78,31 +89,27 @@ def _say_measuring() -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _facts(plan: Plan, place: str | None) -> dict[str, Any]:
+def _facts(found: Deployment, place: str | None) -> dict[str, Any]:
     return {
-        "fits": plan.fits,
-        "context": plan.context,
-        "draft": plan.draft,
-        "max_tree": plan.max_tree,
-        "prefill_chunk": plan.prefill_chunk,
-        "engines": _engines(plan),
+        "fits": found.fits,
+        "context": found.context,
+        "draft": found.draft,
+        "max_tree": found.max_tree,
+        "prefill_chunk": found.prefill_chunk,
+        "engines": {name: role.device for name, role in found.roles.items()},
+        "why": {name: role.why for name, role in found.roles.items()},
+        "exact": found.exact,
         "place": place,
-        "devices": [ways.device_facts(demand) for demand in plan.devices],
-        "shapes": [_shape_facts(each) for each in plan.shapes],
+        "devices": [ways.device_facts(demand) for demand in found.devices],
+        "shapes": [_shape_facts(each) for each in found.shapes],
     }
 
 
-def _engines(plan: Plan) -> dict[str, str]:
-    from edgespec.runtime.engines import joined
-
-    return {role: joined(names) for role, names in plan.engines.items()}
-
-
-def _show(plan: Plan, subject: str) -> None:
+def _show(found: Deployment) -> None:
     """One column a device, so that eighty characters hold it."""
     table = Table()
     table.add_column("MiB")
-    columns = [ways.device_facts(demand) for demand in plan.devices]
+    columns = [ways.device_facts(demand) for demand in found.devices]
     for column in columns:
         table.add_column(column["device"], justify="right")
     labels = {
@@ -121,16 +128,18 @@ def _show(plan: Plan, subject: str) -> None:
             label, *(f"{column[f'{name}_mb']:,.1f}" for column in columns),
             end_section=name in ("workspace", "limit"),
         )  # fmt: skip
-    engines = ", ".join(f"{role} on {engine}" for role, engine in _engines(plan).items())
     console = Console()
-    console.print(subject, markup=False, highlight=False, style="italic", soft_wrap=True)
+    console.print(found.name, markup=False, highlight=False, style="italic", soft_wrap=True)
     console.print(table)
-    console.print(
-        f"context {plan.context:,}, draft {plan.draft}, trees of up to {plan.max_tree} nodes, "
-        f"prompts read {plan.prefill_chunk} tokens at a time; {engines}",
-        markup=False, highlight=False,
-    )  # fmt: skip
-    for each in map(_shape_facts, plan.shapes):
+    lines = [
+        f"context {found.context:,}, draft {found.draft}, trees of up to {found.max_tree} nodes, "
+        f"prompts read {found.prefill_chunk} tokens at a time",
+        *(f"{name} on {role.device}: {role.why}" for name, role in found.roles.items()),
+        f"the same text with and without drafts: {_EXACT[found.exact]}",
+    ]
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+    for each in map(_shape_facts, found.shapes):
         console.print(
             f"{each['role']} on {each['device']}, {each['rows']}x{each['capacity']}: "
             f"{each['taken_mb']:,.1f} MiB, "
@@ -140,7 +149,7 @@ def _show(plan: Plan, subject: str) -> None:
 
 
 def _shape_facts(fixed: FixedShape) -> dict[str, Any]:
-    from edgespec.runtime.deployment.plans import MIB
+    from edgespec.runtime.deployment.demands import MIB
 
     return {
         "role": fixed.role,

@@ -93,12 +93,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _choices(bundle: Bundle, options: LoadOptions, devices: list[str]) -> list[Choice]:
     """All roles on each engine, or the placed target on each that its devices leave open."""
-    from edgespec.runtime.deployment.fitting import target_engines
+    from edgespec.runtime.deployment.deployment import target_choices
 
     if options.place is not None:
-        return [{TARGET: engines} for engines in target_engines(bundle, options)]
+        return [{TARGET: engines} for engines in target_choices(bundle, options)]
     wished = (replace(options, device=name) for name in devices)
-    found = (choice[0] for each in wished for choice in target_engines(bundle, each))
+    found = (choice[0] for each in wished for choice in target_choices(bundle, each))
     engines = {each.name: each for each in found}.values()
     roles = bundle.manifest.roles.items()
     return [{name: (each,) * len(role.stages) for name, role in roles} for each in engines]

@@ -47,11 +47,8 @@ class CacheGraphs:
     def __init__(self, gpu: Gpu, stage: StageFile) -> None:
         self.gpu = gpu
         self.stage = stage
-        first, layers = stage.first_layer, stage.cache_shape[0]
-        self.names = [
-            f"past.{first + layer}.{part}" for layer in range(layers) for part in ("key", "value")
-        ]
-        if layers:
+        self.names = list(stage.past)
+        if self.names:
             self.write = gpu.open(_scatter_graph(stage, self.names, outside=True))
             self.move = gpu.open(_scatter_graph(stage, self.names, outside=False))
             self.grow = gpu.open(_growth_graph(stage))

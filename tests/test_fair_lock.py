@@ -1,4 +1,4 @@
-"""Turns: one at a time, in the order of asking."""
+"""A fair lock: one at a time, in the order of asking."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from itertools import pairwise
 
 import pytest
 
-from edgespec.runtime.decoding.fair_lock import Turns
+from edgespec.runtime.decoding.fair_lock import FairLock
 
 
-def in_line(turns, count):
+def in_line(lock, count):
     """Threads that wait for a turn one behind the other, and the order they were served in."""
     served, threads = [], []
 
     def work(number):
-        with turns:
+        with lock:
             served.append(number)
 
     for number in range(count):
         threads.append(threading.Thread(target=work, args=(number,)))
         threads[-1].start()
-        while len(turns._waiting) <= number:
+        while len(lock._waiting) <= number:
             time.sleep(0.001)
     return served, threads
 
 
 def test_who_asked_first_is_served_first():
-    turns = Turns()
-    with turns:
-        served, threads = in_line(turns, 6)
+    lock = FairLock()
+    with lock:
+        served, threads = in_line(lock, 6)
         assert served == []
     for thread in threads:
         thread.join(10)
@@ -38,11 +38,11 @@ def test_who_asked_first_is_served_first():
 
 
 def test_whoever_has_had_a_turn_goes_to_the_end_of_the_line():
-    turns, order = Turns(), []
+    lock, order = FairLock(), []
 
     def work(name):
         for _ in range(50):
-            with turns:
+            with lock:
                 order.append(name)
                 time.sleep(0.0002)
 
@@ -59,11 +59,11 @@ def test_whoever_has_had_a_turn_goes_to_the_end_of_the_line():
 
 
 def test_one_at_a_time():
-    turns, inside, worst = Turns(), [], []
+    lock, inside, worst = FairLock(), [], []
 
     def work():
         for _ in range(200):
-            with turns:
+            with lock:
                 inside.append(1)
                 worst.append(len(inside))
                 inside.pop()
@@ -80,7 +80,7 @@ def test_one_at_a_time():
 @pytest.mark.parametrize("handed_over", [False, True])
 def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
     """As by Ctrl-C, while the turn is another's or just as it has been given."""
-    turns, outer = Turns(), threading.Event()
+    lock, outer = FairLock(), threading.Event()
 
     class Interrupted:
         def __init__(self):
@@ -100,7 +100,7 @@ def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
     real = threading.Lock
 
     def hold():
-        with turns:
+        with lock:
             held.set()
             outer.wait(10)
 
@@ -108,21 +108,21 @@ def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait(10)
-    served, [before] = in_line(turns, 1)
-    line = list(turns._waiting)
+    served, [before] = in_line(lock, 1)
+    line = list(lock._waiting)
     monkeypatch.setattr("edgespec.runtime.decoding.fair_lock.threading.Lock", Interrupted)
-    with pytest.raises(KeyboardInterrupt), turns:
+    with pytest.raises(KeyboardInterrupt), lock:
         pass
     monkeypatch.undo()
     # Who asked before is not let in beside another, and who gave up no longer waits.
-    assert list(turns._waiting) == ([] if handed_over else line)
+    assert list(lock._waiting) == ([] if handed_over else line)
     outer.set()
     holder.join(10)
     before.join(10)
     assert served == [0]
 
     def take():
-        with turns:
+        with lock:
             pass
 
     other = threading.Thread(target=take)

@@ -1,0 +1,274 @@
+"""From a user's options to a request: what may run each role, for which texts, within what memory.
+
+Nothing is sized, measured or loaded here. What the user asked for by name has one choice; what was
+left open has several, the preferred ones first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain, product
+
+from edgespec.bundle import DRAFT, TARGET, Bundle, Role
+from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.deployment.demands import HOST
+from edgespec.runtime.deployment.device_names import CPU, engines_of, gpu_engine, resolved
+from edgespec.runtime.deployment.fixed_shapes import all_ready, longest_text
+from edgespec.runtime.deployment.options import (
+    DEFAULT_TREE_WIDTH,
+    FIXED_DRAFT_TOKENS,
+    LoadOptions,
+    default_tree,
+)
+from edgespec.runtime.deployment.placement import GPU, on_gpu, parse, stage_devices
+from edgespec.runtime.deployment.selection import RoleRequest, preferred
+from edgespec.runtime.engines import (
+    CallSizes,
+    Engine,
+    Engines,
+    available_bytes,
+    engine,
+    simulated_name,
+)
+from edgespec.runtime.execution.sizes import role_bytes
+from edgespec.runtime.execution.stage_files import suited
+from edgespec.runtime.shapes import ROW_BUCKETS, SCRATCH_ROWS, capacity_bucket
+from edgespec.runtime.simulation import as_stated, load
+from edgespec.system.processors import default_threads
+
+LEAST_CONTEXT = capacity_bucket(1)
+"""A context is not shortened below this many tokens unasked: prompts would no longer fit."""
+
+# Rows of the target's pass in usual rounds with drafts, and of a draft model's calls in one.
+_VERIFICATIONS = ((1,), (4,), (1 + FIXED_DRAFT_TOKENS,))
+_DRAFT_CALLS = (1, DEFAULT_TREE_WIDTH, DEFAULT_TREE_WIDTH)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user wants, the dearest first; only what is listed may be fallen back to.
+
+    Attributes:
+        bundle: what is to run, or what it stands for on a simulated machine.
+        roles: how each role is to run that may be loaded.
+        contexts: tokens of prompt and output.
+        drafts: draft sources.
+        tree: nodes of a draft tree.
+        limits: bytes that may be used of each memory.
+        width: rows of a draft model's calls.
+        texts: caches to have at once.
+    """
+
+    bundle: Bundle
+    roles: Mapping[str, RoleRequest]
+    contexts: tuple[int, ...]
+    drafts: tuple[str, ...]
+    tree: int
+    limits: Mapping[str, int] = field(default_factory=dict)
+    width: int = DEFAULT_TREE_WIDTH
+    texts: int = 1
+
+    @property
+    def all_engines(self) -> Iterator[Engine]:
+        """Every engine that may come to run a stage, as often as there are such stages."""
+        for each in self.roles.values():
+            yield from chain.from_iterable(each.choices)
+
+
+def resolve(bundle: Bundle, options: LoadOptions) -> Request:
+    """What a user's options ask of a bundle.
+
+    Raises:
+        DeviceError: if a device is not known, or no engine for it is installed.
+        InputError: if an option does not suit the bundle.
+    """
+    bundle = as_planned(bundle, options)
+    drafts = _drafts(options.draft, bundle)
+    context = context_length(options.context, bundle)
+    threads = options.threads or default_threads()
+    devices = {TARGET: _target_devices(bundle, options)}
+    rounds: dict[str, tuple[tuple[int, ...], ...]] = {
+        TARGET: ((1,),) if drafts[0] == "none" else _VERIFICATIONS
+    }
+    if drafts[0] == "model":
+        count = len(bundle.manifest.roles[DRAFT].stages)
+        devices[DRAFT] = (_full_name(options.draft_device, options),) * count
+        rounds[DRAFT] = (_DRAFT_CALLS,)
+    roles = {}
+    for name, at in devices.items():
+        choices = engines_for(bundle.manifest.roles[name], at)
+        asked = RoleRequest(tuple(choices), threads, rounds[name])
+        ordered = _ordered(bundle, name, asked, context)
+        roles[name] = replace(asked, choices=ordered, ready=all_ready(bundle, name, ordered[0]))
+    context = _within_shapes(context, bundle, options, roles)
+    return Request(
+        bundle=bundle,
+        roles=roles,
+        contexts=shorter(context) if options.context is None else (context,),
+        drafts=drafts,
+        tree=default_tree(options.draft),
+        limits=_limits(options, chain.from_iterable(r.choices[0] for r in roles.values())),
+        texts=options.sessions,
+    )
+
+
+def as_planned(bundle: Bundle, options: LoadOptions) -> Bundle:
+    """What is planned for: the bundle, or what it stands for on a simulated machine.
+
+    Raises:
+        InputError: if the machine cannot be read, or does not suit the bundle.
+    """
+    if options.machine is None:
+        return bundle
+    return as_stated(bundle, load(options.machine).models)
+
+
+def described(bundle: Bundle, options: LoadOptions) -> str:
+    """What is planned for, as people are told."""
+    if options.machine is None:
+        return str(bundle.path)
+    stated = load(options.machine).models
+    models = ", ".join(f"{role} as {stated[role].name}" for role in bundle.manifest.roles)
+    return f"{bundle.path} (simulated on {options.machine}: {models})"
+
+
+def engines_for(role: Role, devices: tuple[str, ...]) -> list[Engines]:
+    """What may run a role's stages, each on its device; a device has one engine for all of them.
+
+    Raises:
+        DeviceError: if a device is not known, or no engine for it is installed.
+    """
+    names = tuple(map(resolved, devices))
+    behind = {name: suited(role, engines_of(name)) for name in dict.fromkeys(names)}
+    choices = (dict(zip(behind, picked, strict=True)) for picked in product(*behind.values()))
+    return [tuple(choice[name] for name in names) for choice in choices]
+
+
+def layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | None:
+    """The device of each of the target's layers, where the user placed them and there is a GPU."""
+    layers = bundle.target.layers
+    if options.place is not None:
+        return parse(options.place, layers)
+    if options.gpu_layers is not None and _full_name(GPU, options) != CPU:
+        return on_gpu(options.gpu_layers, layers, options.device)
+    return None
+
+
+def gpu_of(options: LoadOptions) -> Engine | None:
+    """What the device `gpu` stands for; None where there is none."""
+    if options.machine is None:
+        return gpu_engine()
+    with suppress(DeviceError):
+        return engine(simulated_name(GPU, options.machine))
+    return None
+
+
+def context_length(asked: int | None, bundle: Bundle) -> int:
+    """Tokens of a text at most: what was asked for, or what the model was made for.
+
+    Raises:
+        InputError: if more was asked for than that.
+    """
+    trained = bundle.target.context_length
+    if asked is not None and asked > trained:
+        raise InputError(f"context is {asked}: the model was made for {trained} tokens at most")
+    return asked or trained
+
+
+def text_rows(role: str, context: int) -> int:
+    """Cache rows that a role needs to see this many tokens."""
+    return context + (SCRATCH_ROWS if role == DRAFT else 0)
+
+
+def _drafts(asked: str, bundle: Bundle) -> tuple[str, ...]:
+    """What takes memory behind a draft source, and what may stand in for it."""
+    if asked == "auto":
+        return ("model", "lookup") if bundle.draft else ("lookup",)
+    if asked == "model" and bundle.draft is None:
+        raise InputError(
+            f"{bundle.path} has no draft model: export it with --draft, or use --draft lookup"
+        )
+    if asked == "layer-skip" and not bundle.manifest.skip_sets:
+        raise InputError(
+            f"{bundle.path} has no skip sets: export it with --layer-skip auto, or use --draft auto"
+        )
+    return (asked,)
+
+
+def _target_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...]:
+    """The device of each of the target's stages."""
+    devices = layer_devices(bundle, options)
+    if devices is None:
+        return (_full_name(options.device, options),) * len(bundle.target.stages)
+    full = tuple(_full_name(device, options) for device in devices)
+    for name in dict.fromkeys(full):  # before anybody exports again for a device that is not
+        engines_of(name)
+    return stage_devices(bundle.target, full)
+
+
+def _full_name(device: str, options: LoadOptions) -> str:
+    """A device as users write it, to what engines are found by."""
+    return resolved(device) if options.machine is None else simulated_name(device, options.machine)
+
+
+def _ordered(bundle: Bundle, name: str, asked: RoleRequest, context: int) -> tuple[Engines, ...]:
+    """The choices of a role, the preferred first; see `RoleRequest`."""
+    if len(asked.choices) == 1:
+        return asked.choices
+    by_cost = preferred(bundle, name, asked)
+    if by_cost:
+        return by_cost
+    calls = CallSizes(ROW_BUCKETS[-1], capacity_bucket(context), ROW_BUCKETS[0])
+    needs = {each: role_bytes(bundle, name, each, calls).total() for each in asked.choices}
+    return tuple(sorted(asked.choices, key=needs.__getitem__, reverse=True))
+
+
+def _within_shapes(
+    context: int, bundle: Bundle, options: LoadOptions, roles: Mapping[str, RoleRequest]
+) -> int:
+    """A context that fixed shapes have room for.
+
+    Raises:
+        InputError: if the user asked for a longer one.
+    """
+    asked = options.context is not None
+    for name, request in roles.items():
+        for each in request.choices[0]:
+            rows = longest_text(each, request.ready, asked)
+            seen = bundle.manifest.roles[name].visible(context)
+            if rows is not None and rows < text_rows(name, seen):
+                context = rows - text_rows(name, 0)
+    if context < (options.context or 2):
+        raise InputError(
+            f"context is {options.context or 2}: the fixed shapes of the device end at "
+            f"{max(context, 0)} tokens: give it a larger capacity, as qnn:npu#8/32x4096"
+        )
+    return context
+
+
+def shorter(context: int) -> tuple[int, ...]:
+    """This context and the shorter ones that are worth falling back to, longest first."""
+    shorter = []
+    size = LEAST_CONTEXT
+    while size < context:
+        shorter.append(size)
+        size = capacity_bucket(size + 1)
+    return (context, *reversed(shorter))
+
+
+def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
+    """Bytes of each memory that may be used: all that is free, but where the user said less."""
+    machine = options.machine
+    host = available_bytes() if machine is None else load(machine).memory_bytes(HOST)
+    free = {HOST: host, **{each.memory: each.available_bytes() for each in engines}}
+    if options.limits.keys() - free.keys():  # of a GPU that is not used
+        gpu = gpu_of(options)
+        free |= {} if gpu is None else {gpu.memory: gpu.available_bytes()}
+    for device in options.limits:
+        if device not in free:
+            raise InputError(
+                f"memory of {device!r} is limited: there is only {', '.join(free)}: leave it out"
+            )
+    return free | options.limits
