@@ -21,11 +21,11 @@ ROOT = Path(__file__).parent.parent
 CHECKPOINTS = ROOT / "models" / "embedded" / "checkpoints"
 sys.path.append(str(ROOT / "benchmarks"))  # last: both folders have modules of the same name
 
-base, gguf_file, lines, measure, operators, ort, peers, process, q4_0, setup = map(
+base, gguf_file, lines, measure, operators, ort, peers, process, setup = map(
     importlib.import_module,
     (
         "peers.base", "peers.gguf_file", "peers.lines", "peers.measure", "operators",
-        "peers.onnxruntime_genai", "peers", "peers.process", "q4_0", "peers.setup",
+        "peers.onnxruntime_genai", "peers", "peers.process", "peers.setup",
     ),
 )  # fmt: skip
 
@@ -156,14 +156,6 @@ def test_only_llamas_queries_and_keys_are_interleaved(tmp_path):
         for layer in range(2)
         for name, count in (("q", 4), ("k", 1))
     }
-
-
-def test_q4_0_has_4_5_bits_a_weight_and_vectors_in_fp32():
-    checkpoint = load_checkpoint(CHECKPOINTS / "python-1m")
-    shapes = checkpoint.decoder.tensors().values()
-    matrices = sum(rows * columns for rows, columns in (s for s in shapes if len(s) == 2))
-    vectors = sum(size for (size,) in (s for s in shapes if len(s) == 1))
-    assert q4_0.q4_0_bytes(checkpoint) == matrices * 4.5 / 8 + 4 * vectors
 
 
 @pytest.fixture
