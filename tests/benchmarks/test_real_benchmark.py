@@ -15,7 +15,7 @@ from edgespec.errors import CheckpointError
 from edgespec.models import load_checkpoint
 
 # Last: both folders have modules of the same name.
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 base, gguf_checkpoint, gguf_file, kinds, lines, llama_cpp, measure = map(
     importlib.import_module,

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from edgespec.errors import InputError, UnsupportedModelError
 from edgespec.models import load_checkpoint
 
-_PATH = Path(__file__).parent.parent / "benchmarks" / "widen.py"
+_PATH = Path(__file__).parents[2] / "benchmarks" / "widen.py"
 _SPEC = importlib.util.spec_from_file_location("widen", _PATH)
 widening = importlib.util.module_from_spec(_SPEC)
 sys.modules["widen"] = widening

@@ -13,7 +13,7 @@ from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
 from edgespec.export.calibration.forward import Forward
 from edgespec.models import load_checkpoint
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,

@@ -13,7 +13,7 @@ from edgespec.measuring.prompts import PYTHON
 from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.exactness import Exactness
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 planning = importlib.import_module("planning")
 
 STEEP, FLAT = {1: 10.0, 2: 100.0, 4: 300.0, 16: 1500.0}, {1: 10.0, 128: 11.0}

@@ -153,7 +153,7 @@ def test_models_that_cannot_stand_for_a_bundle(tmp_path):
 
 
 def test_the_example_of_the_documentation_is_a_machine(tmp_path):
-    text = (Path(__file__).parents[1] / "docs" / "simulator.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text(encoding="utf-8")
     example = text.split("```json")[1].split("```")[0]
     (tmp_path / "example.json").write_text(example, encoding="utf-8-sig")  # as on Windows
     stated = load(str(tmp_path / "example.json"))

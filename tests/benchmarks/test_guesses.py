@@ -14,7 +14,7 @@ from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 guesses = importlib.import_module("guesses")
 
 TEXT = [1 + 7 * n % 300 for n in range(160)]

@@ -17,7 +17,7 @@ from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.engines import CPU_ENGINES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHECKPOINTS = ROOT / "models" / "embedded" / "checkpoints"
 sys.path.append(str(ROOT / "benchmarks"))  # last: both folders have modules of the same name
 
