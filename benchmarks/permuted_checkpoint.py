@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from common import exit_code
 
-from edgespec.models import load_checkpoint
+from edgespec.models import Attention, load_checkpoint
 
 if TYPE_CHECKING:
-    from edgespec.models import Attention, Checkpoint, Linear, Mlp
+    from edgespec.models import Checkpoint, Linear, Mlp
 
     Values = np.ndarray[Any, np.dtype[Any]]
     Order = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,16 +49,19 @@ class Permuted:
         for name in {decoder.embedding, decoder.lm_head.weight}:
             self._put(name, self._read(name)[:, self._stream])
         self._put(decoder.norm.weight, self._read(decoder.norm.weight)[self._stream])
-        for attention, mlp in decoder.layers:
-            self._attention(attention)
-            self._mlp(mlp)
+        for sublayer in decoder.sublayers:
+            if sublayer.norm is not None:
+                self._put(sublayer.norm.weight, self._read(sublayer.norm.weight)[self._stream])
+            if isinstance(sublayer, Attention):
+                self._attention(sublayer)
+            else:
+                self._mlp(sublayer)
 
     def _attention(self, layer: Attention) -> None:
         size, group = layer.head_dim, layer.heads // layer.kv_heads
         orders = [self._random.permutation(size) for _ in range(layer.kv_heads)]
         values = np.concatenate([head * size + order for head, order in enumerate(orders)])
         mixed = [head * size + orders[head // group] for head in range(layer.heads)]
-        self._put(layer.norm.weight, self._read(layer.norm.weight)[self._stream])
         for each in (layer.q, layer.k):  # turned by RoPE, two by two
             self._linear(each, slice(None), self._stream)
             for norm in (layer.q_norm, layer.k_norm):
@@ -69,7 +72,6 @@ class Permuted:
 
     def _mlp(self, layer: Mlp) -> None:
         inner = self._random.permutation(layer.gate.out_features)
-        self._put(layer.norm.weight, self._read(layer.norm.weight)[self._stream])
         self._linear(layer.gate, inner, self._stream)
         self._linear(layer.up, inner, self._stream)
         self._linear(layer.down, self._stream, inner)

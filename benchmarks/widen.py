@@ -104,7 +104,7 @@ def widen(source: Path, output: Path, shape: WideShape, dtype: str = "bf16") -> 
         CheckpointError: The checkpoint is damaged or not supported.
     """
     checkpoint = load_checkpoint(source)
-    if any(attention.q_norm is not None for attention, _ in checkpoint.decoder.layers):
+    if any(each.q_norm is not None for each in checkpoint.decoder.attentions):
         raise UnsupportedModelError(
             f"{source}: model_type {checkpoint.config.model_type!r} is not supported: the norms of "
             "its heads share rms_norm_eps with those of the residual stream; use llama or qwen2"
@@ -176,8 +176,10 @@ def _placements(checkpoint: Checkpoint, wide: ModelConfig) -> dict[str, _Placeme
     q_rows, kv_rows = head_rows(config.heads), head_rows(config.kv_heads)
     norm = _Placement(scale=math.sqrt(config.hidden_size / wide.hidden_size))
     placements = {decoder.norm.weight: norm}
-    for attention, mlp in decoder.layers:
-        placements[attention.norm.weight] = placements[mlp.norm.weight] = norm
+    for sublayer in decoder.sublayers:
+        if sublayer.norm is not None:
+            placements[sublayer.norm.weight] = norm
+    for attention in decoder.attentions:
         query = _Placement(q_rows, scale=math.sqrt(growth))
         placements.update(dict.fromkeys(attention.q.tensors(), query))
         for linear in (attention.k, attention.v):

@@ -18,7 +18,7 @@ _CHECKOUT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(_CHECKOUT))  # last: the names of our folders must not hide a library's
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE  # noqa: E402
-from edgespec.models import Attention, Decoder, Mlp, load_checkpoint  # noqa: E402
+from edgespec.models import Attention, Decoder, Mlp, Norm, load_checkpoint  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,14 +39,15 @@ def gguf_names(decoder: Decoder) -> dict[str, str]:
     names = {decoder.embedding: "token_embd.weight", decoder.norm.weight: "output_norm.weight"}
     if not decoder.tied:
         names |= _linear(decoder.lm_head, "output")
-    for index, (attention, mlp) in enumerate(decoder.layers):
-        for name, place in (*_attention(attention), *_mlp(mlp)):
-            names[name] = f"blk.{index}.{place}"
+    for index, layer in enumerate(decoder.layers):
+        for sublayer in layer:
+            parts = _attention(sublayer) if isinstance(sublayer, Attention) else _mlp(sublayer)
+            names |= {name: f"blk.{index}.{place}" for name, place in parts}
     return names
 
 
 def _attention(attention: Attention) -> Iterator[tuple[str, str]]:
-    yield attention.norm.weight, "attn_norm.weight"
+    yield from _norm(attention.norm, "attn_norm")
     for linear, place in (
         (attention.q, "attn_q"),
         (attention.k, "attn_k"),
@@ -55,14 +56,18 @@ def _attention(attention: Attention) -> Iterator[tuple[str, str]]:
     ):
         yield from _linear(linear, place).items()
     for norm, place in ((attention.q_norm, "attn_q_norm"), (attention.k_norm, "attn_k_norm")):
-        if norm is not None:
-            yield norm.weight, f"{place}.weight"
+        yield from _norm(norm, place)
 
 
 def _mlp(mlp: Mlp) -> Iterator[tuple[str, str]]:
-    yield mlp.norm.weight, "ffn_norm.weight"
+    yield from _norm(mlp.norm, "ffn_norm")
     for linear, place in ((mlp.gate, "ffn_gate"), (mlp.up, "ffn_up"), (mlp.down, "ffn_down")):
         yield from _linear(linear, place).items()
+
+
+def _norm(norm: Norm | None, place: str) -> Iterator[tuple[str, str]]:
+    if norm is not None:
+        yield norm.weight, f"{place}.weight"
 
 
 def _linear(linear: Linear, place: str) -> dict[str, str]:
@@ -87,7 +92,7 @@ def heads_to_interleave(model_type: str, decoder: Decoder) -> dict[str, int]:
     if ARCHITECTURES[model_type] not in _INTERLEAVED:
         return {}
     heads: dict[str, int] = {}
-    for attention, _ in decoder.layers:
+    for attention in decoder.attentions:
         heads |= dict.fromkeys(attention.q.tensors(), attention.heads)
         heads |= dict.fromkeys(attention.k.tensors(), attention.kv_heads)
     return heads
