@@ -34,6 +34,30 @@ def test_ctrl_c_ends_with_the_text_so_far(start):
     assert len(err.splitlines()) == 1
 
 
+_SEVERAL_ENGINES = """
+import gc, signal
+from edgespec import LLM
+models = [LLM(device="openvino:cpu", threads=1) for _ in range(3)]
+models[0].generate("def", max_new_tokens=2)
+del models[0]
+gc.collect()
+signal.signal(signal.SIGUSR1, lambda *_: print("heard"))
+signal.raise_signal(signal.SIGUSR1)
+models.clear()
+gc.collect()
+signal.raise_signal(signal.SIGUSR1)
+"""
+
+
+@posix
+def test_signals_are_heard_when_openvinos_models_have_come_and_gone():
+    """Several cores of OpenVINO, freed out of order, would leave a signal stack that is gone."""
+    found = subprocess.run(
+        [sys.executable, "-c", _SEVERAL_ENGINES], capture_output=True, timeout=300, check=False
+    )
+    assert (found.returncode, found.stdout) == (0, b"heard\nheard\n"), found.stderr
+
+
 @pytest.fixture
 def interrupt_after(monkeypatch):
     """Raise SIGINT a number of times once the first piece of text is out."""

@@ -39,6 +39,7 @@ from edgespec.runtime.engines.host import (
     layer_cache_bytes,
     score_bytes,
 )
+from edgespec.runtime.engines.openvino_core import core
 from edgespec.runtime.shapes import ANY_SHAPES, Shape, Shapes
 from edgespec.system.cachedir import cache_folder, not_kept
 from edgespec.system.interpreter import UNSEEN, interpreter
@@ -204,10 +205,9 @@ def compile_for(
 def _compiled(
     device: str, stage: StageFile, graph: Path, config: dict[str, str], shape: Shape | None
 ) -> OpenVinoExecutable:
-    core = ov.Core()
     try:
-        model = str(graph) if shape is None else _fixed(core.read_model(str(graph)), shape)
-        compiled = core.compile_model(model, device, config)
+        model = str(graph) if shape is None else _fixed(core().read_model(str(graph)), shape)
+        compiled = core().compile_model(model, device, config)
     except RuntimeError as error:
         raise DeviceError(
             f"{stage.graph}: OpenVINO {ov.__version__} refused it "

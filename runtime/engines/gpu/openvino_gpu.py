@@ -14,6 +14,7 @@ from edgespec.runtime.engines.host import (
     layer_cache_bytes,
     score_bytes,
 )
+from edgespec.runtime.engines.openvino_core import core
 from edgespec.runtime.shapes import ANY_SHAPES
 
 _DRIVER = (
@@ -39,11 +40,10 @@ class OpenVinoGpu:
     integer_products = False
 
     def __init__(self) -> None:
-        core = ov.Core()
         try:
-            self.hardware = str(core.get_property("GPU", "FULL_DEVICE_NAME"))
-            self._integrated = "INTEGRATED" in str(core.get_property("GPU", "DEVICE_TYPE"))
-            self._bytes = int(core.get_property("GPU", "GPU_DEVICE_TOTAL_MEM_SIZE"))
+            self.hardware = str(core().get_property("GPU", "FULL_DEVICE_NAME"))
+            self._integrated = "INTEGRATED" in str(core().get_property("GPU", "DEVICE_TYPE"))
+            self._bytes = int(core().get_property("GPU", "GPU_DEVICE_TOTAL_MEM_SIZE"))
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
             raise DeviceError(

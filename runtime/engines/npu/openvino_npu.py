@@ -10,6 +10,7 @@ from edgespec.runtime.engines.base import Executable, StageFile
 from edgespec.runtime.engines.cpu.openvino import compile_for
 from edgespec.runtime.engines.host import MIB, available_bytes
 from edgespec.runtime.engines.npu.shared import FewShapes
+from edgespec.runtime.engines.openvino_core import core
 from edgespec.runtime.shapes import Shapes
 
 _DRIVER = "install its driver (Linux: github.com/intel/linux-npu-driver), or use --device cpu"
@@ -35,7 +36,7 @@ class OpenVinoNpu(FewShapes):
     def __init__(self, shapes: Shapes | None = None) -> None:
         super().__init__("openvino:npu", shapes)
         try:
-            self.hardware = str(ov.Core().get_property("NPU", "FULL_DEVICE_NAME"))
+            self.hardware = str(core().get_property("NPU", "FULL_DEVICE_NAME"))
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
             raise DeviceError(
