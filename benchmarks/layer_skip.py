@@ -48,7 +48,7 @@ from edgespec.runtime.drafters import (
 from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.execution.feeds import Rows
-from edgespec.runtime.execution.paths import Path as Stages
+from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.text.tokenizer import Tokenizer
@@ -93,10 +93,10 @@ class Way:
         return self.asked or (score.promise(sampled).chain if score else _CHAIN)
 
     @property
-    def path(self) -> Stages:
+    def path(self) -> StagePath:
         """The stages that the set keeps."""
         assert self.skip is not None
-        return Stages.without(self.part.bundle.target, self.skip.skipped)
+        return StagePath.without(self.part.bundle.target, self.skip.skipped)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from edgespec.runtime.drafters import (
     SkipCalls,
     experience,
 )
-from edgespec.runtime.execution.paths import Path
+from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.planning import PlannedDrafter, WeighedModel, WeighedRetrieval, WeighedSource
 
@@ -167,7 +167,7 @@ class _Skip:
     """
 
     name: str
-    path: Path
+    path: StagePath
     calls: Curve
     score: SkipScore | None
 
@@ -177,7 +177,7 @@ def _skip(bundle: Bundle, skip_set: SkipSet, passes: Curve) -> _Skip:
     role, score = bundle.target, skip_set.score
     name = role.layout.describe(skip_set.skipped)
     try:
-        path = Path.without(role, skip_set.skipped)
+        path = StagePath.without(role, skip_set.skipped)
     except ValueError as error:
         raise BundleError(f"{bundle.path}: skip set {name}: {error}: export it again") from error
     kept = 1 - len(skip_set.skipped) / role.stages[-1].stop

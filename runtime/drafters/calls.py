@@ -9,7 +9,7 @@ import numpy as np
 
 from edgespec.runtime.drafters.ranking import Candidates
 from edgespec.runtime.execution.feeds import START, Rows
-from edgespec.runtime.execution.paths import Path
+from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler
 
@@ -146,7 +146,7 @@ class SkipCalls:
     root = (0,)
     apart = False
 
-    def __init__(self, runner: Runner, path: Path) -> None:
+    def __init__(self, runner: Runner, path: StagePath) -> None:
         self._runner = runner
         self._path = path
         self.most_rows = runner.model.shapes.rows[-1]

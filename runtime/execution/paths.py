@@ -1,4 +1,4 @@
-"""Ways through a model's stages that leave some out, and what they compute of the whole way."""
+"""Drafting with some of a model's own stages: which ones run, and what verification reuses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from edgespec.bundle import Role
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.feeds import START, Rows
 
 NOWHERE = -2
-"""Stands for the scratch row of a token that has none."""
+"""In place of a scratch row: the row has not been run."""
 
 
 @dataclass(frozen=True)
-class Path:
+class StagePath:
     """The stages of a model that a draft runs.
 
     Attributes:
@@ -29,7 +29,7 @@ class Path:
     exact: int
 
     @classmethod
-    def without(cls, role: Role, skipped: Sequence[int]) -> Path:
+    def without(cls, role: Role, skipped: Sequence[int]) -> StagePath:
         """The stages of a role that hold none of these sublayers.
 
         Raises:
@@ -50,10 +50,13 @@ class Path:
 
 
 class Drafted:
-    """What the target's own leading stages have computed for a draft, by scratch row.
+    """The rows that a draft has run through the target's leading stages, kept as scratch rows.
+
+    A row is found again by the row before it and its token, so that verification does not compute
+    it a second time.
 
     Attributes:
-        exact: how many of the stages lead; 0: nothing was drafted with them.
+        exact: number of leading stages that were run; 0 if no draft used them.
     """
 
     def __init__(self) -> None:
@@ -62,15 +65,19 @@ class Drafted:
         self._hidden: list[Floats] = []
 
     def add(self, rows: Rows, first: int, hidden: Floats) -> None:
-        """Rows that were run, to scratch rows from `first` on."""
+        """Note that these rows were run and lie in the scratch rows from `first` on."""
         for number, (token, parent) in enumerate(zip(rows.tokens, rows.parents, strict=True)):
             self._places[parent, int(token)] = first + number
         self._hidden.append(hidden)
 
-    def place(self, parent: int, token: int) -> int:
-        """The scratch row of a token below another's, or `NOWHERE`."""
-        return self._places.get((parent, token), NOWHERE)
+    def places(self, rows: Rows) -> list[int]:
+        """Returns the scratch row of each of a verification's rows, or `NOWHERE`."""
+        places: list[int] = []
+        for token, parent in zip(rows.tokens, rows.parents, strict=True):
+            above = START if parent == START else places[parent]
+            places.append(self._places.get((above, int(token)), NOWHERE))
+        return places
 
     def hidden(self, places: Sequence[int]) -> Floats:
-        """[n, D] hidden rows behind the leading stages."""
+        """Returns the [n, D] hidden rows that the leading stages gave for these scratch rows."""
         return np.concatenate(self._hidden)[places]

@@ -1,4 +1,4 @@
-"""One text's progress through a model."""
+"""The state of one text in a model: its cache, and which tokens the cache's rows stand for."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from edgespec.errors import DeviceError, EdgespecError
 from edgespec.runtime.arrays import Array, Floats, Mask
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.paths import NOWHERE, Drafted, Path
+from edgespec.runtime.execution.paths import NOWHERE, Drafted, StagePath
 from edgespec.runtime.shapes import BORDER, RECENT, ROW_BUCKETS, SCRATCH_ROWS, WINDOW, row_bucket
 
 Results = Mapping[str, Array]
 
-_UNKNOWN = -1  # token of a row that was never computed
+_UNKNOWN = -1  # the token of a row that was never computed
 
-# That ONNX Runtime adds up in one part.
+# ONNX Runtime adds up the values of so many rows in one part, and of more in several.
 _NEAR_ROWS = 128
 
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
 
 
 class Runner:
-    """One text in a model: its KV cache, how much of it is text, and scratch rows behind that.
+    """The state of one text in one model: committed cache rows, and scratch rows behind them.
 
-    A text that has ended leaves its rows here: another that begins alike goes on from them.
+    Rows stay when a text has ended, so that a later text with the same beginning reuses them.
 
     Attributes:
         model: the compiled model.
-        tokens: what the committed rows stand for.
-        scratch: rows behind those that hold a draft's levels.
+        tokens: the tokens of the committed rows.
+        scratch: number of rows behind the committed ones that hold a draft's tokens.
     """
 
     _verified: Rows  # of the last `verify`
@@ -45,7 +45,7 @@ class Runner:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, with caches of its own: those of before may be damaged."""
+        """Forget everything and make new caches: the old ones may be damaged."""
         model, rows = self.model, self.model.sizes.cache_rows
         first = model.shapes.capacity_bucket(1)
         self.tokens: list[int] = []  # before what may fail: they are not to be trusted then
@@ -64,37 +64,37 @@ class Runner:
 
     @property
     def bytes(self) -> int:
-        """Of its caches as they are, idle rows included."""
+        """Bytes that its caches take now, idle rows included."""
         return self.bytes_for(0)
 
     def bytes_for(self, length: int) -> int:
-        """Of its caches, once a text has so many tokens."""
+        """Returns the bytes that its caches take once the text has so many tokens."""
         seen = self.model.role.visible(length)
         rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(seen))
         return rows * sum(cache.row_bytes for cache in self._caches)
 
     def known(self, text: Sequence[int]) -> int:
-        """How many rows a text begins with.
+        """Returns how many committed rows can be kept for a text.
 
-        That of its last token is never among them: what follows it is still wanted.
+        The row of the text's last token is not among them, because its logits are still wanted.
         """
         return common_beginning(self.tokens, text[:-1])
 
     @property
     def reach(self) -> int:
-        """Tokens one after the other that a call may hold behind the text."""
+        """The longest chain of tokens that one call may hold behind the committed text."""
         if not self.model.ordered:
             return ROW_BUCKETS[-1]
         return min(RECENT, self._ceiling(self.length) - self.length)
 
     @property
     def room(self) -> int:
-        """Rows that a cache may have for the text and what is drafted behind it."""
+        """The most cache rows that the text and the drafts behind it may take together."""
         most = self.model.sizes.cache_rows or sys.maxsize
         return min(most, self._ceiling(self.length))
 
     def resume(self, text: Sequence[int]) -> None:
-        """Keep the rows that a text begins with, see `known`, and forget all others."""
+        """Keep the rows that a text can reuse, see `known`, and forget all others."""
         kept = self.known(text)
         self.forget_scratch()
         fitting = self.model.shapes.capacity_bucket(min(len(text), self._ceiling(kept)))
@@ -108,7 +108,7 @@ class Runner:
             return [cache.read(rows) for cache in self._caches]
 
     def restore(self, tokens: Sequence[int], caches: Sequence[Array]) -> None:
-        """Hold what a runner of the same model held when it was asked for a `snapshot`."""
+        """Take over the rows that another runner of the same model gave as a `snapshot`."""
         self.resume(())
         if not tokens:
             return
@@ -134,38 +134,43 @@ class Runner:
         return {name: rows[:1] for name, rows in results.items()}
 
     def chunks(self, rows: int) -> list[int]:
-        """Rows of each call that `prefill` makes for so many tokens, none across the border."""
+        """Returns the rows of each call that `prefill` makes for so many tokens.
+
+        No call reaches across the border, see `edgespec.runtime.shapes.BORDER`.
+        """
         most = min(self.model.sizes.prefill_chunk, self.model.shapes.rows[-1])
         before = min(rows, self._ceiling(self.length) - self.length)
         return [*_parts(before, most), *_parts(rows - before, most)]
 
     def skip(self, rows: int) -> None:
-        """Commit rows that were never computed, to time calls at any length; they hold zeros."""
+        """Commit rows of zeros that were never computed, to time calls at any length."""
         self.tokens += [_UNKNOWN] * rows
         self.reserve(self.length)
 
     def verify(self, rows: Rows) -> Results:
         """Run rows without keeping anything; `commit` keeps what the verdict accepts.
 
-        What a draft by this model's own leading stages has computed is not computed again.
+        Rows that a draft has run through the leading stages are not run through them again.
 
         Returns:
             The graph's results, [n or more, …] each, valid until the next call.
         """
         most, self._verified = self.model.sizes.cache_rows, rows
-        if 0 < most < self.length + self.scratch + len(rows.tokens):
-            self.forget_scratch()  # rows that no draft ran would need a larger cache than planned
-        if self._near_rows(len(rows.tokens)) > _NEAR_ROWS:
-            self.forget_scratch()  # what was drafted among so many may differ in its last bits
+        places = self._drafted.places(rows) if self._drafted.exact else []
+        fresh = places.count(NOWHERE)
+        too_many = 0 < most < self.length + self.scratch + len(rows.tokens)  # than was planned for
+        # Among more near rows than this, last bits may differ from those of plain decoding.
+        if too_many or self._near_rows(len(rows.tokens), fresh) > _NEAR_ROWS:
+            self.forget_scratch()
         exact = self._drafted.exact
         if not exact:
             return self._run(rows, self._all)
-        self._reused = self._run_leading(rows)
+        self._reused = self._run_leading(rows, places)
         hidden = self._drafted.hidden(self._reused)
         return self._run(rows, self._all[exact:], hidden=hidden)
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Make these rows of the last `verify` text, in this order."""
+        """Commit these rows of the last `verify`, in this order."""
         exact = self._drafted.exact
         if exact:
             places = [self.length + self._reused[row] for row in rows]
@@ -175,10 +180,10 @@ class Runner:
         self.forget_scratch()
 
     def score(self, tokens: Sequence[int], most: int) -> Iterator[Results]:
-        """Commit these tokens by verifications of `most` rows or fewer: what follows each is told.
+        """Commit these tokens in verifications of at most `most` rows, and give their logits.
 
         Yields:
-            The graph's results for a part of them, [n, …] each, valid until the next.
+            The graph's results for the next part of the tokens, [n, …] each, valid until the next.
         """
         while tokens:
             rows = min(most, self.reach)
@@ -187,7 +192,7 @@ class Runner:
             yield {name: found[: len(part)] for name, found in results.items()}
             self.commit(range(len(part)))
 
-    def draft(self, rows: Rows, path: Path | None = None) -> Results:
+    def draft(self, rows: Rows, path: StagePath | None = None) -> Results:
         """Run rows and keep them as scratch, visible to later rows whose mask says so.
 
         Args:
@@ -228,15 +233,16 @@ class Runner:
         self.scratch, self._drafts = 0, []
         self._drafted = Drafted()
 
-    def _run_leading(self, rows: Rows) -> list[int]:
-        """Have the leading stages' part of a verification in scratch; where each row is there.
+    def _run_leading(self, rows: Rows, places: list[int]) -> list[int]:
+        """Run those rows of a verification through the leading stages that no draft has run.
 
-        Rows that the draft never ran, its last level and what other sources added, run now.
+        Args:
+            rows: all of the verification's rows.
+            places: the scratch row of each, or `NOWHERE`; filled in here.
+
+        Returns:
+            The same list: now all rows have a scratch row.
         """
-        places: list[int] = []
-        for token, parent in zip(rows.tokens, rows.parents, strict=True):
-            above = START if parent == START else places[parent]
-            places.append(self._drafted.place(above, int(token)))
         fresh = [row for row, place in enumerate(places) if place == NOWHERE]
         if fresh:
             for number, row in enumerate(fresh):
@@ -258,7 +264,7 @@ class Runner:
         return places
 
     def _run_exact(self, rows: Rows) -> Floats:
-        """Run the leading stages and keep what they compute as scratch; its hidden rows [n, D]."""
+        """Run rows through the leading stages, keep them as scratch, return hidden rows [n, D]."""
         stages, n = self._all[: self._drafted.exact], len(rows.tokens)
         hidden: Floats = self._run(rows, stages)["next_hidden"][:n].copy()
         self._store(stages, range(n), self.length + self.scratch)
@@ -280,7 +286,7 @@ class Runner:
         if model.ordered:
             self.reserve(self.length + 1)  # a full cache may lie before the border
         capacity = self._caches[0].capacity
-        feeds = model.feeds(bucket, capacity, logit_rows, self._scratch_bucket())
+        feeds = model.feeds(bucket, capacity, logit_rows, self._scratch_bucket(self.scratch))
         feeds.fill(rows, self.length, last_only)
         begin = time.perf_counter()
         with self._failures:
@@ -307,25 +313,31 @@ class Runner:
                 self._caches[stage].move(rows, self.length)
 
     def _ceiling(self, length: int) -> int:
-        """Rows that a cache may have, and positions that calls may reach, at such a length."""
+        """Returns the most rows that the cache may have while the text has such a length."""
         return BORDER if self.model.ordered and length < BORDER else sys.maxsize
 
-    def _scratch_bucket(self) -> int:
-        """Scratch rows that inputs have room for."""
+    def _scratch_bucket(self, scratch: int) -> int:
+        """Returns the scratch rows that inputs have room for, where there are so many."""
         if not self.model.ordered:
             return 0
         if self.model.shapes.capacities:
             return SCRATCH_ROWS
-        return row_bucket(self.scratch) if self.scratch else 0
+        return row_bucket(scratch) if scratch else 0
 
-    def _near_rows(self, rows: int) -> int:
-        """Rows that ordered attention takes beside the cache, in a call of so many."""
+    def _near_rows(self, rows: int, fresh: int) -> int:
+        """Returns the rows that ordered attention takes beside the cache in a verification.
+
+        Args:
+            rows: of the verification.
+            fresh: those of them that the leading stages still have to run.
+        """
         if not self.model.ordered or not self._drafted.exact:
             return 0
-        return WINDOW + self._scratch_bucket() + self.model.shapes.row_bucket(rows)
+        scratch = self._scratch_bucket(self.scratch + fresh)
+        return WINDOW + scratch + self.model.shapes.row_bucket(rows)
 
     def _shrink(self, kept: int, capacity: int) -> None:
-        """Have caches of so many rows that hold the first ones of those there are."""
+        """Replace the caches by smaller ones that hold the first `kept` rows."""
         if not kept:
             self.restart()
             return
@@ -337,7 +349,7 @@ class Runner:
                 self._caches[number].load(rows)
 
     def reserve(self, rows: int) -> None:
-        """Have a capacity of so many rows at least."""
+        """Grow the caches to a capacity of at least so many rows."""
         if rows > self._caches[0].capacity:
             with self._failures:
                 for cache in self._caches:
@@ -349,15 +361,15 @@ def _parts(rows: int, most: int) -> list[int]:
 
 
 def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens in which two texts begin alike."""
+    """Returns the length of the longest common prefix of two texts, in tokens."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 class _NamedFailures:
-    """Makes whatever an engine raises an error that names its device.
+    """Turns whatever an engine raises into a `DeviceError` that names the device.
 
-    Kept and no generator: it stands around all calls of a decoding round.
+    A class and not a generator, because it is entered for every call of a decoding round.
     """
 
     def __init__(self, device: str) -> None:

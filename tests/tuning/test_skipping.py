@@ -19,7 +19,7 @@ from edgespec.errors import ExportError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.export.skipping.costs import StageTimes
 from edgespec.runtime.engines import CPU_ENGINES
-from edgespec.runtime.execution.paths import Path
+from edgespec.runtime.execution.paths import StagePath
 from edgespec.tuning.skip_trials import TIMED_ROWS, Evaluator, measure_stages
 from edgespec.tuning.skipping import _OPENING, LayerSkipSearch, SearchOptions
 
@@ -61,7 +61,7 @@ def test_a_bundle_gets_the_sets_that_were_found(found):
     speeds = [each.score.tokens_per_second for each in sets]
     assert speeds == sorted(speeds, reverse=True)
     for each in sets:
-        Path.without(bundle.target, each.skipped)  # the stages suit it
+        StagePath.without(bundle.target, each.skipped)  # the stages suit it
         assert 0 <= each.score.sampled.agreement <= 1
         assert 0 <= each.score.greedy.agreement <= 1
         assert each.score.greedy != each.score.sampled

@@ -13,7 +13,7 @@ from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.paths import Path
+from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.tuning.skip_trials import DRAFTED_ROWS, TIMED_ROWS, Evaluator, measure_stages
@@ -89,7 +89,7 @@ def test_a_trial_computes_what_the_cut_stages_do(tried, name, monkeypatch):
     bundle, text = tried[name], tried["text"]
     skipped = bundle.target.layout.named(parse(name))
     model = Model.load(bundle, bundles.TARGET, engine(CPU_ENGINES[0]), 1)
-    path = Path.without(bundle.target, skipped)
+    path = StagePath.without(bundle.target, skipped)
     monkeypatch.setattr("edgespec.tuning.skip_trials.DRAFTED_ROWS", 0)
     begun = [logits.copy() for logits in tried["evaluator"].drafted(text, skipped)]
     monkeypatch.setattr("edgespec.tuning.skip_trials.DRAFTED_ROWS", PIECE)

@@ -23,7 +23,7 @@ from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model, TextSizes
-from edgespec.runtime.execution.paths import Path
+from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
@@ -56,7 +56,7 @@ def texts(bundle, device, draft, budget, fields):
 
 def skipping(skipped):
     def drafter(runner):
-        calls = SkipCalls(runner, Path.without(runner.model.role, skipped))
+        calls = SkipCalls(runner, StagePath.without(runner.model.role, skipped))
         return ModelDrafter(calls, Calibration(), "skip")
 
     return drafter
@@ -145,19 +145,19 @@ def runner(request, sharp):
 def test_a_path_is_what_is_left(sharp):
     """Stages end before sublayers 3, 5, 7 and 8."""
     role = sharp.target
-    assert Path.without(role, (3, 4)) == Path((0, 2, 3, 4), exact=1)
-    assert Path.without(role, (7,)) == Path((0, 1, 2, 4), exact=3)
-    assert Path.without(role, (3, 4, 7)) == Path((0, 2, 4), exact=1)
+    assert StagePath.without(role, (3, 4)) == StagePath((0, 2, 3, 4), exact=1)
+    assert StagePath.without(role, (7,)) == StagePath((0, 1, 2, 4), exact=3)
+    assert StagePath.without(role, (3, 4, 7)) == StagePath((0, 2, 4), exact=1)
     with pytest.raises(ValueError, match="stage 1 holds more than what is skipped"):
-        Path.without(role, (3,))
+        StagePath.without(role, (3,))
     with pytest.raises(ValueError, match="the first stage cannot be skipped"):
-        Path.without(role, (0, 1, 2))
+        StagePath.without(role, (0, 1, 2))
 
 
 def test_verification_runs_leading_stages_for_new_rows_only(runner, monkeypatch):
     model = runner.model
     model.shapes = replace(model.shapes, rows=(1, *model.shapes.rows))  # so that rows are counted
-    path = Path.without(model.role, (7,))
+    path = StagePath.without(model.role, (7,))
     tokens = [11, 12, 13, 14]
     calls = watched(model, monkeypatch)
     draft_chain(runner, tokens[:3], path)
@@ -184,14 +184,14 @@ def test_reused_rows_are_the_whole_models(runner):
         return np.vstack([first, text.verify(chain([5, 6]))["logits"][:2]])
 
     for skipped in (*SETS, (7,)):
-        path = Path.without(runner.model.role, skipped)
+        path = StagePath.without(runner.model.role, skipped)
         assert np.array_equal(verified(path), verified(None))
 
 
 @pytest.mark.parametrize("skipped", [*SETS, (7,)])
 def test_levels_of_a_draft_are_one_call_over_them_all(runner, skipped):
     """In the stages behind those left out, too, a level sees the keys of those above it."""
-    path, tokens = Path.without(runner.model.role, skipped), [11, 12, 13]
+    path, tokens = StagePath.without(runner.model.role, skipped), [11, 12, 13]
     expected = runner.draft(chain(tokens), path)["logits"][2].copy()
     runner.forget_scratch()
     draft_chain(runner, tokens[:2], path)
@@ -202,7 +202,7 @@ def test_levels_of_a_draft_are_one_call_over_them_all(runner, skipped):
 def test_more_candidates_are_looked_at_where_the_likeliest_may_not_be_chosen(sharp):
     runner, seen = Runner(Model.load(sharp, bundles.TARGET, engine(CPU_ENGINES[0]), 1)), []
     for fields in OPTIONS:
-        calls = SkipCalls(runner, Path.without(sharp.target, SETS[0]))
+        calls = SkipCalls(runner, StagePath.without(sharp.target, SETS[0]))
         calls.begin(PROMPT, Sampler(SamplingOptions(**fields), 331))
         seen.append(calls.feed(PROMPT).tokens.shape[1])
     assert seen[0] < min(seen[1:])
@@ -212,19 +212,28 @@ def test_a_verification_may_be_repeated(runner):
     """What the first one ran is there for the second, under its own parents."""
     rows = replace(tree_rows(), parents=[START, 0, 0, 1, 1, 2, 4])
     expected = runner.verify(rows)["logits"][:7].copy()
-    draft_chain(runner, [rows.tokens[0]], Path.without(runner.model.role, (7,)))
+    draft_chain(runner, [rows.tokens[0]], StagePath.without(runner.model.role, (7,)))
     for _ in range(2):
         assert np.array_equal(runner.verify(rows)["logits"][:7], expected)
     assert runner.scratch == 7
+
+
+def test_rows_that_a_verification_adds_count_among_the_near_ones(runner):
+    """With more than 128 near rows an engine adds up in parts: the draft's rows are given up."""
+    rows = chain(range(100, 132))
+    expected = runner.verify(rows)["logits"][:32].copy()
+    draft_chain(runner, range(10, 26), StagePath.without(runner.model.role, (7,)))
+    assert np.array_equal(runner.verify(rows)["logits"][:32], expected)
+    assert not runner.scratch
 
 
 def test_a_draft_forgets_the_one_before(runner):
     """Of two sets in one round the first leaves nothing behind."""
     role, rows = runner.model.role, chain([3, 4, 5])
     expected = runner.verify(rows)["logits"][:3].copy()
-    draft_chain(runner, [3, 4], Path.without(role, (7,)))
+    draft_chain(runner, [3, 4], StagePath.without(role, (7,)))
     runner.forget_scratch()
-    draft_chain(runner, [3, 9], Path.without(role, (3, 4)))
+    draft_chain(runner, [3, 9], StagePath.without(role, (3, 4)))
     assert np.array_equal(runner.verify(rows)["logits"][:3], expected)
 
 
