@@ -6,7 +6,8 @@ from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoin
 from edgespec.models.config import ModelConfig
 from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm, Sublayer
 from edgespec.models.rope import Rope
-from edgespec.models.tensors import TensorStore
+from edgespec.models.safetensors_folder import SafetensorsFolder
+from edgespec.models.tensors import TensorSource
 
 __all__ = [
     "ARCHITECTURES",
@@ -18,7 +19,8 @@ __all__ = [
     "ModelConfig",
     "Norm",
     "Rope",
+    "SafetensorsFolder",
     "Sublayer",
-    "TensorStore",
+    "TensorSource",
     "load_checkpoint",
 ]

@@ -6,8 +6,6 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.gemma3 import Gemma3
@@ -16,7 +14,8 @@ from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields, read_text
-from edgespec.models.tensors import TensorStore
+from edgespec.models.safetensors_folder import SafetensorsFolder
+from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +42,6 @@ TOKENIZER_FILES = (
 )
 
 _HEAD = "lm_head.weight"
-_COMPARED_ROWS = 1024
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +63,7 @@ class Checkpoint:
     path: Path
     config: ModelConfig
     decoder: Decoder
-    tensors: TensorStore
+    tensors: TensorSource
     tokenizer_files: Mapping[str, Path]
     chat_template: str | None
     eos_token: str | None
@@ -86,7 +84,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if architecture is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
-    tensors = TensorStore(path)
+    tensors = SafetensorsFolder(path)
     config = ModelConfig.from_fields(
         fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
     )
@@ -124,34 +122,28 @@ def _refuse_parts(path: Path) -> None:
         )
 
 
-def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorStore) -> None:
+def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorSource) -> None:
     """Refuse weights that contradict the config, `tie_word_embeddings` included."""
     packed = sorted(name for name in tensors.names if name.endswith(".qweight"))
     if packed:  # the first of these had no quantization_config
         raise UnsupportedModelError(
-            f"{tensors.folder}: {packed[0]} is quantized by GPTQ or AWQ, which is not supported: "
+            f"{tensors.place(packed[0])}: {packed[0]} is quantized by GPTQ or AWQ, which is "
+            "not supported: "
             "use the original checkpoint in bf16, fp16 or fp32"
         )
     tie = "tie_word_embeddings"
     if not decoder.tied and _HEAD not in tensors.names:
         raise fields.invalid(tie, f"contradicts the weights, which lack {_HEAD}")
-    tensors.check(decoder.tensors())
-    if decoder.tied and _HEAD in tensors.names and not _equal(tensors, _HEAD, decoder.embedding):
+    check_shapes(tensors, decoder.tensors())
+    if (
+        decoder.tied
+        and _HEAD in tensors.names
+        and not equal_tensors(tensors, _HEAD, decoder.embedding)
+    ):
         raise fields.invalid(tie, f"contradicts {_HEAD}, which differs from {decoder.embedding}")
 
 
-def _equal(tensors: TensorStore, first: str, second: str) -> bool:
-    shape = tensors.shape(first)
-    return shape == tensors.shape(second) and all(
-        np.array_equal(
-            tensors.read_rows(first, start, min(start + _COMPARED_ROWS, shape[0])),
-            tensors.read_rows(second, start, min(start + _COMPARED_ROWS, shape[0])),
-        )
-        for start in range(0, shape[0], _COMPARED_ROWS)
-    )
-
-
-def _log_unused(path: Path, decoder: Decoder, tensors: TensorStore) -> None:
+def _log_unused(path: Path, decoder: Decoder, tensors: TensorSource) -> None:
     """Name the tensors that nothing reads; old checkpoints carry RoPE's frequencies as tensors."""
     unused = sorted(
         name

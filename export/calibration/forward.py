@@ -37,7 +37,7 @@ class Forward:
     """
 
     def __init__(self, checkpoint: Checkpoint, texts: npt.NDArray[np.int64]) -> None:
-        self._tensors = checkpoint.tensors
+        self._path, self._tensors = checkpoint.path, checkpoint.tensors
         self._length = texts.shape[1]
         decoder = checkpoint.decoder
         ids, places = np.unique(texts, return_inverse=True)
@@ -77,7 +77,7 @@ class Forward:
         self.hidden += update
         if not np.isfinite(self.hidden).all():
             raise CheckpointError(
-                f"{self._tensors.folder} computes infinity or NaN from plain text: download the "
+                f"{self._path} computes infinity or NaN from plain text: download the "
                 "checkpoint again, or export it without calibration"
             )
 

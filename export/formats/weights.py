@@ -14,7 +14,7 @@ from edgespec.errors import CheckpointError, ExportError
 from edgespec.export.components.graph import DataFile
 from edgespec.export.formats.blocks import QuantizedRows, quantize_rows
 from edgespec.export.formats.gptq import BITS
-from edgespec.models import TensorStore
+from edgespec.models import TensorSource
 
 # One tile of float32 rows stays in a core's L2 cache while it is quantized.
 _TILE_VALUES = 1 << 18
@@ -45,7 +45,7 @@ class WeightStream:
     """
 
     data: DataFile
-    tensors: TensorStore
+    tensors: TensorSource
     progress: Progress
     rounded: Mapping[str, QuantizedRows] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class WeightStream:
             faint += part.faint_norm
         if faint > _FAINT_SHARE * norm:
             raise ExportError(
-                f"{self.tensors.folder}: {name} holds weights of about "
+                f"{self.tensors.place(name)}: {name} holds weights of about "
                 f"{np.sqrt(norm / (rows * width)):.2g}, too small for scales in half "
                 f"precision: export at fp32"
             )
@@ -168,7 +168,7 @@ class WeightStream:
                 yield waiting.popleft().result()
 
 
-def read_finite(tensors: TensorStore, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
+def read_finite(tensors: TensorSource, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
     """Rows of a tensor.
 
     Raises:
@@ -177,14 +177,14 @@ def read_finite(tensors: TensorStore, name: str, start: int, stop: int) -> npt.N
     tile = tensors.read_rows(name, start, stop)
     if not np.isfinite(tile).all():
         raise CheckpointError(
-            f"{tensors.folder}: {name} holds infinity or NaN in rows {start} to "
+            f"{tensors.place(name)}: {name} holds infinity or NaN in rows {start} to "
             f"{stop - 1}: download the checkpoint again"
         )
     return tile
 
 
 def check_range(
-    tensors: TensorStore, name: str, tile: npt.NDArray[np.float32], dtype: type[np.floating]
+    tensors: TensorSource, name: str, tile: npt.NDArray[np.float32], dtype: type[np.floating]
 ) -> None:
     """Refuse what a type does not hold.
 
@@ -194,7 +194,7 @@ def check_range(
     largest = float(np.finfo(dtype).max)
     if np.abs(tile).max() > largest:
         raise ExportError(
-            f"{tensors.folder}: {name} holds {np.abs(tile).max():.6g}, half "
+            f"{tensors.place(name)}: {name} holds {np.abs(tile).max():.6g}, half "
             f"precision ends at {largest:g}: export at fp32"
         )
 

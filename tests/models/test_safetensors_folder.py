@@ -15,7 +15,7 @@ from checkpoints import make_checkpoint
 from safetensors.numpy import save_file
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.models import TensorStore
+from edgespec.models import SafetensorsFolder
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 EMBEDDING = "model.embed_tokens.weight"
@@ -48,7 +48,7 @@ def sharded(tmp_path):
 def test_every_value_is_what_transformers_saved(tmp_path, dtype, shard_size, sharded):
     model = make_checkpoint(tmp_path, "qwen3", dtype=DTYPES[dtype], max_shard_size=shard_size)
     assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == sharded
-    store = TensorStore(tmp_path)
+    store = SafetensorsFolder(tmp_path)
     state = model.state_dict()
     assert store.names == state.keys()
     assert store.nbytes == sum(value.numel() for value in state.values()) * DTYPES[dtype].itemsize
@@ -63,7 +63,7 @@ def test_every_value_is_what_transformers_saved(tmp_path, dtype, shard_size, sha
 def test_slices(tmp_path, dtype):
     model = make_checkpoint(tmp_path, "llama", dtype=DTYPES[dtype])
     expected = model.get_input_embeddings().weight.detach().numpy()
-    store = TensorStore(tmp_path)
+    store = SafetensorsFolder(tmp_path)
     for start, stop in [(0, 1), (0, 331), (7, 130), (330, 331)]:
         rows = store.read_rows(EMBEDDING, start, stop)
         assert rows.dtype == np.float32
@@ -76,7 +76,7 @@ def test_slices(tmp_path, dtype):
 
 
 def test_what_is_read_belongs_to_the_caller(single):
-    store = TensorStore(single)
+    store = SafetensorsFolder(single)
     first = store.read(EMBEDDING)
     first[:] = 0
     assert store.read(EMBEDDING).any()
@@ -87,7 +87,7 @@ def test_a_slice_costs_its_own_memory_only(tmp_path):
     save_file({"big": big, "other": big}, tmp_path / "model.safetensors")
     tracemalloc.start()
     try:
-        store = TensorStore(tmp_path)
+        store = SafetensorsFolder(tmp_path)
         rows = store.read_rows("big", 100, 164)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -98,7 +98,7 @@ def test_a_slice_costs_its_own_memory_only(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_file_stays_mapped(single):
-    store = TensorStore(single)
+    store = SafetensorsFolder(single)
     tensors = [store.read(name) for name in store.names]
     assert tensors
     assert str(single) not in Path("/proc/self/maps").read_text()
@@ -107,14 +107,14 @@ def test_no_file_stays_mapped(single):
 def test_no_weights(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(CheckpointError, match="has neither model"):
-        TensorStore(tmp_path)
+        SafetensorsFolder(tmp_path)
 
 
 def test_missing_shard(sharded):
     shard = sorted(sharded.glob("*.safetensors"))[1]
     shard.unlink()
     with pytest.raises(CheckpointError, match=f"{shard.name} is missing"):
-        TensorStore(sharded)
+        SafetensorsFolder(sharded)
 
 
 def test_index_that_names_a_tensor_its_shard_has_not(sharded):
@@ -126,7 +126,7 @@ def test_index_that_names_a_tensor_its_shard_has_not(sharded):
     )
     index.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=f"{EMBEDDING}='model.*is not in that shard"):
-        TensorStore(sharded)
+        SafetensorsFolder(sharded)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_index_that_leaves_the_folder(sharded, file):
     index = sharded / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {EMBEDDING: file}}))
     with pytest.raises(CheckpointError, match="must be the name of a file beside the index"):
-        TensorStore(sharded)
+        SafetensorsFolder(sharded)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_truncated_file(single, kept, fault):
     path.write_bytes(path.read_bytes()[:kept])
     match = rf"model\.safetensors is truncated or corrupt \({fault}\)"
     with pytest.raises(CheckpointError, match=match):
-        TensorStore(single)
+        SafetensorsFolder(single)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_corrupt_entry(single, entry):
         single / "model.safetensors", lambda header: header.__setitem__(EMBEDDING, entry)
     )
     with pytest.raises(CheckpointError, match=r"model\.safetensors is truncated or corrupt"):
-        TensorStore(single)
+        SafetensorsFolder(single)
 
 
 @pytest.mark.parametrize("header", [b"[]", b"nonsense", b"\xff\xff", b"3"])
@@ -188,32 +188,28 @@ def test_corrupt_header(single, header):
     path = single / "model.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(100))
     with pytest.raises(CheckpointError, match="truncated or corrupt"):
-        TensorStore(single)
+        SafetensorsFolder(single)
 
 
-def test_check_names_tensor_and_shapes(single):
-    store = TensorStore(single)
-    store.check({EMBEDDING: (331, 64)})
-    with pytest.raises(CheckpointError, match=r"embed_tokens.weight has shape \[331, 64\].*332"):
-        store.check({EMBEDDING: (332, 64)})
-    with pytest.raises(CheckpointError, match=r"has no tensor model\.extra"):
-        store.check({"model.extra": (1,)})
-    with pytest.raises(CheckpointError, match=r"has no tensor model\.extra"):
-        store.read("model.extra")
+def test_a_tensor_that_is_missing_is_named(single):
+    store = SafetensorsFolder(single)
+    for missing in (store.place, store.shape, store.read):
+        with pytest.raises(CheckpointError, match=r"has no tensor model\.extra"):
+            missing("model.extra")
 
 
 def test_other_dtypes_are_refused_only_where_needed(tmp_path):
     tensors = {"float": np.ones((2, 2), np.float32), "int": np.ones((2, 2), np.int64)}
     save_file(tensors, tmp_path / "model.safetensors")
-    store = TensorStore(tmp_path)
-    store.check({"float": (2, 2)})
-    for refused in (lambda: store.check({"int": (2, 2)}), lambda: store.read("int")):
+    store = SafetensorsFolder(tmp_path)
+    assert store.shape("float") == (2, 2)
+    for refused in (store.shape, store.read):
         with pytest.raises(UnsupportedModelError, match="int has dtype I64"):
-            refused()
+            refused("int")
 
 
 def test_a_file_that_shrinks_after_opening(single):
-    store = TensorStore(single)
+    store = SafetensorsFolder(single)
     path = single / "model.safetensors"
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(CheckpointError, match="changed while it was read"):

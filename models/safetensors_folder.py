@@ -1,0 +1,186 @@
+"""Reads tensors from a folder of safetensors files: one tensor, or some rows of it, at a time.
+
+The files are mapped here rather than by the safetensors package, which keeps a whole file mapped
+(its pages then count as resident) and copies a tensor once more on the way to numpy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ml_dtypes
+import numpy as np
+
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models.fields import Fields, unreadable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+_DTYPES: dict[str, np.dtype[np.generic]] = {
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F16": np.dtype("<f2"),
+    "F32": np.dtype("<f4"),
+}
+_HEADER_LIMIT = 100_000_000  # bytes, the format's own
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Where a tensor lies: `nbytes` bytes from `start` in the file."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+class SafetensorsFolder:
+    """A `TensorSource` of one safetensors file, or of the shards that an index names.
+
+    Raises:
+        CheckpointError: A file is missing, truncated or corrupt.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        if (folder / SINGLE_FILE).is_file():
+            self._entries = _read_header(folder / SINGLE_FILE)
+        elif (folder / INDEX_FILE).is_file():
+            self._entries = _read_shards(folder / INDEX_FILE)
+        else:
+            raise CheckpointError(
+                f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: only safetensors are read, "
+                "not GGUF; PyTorch's are converted by transformers' save_pretrained"
+            )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """See `TensorSource`."""
+        return frozenset(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        """See `TensorSource`."""
+        return sum(entry.nbytes for entry in self._entries.values())
+
+    def place(self, name: str) -> str:
+        """See `TensorSource`."""
+        return str(self._entry(name).path)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See `TensorSource`; dtypes that can be read are bf16, fp16 and fp32."""
+        entry = self._entry(name)
+        _dtype(name, entry)
+        return entry.shape
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """See `TensorSource`."""
+        entry = self._entry(name)
+        return self._copy(name, entry.start, entry.shape)
+
+    def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
+        """See `TensorSource`."""
+        entry = self._entry(name)
+        rows = entry.shape[0]
+        if not 0 <= start < stop <= rows:
+            raise ValueError(f"rows {start}:{stop} of {name}, which has {rows}")
+        offset = entry.start + start * (entry.nbytes // rows)
+        return self._copy(name, offset, (stop - start, *entry.shape[1:]))
+
+    def _entry(self, name: str) -> _Entry:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise CheckpointError(
+                f"{self._folder} has no tensor {name}: download the checkpoint again, "
+                "or use the config that belongs to it"
+            ) from None
+
+    def _copy(self, name: str, offset: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Part of a file as float32; the mapping ends here, and with it its resident pages."""
+        entry = self._entry(name)
+        try:
+            mapped = np.memmap(entry.path, _dtype(name, entry), "r", offset, shape)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{entry.path} changed while it was read ({error}): download it again"
+            ) from error
+        return np.array(mapped, dtype=np.float32)
+
+
+def _dtype(name: str, entry: _Entry) -> np.dtype[np.generic]:
+    try:
+        return _DTYPES[entry.dtype]
+    except KeyError:
+        raise UnsupportedModelError(
+            f"{entry.path}: {name} has dtype {entry.dtype}, which is not supported: "
+            "use a checkpoint in bf16, fp16 or fp32"
+        ) from None
+
+
+def _read_shards(index: Path) -> dict[str, _Entry]:
+    """The entries of all tensors that an index names."""
+    shards: dict[str, dict[str, _Entry]] = {}
+    entries: dict[str, _Entry] = {}
+    weight_map = Fields.read(index).group("weight_map")
+    for name, file in weight_map.values.items():
+        if not isinstance(file, str) or Path(file).name != file or file in ("", ".."):
+            raise weight_map.invalid(name, "must be the name of a file beside the index")
+        if file not in shards:
+            if not (index.parent / file).is_file():
+                raise CheckpointError(
+                    f"{index.parent / file} is missing, which {INDEX_FILE} names: "
+                    "download the checkpoint again"
+                )
+            shards[file] = _read_header(index.parent / file)
+        if name not in shards[file]:
+            raise weight_map.invalid(name, "is not in that shard")
+        entries[name] = shards[file][name]
+    return entries
+
+
+def _read_header(path: Path) -> dict[str, _Entry]:
+    """The entries of a safetensors file: 8 bytes of length, a JSON header, the tensors' bytes."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 0 < length <= min(size - 8, _HEADER_LIMIT):
+                raise _damaged(path, f"{size} bytes with a header of {length}")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        entries = {name: _parse(path, 8 + length, **fields) for name, fields in header.items()}
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, f"header: {error}") from error
+    for name, entry in entries.items():
+        end = entry.start + entry.nbytes
+        if end > size:
+            raise _damaged(path, f"{name} ends at byte {end} of {size}")
+        dtype = _DTYPES.get(entry.dtype)
+        if dtype is not None and entry.nbytes != math.prod(entry.shape) * dtype.itemsize:
+            stored = f"{entry.nbytes} bytes for {entry.dtype} {list(entry.shape)}"
+            raise _damaged(path, f"{name}: {stored}")
+    return entries
+
+
+def _parse(path: Path, base: int, dtype: str, shape: list[int], data_offsets: list[int]) -> _Entry:
+    """One entry of a header; ValueError or TypeError where the header breaks the format."""
+    start, end = data_offsets
+    if not all(isinstance(number, int) and number >= 0 for number in (*shape, start, end - start)):
+        raise ValueError(f"shape {shape}, data_offsets {data_offsets}")
+    return _Entry(path, str(dtype), tuple(shape), base + start, end - start)
+
+
+def _damaged(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{path} is truncated or corrupt ({what}): download it again")
