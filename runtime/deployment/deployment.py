@@ -39,7 +39,7 @@ from edgespec.runtime.deployment.selection import (
     refused,
     round_ms,
 )
-from edgespec.runtime.engines import Engines
+from edgespec.runtime.engines import Engines, is_experimental
 from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.model import Model, TextSizes
 from edgespec.runtime.execution.stage_files import multiplies, require_suited
@@ -90,7 +90,8 @@ class Deployment:
         roles: those that are loaded.
         devices: what the memory of each has to hold.
         shapes: what NPUs are compiled for, smallest first.
-        warnings: what was wanted and had no room, a line each.
+        warnings: a line for all that was wanted and had no room, and one for each device that is
+            experimental.
     """
 
     bundle: Bundle
@@ -200,7 +201,10 @@ def deploy(bundle: Bundle, options: LoadOptions) -> Deployment:
         },
         devices=found.devices,
         shapes=found.shapes,
-        warnings=tuple(_warnings(found, request, context_length(options.context, bundle))),
+        warnings=(
+            *_missing(found, request, context_length(options.context, bundle)),
+            *_experimental(found),
+        ),
     )
 
 
@@ -301,7 +305,14 @@ def _by_cost(asked: RoleRequest, best: tuple[Candidate, ...]) -> str:
     return ", ".join(f"{each.device} {round_ms(asked, each):.1f} ms a round" for each in able)
 
 
-def _warnings(found: Fit, request: Request, wished: int) -> Iterator[str]:
+def _experimental(found: Fit) -> Iterator[str]:
+    """Warns of each device that has never been run on real hardware."""
+    names = (name for role in found.roles.values() for name in names_of(role.engines))
+    for name in dict.fromkeys(filter(is_experimental, names)):
+        yield f"{name} is experimental: it was never run on real hardware, see docs/devices.md"
+
+
+def _missing(found: Fit, request: Request, wished: int) -> Iterator[str]:
     """What was wanted and had no room."""
     context = request.contexts[0]
     if context < wished:

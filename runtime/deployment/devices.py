@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from itertools import count
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines import CPU_ENGINES, GPU_ENGINES, NPU_ENGINES, engine
+from edgespec.runtime.engines import (
+    CPU_ENGINES,
+    GPU_ENGINES,
+    NPU_ENGINES,
+    engine,
+    is_experimental,
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,11 @@ class Device:
     memory: str | None = None
     free_bytes: int | None = None
     reason: str | None = None
+
+    @property
+    def experimental(self) -> bool:
+        """Whether its engine has never been run on real hardware."""
+        return is_experimental(self.name)
 
 
 def find_devices() -> list[Device]:

@@ -35,6 +35,7 @@ from edgespec.runtime.shapes import Shapes
 
 __all__ = [
     "CPU_ENGINES",
+    "EXPERIMENTAL",
     "GPU_ENGINES",
     "NPU_ENGINES",
     "SOCS",
@@ -60,6 +61,7 @@ __all__ = [
     "common_shapes",
     "compiler",
     "engine",
+    "is_experimental",
     "joined",
     "quantizer",
     "require_one_distribution",
@@ -94,6 +96,12 @@ too. OpenVINO's cache stays on the host.
 NPU_ENGINES = ("qnn:npu", "openvino:npu", "qnn:emulated")
 """The engines of NPUs; the last one runs what an NPU's compiler makes on the CPU, slowly."""
 
+EXPERIMENTAL = ("cuda:", "webgpu:", "openvino:gpu", "openvino:npu", "qnn:npu")
+"""Beginnings of the names of devices that have never been run on real hardware.
+
+WebGPU was run on a GPU in software, and Qualcomm's compiler with its emulation, `qnn:emulated`.
+"""
+
 # Behind `#` their names may have shapes; of some, that the CPU may run what they cannot.
 _FIXABLE = (*CPU_ENGINES, *NPU_ENGINES)
 _HELPED, _PARTLY = ("qnn:npu", "qnn:emulated"), "partly"
@@ -117,6 +125,11 @@ def engine(device: str) -> Engine:
     """
     made: Engine = _made(device, *_found(device))
     return made
+
+
+def is_experimental(device: str) -> bool:
+    """Whether a device's engine has never been run on real hardware, see `EXPERIMENTAL`."""
+    return device.startswith(EXPERIMENTAL)
 
 
 def compiler(device: str) -> Compiler:

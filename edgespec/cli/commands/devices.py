@@ -32,7 +32,8 @@ def execute(arguments: argparse.Namespace) -> int:
     require_one_distribution()
     found, gpu = find_devices(), best_gpu()
     if arguments.json:
-        print(json.dumps({"devices": [asdict(device) for device in found], "gpu": gpu}))
+        devices = [asdict(device) | {"experimental": device.experimental} for device in found]
+        print(json.dumps({"devices": devices, "gpu": gpu}))
     else:
         _show(found, gpu)
     return 0
@@ -47,7 +48,8 @@ def _show(found: list[Device], gpu: str | None) -> None:
     for each in found:
         if each.free_bytes is not None:
             size = f"{each.free_bytes >> 20:,} MiB"
-            table.add_row(each.name, each.hardware, each.memory, size)
+            name = f"{each.name} (experimental)" if each.experimental else each.name
+            table.add_row(name, each.hardware, each.memory, size)
     console = Console()
     console.print(table)
     console.print(f"gpu is {gpu or 'the cpu, as no GPU can be used'}", highlight=False)

@@ -302,6 +302,17 @@ def test_devices_in_a_terminal_of_eighty_columns(cli, monkeypatch):
     assert words == f"cuda:0 cannot be used: {HERE[1].reason}".split()
 
 
+TRIED = {*engines.CPU_ENGINES, "qnn:emulated"}
+
+
+def test_devices_that_never_ran_on_hardware_are_experimental(cli, monkeypatch):
+    gpu = Device("cuda:0", "a GPU", "1", "gpu", 8 * MIB)
+    monkeypatch.setattr("edgespec.runtime.deployment.devices.find_devices", lambda: [HERE[0], gpu])
+    out = cli("devices").out
+    assert "cuda:0 (experimental)" in out
+    assert out.count("experimental") == 1
+
+
 def test_devices_as_json(cli):
     found = json.loads(cli("devices", "--json").out)
     devices = {device["name"]: device for device in found["devices"]}
@@ -309,6 +320,7 @@ def test_devices_as_json(cli):
     for device in devices.values():
         usable = device["reason"] is None
         assert all((device[fact] is not None) == usable for fact in ("hardware", "free_bytes"))
+        assert device["experimental"] == (device["name"] not in TRIED)
     assert devices[CPU]["hardware"] == engine(CPU).hardware
     assert devices[CPU]["free_bytes"] > MIB
     usable = [name for name in GPU_ENGINES if devices[name]["reason"] is None]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.runtime.deployment.throughput import Pair, plain
-from edgespec.runtime.shapes import ROW_BUCKETS, row_bucket
+from edgespec.runtime.shapes import FINE_ROWS, ROW_BUCKETS, row_bucket
 
-LENGTHS = (1, 3, 7, 15, 31)  # guesses that fill a bucket with the pending token
+LENGTHS = [rows - 1 for rows in FINE_ROWS[1:]]  # guesses that fill a bucket with the pending token
 
 
 def staircase(*seconds):
@@ -61,7 +61,7 @@ def test_rates_are_what_is_counted(acceptance, guesses, draft, saved):
 @given(PAIRS, st.floats(0, 0.99))
 def test_the_length_of_a_draft_is_the_best_that_fills_a_bucket_or_the_longest(pair, acceptance):
     def rate(n):
-        tokens = (1 - acceptance ** (n + 1)) / (1 - acceptance)
+        tokens = sum(acceptance**depth for depth in range(n + 1))
         return tokens / (n * pair.draft + pair.verify(n + 1))
 
     lengths = {min(n, pair.longest) for n in LENGTHS}
