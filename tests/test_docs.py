@@ -60,6 +60,7 @@ def run(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_script(run):
     out = run(PROGRAMS[0]).splitlines()
     known = [list(map(int, re.findall(r"\d+", line))) for line in out[:3]]
@@ -93,6 +94,7 @@ def test_a_client_of_openais(run, start):
     assert text == expected.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/simulator.md"])
 def test_a_program_of_a_few_lines(run, page):
     [program] = programs(page)

@@ -38,10 +38,13 @@ the bank, and ask the branch concerned if they do not. Then write a summary of o
 sold, what was returned, and what is likely to change. Do not use more than two charts.
 """
 
-pytestmark = pytest.mark.skipif(
-    "EDGESPEC_REAL_MODELS" not in os.environ,
-    reason="EDGESPEC_REAL_MODELS names no folder with smollm2-135m",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "EDGESPEC_REAL_MODELS" not in os.environ,
+        reason="EDGESPEC_REAL_MODELS names no folder with smollm2-135m",
+    ),
+]
 engines = pytest.mark.parametrize("engine", ENGINES)
 
 

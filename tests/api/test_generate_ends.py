@@ -27,6 +27,7 @@ def stopping(pairs, tmp_path_factory):
     return made, expected[:length]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", SIZES)
 def test_each_end_of_text_token_ends_it(stopping, draft, monkeypatch):
     monkeypatch.setattr(llm_module, "_FIXED_LEAST_GAIN", 0.0)
@@ -58,6 +59,7 @@ def test_one_token(pairs, draft):
     assert result.ttft_ms > 0
 
 
+@pytest.mark.slow
 @engines
 @pytest.mark.parametrize("draft", SIZES)
 def test_the_context_ends_a_text(pairs, engine, draft):

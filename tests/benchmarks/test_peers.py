@@ -17,6 +17,8 @@ from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.engines import CPU_ENGINES
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CHECKPOINTS = ROOT / "models" / "embedded" / "checkpoints"
 sys.path.append(str(ROOT / "benchmarks"))  # last: both folders have modules of the same name

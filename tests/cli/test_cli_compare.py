@@ -249,6 +249,7 @@ def test_a_placement_of_the_users_holds_beside_a_draft_model(compared, words):
     assert ways[0]["tokens_per_second"] == dict.fromkeys(SHARES, 50)
 
 
+@pytest.mark.slow
 def test_that_something_is_measured_is_said_before(cli, laptop, monkeypatch):
     words = ["plan", "--compare", "--simulate", laptop, "--json", "--threads", 1]
     alone = cli(*words, "--device", "gpu", "--draft-device", "gpu")  # whose calls are not known
@@ -260,6 +261,7 @@ def test_that_something_is_measured_is_said_before(cli, laptop, monkeypatch):
     assert beside.err.count("this takes a while\n") == 1
 
 
+@pytest.mark.slow
 def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):
     """Of a target in two stages; the draft model has room on the GPU, but not beside one."""
     words = ["plan", pairs.pair("cut").path, "--compare", "--simulate", laptop, "--json"]

@@ -49,6 +49,7 @@ signal.raise_signal(signal.SIGUSR1)
 """
 
 
+@pytest.mark.slow
 @posix
 def test_signals_are_heard_when_openvinos_models_have_come_and_gone():
     """Several cores of OpenVINO, freed out of order, would leave a signal stack that is gone."""

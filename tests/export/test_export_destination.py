@@ -183,6 +183,7 @@ def export_elsewhere(source, output):
     subprocess.run(run, cwd=output.parent.parent, check=True)
 
 
+@pytest.mark.slow
 def test_of_two_exports_at_once_the_later_one_replaces_nothing_unasked(saved, output):
     def progress(_role, _done, _total):
         if not output.exists():

@@ -13,6 +13,8 @@ from edgespec.measuring.suite import ANSWER_TOKENS, QUESTIONS, TEXTS, Suite, ove
 from edgespec.models.embedded import BUNDLE
 from edgespec.tuning.texts import PASSAGES
 
+pytestmark = pytest.mark.slow
+
 DEVICE = FAST[0], FAST[2]
 
 

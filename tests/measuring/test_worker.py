@@ -41,6 +41,7 @@ def test_a_process_makes_texts_as_if_each_were_the_first(pairs, worker):
         assert worker.verdict(request, expected.tokens, wrong) == "no"
 
 
+@pytest.mark.slow
 def test_a_process_has_its_own_peak_of_memory(worker):
     mine = bytearray(1 << 30)
     mine[:: 1 << 12] = b"x" * len(mine[:: 1 << 12])

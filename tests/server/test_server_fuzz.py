@@ -12,6 +12,8 @@ from servers import PLACE, serving
 from edgespec import LLM
 from edgespec.server.openapi import document
 
+pytestmark = pytest.mark.slow
+
 # What a document cannot say: that a prompt fits the context, or which tokens there are.
 UNSAID = [positive_data_acceptance]
 PATIENCE = 300  # seconds

@@ -9,7 +9,10 @@ from servers import MODEL, PLACE, serving, until
 
 from edgespec import LLM
 
-pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
+]
 
 ANSWER = "[...document.querySelectorAll('article.assistant')].at(-1).textContent"
 IDLE = "!document.getElementById('send').disabled"

@@ -21,5 +21,9 @@ def on_every_call(monkeypatch, llm, role, action):
         monkeypatch.setattr(executable, "run", watched)
 
 
+WORKING = ("edgespec-contention", "edgespec-verify")
+"""Names of threads that verify or draft beside the one that asked; servers have others."""
+
+
 def working_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("edgespec")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(WORKING)]

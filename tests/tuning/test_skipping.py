@@ -23,6 +23,8 @@ from edgespec.runtime.execution.paths import StagePath
 from edgespec.tuning.skip_trials import TIMED_ROWS, Evaluator, measure_stages
 from edgespec.tuning.skipping import _OPENING, LayerSkipSearch, SearchOptions
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"engine": CPU_ENGINES[0], "threads": 1}
 
 

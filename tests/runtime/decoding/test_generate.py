@@ -31,6 +31,7 @@ SAMPLING = [
 ]
 
 
+@pytest.mark.slow
 @engines
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_greedy_text_is_transformers_own_for_every_draft(pairs, name, engine):
@@ -117,6 +118,7 @@ def test_the_draft_may_run_on_another_engine(pairs, target_engine):
         assert result.tokens == same.tokens
 
 
+@pytest.mark.slow
 @engines
 def test_half_precision_caches(pairs, engine):
     """Their rounding moves logits by a fraction of the least lead in this text."""

@@ -113,6 +113,7 @@ def test_the_draft_and_the_target_do_work_at_once(overlapping, monkeypatch):
     assert result.begun > result.rounds / 4
 
 
+@pytest.mark.slow
 def test_random_delays_change_nothing_in_thousands_of_rounds(pairs, overlapping, monkeypatch):
     rng, rounds, begun = random.Random(1), 0, 0
     for draft in ("model", "auto"):

@@ -146,6 +146,7 @@ def test_a_device_with_memory_of_its_own_is_a_line_of_its_own():
 # What gives way
 
 
+@pytest.mark.slow
 def test_what_gives_way_and_in_which_order():
     seen = []
     for limit in range(total(fitted(1 << 40)), 0, -20_000):
@@ -248,6 +249,7 @@ def test_contexts_to_fall_back_to():
 LIMITS = st.integers(1, 200 * MIB)
 
 
+@pytest.mark.slow
 @given(LIMITS, LIMITS)
 def test_more_memory_never_fits_less(one, other):
     less, more = fitted(min(one, other)), fitted(max(one, other))

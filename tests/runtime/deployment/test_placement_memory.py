@@ -50,6 +50,7 @@ def test_a_sublayer_has_its_share_of_the_weights():
         assert other.matmul_bytes / one.matmul_bytes == pytest.approx(mlp / attention, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CPU_ENGINES)
 @given(starts=CUTS)
 def test_stages_on_one_engine_take_what_one_takes_and_what_each_needs_anew(name, starts):

@@ -327,6 +327,7 @@ def test_what_no_engine_takes_is_found_out_once(small, own_cache, monkeypatch, t
         load_models(bundle, {"target": CPU})
 
 
+@pytest.mark.slow
 def test_a_choice_and_a_curve_from_beginning_to_end(small, own_cache, monkeypatch):
     loaded = load_models(small, {"target": CPU})["target"]
     assert loaded.model.device in ENGINES

@@ -102,6 +102,7 @@ def best_first(children, text, sampler, budget):
     return dict(sorted(nodes.items(), key=lambda item: -item[1])[: budget.max_nodes])
 
 
+@pytest.mark.slow
 @given(
     prompts,
     st.sampled_from(OPTIONS),
@@ -124,6 +125,7 @@ def test_the_tree_is_the_best_first_tree(draft_model, draft_rankings, text, opti
     assert set(proposal.sources) == {"model"}
 
 
+@pytest.mark.slow
 def test_a_level_that_promises_little_is_not_drafted(draft_model, draft_rankings):
     """Its calls would cost more than the few rounds in which it helps would save."""
     sampler, least = Sampler(GREEDY, VOCABULARY), 0.3

@@ -249,6 +249,7 @@ def llms(sharp):
     }
 
 
+@pytest.mark.slow
 @devices
 @pytest.mark.parametrize("draft", ["layer-skip", "auto"])
 @pytest.mark.parametrize("fields", OPTIONS, ids=str)

@@ -22,6 +22,8 @@ from edgespec.runtime.engines import engine
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.shapes import capacity_bucket
 
+pytestmark = pytest.mark.slow
+
 CPU = "onnxruntime:cpu"
 GREEDY = {"max_new_tokens": 16}
 SAMPLED = {"max_new_tokens": 12, "temperature": 0.7, "seed": 5}

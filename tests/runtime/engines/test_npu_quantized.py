@@ -28,6 +28,8 @@ from edgespec.tuning import quantizing
 from edgespec.tuning.quantizing import quantize_variant
 from edgespec.tuning.texts import PASSAGES, pieces_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def checkpoint(saved_checkpoint):

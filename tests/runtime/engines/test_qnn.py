@@ -29,6 +29,8 @@ from edgespec.runtime.execution.stage_files import stage_file
 from edgespec.runtime.shapes import Shapes
 from edgespec.tuning.precompiling import precompile
 
+pytestmark = pytest.mark.slow
+
 CPU = "onnxruntime:cpu"
 SHAPES = "8x64"
 EMULATED = f"qnn:emulated#{SHAPES}"

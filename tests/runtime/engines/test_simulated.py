@@ -188,6 +188,7 @@ def pair(tmp_path):
     return {"simulate": file, "draft_device": "gpu"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", ["model", "auto"])
 def test_a_text_is_what_the_real_engine_makes_of_it(pairs, pair, draft):
     path = pairs.pair("llama").path
@@ -246,6 +247,7 @@ def test_what_is_measured_of_a_machine_is_its_own(tmp_path, own_cache):
         assert profiles.recall(EMBEDDED, TARGET, (other,), 1) is None
 
 
+@pytest.mark.slow
 def test_trees_are_larger_where_rows_cost_less(tmp_path):
     flat = {"target": curve(r1=16, r32=18), "draft": curve(r1=2)}
     steep = {"target": curve(r1=16, r2=30, r8=120, r32=480), "draft": curve(r1=2)}

@@ -34,6 +34,7 @@ def silent(tmp_path):
     return {**rest, **dict.fromkeys(folders, str(tmp_path))}, tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ENGINES)
 def test_a_text_is_nobody_elses_business(silent, device):
     environment, home = silent
