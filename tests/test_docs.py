@@ -123,8 +123,9 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_scripts_that_are_named_exist(page):
-    for name in re.findall(r"\bbenchmarks/\w+\.py\b", PAGES[page]):
+def test_modules_that_are_named_exist(page):
+    rooms = "benchmarks|edgespec|export|models|runtime|tests"
+    for name in re.findall(rf"\b(?:{rooms})/[\w/.-]+\.py\b", PAGES[page]):
         assert (ROOT / name).exists(), name
 
 
