@@ -29,7 +29,7 @@ BLOCK_SIZES = (128, 64, 32)
 KV_PRECISIONS = ("fp32", "fp16")
 NPU_PRECISIONS = ("fp16", "fp32")
 # What matrices of 4 bits may do to the residual stream in all, and how many weights may have 8 bits
-# so that it stays there. Measured: docs/measurements.md, "Quality by precision".
+# so that it stays there. Measured: benchmarks/RESULTS.md, "Quality by precision".
 # Small models lose more, and a byte more of them costs less.
 _DAMAGE, _WIDE_SHARE, _WIDE_SHARE_OF_SMALL, _SMALL = 0.01, 0.25, 0.45, 10**9
 _log = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = Path(edgespec.__file__).parents[1]
 PAGES = {
     page.relative_to(ROOT).as_posix(): page.read_text("utf-8")
-    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("models/*/*.md"))
+    for folder in ("", "docs/", "benchmarks/", "models/*/")
+    for page in ROOT.glob(f"{folder}*.md")
 }
 
 
@@ -121,3 +122,36 @@ def test_links_lead_somewhere(page):
         assert file.exists(), link
         if anchor:
             assert anchor in anchors(file.resolve().relative_to(ROOT).as_posix()), link
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_that_are_named_exist(page):
+    rooms = "benchmarks|edgespec|export|models|runtime|tests"
+    for name in re.findall(rf"\b(?:{rooms})/[\w/.-]+\.py\b", PAGES[page]):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_rooms_are_those_of_the_code():
+    """The table of rooms names every folder, and none that is not there."""
+    told, room = set(), ""
+    for row in re.findall(r"^\|.*\|$", PAGES["docs/architecture.md"], re.M)[2:]:
+        _, first, names, *_ = row.split("|")
+        room = first.strip(" `") or room
+        told |= {room + name for name in re.findall(r"`([^`]+)`", names)}
+    assert all((ROOT / name).exists() for name in told), told
+    rooms = ("edgespec", "export", "models", "runtime")
+    folders = {
+        each.parent.relative_to(ROOT).as_posix() + "/"
+        for room in rooms
+        for each in (ROOT / room).glob("*/__init__.py")
+    }
+    assert folders <= told
+
+
+def test_the_picture_names_what_is_there():
+    picture = (ROOT / "docs" / "token.svg").read_text("utf-8")
+    for line in re.findall(r'class="code">([^<]*)<', picture):
+        folder = line.rpartition("/")[0]
+        for name in line.split(", "):
+            path = name if "/" in name else f"{folder}/{name}"
+            assert any((ROOT / start / path).exists() for start in ("", "edgespec")), line

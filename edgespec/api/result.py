@@ -42,7 +42,7 @@ class GenerationResult:
             None if nothing was planned.
         measured_tokens_per_second: of the same rounds, what came.
         engine: where the target ran.
-        exact: it computed rows alike in all company (docs/architecture.md), so that the text is
+        exact: it computed rows alike in all company (docs/graph.md), so that the text is
             plain decoding's, token for token; else equal up to a near-tie.
         draft_engine: where the draft model was ready to; None: there was none.
         peak_rss_mb: the process's largest resident memory so far, MiB, file-backed pages included.

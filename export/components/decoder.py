@@ -1,4 +1,4 @@
-"""Lowers runs of a decoder's sublayers to stateless ONNX stages (docs/architecture.md, the graph).
+"""Lowers runs of a decoder's sublayers to stateless ONNX stages (docs/graph.md).
 
 A stage never appends to a cache. It reads the past as it stands, attends to it and to its own new
 rows, and returns the new keys and values. Who may see what is the caller's, in `attention_bias`.

@@ -78,7 +78,7 @@ class FeedSizes:
 
 
 class Sight(Protocol):
-    """What rows see: the inputs of one form of attention, docs/architecture.md.
+    """What rows see: the inputs of one form of attention, docs/graph.md.
 
     Attributes:
         inputs: by name; of each mask one that says who sees whom.
