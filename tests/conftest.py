@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from edgespec.cli import main
-from edgespec.runtime.planning import planned, weighed
+from edgespec.runtime.planning import planned_drafter, priced
 
 # The same examples every time, however slow the machine is.
 settings.register_profile("edgespec", derandomize=True, deadline=None)
@@ -53,7 +53,7 @@ def gpu_in_software():
 def tiny_drafts_are_asked():
     """Have `auto` try draft models that take as long as their targets, which tiny ones do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weighed, "_TRY_ANYWAY", 0.2)
+        patch.setattr(priced, "_TRY_ANYWAY", 0.2)
         yield
 
 
@@ -86,7 +86,7 @@ class Clock:
 def clock(monkeypatch):
     """What planned rounds are timed by; else nothing takes any time."""
     made = Clock()
-    monkeypatch.setattr(planned.time, "perf_counter", made)
+    monkeypatch.setattr(planned_drafter.time, "perf_counter", made)
     return made
 
 

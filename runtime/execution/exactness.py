@@ -53,18 +53,20 @@ def remember(bundle: Bundle, role: str, engines: Engines, threads: int, found: E
 
 
 def load(bundle: Bundle, name: str, engines: Engines, threads: int) -> Model:
-    """Load a role, see `Model.load`, and `settle` it.
+    """Load a role, see `Model.load`, and `use_exact_shapes` it.
 
     Raises:
         DeviceError: if an engine refuses a stage, or fails in the first calls.
         InputError: if engines have no shapes in common.
     """
     model = Model.load(bundle, name, engines, threads)
-    settle(model, bundle, name, engines, threads)
+    use_exact_shapes(model, bundle, name, engines, threads)
     return model
 
 
-def settle(loaded: Model, bundle: Bundle, name: str, engines: Engines, threads: int) -> None:
+def use_exact_shapes(
+    loaded: Model, bundle: Bundle, name: str, engines: Engines, threads: int
+) -> None:
     """Have a model's calls in shapes that keep its rows alike, and note whether they are.
 
     By what was found on this machine before, or by trying it now. Models without ordered attention
@@ -81,7 +83,7 @@ def settle(loaded: Model, bundle: Bundle, name: str, engines: Engines, threads: 
         return
     found = recall(bundle, name, engines, threads)
     if found is None:
-        found = tried(loaded)
+        found = measure(loaded)
         remember(bundle, name, engines, threads, found)
         _log.info("%s on %s: %s", name, loaded.device, found)
     # Even rows are worth their cost only where they bring something.
@@ -89,7 +91,7 @@ def settle(loaded: Model, bundle: Bundle, name: str, engines: Engines, threads: 
     loaded.exact = found.exact
 
 
-def tried(model: Model) -> Exactness:
+def measure(model: Model) -> Exactness:
     """Compute rows alone, in chains, in a tree, behind other chunks and in a larger cache."""
     usual = model.shapes
     largest = usual.capacities[-1] if usual.capacities else BORDER

@@ -77,7 +77,7 @@ class FeedSizes:
     scratch: int = 0
 
 
-class Sight(Protocol):
+class AttentionInputs(Protocol):
     """What rows see: the inputs of one form of attention, docs/architecture.md.
 
     Attributes:
@@ -90,7 +90,7 @@ class Sight(Protocol):
         """Describe these rows, behind a committed text of so many."""
 
 
-class SplitSight:
+class SplitAttentionInputs:
     """Each row sees columns of the cache and of the call: `attention_bias` is [S, C + S].
 
     Args:
@@ -109,7 +109,7 @@ class SplitSight:
         }
 
     def fill(self, rows: Rows, length: int) -> None:
-        """See `Sight`; rows of padding see themselves, since all-masked rows give NaN."""
+        """See `AttentionInputs`; rows of padding see themselves, since all-masked rows give NaN."""
         for mask, bias in self._biases.items():
             self._fill(bias, window_of(mask), rows, length)
 
@@ -128,7 +128,7 @@ class SplitSight:
             bias[row, capacity + row] = 0
 
 
-class OrderedSight:
+class OrderedAttentionInputs:
     """Each row's last positions have columns of their own, before those of the cache.
 
     What a row sees of scratch rows and of the call's are its ancestors and itself. They stand in
@@ -157,7 +157,7 @@ class OrderedSight:
         }
 
     def fill(self, rows: Rows, length: int) -> None:
-        """See `Sight`; rows of padding are as the first behind the text.
+        """See `AttentionInputs`; rows of padding are as the first behind the text.
 
         Raises:
             ValueError: if a row has more than `RECENT` tokens behind the text, itself included.
@@ -233,7 +233,7 @@ class Feeds:
         role: whose.
         ropes: its rotation tables, by name.
         sizes: of the calls.
-        rooms: memory for the biases of each form of attention that the stages have, see `rooms`.
+        biases: memory for the biases of each form of attention, see `bias_buffers`.
 
     Attributes:
         stages: of each stage, its inputs by name, the past left out. All share what `fill` sets;
@@ -241,27 +241,30 @@ class Feeds:
     """
 
     def __init__(
-        self, role: Role, ropes: Mapping[str, Rope], sizes: FeedSizes, rooms: Rooms
+        self, role: Role, ropes: Mapping[str, Rope], sizes: FeedSizes, biases: BiasBuffers
     ) -> None:
         rows = sizes.rows
-        self._places = np.zeros((2, rows), np.int64)  # ids and positions
-        self._turns = [
+        self._ids_and_positions = np.zeros((2, rows), np.int64)
+        self._rotations = [
             (rope.table(sizes.capacity + rows), np.zeros((2, rows, role.head_dim), np.float32))
             for rope in ropes.values()
         ]
         self._logit_rows = np.arange(sizes.logit_rows, dtype=np.int64)
         off = np.float32(role.bias_off)
-        self._sights = {ordered: _sight(ordered)(sizes, off, rooms[ordered]) for ordered in rooms}
+        self._attention_inputs = {
+            ordered: _inputs_class(ordered)(sizes, off, by_mask)
+            for ordered, by_mask in biases.items()
+        }
         shared: dict[str, Array] = {
-            "input_ids": self._places[0],
+            "input_ids": self._ids_and_positions[0],
             "logit_rows": self._logit_rows,
         }
-        for name, (_, turns) in zip(ropes, self._turns, strict=True):
-            shared |= dict(zip(rope_inputs(name), turns, strict=True))
+        for name, (_, rotation) in zip(ropes, self._rotations, strict=True):
+            shared |= dict(zip(rope_inputs(name), rotation, strict=True))
         self.stages: list[dict[str, Array]] = []
         for stage in role.stages:
-            sees = self._sights[stage.ordered].inputs if stage.cached else {}
-            inputs = shared | sees
+            attention = self._attention_inputs[stage.ordered].inputs if stage.cached else {}
+            inputs = shared | attention
             names = {tensor.name for tensor in stage.inputs}
             mine = {name: array for name, array in inputs.items() if name in names}
             if "hidden" in names:
@@ -271,21 +274,21 @@ class Feeds:
     def fill(self, rows: Rows, length: int, last_only: bool) -> None:
         """Describe these rows, behind a committed text of so many."""
         n = len(rows.tokens)
-        self._places[:, :n] = rows.tokens, rows.depths
-        positions = self._places[1] + length
-        for table, turns in self._turns:
+        self._ids_and_positions[:, :n] = rows.tokens, rows.depths
+        positions = self._ids_and_positions[1] + length
+        for table, rotation in self._rotations:
             # Real rows lie within the table; what padding holds there does not matter.
-            table.take(positions, axis=1, out=turns, mode="clip")
-        for sight in self._sights.values():
-            sight.fill(rows, length)
+            table.take(positions, axis=1, out=rotation, mode="clip")
+        for each in self._attention_inputs.values():
+            each.fill(rows, length)
         self._logit_rows[0] = n - 1 if last_only else 0
 
 
-Rooms = Mapping[bool, Mapping[str, Floats]]
+BiasBuffers = Mapping[bool, Mapping[str, Floats]]
 """Memory for the biases of each mask, of ordered attention and of the other."""
 
 
-def rooms(role: Role, capacity: int) -> Rooms:
+def bias_buffers(role: Role, capacity: int) -> BiasBuffers:
     """Memory for the biases of a role's calls, of any number of rows before such a cache."""
     most = ROW_BUCKETS[-1] * (capacity + ROW_BUCKETS[-1])
     # The system gives it as it is written.
@@ -294,8 +297,8 @@ def rooms(role: Role, capacity: int) -> Rooms:
     return {ordered: {mask: np.empty(most, np.float32) for mask in masks} for ordered in forms}
 
 
-def _sight(ordered: bool) -> type[OrderedSight] | type[SplitSight]:
-    return OrderedSight if ordered else SplitSight
+def _inputs_class(ordered: bool) -> type[OrderedAttentionInputs] | type[SplitAttentionInputs]:
+    return OrderedAttentionInputs if ordered else SplitAttentionInputs
 
 
 class Rope:

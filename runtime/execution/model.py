@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from edgespec.bundle import Bundle, Role
 from edgespec.runtime.engines import Engine, Executable, joined
-from edgespec.runtime.execution.feeds import Feeds, FeedSizes, Rooms, Rope, rooms
+from edgespec.runtime.execution.feeds import BiasBuffers, Feeds, FeedSizes, Rope, bias_buffers
 from edgespec.runtime.execution.stage_files import bias_off, role_shapes, stage_file, stages_for
 from edgespec.runtime.shapes import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.system.shutdown import UNDERWAY
@@ -54,7 +54,7 @@ class Model:
         self.executables = tuple(executables)
         self.sizes = TextSizes()
         self._feeds: dict[FeedSizes, Feeds] = {}
-        self._rooms: tuple[int, Rooms] = (0, {})  # of the biases, for a capacity
+        self._bias_buffers: tuple[int, BiasBuffers] = (0, {})  # of the biases, for a capacity
         self._ropes = {table.name: Rope(table) for table in role.rope_tables}
 
     @classmethod
@@ -100,7 +100,7 @@ class Model:
         if sizes not in self._feeds:
             # Texts grow: buffers of smaller capacities are not needed again soon.
             self._feeds = {k: v for k, v in self._feeds.items() if k.capacity == capacity}
-            if self._rooms[0] != capacity:
-                self._rooms = capacity, rooms(self.role, capacity)
-            self._feeds[sizes] = Feeds(self.role, self._ropes, sizes, self._rooms[1])
+            if self._bias_buffers[0] != capacity:
+                self._bias_buffers = capacity, bias_buffers(self.role, capacity)
+            self._feeds[sizes] = Feeds(self.role, self._ropes, sizes, self._bias_buffers[1])
         return self._feeds[sizes]

@@ -27,7 +27,7 @@ _COMPACT: JsonCompileOptions = {
 }  # a model that may indent for ever does
 
 
-class Guides:
+class GrammarCompiler:
     """Makes guides for texts of one tokenizer.
 
     Args:
@@ -54,7 +54,7 @@ class Guides:
             raise BundleError(f"{path}: no grammar works with it ({error})") from error
         self._vocab_size = vocab_size
 
-    def guide(self, kind: str, source: str) -> Guide:
+    def compile(self, kind: str, source: str) -> GrammarMatcher:
         """For one text.
 
         Args:
@@ -67,10 +67,10 @@ class Guides:
         matcher = LLMatcher(self._tokenizer, _compiled(kind, source), log_level=0)
         if matcher.is_error():
             raise InputError(f"{kind} cannot be used ({_reason(matcher)}): correct it")
-        return Guide(matcher, self._vocab_size)
+        return GrammarMatcher(matcher, self._vocab_size)
 
 
-class Guide:
+class GrammarMatcher:
     """Where one text stands in its grammar."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:

@@ -77,7 +77,7 @@ def noise_bits(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.N
     return _mix_all(_steps(tokens) + np.uint64(_first_state(seed, position)))
 
 
-def gumbel_of(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+def gumbel_from_bits(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     """Standard Gumbel noise from random bits: -log(-log u), u a 53-bit uniform inside (0, 1).
 
     Args:
@@ -95,11 +95,11 @@ def gumbel_of(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
 
 def gumbel(seed: int, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """The noise of each token at one position; arguments as for `noise_bits`, [n] float64."""
-    return gumbel_of(noise_bits(seed, position, tokens))
+    return gumbel_from_bits(noise_bits(seed, position, tokens))
 
 
 def bits_reaching(noise: float) -> int:
-    """A bound that bits must reach for `gumbel_of(bits) >= noise`; a few reach it with less.
+    """A bound that bits must reach for `gumbel_from_bits(bits) >= noise`; a few reach it with less.
 
     Lets a caller discard most tokens by one integer comparison, before any logarithm.
     """
@@ -125,16 +125,16 @@ class Noise:
         self._seed = seed
         self._steps = _steps(np.arange(vocab_size))
         self.tabulated = vocab_size <= _TABULATED
-        self._block = lru_cache(_CACHED_BLOCKS)(self._of_block)
+        self._block = lru_cache(_CACHED_BLOCKS)(self._block_noise)
 
-    def of(self, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def for_tokens(self, position: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """The noise of each token at one position, float64 in the shape of `tokens`."""
         if self.tabulated:
-            found: npt.NDArray[np.float64] = self.of_all(position).take(tokens)
+            found: npt.NDArray[np.float64] = self.for_vocabulary(position).take(tokens)
             return found
         return gumbel(self._seed, position, tokens.ravel()).reshape(tokens.shape)
 
-    def of_all(self, position: int) -> npt.NDArray[np.float64]:
+    def for_vocabulary(self, position: int) -> npt.NDArray[np.float64]:
         """The noise of the whole vocabulary at one position, [V] float64; if `tabulated`."""
         row: npt.NDArray[np.float64] = self._block(position // _BLOCK)[position % _BLOCK]
         return row
@@ -154,8 +154,8 @@ class Noise:
             np.greater_equal(states, bound, out=reached[part])
         return reached
 
-    def _of_block(self, block: int) -> npt.NDArray[np.float64]:
+    def _block_noise(self, block: int) -> npt.NDArray[np.float64]:
         """The noise of the whole vocabulary at `_BLOCK` consecutive positions, [_BLOCK, V]."""
         positions = range(block * _BLOCK, (block + 1) * _BLOCK)
         firsts = np.array([[_first_state(self._seed, place)] for place in positions], np.uint64)
-        return gumbel_of(_mix_all(self._steps + firsts))
+        return gumbel_from_bits(_mix_all(self._steps + firsts))

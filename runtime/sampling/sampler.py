@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.sampling.noise import Noise
-from edgespec.runtime.sampling.truncation import Indices, Nucleus, leaders
+from edgespec.runtime.sampling.truncation import Indices, Nucleus, largest_indices
 from edgespec.system.options import take_numpy
 
 Logits = npt.NDArray[np.float32]
@@ -145,11 +145,11 @@ class Sampler:
             return self._choose_of_few(adjusted, top, position)
         tokens, kept = self._all_ids[: adjusted.size], adjusted
         if options.top_k:
-            inside = leaders(kept, options.top_k)
+            inside = largest_indices(kept, options.top_k)
             tokens, kept = tokens[inside], kept[inside]
         if options.top_p < 1:
             nucleus = Nucleus(kept, options.temperature, options.top_p)
-            head = leaders(kept, _HEAD if kept.size > _DIRECT else kept.size)
+            head = largest_indices(kept, _HEAD if kept.size > _DIRECT else kept.size)
             members = nucleus.members(head)
             if members is None:
                 return self._contest(nucleus, kept, tokens, position, head)
@@ -158,9 +158,11 @@ class Sampler:
             inside = np.flatnonzero(kept >= self._floor(peak))
             tokens, kept = tokens[inside], kept[inside]
         if tokens.size > _DIRECT:
-            inside = self._short_list(kept, tokens, position, leaders(kept, _HEAD))
+            inside = self._short_list(kept, tokens, position, largest_indices(kept, _HEAD))
             tokens, kept = tokens[inside], kept[inside]
-        return int(tokens[self._scores(kept, peak, self.noise.of(position, tokens)).argmax()])
+        return int(
+            tokens[self._scores(kept, peak, self.noise.for_tokens(position, tokens)).argmax()]
+        )
 
     @property
     def reads_context(self) -> bool:
@@ -192,13 +194,13 @@ class Sampler:
         The best under noise regardless of top-p is tried first, see `_contest`.
         """
         options, peak = self.options, float(logits[top])
-        scores = self._scores(logits, peak, self.noise.of_all(position)[: logits.size])
+        scores = self._scores(logits, peak, self.noise.for_vocabulary(position)[: logits.size])
         best = int(scores.argmax())
         if best == top:
             return top  # the likeliest token survives every truncation
         kept, floor = logits, self._floor(peak)
         if options.top_k:
-            border = float(logits[leaders(logits, options.top_k)].min())
+            border = float(logits[largest_indices(logits, options.top_k)].min())
             kept, floor = np.where(logits < border, -np.inf, logits), max(floor, border)
         if floor > -math.inf:
             scores[logits < floor] = -math.inf
@@ -223,14 +225,14 @@ class Sampler:
         floor = self._floor(peak)
         inside = self._short_list(logits, tokens, position, head)
         while True:
-            noise = self.noise.of(position, tokens[inside])
+            noise = self.noise.for_tokens(position, tokens[inside])
             index = int(inside[self._scores(logits[inside], peak, noise).argmax()])
             if logits[index] >= floor and nucleus.holds(index):
                 return int(tokens[index])
             inside = np.flatnonzero(nucleus.before(index) & (logits >= floor))
             if inside.size > _DIRECT:
                 rivals = logits[inside]
-                head = leaders(rivals, _HEAD)
+                head = largest_indices(rivals, _HEAD)
                 inside = inside[self._short_list(rivals, tokens[inside], position, head)]
 
     def _floor(self, peak: float) -> float:
@@ -254,7 +256,7 @@ class Sampler:
         """
         likeliest = logits[head]
         peak, least = float(likeliest.max()), float(likeliest.min())
-        noise = self.noise.of(position, tokens[head])
+        noise = self.noise.for_tokens(position, tokens[head])
         bar = float(self._scores(likeliest, peak, noise).max())
         listed = self.noise.reaching(position, bar - (least - peak) / self.options.temperature)
         if tokens.size < listed.size:

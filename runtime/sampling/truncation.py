@@ -20,7 +20,7 @@ _LONGEST_BLOCK = 64  # tokens in one block of the block-maximum pass
 _BLOCKS_EACH = 8  # blocks for every leader wanted
 
 
-def leaders(values: npt.NDArray[_Float], count: int) -> Indices:
+def largest_indices(values: npt.NDArray[_Float], count: int) -> Indices:
     """Every index whose value is at least the `count`-th largest: more than `count` on ties.
 
     The maxima of disjoint blocks give a floor below the `count`-th largest value (`count` blocks
@@ -74,7 +74,7 @@ class Nucleus:
         """The set, ascending [1 or more] int64, or None if it reaches beyond the `likeliest`.
 
         Args:
-            likeliest: Of the logits, as `leaders` gives them.
+            likeliest: Of the logits, as `largest_indices` gives them.
         """
         logits = self._logits
         if likeliest.size < min(self._wanted, logits.size):

@@ -95,8 +95,8 @@ def test_the_draft_and_the_target_do_work_at_once(overlapping, monkeypatch):
             monkeypatch, llm, role, lambda _, found=found: found.add(threading.get_ident())
         )
     # The pass waits until a draft has been run beside it.
-    ahead, ran = ModelDrafter.ahead, threading.Event()
-    monkeypatch.setattr(ModelDrafter, "ahead", lambda self: (ahead(self), ran.set())[0])
+    ahead, ran = ModelDrafter.draft_ahead, threading.Event()
+    monkeypatch.setattr(ModelDrafter, "draft_ahead", lambda self: (ahead(self), ran.set())[0])
     passes = []
 
     def wait(_):
@@ -234,7 +234,7 @@ def test_a_draft_device_that_fails_beside_the_target_drafts_alone(
     pairs, overlapping, monkeypatch, caplog
 ):
     llm, beside = overlapping(), threading.Event()
-    ahead = ModelDrafter.ahead
+    ahead = ModelDrafter.draft_ahead
 
     def watched(self):
         beside.set()
@@ -243,7 +243,7 @@ def test_a_draft_device_that_fails_beside_the_target_drafts_alone(
         finally:
             beside.clear()
 
-    monkeypatch.setattr(ModelDrafter, "ahead", watched)
+    monkeypatch.setattr(ModelDrafter, "draft_ahead", watched)
     on_every_call(monkeypatch, llm, "draft", lambda _: beside.is_set() and fail_from(0)(0))
     result = llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
     assert result.tokens == plain(pairs, {})
@@ -289,7 +289,7 @@ def test_nothing_is_left_behind_wherever_a_text_ends(overlapping, monkeypatch):
     def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ModelDrafter, "ahead", interrupted)
+    monkeypatch.setattr(ModelDrafter, "draft_ahead", interrupted)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
     assert not working_threads()

@@ -17,7 +17,7 @@ from edgespec.measuring.bits import compare_bits
 from edgespec.measuring.equality import Judge
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution import exactness
-from edgespec.runtime.execution.exactness import Exactness, settle, tried
+from edgespec.runtime.execution.exactness import Exactness, measure, use_exact_shapes
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
@@ -93,7 +93,7 @@ def test_what_was_tried_is_kept(bundle, monkeypatch):
     kept = exactness.recall(bundle, TARGET, (one,), 2)
     assert kept is not None
     monkeypatch.setattr(
-        "edgespec.runtime.execution.exactness.tried", lambda model: pytest.fail("again")
+        "edgespec.runtime.execution.exactness.measure", lambda model: pytest.fail("again")
     )
     assert loaded(bundle, ENGINES[0]).exact == kept.exact
 
@@ -110,7 +110,7 @@ def test_shapes_follow_from_what_was_found(bundle, monkeypatch, found, exact, ro
     one = engine("onnxruntime:cpu")
     model = Model.load(bundle, TARGET, one, 2)
     monkeypatch.setattr(exactness, "recall", lambda *_: found)
-    settle(model, bundle, TARGET, (one,), 2)
+    use_exact_shapes(model, bundle, TARGET, (one,), 2)
     assert model.exact == exact
     assert model.shapes.rows[: len(rows)] == rows
     assert model.shapes.rows[-1] == 64
@@ -127,7 +127,7 @@ def test_an_engine_whose_rows_depend_on_their_company_is_found_out(bundle, monke
         return outputs
 
     monkeypatch.setattr(executable, "run", noisy)
-    assert tried(model) == Exactness(exact=False, single=False)
+    assert measure(model) == Exactness(exact=False, single=False)
 
 
 def test_a_call_holds_no_more_tokens_in_a_row_than_are_added_up_apart(bundle):

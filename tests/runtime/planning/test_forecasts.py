@@ -11,7 +11,7 @@ from edgespec import LLM
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.curve import Curve
-from edgespec.runtime.planning import planned
+from edgespec.runtime.planning import planned_drafter
 
 PROMPTS = (
     "def fibonacci(n):\n",
@@ -50,7 +50,7 @@ def llm(monkeypatch, own_cache):
     monkeypatch.setattr(profiles, "recall", lambda _bundle, role, *_: given[role])
     monkeypatch.setattr(Curve, "observe", lambda *_: None)
     ticks = count()
-    monkeypatch.setattr(planned.time, "perf_counter", lambda: next(ticks) * 1e-7)
+    monkeypatch.setattr(planned_drafter.time, "perf_counter", lambda: next(ticks) * 1e-7)
     with LLM(device=ENGINES[0], draft_device=ENGINES[0], threads=1, context=512) as loaded:
         yield loaded
 

@@ -169,9 +169,9 @@ def test_of_a_flat_row_few_are_tried_that_the_truncation_excludes(size, fields, 
     row = np.random.default_rng(9).standard_normal(size).astype(np.float32)
     options = SamplingOptions(temperature=20.0, seed=5, **fields)
     sampler, tried, asked = Sampler(options, size), [], []
-    holds, noise_of = Nucleus.holds, sampler.noise.of
+    holds, noise_of = Nucleus.holds, sampler.noise.for_tokens
     monkeypatch.setattr(Nucleus, "holds", lambda *args: tried.append(1) or holds(*args))
-    sampler.noise.of = lambda place, ids: asked.append(ids.size) or noise_of(place, ids)
+    sampler.noise.for_tokens = lambda place, ids: asked.append(ids.size) or noise_of(place, ids)
     kept = survivors(row, options)
     for position in range(4):
         tried.clear()
