@@ -211,7 +211,7 @@ def test_a_file_with_any_byte_changed_is_refused(memory, change):
 def test_nobody_is_told_to_delete_a_file_that_is_no_draft_memory(memory):
     for content in (b"", b"edgespec-draft 1 abc\n", b"my thesis\n", bytes(5000)):
         memory.write_bytes(content)
-        assert refused(memory) == f"{memory} is no draft memory: name another file"
+        assert refused(memory) == f"{memory} is not a draft memory: name another file"
 
 
 def test_a_file_of_another_version_is_refused(memory):

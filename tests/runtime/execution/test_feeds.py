@@ -186,5 +186,5 @@ def test_rows_of_padding_see_something():
 def test_more_tokens_in_a_row_than_have_columns_are_refused():
     feeds = inputs_of(sight=ORDERED)[0].feeds(80, 256, 80)
     feeds.fill(Rows.chain([5] * RECENT), 0, False)
-    with pytest.raises(ValueError, match=f"{RECENT + 1} tokens in a row: {RECENT} at most"):
+    with pytest.raises(ValueError, match=f"{RECENT + 1} consecutive tokens: {RECENT} at most"):
         feeds.fill(Rows.chain([5] * (RECENT + 1)), 0, False)

@@ -182,7 +182,7 @@ def test_the_example_of_the_documentation_is_a_machine(tmp_path):
         (lambda it: it["devices"]["cpu"]["curves"].update(draft=curve(r1=0.1)), "0.0 among"),
         (lambda it: it["devices"]["cpu"]["curves"].update(draft=curve()), "a cost curve needs"),
         (lambda it: it["shared"][0].update(slowdown=figure(0.5)), "slowdown is 0.5"),
-        (lambda it: it["shared"][0].update(devices=["cpu", "npu"]), "'npu' is no device"),
+        (lambda it: it["shared"][0].update(devices=["cpu", "npu"]), "'npu' is not one of"),
     ],
 )  # fmt: skip
 def test_files_that_are_refused(tmp_path, change, message):
