@@ -1,4 +1,4 @@
-"""Acceptance, counted."""
+"""Tests of acceptance statistics."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_scale():
 
 
 def test_a_models_edges_are_counted_with_those_of_like_value(pairs):
-    """Whatever their place and depth: no cell takes in those that another stands for."""
+    """Whatever their rank and depth, edges of one cell have similar values."""
     words = defaultdict(list)
 
     class Noting(Trusting):

@@ -1,4 +1,4 @@
-"""What texts taught, kept from run to run."""
+"""Tests of what draft sources keep from text to text and from run to run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_counts_are_kept_for_their_bundle_source_and_kind_of_text():
 
 
 def test_a_new_text_can_overrule_what_was_kept():
-    """Within as many edges as nothing of a long text would change much."""
+    """It takes few observations, because stored counts weigh little."""
     kept = Calibration(taught(1.0).calibration("lookup", False).counts)
     assert kept.acceptance(3, 1.0) == pytest.approx(1.0)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Drafts beyond what was proposed: what would have been drafted, as far as is likely."""
+"""Tests of drafting ahead: it gives the later draft, as far as the text goes that way."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NOTHING = Verdict((), (1,))
 
 @pytest.fixture(params=ENGINES)
 def drafter(request, pairs):
-    """With every edge taken at its word."""
+    """A drafter whose calibration always returns the prior."""
     model = pairs.llm("llama", request.param, "model")._loaded["draft"].model
     return lambda: ModelDrafter(ModelCalls(Runner(model)), Trusting())
 
 
 @pytest.mark.parametrize("options", [SamplingOptions(), SamplingOptions(3.0, seed=1)], ids=str)
 def test_what_was_drafted_ahead_is_what_would_have_been_drafted(drafter, options):
-    """Wherever the text goes on along nodes that were run, the next draft is there."""
+    """Wherever the text continues along nodes that were run, the next draft is ready."""
     budget, rng, arrived = TreeBudget(8, 4, 3), random.Random(2), 0
     for start in range(1, 40):
         text, working = list(range(start, start + 5)), drafter()

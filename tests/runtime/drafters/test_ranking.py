@@ -1,4 +1,4 @@
-"""What a draft proposes: the target's own rule, on the tokens that the draft's graph picked."""
+"""Tests of rankings: the target's rule on the tokens that the draft's graph picked."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_an_unlikely_choice_is_ranked_first():
 
 @pytest.mark.parametrize("vocab_size", [200, 256])  # 256: no padding
 def test_candidates_of_a_targets_logits(vocab_size):
-    """Padding beyond the vocabulary, however likely, is no candidate and has no share."""
+    """Padding beyond the vocabulary is never a candidate and has no probability."""
     logits = np.random.default_rng(3).normal(0, 4, (5, 256)).astype(np.float32)
     logits[:, 200:] = 50.0
     found = Candidates.from_logits(logits, vocab_size, 300)

@@ -1,4 +1,4 @@
-"""Rows are the same bits in all company, and where they are not, that is found out and said."""
+"""Tests that rows are bit for bit the same in all calls, or found not to be."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_so_they_are_across_the_border(bundle, engine_name):
 
 @engines
 def test_split_attention_is_not_exact_and_that_is_seen(tmp_path, monkeypatch, engine_name):
-    """Else the tests above could not fail."""
+    """Shows that the tests above can fail."""
     monkeypatch.setattr(export_role, "OrderedAttention", SplitAttention)
     bundle = exported(tmp_path)
     model = loaded(bundle, engine_name)

@@ -1,4 +1,4 @@
-"""What rounds of texts with a grammar are expected to bring, and what comes."""
+"""Tests of forecasts for texts with a grammar."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SECONDS = {"target": {1: 0.030, 8: 0.040, 32: 0.060}, "draft": {1: 0.004, 4: 0.0
 
 @pytest.fixture
 def llm(monkeypatch, own_cache):
-    """The embedded pair, whose calls cost what is given here, so that plans are the same always."""
+    """The embedded pair with given costs of calls, so that plans are always the same."""
     given = {
         role: Profile.measured(True, {256: {rows: [taken] for rows, taken in by_rows.items()}})
         for role, by_rows in SECONDS.items()
@@ -57,7 +57,7 @@ def llm(monkeypatch, own_cache):
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda fields: next(iter(fields)))
 def test_what_is_promised_comes(llm, structure):
-    """In rounds with tokens that the grammar forces, and in others."""
+    """In rounds with forced tokens, and in others."""
     promised, came = {True: 0.0, False: 0.0}, {True: 0, False: 0}
     for seed, prompt in enumerate(PROMPTS):
         for temperature in (0.0, 0.8):

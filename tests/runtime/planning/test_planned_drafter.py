@@ -1,4 +1,4 @@
-"""All sources together: what is chosen, what it is called, and that it pays by its own costs."""
+"""Tests of the planner with real draft sources."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_no_budget_no_draft(clock):
 
 @pytest.fixture
 def timed(pairs, clock):
-    """A draft model whose calls take as long as told."""
+    """A draft model with given costs of calls."""
 
     def make(seconds, of_32_rows=0.0):
         model = pairs.llm("twin", ENGINES[0], "model")._loaded["draft"].model
@@ -160,7 +160,7 @@ def test_behind_texts_longer_than_it_sees_a_draft_models_calls_cost_no_more(time
 
 
 def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
-    """Each is tried, then the cheaper of two that draft the same."""
+    """Each is tried first; then the cheaper of two that draft the same is asked."""
     dear, cheap = timed(0.8), timed(0.01)
     text = list(range(1, 30))
     drafter, asked = drafter_of(text, FLAT, dear, cheap), []
@@ -201,7 +201,7 @@ def test_a_prompt_is_read_by_a_draft_model_where_the_text_is_long_enough_to_pay_
 
 
 def test_a_text_of_all_sources_is_the_text(pairs):
-    """Whatever is composed; and the statistics are those of its rounds."""
+    """Whatever trees are combined; the statistics are those of the rounds."""
     llm = pairs.llm("llama", ENGINES[0], "auto")
     plain = pairs.llm("llama", ENGINES[0], "none")
     for fields in ({}, {"temperature": 2.5, "seed": 4}):

@@ -1,4 +1,4 @@
-"""What sources cost and promise, against sources that take and bring what they are told."""
+"""Tests of prices and forecasts, with fake sources of given cost and promise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_LOGITS = np.zeros((1, 1), np.float32)
 
 
 class Source:
-    """A chain of likely tokens that are its own, as deep as it may be."""
+    """A source that proposes a chain of likely tokens, as deep as allowed."""
 
     name = "source"
 
@@ -50,7 +50,7 @@ class Source:
 
 
 class Model(Source):
-    """The same by calls, of which one for each level behind the first; it has read what it saw."""
+    """The same for a draft model, with one call for each level behind the first."""
 
     name = "model"
 
@@ -72,12 +72,12 @@ class Model(Source):
 
 
 def priced_model(model):
-    """With the costs that its calls have."""
+    """The model with the true costs of its calls."""
     return PricedModel(model, Curve({256: model.calls}))
 
 
 def rounds(drafter, clock, accepted, passes=EVEN, budget=BUDGET):
-    """Rounds of a text, each with what it took; of a chain so many are accepted."""
+    """Rounds of a text, each with its duration; `accepted` nodes of each chain become text."""
     verify = Curve(passes)
     drafter.begin(PROMPT, Sampler(SamplingOptions(), 1000))
     text = [*PROMPT, 0]
@@ -94,7 +94,7 @@ def rounds(drafter, clock, accepted, passes=EVEN, budget=BUDGET):
 
 @pytest.mark.parametrize(("takes", "learns"), [(0.0, 0.0), (0.4, 0.0), (0.0, 0.4), (0.3, 0.2)])
 def test_a_forecast_is_what_rounds_take(clock, takes, learns):
-    """All of it: the passes, the source, and a little everywhere else."""
+    """The passes, the source, and a little time everywhere else."""
     clock.tick = 0.03
     source = PricedRetriever(Source(clock, takes=takes, learns=learns), free=True)
     drafter = PlannedDrafter([[source]], Curve(EVEN))
@@ -175,7 +175,7 @@ def test_who_was_asked_learns_and_goes_ahead_and_nobody_else(clock):
 
 
 def test_what_levels_and_nodes_must_promise_is_what_their_seconds_bring_elsewhere(clock):
-    """At the rate of late, but never at less than plain decoding's."""
+    """At the recent rate, but never at less than plain decoding's."""
     free, model = Source(clock), Model(clock)
     sources = [[PricedRetriever(free, free=True)], [priced_model(model)]]
     drafter = PlannedDrafter(sources, Curve(SLOPED))
@@ -210,7 +210,7 @@ def test_what_takes_microseconds_is_always_asked_and_what_loses_is_not(clock):
 
 
 def test_what_calls_take_is_learned_where_the_model_makes_them(clock):
-    """It sees 200 tokens: its calls are those of a small cache, however long the text."""
+    """The model sees 200 tokens, so its calls always use a small cache."""
     model = Model(clock, {1: 0.2})
     model.read = len(PROMPT)
     source = PricedModel(model, Curve({256: {1: 0.05}, 1024: {1: 0.9}}), context=200)

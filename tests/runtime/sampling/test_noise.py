@@ -1,4 +1,4 @@
-"""Noise: its generator, its distribution, and which bits reach a value."""
+"""Tests of noise: its generator, its distribution, and bounds on its bits."""
 
 from __future__ import annotations
 

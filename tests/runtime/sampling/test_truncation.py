@@ -1,4 +1,4 @@
-"""Truncation: the largest logits and nuclei, against sorting and what transformers keeps."""
+"""Tests of largest logits and nuclei, against sorting and transformers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(size):
 
 
 def largest(row, count):
-    """The best `count` of the largest_indices, in order, ties by id."""
+    """The best `count` of the largest logits, in order, ties by id."""
     found = largest_indices(row, count)
     return found[np.argsort(-row[found], kind="stable")[:count]]
 
