@@ -13,7 +13,7 @@ TEXT = tuple(range(10, 23))
 
 
 def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, **facts):
-    """A result with as many rounds as `accepted` has; each gives one token, and the first is extra."""
+    """A result with as many rounds as `accepted` has; each gives one token, after a first one."""
     result = GenerationResult(
         text="", tokens=list(tokens), prompt_tokens=3, new_tokens=len(tokens),
         finish_reason="length", seed=0, ttft_ms=20.0, tpot_ms=tpot_ms, tokens_per_second=0.0,

@@ -173,7 +173,7 @@ def test_reused_rows_are_the_whole_models(runner):
     rows = replace(tree_rows(), parents=[START, 0, 0, 1, 1, 2, 4])
 
     def verified(path):
-        """What a tree's rows give, and what follows when a branch is accepted."""
+        """Logits of a tree's rows, and those that follow when a branch is accepted."""
         text = Runner(runner.model)
         text.prefill(PROMPT[:50])
         if path is not None:
