@@ -20,7 +20,7 @@ FINE_ROWS = tuple(sorted({*ROW_BUCKETS, 3, 5, 6, 10, 12, 24}))
 """Numbers of rows on engines where a further shape costs nothing. Tree sizes are chosen by them."""
 
 SCRATCH_ROWS = 128
-"""Number of cache rows behind the text that the drafts of a draft model may use."""
+"""Number of cache rows after the text that the drafts of a draft model may use."""
 
 WINDOW = 64
 """Number of rows at the end of the cache that ordered attention takes beside a call's own rows."""

@@ -24,7 +24,7 @@ class SuffixAutomaton:
     Attributes:
         match_length: Number of tokens of the longest suffix of the text that also ends before the
             text's end (the two may overlap); 0 if there is none.
-        match_end: Index just behind such an earlier occurrence, so that text[match_end] is what
+        match_end: Index just after such an earlier occurrence, so that text[match_end] is what
             followed; 0 without a match. It is the most recent occurrence, except perhaps where 16
             or more longer suffixes, each seen at different earlier places, end with the match
             (after long runs of one token, and hardly anywhere else). While the text continues as

@@ -18,7 +18,7 @@ _GREEDY_CANDIDATES = 32  # per row of a greedy text
 
 
 class Calls(Protocol):
-    """The calls of a draft model for one text and the drafts behind it."""
+    """The calls of a draft model for one text and the drafts after it."""
 
     @property
     def root(self) -> tuple[int, ...]:
@@ -39,14 +39,14 @@ class Calls(Protocol):
         """Discard all computed rows of the text, because they may be damaged."""
 
     def slide(self, length: int) -> bool:
-        """Make room behind a text of this length.
+        """Make room after a text of this length.
 
         Returns:
             Whether rows were discarded for it, drafted ones included.
         """
 
     def room(self, length: int, width: int) -> int:
-        """Returns how many consecutive tokens may be drafted behind a text.
+        """Returns how many consecutive tokens may be drafted after a text.
 
         Args:
             length: number of tokens of the text; `slide` was called for it.
@@ -67,11 +67,11 @@ class Calls(Protocol):
         """
 
     def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
-        """Turn scratch rows into text, and keep some of the rows behind them.
+        """Turn scratch rows into text, and keep some of the rows after them.
 
         Args:
             text: scratch rows that became text.
-            drafts: scratch rows behind them that stay scratch rows; all others are discarded.
+            drafts: scratch rows after them that stay scratch rows; all others are discarded.
         """
 
 
@@ -137,7 +137,7 @@ class ModelCalls:
         self._runner.keep(text, drafts)
 
     def _beginning(self, length: int) -> int:
-        """Returns where the window of a text begins, so that one more token fits behind it."""
+        """Returns where the window of a text begins, so that one more token fits after it."""
         beyond = max(0, length + 1 - self._context)
         half = max(1, self._context // 2)
         return -(-beyond // half) * half
@@ -176,7 +176,7 @@ class SkipCalls:
         return False
 
     def room(self, length: int, width: int) -> int:
-        """See `Calls`: as many levels as the cache has rows for, behind the pending token's.
+        """See `Calls`: as many levels as the cache has rows for, after the pending token's.
 
         With more levels the cache would grow beyond what was planned.
         """

@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 # The calibration cell of an edge follows from its value, its rank among siblings and its depth.
 _VALUES = Bins((0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
-_RANKS = 4
-_DEPTHS = 4
+_RANKS = 4  # ranks with cells of their own; higher ones share the last
+_DEPTHS = 4  # depths with cells of their own; larger ones share the last
 _FIRST_YIELD = 0.75  # initial estimate of a level's net value, as a share of the level above
 _LEAST_AHEAD = 0.02  # smallest value of nodes that `draft_ahead` runs
 

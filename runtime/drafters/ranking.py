@@ -149,7 +149,7 @@ def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> list[Rank
 def _outside_truncation(
     scores: npt.NDArray[np.float32], options: SamplingOptions
 ) -> npt.NDArray[np.bool_] | None:
-    """Returns which candidates behind the first the truncation removes.
+    """Returns which candidates after the first the truncation removes.
 
     The candidates stand for the whole distribution, since a draft has nothing to propose beyond
     them.

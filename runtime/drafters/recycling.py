@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from edgespec.runtime.arrays import Floats
+from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH
 from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.drafters.base import TreeBudget
-from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.drafters.successors import WIDTH, Successors
 from edgespec.runtime.sampling.likeliest import likeliest_tokens
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT, TokenTree
 from edgespec.runtime.trees.walk import Verdict
 
-_RANKS = 8  # successors of a key in the table
-_SCORED = 4  # ranks whose acceptance is counted; trees of the default width use no more
 _PRIORS = {2: 0.4, 1: 0.25}  # prior acceptance of the likeliest successor, by matched tokens
 
 _Queued = tuple[float, int, int, int]  # negative value, parent, rank, token
@@ -91,13 +90,13 @@ class RecyclingDrafter:
         previous, token = self._last
         for following in verdict.tokens:
             successors, matched = self._successors.after(previous, token)
-            for rank, successor in enumerate(successors[:_SCORED]):
-                self._calibration.observe(matched * _RANKS + rank, successor == following)
+            for rank, successor in enumerate(successors[:DEFAULT_TREE_WIDTH]):
+                self._calibration.observe(matched * WIDTH + rank, successor == following)
             previous, token = token, following
         tokens = [self._last[1], *tree.tokens.tolist()]
         before = [self._last[0], *(tokens[parent + 1] for parent in tree.parents.tolist())]
         vocab_size = self._sampler.vocab_size
-        best = likeliest_tokens(logits[: len(tokens)], vocab_size, min(_RANKS, vocab_size))
+        best = likeliest_tokens(logits[: len(tokens)], vocab_size, min(WIDTH, vocab_size))
         self._successors.learn(before, tokens, best)
 
     def _successors_of(self, proposal: Proposal, node: int) -> tuple[Sequence[int], int]:
@@ -115,7 +114,7 @@ class RecyclingDrafter:
         successors, matched = self._successors_of(proposal, parent)
         if rank < len(successors):
             prior = _PRIORS[matched] / (rank + 1) ** 1.5
-            edge = self._calibration.acceptance(matched * _RANKS + rank, prior)
+            edge = self._calibration.acceptance(matched * WIDTH + rank, prior)
             value = proposal.value(parent) * edge * self._shares[parent + 1]
             if value >= budget.least_value:
                 heappush(queue, (-value, parent, rank, successors[rank]))

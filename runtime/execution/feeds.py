@@ -88,7 +88,7 @@ class AttentionInputs(Protocol):
     inputs: dict[str, Array]
 
     def fill(self, rows: Rows, length: int) -> None:
-        """Set the inputs for these rows, behind a committed text of `length` rows."""
+        """Set the inputs for these rows, after a committed text of `length` rows."""
 
 
 class SplitAttentionInputs:
@@ -159,10 +159,10 @@ class OrderedAttentionInputs:
         }
 
     def fill(self, rows: Rows, length: int) -> None:
-        """See `AttentionInputs`. Padding rows are like the first row behind the text.
+        """See `AttentionInputs`. Padding rows are like the first row after the text.
 
         Raises:
-            ValueError: if a row has more than `RECENT` tokens behind the text, itself included.
+            ValueError: if a row has more than `RECENT` tokens after the text, itself included.
         """
         n, scratch, room, mask = len(rows.tokens), rows.scratch, self._near - WINDOW, self._mask
         mask[:] = False
@@ -171,7 +171,7 @@ class OrderedAttentionInputs:
         for row in range(n, len(mask)):
             mask[row, room + row] = True
         seen = mask.cumsum(axis=1)
-        depths = seen[:, -1:]  # [S, 1] tokens behind the committed text, up to the row's own
+        depths = seen[:, -1:]  # [S, 1] tokens after the committed text, up to the row's own
         if depths.max() > RECENT:
             raise ValueError(f"a call has {depths.max()} consecutive tokens: {RECENT} at most")
         self._point(mask, seen, depths)
@@ -274,7 +274,7 @@ class Feeds:
             self.stages.append(mine)
 
     def fill(self, rows: Rows, length: int, last_only: bool) -> None:
-        """Set the inputs for these rows, behind a committed text of `length` rows.
+        """Set the inputs for these rows, after a committed text of `length` rows.
 
         Args:
             rows: the rows of the call.

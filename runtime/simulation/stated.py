@@ -64,7 +64,7 @@ class StatedModel:
     def stretched(self, number: int, layout: Sublayers) -> int:
         """Returns the sublayer of this model that corresponds to one of another model's."""
         own = self.layout
-        if number >= layout.head:  # the head, or the end behind it
+        if number >= layout.head:  # the head, or the end after it
             return own.head + number - layout.head
         layer = layout.layer_of(number)
         stands_for = own.of_layer(round(layer * self.layers / layout.layers))
