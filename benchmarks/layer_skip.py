@@ -39,7 +39,7 @@ from edgespec.runtime.deployment.options import (
 )
 from edgespec.runtime.drafters import (
     Drafter,
-    Experience,
+    DrafterState,
     ModelDrafter,
     NoDrafter,
     SkipCalls,
@@ -248,7 +248,7 @@ def _drafter(way: Way, runner: Runner, sampled: bool) -> tuple[Drafter, TreeBudg
         return ModelDrafter(calls, Calibration()), TreeBudget(chain, chain, 1)
     if way.name == "none":
         return NoDrafter(), TreeBudget(0, 0, 1)
-    learned = Experience(Successors(bundle.target.vocab_size))
+    learned = DrafterState(Successors(bundle.target.vocab_size))
     drafter = Drafting(way.name, bundle, way.part.loaded).drafter(
         {TARGET: runner}, learned, sampled, way.name
     )

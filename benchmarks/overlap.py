@@ -42,7 +42,7 @@ from edgespec.runtime.deployment.placement import GPU, parse
 from edgespec.runtime.drafters import ModelDrafter, TreeBudget
 from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.planning import PlannedDrafter, WeighedModel
+from edgespec.runtime.planning import PlannedDrafter, PricedModel
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.simulation import laptops, load
 
@@ -170,7 +170,7 @@ def _speed(
     runner = Runner(loaded[TARGET].model)
     calls = GuessedCalls(Runner(loaded[DRAFT].model), text)
     model = ModelDrafter(calls, Calibration())
-    drafter = PlannedDrafter([[WeighedModel(model, loaded[DRAFT].curve)]], loaded[TARGET].curve)
+    drafter = PlannedDrafter([[PricedModel(model, loaded[DRAFT].curve)]], loaded[TARGET].curve)
     made: Callable[[], Serial] = {
         "serial": lambda: Serial(runner, drafter),
         "overlap": lambda: Overlap(runner, drafter),

@@ -28,7 +28,7 @@ from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.measuring.prompts import read_prompts
 from edgespec.runtime.drafters import TreeBudget
-from edgespec.runtime.planning import PlannedDrafter, WeighedModel, planned, weighed
+from edgespec.runtime.planning import PlannedDrafter, PricedModel, planned_drafter, priced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,7 +116,7 @@ class _Clock:
     @contextmanager
     def running(self) -> Iterator[None]:
         """A context in which it does; for the planner, too."""
-        observe, price = PlannedDrafter.observe, WeighedModel._price
+        observe, price = PlannedDrafter.observe, PricedModel._price
 
         def after_pass(
             planner: PlannedDrafter, verdict: Verdict, tree: TokenTree, logits: Floats
@@ -124,17 +124,17 @@ class _Clock:
             self.passes += planner._verify(len(tree) + 1)
             observe(planner, verdict, tree, logits)
 
-        def after_draft(source: WeighedModel, budget: TreeBudget, capacity: int) -> None:
+        def after_draft(source: PricedModel, budget: TreeBudget, capacity: int) -> None:
             price(source, budget, capacity)
             self.drafts += source.seconds
             self.asked += 1
 
         still = SimpleNamespace(perf_counter=lambda: 0.0)
         with (
-            patch.object(planned, "time", still),
-            patch.object(weighed, "time", still),
+            patch.object(planned_drafter, "time", still),
+            patch.object(priced, "time", still),
             patch.object(PlannedDrafter, "observe", after_pass),
-            patch.object(WeighedModel, "_price", after_draft),
+            patch.object(PricedModel, "_price", after_draft),
         ):
             yield
 

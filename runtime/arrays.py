@@ -1,4 +1,4 @@
-"""Types of numpy arrays that many modules share."""
+"""Types of numpy arrays that several modules share."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-"""Of any element type, as a graph's inputs and outputs are."""
+"""An array of any element type, such as the inputs and outputs of a graph."""
 
 Floats = npt.NDArray[np.float32]
-"""Such as logits and hidden rows."""
+"""A float32 array, such as logits or hidden states."""
 
 Mask = npt.NDArray[np.bool_]
-"""Which row sees which."""
+"""A boolean array that says which row attends to which."""

@@ -1,4 +1,4 @@
-"""What one call of a role costs: measured once, corrected by what is seen while texts are made."""
+"""The cost curve of a role: measured once, then corrected by the calls that texts make."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from math import copysign, exp, isfinite, log
 from edgespec.runtime.shapes import ROW_BUCKETS
 
 Seconds = Callable[[int], float]
-"""Seconds of one pass over so many rows."""
+"""Returns the seconds of one pass over a given number of rows."""
 
-_GAIN = 0.4  # of a surprise, in log seconds, that is believed at once
-# The part of it that is put down to the bucket and not to the machine. It shrinks with every
-# observation: how a curve was measured wrong is learned once, but heat and load come and go.
+_GAIN = 0.4  # share of a prediction error, in log seconds, that is corrected at once
+# Share of a correction that goes to the bucket's own correction; the rest goes to the common drift.
+# It shrinks with every observation of the bucket from `_OWN_FIRST` to `_OWN_LEAST`, because errors
+# of the measured curve are learned once, while heat and load come and go.
 _OWN_FIRST, _OWN_DECAY, _OWN_LEAST = 0.5, 0.9, 0.1
-# A surprise counts up to this much, twice as much each time that the next one says the same.
+# Errors are clipped to this size. The limit doubles with each further error in the same direction.
 _CLIP, _MOST_DOUBLINGS = 0.15, 4
-_UNSEEN = 0.01  # weight of a bucket never observed, where it contradicts one that was
-_SHORTEST = 1e-9  # seconds; a clock may say 0
+_UNSEEN = 0.01  # weight of a bucket that was never observed, beside 1 for those that were
+_SHORTEST = 1e-9  # seconds; a coarse clock may give 0
 
 
 class Curve:
-    """Seconds of a call by rows and cache capacity, never falling in either.
+    """Seconds of one call by number of rows and cache capacity, never decreasing in either.
 
-    What was measured is made monotone by isotonic regression of the logarithms (noise is a
-    factor), over rows and then over capacities; the second keeps the order that the first made.
-    Between measured points the curve is linear; before the first it is constant, beyond the last
-    it keeps the last slope, and with a single capacity it is the same for all.
+    The measured times are made monotone by isotonic regression of their logarithms, because noise
+    acts as a factor: first over rows, then over capacities, which keeps the order over rows. The
+    curve is linear between measured points, constant before the first one, and continues with the
+    last slope beyond the last one. With a single capacity it is the same for all capacities.
 
-    `observe` corrects it by moving averages of the logarithm: a drift that all points share, and a
-    correction of each bucket of rows.
+    `observe` corrects the curve by moving averages of the logarithm: one drift that all points
+    share, and one correction for each bucket of rows.
 
     Args:
-        points: seconds by capacity and rows, as measured.
-        buckets: that the engine rounds rows up to.
+        points: measured seconds, by capacity and then by rows.
+        buckets: numbers of rows that the engine rounds up to.
 
     Raises:
-        ValueError: if there is no point, or one that is not a positive time.
+        ValueError: if there is no point, or a time that is not positive and finite.
     """
 
     def __init__(
@@ -50,27 +51,27 @@ class Curve:
             raise ValueError(f"a cost curve needs positive finite times: {points!r:.200}")
         self._capacities = list(known)
         self._buckets = buckets
-        # Index of the bucket by rows; the first entry stands for no rows, which no call has.
+        # Index of the bucket by number of rows. Entry 0 is never used: every call has rows.
         self._bucket = [0, *(bisect_left(buckets, n) for n in range(1, buckets[-1] + 1))]
         self._grid = _fitted([_over_rows(by_rows, buckets) for by_rows in known.values()])
-        self._measured: dict[int, list[float]] = {}  # log seconds of each bucket, by capacity
-        self._now: dict[int, list[float]] = {}  # seconds with what was observed, by capacity
+        self._measured: dict[int, list[float]] = {}  # log seconds by capacity and bucket
+        self._now: dict[int, list[float]] = {}  # corrected seconds, the same way
         self._drift = 0.0
         self._own = [0.0] * len(buckets)
         self._observed = [0] * len(buckets)
-        self._streak = [0] * len(buckets)  # clipped surprises in a row; below 0: faster
+        self._streak = [0] * len(buckets)  # clipped errors in a row; negative: faster
 
     @property
     def observed(self) -> int:
-        """How many calls have corrected it."""
+        """Number of calls that have corrected the curve."""
         return sum(self._observed)
 
     def seconds(self, rows: int, capacity: int) -> float:
-        """Expected duration of a call.
+        """Returns the expected duration of a call.
 
         Args:
-            rows: 1 to the largest row bucket; the call costs what its bucket costs.
-            capacity: of the cache, in rows.
+            rows: number of rows, from 1 to the largest bucket; a call costs what its bucket costs.
+            capacity: number of cache rows.
         """
         by_bucket = self._now.get(capacity)
         if by_bucket is None:
@@ -78,32 +79,31 @@ class Curve:
         return by_bucket[self._bucket[rows]]
 
     def scaled(self, factor: float) -> Curve:
-        """A curve of its own that starts at this one's measured points times `factor`."""
+        """Returns a new curve that starts from the measured points of this one times `factor`."""
         lines = ([factor * seconds for seconds in line] for line in self._grid)
         by_rows = (dict(zip(self._buckets, line, strict=True)) for line in lines)
         return Curve(dict(zip(self._capacities, by_rows, strict=True)), self._buckets)
 
     def observe(self, rows: int, capacity: int, seconds: float) -> None:
-        """Learn from a call that took this long.
+        """Correct the curve by the measured duration of one call.
 
-        A single surprise moves the curve by at most six per cent, since it may be a page fault,
-        a growth of the cache or an engine's first call of a shape; one that lasts is followed
-        within about ten calls.
+        A single outlier moves the curve by at most 6 %, since it may be a page fault, a growing
+        cache or the first call of a shape. A lasting change is followed within about ten calls.
         """
         bucket = self._bucket[rows]
         own, streak, seen = self._own, self._streak[bucket], self._observed[bucket]
         expected = self._log_measured(capacity)[bucket] + self._drift + own[bucket]
-        surprise = log(max(seconds, _SHORTEST)) - expected
-        same = streak * surprise > 0
+        error = log(max(seconds, _SHORTEST)) - expected
+        same = streak * error > 0
         most = _CLIP * 2.0 ** min(abs(streak), _MOST_DOUBLINGS) if same else _CLIP
-        if abs(surprise) > most:
-            surprise = copysign(most, surprise)
-            self._streak[bucket] = (streak if same else 0) + (1 if surprise > 0 else -1)
+        if abs(error) > most:
+            error = copysign(most, error)
+            self._streak[bucket] = (streak if same else 0) + (1 if error > 0 else -1)
         else:
             self._streak[bucket] = 0
         share = max(_OWN_LEAST, _OWN_FIRST * _OWN_DECAY**seen)
-        own[bucket] += _GAIN * share * surprise
-        self._drift += _GAIN * (1 - share) * surprise
+        own[bucket] += _GAIN * share * error
+        self._drift += _GAIN * (1 - share) * error
         self._observed[bucket] = seen + 1
         self._now.clear()
 
@@ -112,7 +112,7 @@ class Curve:
         if found is None:
             columns = zip(*self._grid, strict=True)
             line = [_on_line(self._capacities, column, capacity) for column in columns]
-            # Slopes beyond the last capacity may differ, so that buckets would cross.
+            # Beyond the last capacity the slopes differ, so the values of buckets could cross.
             found = self._measured[capacity] = [log(v) for v in accumulate(line, max)]
         return found
 
@@ -124,16 +124,16 @@ class Curve:
 
 
 def _over_rows(points: Mapping[int, float], buckets: Sequence[int]) -> list[float]:
-    """Seconds of each bucket from those of some numbers of rows."""
+    """Returns the seconds of each bucket, given those of some numbers of rows."""
     rows = sorted(points)
     fit = [exp(v) for v in _isotonic([log(points[n]) for n in rows], [1.0] * len(rows))]
     return [_on_line(rows, fit, bucket) for bucket in buckets]
 
 
 def _fitted(grid: Sequence[Sequence[float]]) -> list[list[float]]:
-    """A grid of seconds, monotone within each row, made monotone from row to row as well.
+    """Returns a grid that is monotone in both directions, given one that is monotone in each row.
 
-    Isotonic regression preserves order (its min-max formula shows it): columns stay ordered.
+    Isotonic regression preserves order, as its min-max formula shows, so each row stays monotone.
     """
     columns = [
         _isotonic([log(v) for v in column], [1.0] * len(grid)) for column in zip(*grid, strict=True)
@@ -142,7 +142,10 @@ def _fitted(grid: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def _on_line(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
-    """Linear between points of ascending `xs`, constant before them, the last slope beyond."""
+    """Interpolates linearly between points with ascending `xs`.
+
+    The result is constant before the first point and continues with the last slope beyond the last.
+    """
     if x <= xs[0] or len(xs) == 1:
         return ys[0]
     right = min(bisect_left(xs, x), len(xs) - 1)
@@ -151,11 +154,11 @@ def _on_line(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
 
 
 def _isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The non-decreasing sequence nearest to `values` in weighted least squares.
+    """Returns the non-decreasing sequence nearest to `values` in weighted least squares.
 
     Pool adjacent violators (Ayer, Brunk, Ewing, Reid and Silverman, 1955).
     """
-    pools: list[tuple[float, float, int]] = []  # value, weight, how many
+    pools: list[tuple[float, float, int]] = []  # value, weight, number of entries
     for value, weight in zip(values, weights, strict=True):
         pool = (value, weight, 1)
         while pools and pools[-1][0] > pool[0]:

@@ -1,4 +1,7 @@
-"""Sizes that shapes are rounded up to, so that engines plan few of them and an NPU can fix them."""
+"""Sizes that the shapes of calls are rounded up to.
+
+Few distinct shapes mean few execution plans in an engine, and let NPUs compile for fixed shapes.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +14,44 @@ from typing import NamedTuple
 from edgespec.errors import InputError
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128)
-"""Rows of one call; the largest is the prefill chunk."""
+"""Numbers of rows of one call. The largest is the size of a prefill chunk."""
 
 FINE_ROWS = tuple(sorted({*ROW_BUCKETS, 3, 5, 6, 10, 12, 24}))
-"""The same on engines to which another shape costs nothing; by these trees are sized."""
+"""Numbers of rows on engines where a further shape costs nothing. Tree sizes are chosen by them."""
 
 SCRATCH_ROWS = 128
-"""Rows of a draft model's cache that drafts may take behind the text."""
+"""Number of cache rows after the text that the drafts of a draft model may use."""
 
 WINDOW = 64
-"""Rows at the end of the cache that ordered attention takes beside a call's own."""
+"""Number of rows at the end of the cache that ordered attention takes beside a call's own rows."""
 
 RECENT = WINDOW + 1
-"""A row's last positions, itself included, which ordered attention adds up apart from older ones:
-so many tokens one after the other may a call hold."""
+"""Number of a row's last positions, its own included, that ordered attention sums apart from older
+ones. A call may hold at most this many consecutive tokens."""
 
 COLUMNS = 72
-"""Of scores for them; the first is always hidden."""
+"""Number of columns of attention scores for these positions. The first is always masked."""
 
 FIXED_WINDOW = WINDOW + SCRATCH_ROWS
-"""The window and all scratch rows, where shapes are fixed."""
+"""Size of the window and all scratch rows together, where shapes are fixed."""
 
 BORDER = 1024
-"""No call has rows on both sides of this position, and none before it a larger capacity: OpenVINO
-adds up products over more rows of a cache in parts."""
+"""Position that no call has rows on both sides of. Calls before it use no larger capacity. OpenVINO
+sums products over more cache rows in several parts, which changes the last bits."""
 
-_EXACT_ROWS = 64  # with the window no more than ONNX Runtime adds up in one part
+_EXACT_ROWS = 64  # with the window, the most rows that ONNX Runtime sums in one part
 
-_SHORT = (256, 384, 512, 768, 1024)  # capacities
+_SHORT = (256, 384, 512, 768, 1024)  # capacities of short caches
 _LISTS = re.compile(r"(\d{1,9}(?:/\d{1,9})*)x(\d{1,9}(?:/\d{1,9})*)")
 
 
 class Shape(NamedTuple):
-    """Of a call: S rows, which all may be asked for logits, before a cache of capacity C."""
+    """The fixed shape of a call.
+
+    Attributes:
+        rows: S, the number of rows; logits may be asked for all of them.
+        capacity: C, the number of cache rows.
+    """
 
     rows: int
     capacity: int
@@ -51,12 +59,12 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Shapes:
-    """What the shapes of calls are rounded up to.
+    """Sizes that the shapes of calls are rounded up to.
 
     Attributes:
-        rows: S, ascending.
-        capacities: C, ascending, where shapes are fixed before a stage is compiled; none: they are
-            not, and capacities are those of `capacity_bucket`.
+        rows: values of S, ascending.
+        capacities: values of C, ascending, where shapes are fixed before a stage is compiled. Empty
+            where they are not; then capacities are those of `capacity_bucket`.
     """
 
     rows: tuple[int, ...] = ROW_BUCKETS
@@ -64,10 +72,10 @@ class Shapes:
 
     @classmethod
     def parse(cls, text: str) -> Shapes:
-        """Fixed shapes as users write them: 8/32x1024 for S of 8 and 32, and C of 1024.
+        """Parses fixed shapes as users write them: 8/32x1024 for S of 8 and 32, and C of 1024.
 
         Raises:
-            InputError: on anything else.
+            InputError: if the text has another form, or a number is out of range.
         """
         found = _LISTS.fullmatch(text)
         if found is None:
@@ -84,18 +92,18 @@ class Shapes:
 
     @property
     def all(self) -> tuple[Shape, ...]:
-        """Each shape; none where they are not fixed."""
+        """All fixed shapes; empty where shapes are not fixed."""
         return tuple(Shape(*each) for each in product(self.rows, self.capacities))
 
     def row_bucket(self, rows: int) -> int:
-        """The bucket that holds `rows` rows, 1 to the largest bucket."""
+        """Returns the smallest bucket that holds `rows` rows, from 1 to the largest bucket."""
         return self.rows[bisect_left(self.rows, rows)]
 
     def capacity_bucket(self, rows: int) -> int:
-        """Cache rows to make room for, so that it has `rows` of them.
+        """Returns the cache capacity to use for `rows` rows.
 
         Raises:
-            InputError: if shapes are fixed, and none has so many.
+            InputError: if shapes are fixed, and no capacity is large enough.
         """
         if not self.capacities:
             return capacity_bucket(rows)
@@ -107,17 +115,17 @@ class Shapes:
         return self.capacities[bisect_left(self.capacities, rows)]
 
     def exact(self, single: bool = False) -> Shapes:
-        """Those among them in which engines compute a row alike.
+        """Returns the shapes in which engines compute a row bit for bit alike.
 
         Args:
-            single: whether they do so for odd numbers of rows, too: some have another kernel for
+            single: whether odd numbers of rows are among them. Some engines use another kernel for
                 a last row without a partner.
         """
         rows = tuple(n for n in self.rows if n <= _EXACT_ROWS and (single or n % 2 == 0))
         return replace(self, rows=rows) if rows else self
 
     def common(self, other: Shapes) -> Shapes:
-        """The shapes that two devices both have.
+        """Returns the shapes that two devices have in common.
 
         Raises:
             InputError: if there are none.
@@ -132,34 +140,34 @@ class Shapes:
 
 
 def dimension(text: str, shape: Shape) -> int:
-    """A symbolic dimension of a stage's input or output, such as C+S, where shapes are fixed."""
+    """Returns the size of a symbolic dimension, such as C+S, of a stage with fixed shapes."""
     rows, capacity = shape
     sizes = {"S": rows, "R": rows, "C": capacity, "N": COLUMNS, "W": FIXED_WINDOW}
     return sum(sizes[part] for part in text.split("+"))
 
 
 ANY_SHAPES = Shapes()
-"""Of engines that compile a stage once for all shapes."""
+"""Shapes of engines that compile a stage once for all shapes."""
 
 FINE_SHAPES = Shapes(FINE_ROWS)
-"""Of those among them to which another number of rows costs nothing."""
+"""Shapes of those engines among them where another number of rows costs nothing."""
 
 NPU_SHAPES = Shapes((8, 32), (1024,))
-"""Of NPUs that nobody has given or chosen shapes for, as where their compiler is only asked."""
+"""Shapes of NPUs for which none were given or chosen, as where only their compiler is queried."""
 
 
 def row_bucket(rows: int) -> int:
-    """The bucket that holds `rows` rows, 1 to the largest bucket."""
+    """Returns the smallest bucket that holds `rows` rows, from 1 to the largest bucket."""
     return ROW_BUCKETS[bisect_left(ROW_BUCKETS, rows)]
 
 
 def capacity_bucket(rows: int) -> int:
-    """Cache rows to make room for.
+    """Returns the cache capacity to use for `rows` rows.
 
-    Idle rows cost time in every pass, and a new capacity costs an engine new buffers: at most a
-    third is idle up to 1024 rows, and a fifth beyond.
+    Unused rows cost time in every pass, and each new capacity costs an engine new buffers. At most
+    a third of the rows is unused up to 1024 rows, and a fifth beyond.
     """
     if rows <= _SHORT[-1]:
         return _SHORT[bisect_left(_SHORT, rows)]
-    step = 1 << ((rows - 1).bit_length() - 3)  # a quarter of the power of two below
+    step = 1 << ((rows - 1).bit_length() - 3)  # a quarter of the largest power of two below
     return -(-rows // step) * step

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from edgespec.cli import main
-from edgespec.runtime.planning import planned, weighed
+from edgespec.runtime.planning import planned_drafter, priced
 
 # The same examples every time, however slow the machine is.
 settings.register_profile("edgespec", derandomize=True, deadline=None)
@@ -29,7 +29,7 @@ SOFTWARE_GPUS = [
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_its_own(tmp_path_factory):
-    """Neither read nor fill the user's cache, in this process and those it starts."""
+    """Neither read nor fill the user's cache, in this process and in those it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -37,9 +37,9 @@ def cache_of_its_own(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def gpu_in_software():
-    """Have WebGPU use SwiftShader where a browser has brought it along, as in CI.
+    """Let WebGPU use SwiftShader if a browser has installed it, as in CI.
 
-    Before any test asks for GPUs, because a process finds them once.
+    This must happen before any test asks for GPUs, because a process looks for them only once.
     """
     found = [driver for driver in SOFTWARE_GPUS if driver.exists()]
     with pytest.MonkeyPatch.context() as patch:
@@ -51,29 +51,29 @@ def gpu_in_software():
 
 @pytest.fixture(scope="session", autouse=True)
 def tiny_drafts_are_asked():
-    """Have `auto` try draft models that take as long as their targets, which tiny ones do."""
+    """Let `auto` try draft models that take as long as their targets, as tiny ones do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weighed, "_TRY_ANYWAY", 0.2)
+        patch.setattr(priced, "_TRY_ANYWAY", 0.2)
         yield
 
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory):
-    """Small bundles by name, each made when it is first asked for."""
-    from pairs import Pairs  # which takes torch along
+    """Small bundles by name, each made at its first use."""
+    from pairs import Pairs  # late, because it imports torch
 
     return Pairs(tmp_path_factory.mktemp("pairs"))
 
 
 @pytest.fixture
 def own_cache(monkeypatch, tmp_path):
-    """The test's own cache, in which nothing is kept yet: its folder."""
+    """The path of an empty cache folder of the test's own."""
     monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 class Clock:
-    """Goes on as it is told, and by a tick whenever it is read."""
+    """A clock whose time the test sets; each reading adds a tick."""
 
     now = tick = 0.0
 
@@ -84,16 +84,16 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """What planned rounds are timed by; else nothing takes any time."""
+    """The clock of the planner; apart from its ticks, nothing takes any time."""
     made = Clock()
-    monkeypatch.setattr(planned.time, "perf_counter", made)
+    monkeypatch.setattr(planned_drafter.time, "perf_counter", made)
     return made
 
 
 @pytest.fixture(scope="session")
 def saved_checkpoint(tmp_path_factory):
-    """Small checkpoints by architecture and config, each made once: damage none but a copy."""
-    from parity import made  # which takes torch along
+    """Small checkpoints by architecture and config, made once; tests may change only copies."""
+    from parity import made  # late, because it imports torch
 
     @cache
     def folder(architecture, **config):
@@ -106,7 +106,7 @@ def saved_checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def exported(saved_checkpoint, tmp_path_factory):
-    """A bundle with a target in int4 and a draft in fp16: damage none but a copy."""
+    """A bundle with a target in int4 and a draft in fp16; tests may change only copies."""
     from edgespec.export import ExportOptions, export_bundle
 
     source, folder = saved_checkpoint("llama"), tmp_path_factory.mktemp("exported") / "bundle"
@@ -116,20 +116,20 @@ def exported(saved_checkpoint, tmp_path_factory):
 
 @pytest.fixture
 def folder(exported, tmp_path):
-    """A copy of that bundle, of the test's own."""
+    """A copy of that bundle for one test."""
     return copytree(exported, tmp_path / "bundle")
 
 
 @pytest.fixture
 def output(tmp_path):
-    """For exports: a destination in a folder of its own, so that anything left beside it shows."""
+    """A destination for exports in a folder of its own, so that leftovers beside it are seen."""
     (tmp_path / "made").mkdir()
     return tmp_path / "made" / "bundle"
 
 
 @pytest.fixture(scope="session")
 def served_bundle(tmp_path_factory):
-    """For servers: random weights in fp32, with a chat template."""
+    """A bundle for servers: random weights in fp32, with a chat template."""
     from servers import make_bundle
 
     return make_bundle(tmp_path_factory.mktemp("served"))
@@ -137,7 +137,7 @@ def served_bundle(tmp_path_factory):
 
 @pytest.fixture
 def cli(capsys, monkeypatch):
-    """Run the CLI in this process: exit code, stdout, stderr."""
+    """Run the CLI in this process; returns exit code, stdout and stderr."""
 
     def run(*arguments, stdin=b"", terminal=False):
         class Stdin(io.TextIOWrapper):
@@ -161,7 +161,7 @@ def start(tmp_path):
     started = []
 
     def run(*arguments, both=False, **environment):
-        # A shell's background job ignores SIGINT, and so would its children.
+        # Background jobs of a shell ignore SIGINT, and so would their children.
         code = (
             "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
             "from edgespec.cli import main; sys.exit(main())"

@@ -1,4 +1,4 @@
-"""The drafter of each text: the sources that a bundle offers, weighed where there is a choice."""
+"""The drafter of each text, made from the draft sources that a bundle offers."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from edgespec.runtime.deployment.deployment import Loaded
 from edgespec.runtime.deployment.options import DRAFTS, PLANNED_DRAFTS
 from edgespec.runtime.drafters import (
     Drafter,
-    Experience,
-    GuidedDrafter,
+    DrafterState,
+    GrammarDrafter,
     LookupDrafter,
     ModelCalls,
     ModelDrafter,
     NoDrafter,
     RecyclingDrafter,
     SkipCalls,
-    experience,
+    drafter_state,
 )
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.planning import PlannedDrafter, WeighedModel, WeighedRetrieval, WeighedSource
+from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriever, PricedSource
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.guide import Guide
+    from edgespec.runtime.sampling.grammar import GrammarMatcher
 
 # Rounds of a text in which a skip set may show its worth. One that promised no more than plain
 # decoding on such text, where the bundle was made, is only probed.
@@ -71,10 +71,10 @@ class Drafting:
     def drafter(
         self,
         runners: Mapping[str, Runner],
-        learned: Experience,
+        learned: DrafterState,
         sampled: bool,
         source: str,
-        guide: Guide | None = None,
+        grammar: GrammarMatcher | None = None,
     ) -> Drafter:
         """For one text.
 
@@ -83,27 +83,27 @@ class Drafting:
             learned: from earlier texts.
             sampled: whether the text is; else it is greedy.
             source: one of `sources`.
-            guide: of a grammar that the text follows, if any.
+            grammar: state of the text in its grammar, if it follows one.
         """
         if source != "auto":  # a source alone drafts each text as if it were the first
-            learned = Experience(learned.successors)
+            learned = DrafterState(learned.successors)
         if source in PLANNED_DRAFTS:
-            return self._planned(runners, learned, sampled, source, guide)
+            return self._planned(runners, learned, sampled, source, grammar)
         alone = self._alone(runners, learned, sampled, source)
-        return alone if guide is None else GuidedDrafter(alone, guide)
+        return alone if grammar is None else GrammarDrafter(alone, grammar)
 
-    def keep(self, learned: Experience) -> None:
+    def keep(self, learned: DrafterState) -> None:
         """Store for later runs what texts taught: which drafts come true, and what calls cost."""
         if self._draft not in PLANNED_DRAFTS:  # what sources learn is used by plans alone
             return
-        experience.remember(self._bundle, learned.acceptance)
+        drafter_state.remember(self._bundle, learned.acceptance)
         for role, loaded in self._loaded.items():
             if loaded.profile is not None:
                 seen = loaded.profile, loaded.curve
                 profiles.remember_lived(self._bundle, role, loaded.engines, loaded.threads, seen)
 
     def _alone(
-        self, runners: Mapping[str, Runner], learned: Experience, sampled: bool, source: str
+        self, runners: Mapping[str, Runner], learned: DrafterState, sampled: bool, source: str
     ) -> Drafter:
         if source == "lookup":
             return self._lookup(learned, sampled)
@@ -116,43 +116,43 @@ class Drafting:
     def _planned(
         self,
         runners: Mapping[str, Runner],
-        learned: Experience,
+        learned: DrafterState,
         sampled: bool,
         source: str,
-        guide: Guide | None,
+        grammar: GrammarMatcher | None,
     ) -> PlannedDrafter:
-        models: list[WeighedSource[Drafter]] = [
-            self._weighed_skip(skip, runners[TARGET], learned, sampled) for skip in self._skips
+        models: list[PricedSource[Drafter]] = [
+            self._priced_skip(skip, runners[TARGET], learned, sampled) for skip in self._skips
         ]
         passes = self._loaded[TARGET].curve
         if source == "layer-skip":
-            return PlannedDrafter([models], passes, "layer-skip", guide)
+            return PlannedDrafter([models], passes, "layer-skip", grammar)
         if DRAFT in runners:
             model, draft = self._model(runners, learned, sampled), self._loaded[DRAFT]
             context = draft.model.role.context_length
-            models.insert(0, WeighedModel(model, draft.curve, context=context))
-        lookup = WeighedRetrieval(self._lookup(learned, sampled), free=True)
-        recycling = WeighedRetrieval(self._recycling(learned, sampled))
-        return PlannedDrafter([[lookup], [recycling], models], passes, guide=guide)
+            models.insert(0, PricedModel(model, draft.curve, context=context))
+        lookup = PricedRetriever(self._lookup(learned, sampled), free=True)
+        recycling = PricedRetriever(self._recycling(learned, sampled))
+        return PlannedDrafter([[lookup], [recycling], models], passes, grammar=grammar)
 
-    def _lookup(self, learned: Experience, sampled: bool) -> LookupDrafter:
+    def _lookup(self, learned: DrafterState, sampled: bool) -> LookupDrafter:
         return LookupDrafter(learned.calibration("lookup", sampled))
 
-    def _recycling(self, learned: Experience, sampled: bool) -> RecyclingDrafter:
+    def _recycling(self, learned: DrafterState, sampled: bool) -> RecyclingDrafter:
         return RecyclingDrafter(learned.successors, learned.calibration("recycling", sampled))
 
     def _model(
-        self, runners: Mapping[str, Runner], learned: Experience, sampled: bool
+        self, runners: Mapping[str, Runner], learned: DrafterState, sampled: bool
     ) -> ModelDrafter:
         return ModelDrafter(ModelCalls(runners[DRAFT]), learned.calibration("model", sampled))
 
-    def _weighed_skip(
-        self, skip: _Skip, runner: Runner, learned: Experience, sampled: bool
-    ) -> WeighedModel:
+    def _priced_skip(
+        self, skip: _Skip, runner: Runner, learned: DrafterState, sampled: bool
+    ) -> PricedModel:
         calibration = learned.calibration(skip.name, sampled)
         drafter = ModelDrafter(SkipCalls(runner, skip.path), calibration, skip.name)
         promising = skip.score is None or skip.score.speedup(sampled) > 1
-        return WeighedModel(drafter, skip.calls, _TRIALS if promising else 0)
+        return PricedModel(drafter, skip.calls, _TRIALS if promising else 0)
 
 
 @dataclass(frozen=True)

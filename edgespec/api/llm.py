@@ -31,7 +31,7 @@ from edgespec.runtime.deployment.options import (
     LoadOptions,
     default_tree,
 )
-from edgespec.runtime.drafters import Experience, TreeBudget, experience
+from edgespec.runtime.drafters import DrafterState, TreeBudget, drafter_state
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.slots import Slot, Slots
@@ -39,7 +39,7 @@ from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.guide import Guides
+    from edgespec.runtime.sampling.grammar import GrammarCompiler
 
 _log = logging.getLogger(__name__)
 
@@ -85,13 +85,13 @@ class LLM:
         for line in self.deployment.warnings:
             _log.warning("%s", line)
         self.deployment.require_fit()
-        self._experience = Experience(self._successors(), experience.recall(self.bundle))
+        self._drafter_state = DrafterState(self._successors(), drafter_state.recall(self.bundle))
         self.deployment = with_costs(self.deployment, always=self.draft in PLANNED_DRAFTS)
         self._loaded = load(self.deployment)
         self.context_length = self.deployment.context
         self._drafting = Drafting(self.draft, self.bundle, self._loaded)
         # Also where nobody closes it. What is learned after `forget` is not kept.
-        self._keep = weakref.finalize(self, self._drafting.keep, self._experience)
+        self._keep = weakref.finalize(self, self._drafting.keep, self._drafter_state)
         threads = self.deployment.roles[bundles.TARGET].asked.threads
         self._pipelines = pipelines(self.options.pipeline, self.bundle, self._loaded, threads)
         models = {role: loaded.model for role, loaded in self._loaded.items()}
@@ -242,11 +242,14 @@ class LLM:
         tokens = self._prompt_tokens(prompt)
         source = self._source(made)
         nodes = self._largest_tree(made, source)
-        guide = None if made.structure is None else self._guides.guide(*made.structure)
+        grammar = None if made.structure is None else self._grammars.compile(*made.structure)
         drafter = partial(
             self._drafting.drafter,
-            learned=self._experience, sampled=made.temperature > 0, source=source, guide=guide,
-        )  # fmt: skip
+            learned=self._drafter_state,
+            sampled=made.temperature > 0,
+            source=source,
+            grammar=grammar,
+        )
         stream = TextStream(
             Job(
                 tokenizer=self.tokenizer,
@@ -262,7 +265,7 @@ class LLM:
                 budget=TreeBudget(nodes, nodes, made.tree_width, _FIXED_LEAST_GAIN),
                 stop=made.stop,
                 logprobs=made.logprobs,
-                guide=guide,
+                grammar=grammar,
                 draft_memory=self._draft_memory(source),
                 slots=self._slots,
                 slot=slot,
@@ -282,18 +285,18 @@ class LLM:
             InputError: if the file cannot be written; one that was there stays as it was.
         """
         with self.lock:  # texts of other threads learn in theirs
-            self._experience.successors.save(Path(path), self.bundle.digest)
+            self._drafter_state.successors.save(Path(path), self.bundle.digest)
 
     def forget(self) -> None:
         """Draft the next text as if it were the first: without what earlier ones taught."""
-        self._experience = Experience(self._successors())
+        self._drafter_state = DrafterState(self._successors())
 
     @cached_property
-    def _guides(self) -> Guides:
-        from edgespec.runtime.sampling.guide import Guides
+    def _grammars(self) -> GrammarCompiler:
+        from edgespec.runtime.sampling.grammar import GrammarCompiler
 
         target = self.bundle.target
-        return Guides(self.bundle.path, self.tokenizer.vocab_size, target.eos_ids)
+        return GrammarCompiler(self.bundle.path, self.tokenizer.vocab_size, target.eos_ids)
 
     def _successors(self) -> Successors:
         vocab_size, file = self.bundle.target.vocab_size, self.options.draft_memory
@@ -324,7 +327,7 @@ class LLM:
     def _draft_memory(self, source: str) -> str | None:
         if source not in RECYCLING_DRAFTS:
             return None
-        return "hot" if len(self._experience.successors) else "cold"
+        return "hot" if len(self._drafter_state.successors) else "cold"
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """The prompt as ids that the model knows and that leave room for a new one."""

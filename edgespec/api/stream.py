@@ -33,7 +33,7 @@ from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:
     from edgespec.runtime.execution.model import Model
-    from edgespec.runtime.sampling.guide import Guide
+    from edgespec.runtime.sampling.grammar import GrammarMatcher
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Job:
         budget: of the draft trees.
         stop: strings that end the text.
         logprobs: see `generate`.
-        guide: of a grammar, if the text follows one.
+        grammar: state of the text in its grammar, if it follows one.
         draft_memory: see `GenerationResult`.
         slots: where its caches come from.
         slot: of them, the one of the text's session; None: it has none.
@@ -67,7 +67,7 @@ class Job:
     budget: TreeBudget
     stop: tuple[str, ...]
     logprobs: int | None
-    guide: Guide | None
+    grammar: GrammarMatcher | None
     draft_memory: str | None
     slots: Slots
     slot: Slot | None
@@ -198,7 +198,7 @@ class TextUnderWay:
                 drafter = job.drafter(runners)
                 rounds = generate(
                     job.pipeline(target, drafter), job.sampler, job.prompt,
-                    limits=limits, budget=job.budget, logprobs=job.logprobs, guide=job.guide,
+                    limits=limits, budget=job.budget, logprobs=job.logprobs, grammar=job.grammar,
                 )  # fmt: skip
             yield from self._read(rounds, [runner.model for runner in runners.values()], text)
         self.result = GenerationResult(

@@ -28,7 +28,7 @@ from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.costs.timing import measure, shapes
 from edgespec.runtime.engines import CallSizes, Engines, engine, joined
-from edgespec.runtime.execution.exactness import settle
+from edgespec.runtime.execution.exactness import use_exact_shapes
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.sizes import role_bytes
 from edgespec.system import records
@@ -176,7 +176,7 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
             yield _line(role, profile=records.encode(Profile(job["full"], {}, str(error))))
             continue
         # Beyond the `try`: what fails here is no refusal to keep.
-        settle(model, bundle, role, engines, job["threads"])
+        use_exact_shapes(model, bundle, role, engines, job["threads"])
         samples: dict[int, dict[int, list[float]]] = {}
         for capacity, turn in measure(model, *_within(model, *shapes(model.role, job["full"]))):
             known = samples.setdefault(capacity, {})

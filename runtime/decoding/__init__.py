@@ -1,1 +1,1 @@
-"""The decoding loop, and how the draft and the target share a round."""
+"""The decoding loop, and how draft and target share the work of a round."""

@@ -1,4 +1,4 @@
-"""A lock that serves who asked first."""
+"""A lock that serves threads in the order in which they asked."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from edgespec.system.shutdown import UNDERWAY
 
 
 class FairLock:
-    """A lock for `with` that is given in the order it was asked for.
+    """A lock for `with` statements that is granted in the order of the requests.
 
-    Python's own locks let the thread that has just released one take it again at once, so that a
-    long text would keep all others waiting. Python's end waits for those who asked.
+    Python's own locks let the thread that has just released one take it again at once, so a long
+    text would keep all others waiting. Python does not exit while a thread waits for the lock or
+    holds it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class FairLock:
             self._waiting.append(ticket)
         try:
             ticket.acquire()  # until it is our turn
-        except BaseException:  # as Ctrl-C, whose handler runs here
+        except BaseException:  # such as Ctrl-C, whose handler runs here
             self._give_up(ticket)
             raise
 
@@ -51,7 +52,7 @@ class FairLock:
         with self._inner:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
-            else:  # it was our turn already
+            else:  # the lock was already passed to us
                 self._pass_on()
 
     def _pass_on(self) -> None:

@@ -18,21 +18,21 @@ from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict, walk
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.guide import Guide
+    from edgespec.runtime.sampling.grammar import GrammarMatcher
 
 
 PROMPT = "prompt"
-"""The source of rounds that read it."""
+"""Value of `Round.source` for rounds that read the prompt."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a text ends at the latest.
+    """Limits on the length of a text.
 
     Attributes:
-        max_new_tokens: tokens to make.
-        context_length: tokens of prompt and output together.
-        stop_ids: tokens that end the text; the one that does is its last.
+        max_new_tokens: largest number of tokens to generate.
+        context_length: largest number of tokens of prompt and output together.
+        stop_ids: tokens that end the text; the one that does is its last token.
     """
 
     max_new_tokens: int
@@ -42,19 +42,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Round:
-    """What one pass of the target brought.
+    """The result of one pass of the target.
 
     Attributes:
-        tokens: new tokens of the text; none where a chunk of the prompt was read.
-        drafted: nodes of the tree that was verified.
-        accepted: nodes of it that became text.
-        source: who drafted the tree; of the prompt's own passes, `PROMPT`.
-        seconds: that it took.
-        forecast: what it was expected to bring, where its drafter plans.
-        begun: the draft had been begun in the round before.
-        draft_seconds: of `seconds`, what the draft took.
-        verify_seconds: what the pass took, with what was drafted on beside it.
-        logprobs: of each token, where they were asked for.
+        tokens: new tokens of the text; empty where a chunk of the prompt was read.
+        drafted: number of nodes in the verified tree.
+        accepted: number of these nodes that became text.
+        source: names of the draft sources of the tree; `PROMPT` for passes that read the prompt.
+        seconds: duration of the round.
+        forecast: expected result of the round, where its drafter plans; else None.
+        begun: whether the draft was begun during the previous round.
+        draft_seconds: duration of the draft, part of `seconds`.
+        verify_seconds: duration of the pass, including any drafting that ran beside it.
+        logprobs: log-probabilities of each token, where they were asked for.
     """
 
     tokens: tuple[int, ...]
@@ -77,25 +77,27 @@ def generate(
     limits: Limits,
     budget: TreeBudget,
     logprobs: int | None = None,
-    guide: Guide | None = None,
+    grammar: GrammarMatcher | None = None,
 ) -> Iterator[Round]:
-    """Decode, a round at a time; the caller may stop at any time.
+    """Decodes a text, one round at a time; the caller may stop at any time.
 
-    The tokens depend on the target, the sampler and the limits alone, never on the drafter.
+    The tokens depend on the target, the sampler, the grammar and the limits alone, never on the
+    drafter.
 
     Args:
-        pipeline: the drafter, and the target with what it holds of an earlier text: of rows that
-            the prompt begins with too, nothing is computed again.
-        sampler: chooses.
-        prompt: at least one token and fewer than the context holds.
+        pipeline: the drafter, and the target with the cache rows of an earlier text. Rows that the
+            prompt shares with that text are not computed again.
+        sampler: chooses the tokens.
+        prompt: at least one token, and fewer than the context holds.
         limits: when to stop.
-        budget: the largest tree; smaller near the end of the text.
-        logprobs: log-probabilities to give with each token, besides its own; None: none at all.
-        guide: of a grammar that the text must follow, at its beginning.
+        budget: limits of a draft tree; near the end of the text trees get smaller.
+        logprobs: number of log-probabilities to give with each token besides its own; None for no
+            log-probabilities at all.
+        grammar: matcher at the beginning of its grammar, if the text must follow one.
 
     Yields:
-        A round without tokens for each chunk of a long prompt but its last; the first token alone,
-        with that; then one round per verification.
+        One round without tokens for each chunk of a long prompt but the last. Then the last chunk's
+        round with the first token, and then one round per verification.
     """
     target, drafter = pipeline.target, pipeline.drafter
     text = list(prompt)
@@ -106,7 +108,7 @@ def generate(
         yield Round((), 0, 0, PROMPT, time.perf_counter() - begin)
         begin = time.perf_counter()
     results = target.prefill(text[target.length :])
-    choices = _Choices(sampler, logprobs, guide)
+    choices = _Choices(sampler, logprobs, grammar)
     first = choices.make(results["logits"][0], len(text), text)
     drafter.begin(prompt, sampler)
     text.append(first)
@@ -115,7 +117,7 @@ def generate(
     end = min(len(prompt) + limits.max_new_tokens, limits.context_length)
     while len(text) < end and text[-1] not in limits.stop_ids:
         begin = time.perf_counter()
-        # The target adds one token of its own, so a deeper tree could not be used up.
+        # The target adds one token of its own, so the text has no room for a deeper path.
         depth = min(budget.max_depth, end - len(text) - 1, target.reach - 1)
         left = replace(budget, max_depth=depth, remaining=end - len(text))
         proposal = pipeline.draft(text, left)
@@ -135,28 +137,30 @@ def generate(
 
 
 class _Choices:
-    """The target's choices, in the order of the text: each is its next token."""
+    """The target's choices in the order of the text; each becomes the next token."""
 
-    def __init__(self, sampler: Sampler, logprobs: int | None, guide: Guide | None) -> None:
+    def __init__(
+        self, sampler: Sampler, logprobs: int | None, grammar: GrammarMatcher | None
+    ) -> None:
         self._sampler = sampler
-        self._guide = guide
+        self._grammar = grammar
         self._logprobs = logprobs
         self._taken: list[TokenLogprobs] = []
         self.read_context = sampler.reads_context
 
     def make(self, logits: Floats, position: int, context: Sequence[int]) -> int:
         """See `Sampler.choose`."""
-        allowed = None if self._guide is None else self._guide.allowed()
+        allowed = None if self._grammar is None else self._grammar.allowed()
         token = self._sampler.choose(logits, position, context, allowed)
-        if self._guide is not None:
-            self._guide.advance(token)
+        if self._grammar is not None:
+            self._grammar.advance(token)
         if self._logprobs is not None:
             vocab_size = self._sampler.vocab_size
             self._taken.append(token_logprobs(logits, token, vocab_size, self._logprobs))
         return token
 
     def taken(self) -> tuple[TokenLogprobs, ...]:
-        """Of the choices since this was last asked."""
+        """Returns the log-probabilities of the choices since the last call."""
         taken, self._taken = tuple(self._taken), []
         return taken
 

@@ -1,8 +1,8 @@
-"""How the draft and the target share a round: one after the other, or both at once.
+"""How draft and target share a round: one after the other, or both at once.
 
-While the target verifies a tree, a drafter on another device can work ahead, below the outcomes it
-thinks likely (PEARL: Liu et al., 2024). The text is the same; a wrong guess costs what the target's
-pass was held up.
+While the target verifies a tree, a drafter on another device can draft ahead, below the outcomes it
+considers likely (PEARL: Liu et al., 2024). The text stays the same. A wrong guess costs only the
+time by which the target's pass was slowed down.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.runner import Results, Runner
 from edgespec.runtime.trees.proposal import Proposal
 
-_WEIGHT = 0.2  # of the latest round in moving averages
-_TRIALS = 4  # rounds each way before anything is decided
-_PROBE_EVERY = 32  # rounds of the better way, before one of the other
+_WEIGHT = 0.2  # weight of the latest round in moving averages
+_TRIALS = 4  # rounds without overlap, then with it, before the first decision
+_PROBE_EVERY = 32  # one round in so many is run the other way, to see whether it has become better
 
 _log = logging.getLogger(__name__)
 
 
 class Serial:
-    """First the draft, then the verification.
+    """Drafts first and verifies afterwards.
 
     Attributes:
-        target: the text in the target.
-        drafter: guesses.
+        target: the text in the target model.
+        drafter: proposes the trees.
     """
 
     def __init__(self, target: Runner, drafter: Drafter) -> None:
@@ -48,20 +48,21 @@ class Serial:
 
 
 class Payoff:
-    """Whether working ahead pays: what it saves of the next draft, less what it costs the pass.
+    """Decides whether drafting ahead pays: what it saves of the next draft against what it costs.
 
     Args:
-        slowdown: of the target's passes while the drafter's device works too, 1 or more.
+        slowdown: factor by which the target's passes get slower while the drafter's device works
+            too, 1 or more.
     """
 
     def __init__(self, slowdown: float) -> None:
-        self._held_up = 1 - 1 / slowdown  # share of an overlapped pass
-        self._drafts = {True: _Average(), False: _Average()}  # by whether it was worked ahead
-        self._costs = _Average()  # of working ahead, a round
+        self._held_up = 1 - 1 / slowdown  # share of an overlapped pass that is lost to the slowdown
+        self._drafts = {True: _Average(), False: _Average()}  # seconds, by whether begun ahead
+        self._costs = _Average()  # seconds lost by drafting ahead, per round
         self._rounds = 0
 
     def wanted(self) -> bool:
-        """Whether to work ahead in this round."""
+        """Returns whether to draft ahead in this round."""
         self._rounds += 1
         if self._rounds <= 2 * _TRIALS:
             return self._rounds > _TRIALS
@@ -70,34 +71,43 @@ class Payoff:
         return pays if self._rounds % _PROBE_EVERY else not pays
 
     def drafted(self, seconds: float, ahead: bool) -> None:
-        """A draft took so long; `ahead`: after a round that was worked ahead in.
+        """Record the duration of a draft.
 
-        A text's first one does not count: it reads the prompt.
+        The first draft of a text does not count, because it reads the prompt.
+
+        Args:
+            seconds: duration of the draft.
+            ahead: whether the drafter had drafted ahead in the round before.
         """
         if self._rounds:
             self._drafts[ahead].add(seconds)
 
     def overlapped(self, passed: float, waited: float) -> None:
-        """A pass took so long beside work ahead, whose end was then waited for."""
+        """Record a pass that ran beside drafting ahead.
+
+        Args:
+            passed: duration of the pass in seconds.
+            waited: seconds that the drafter still took after the pass had ended.
+        """
         self._costs.add(passed * self._held_up + waited)
 
 
 class Overlap(Serial):
-    """The verification on a thread of its own, while the drafter works ahead.
+    """Verifies on a thread of its own, while the drafter drafts ahead.
 
-    Where the target's device fails meanwhile, that ends the overlap, not the text.
+    If the target's device fails during an overlap, the text goes on without overlap.
 
     Args:
-        target: the text in the target.
-        drafter: guesses, on another device.
-        payoff: decides for every round; None: always overlap.
+        target: the text in the target model.
+        drafter: proposes the trees, on another device.
+        payoff: decides in every round whether to overlap; None to overlap always.
     """
 
     def __init__(self, target: Runner, drafter: Drafter, payoff: Payoff | None = None) -> None:
         super().__init__(target, drafter)
         self._payoff = payoff
         self._failed = False
-        self._ahead = False  # in the last round
+        self._ahead = False  # whether the last round overlapped
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter.draft`."""
@@ -114,14 +124,14 @@ class Overlap(Serial):
             return self.target.verify(rows)
         pass_ = _Pass(self.target, rows)
         try:
-            while pass_.is_alive() and self.drafter.ahead():
+            while pass_.is_alive() and self.drafter.draft_ahead():
                 pass
-        finally:  # whatever happens here, the pass has the target's buffers until its end
+        finally:  # the pass uses the target's buffers until it ends, whatever happens here
             pass_.join()
         if isinstance(pass_.error, DeviceError):
             _log.warning("%s: the text goes on without overlap", pass_.error)
             self._failed = True
-            # Nothing was written before the verdict, and alone the pass may succeed.
+            # A verification writes nothing to the cache, and without the overlap it may succeed.
             return self.target.verify(rows)
         if pass_.error is not None:
             raise pass_.error
@@ -131,13 +141,13 @@ class Overlap(Serial):
 
 
 class _Pass(threading.Thread):
-    """A verification under way, on a thread that ends with it.
+    """A verification in progress, on a thread that ends with it.
 
     Attributes:
-        results: of the verification, when it has ended without an error.
-        error: that it ended with; None if there was none.
-        begin: when it began, by `time.perf_counter`.
-        end: when it ended.
+        results: results of the verification, once it has ended without an error.
+        error: the error that it ended with; None if there was none.
+        begin: start time by `time.perf_counter`.
+        end: end time by `time.perf_counter`.
     """
 
     results: Results
@@ -160,7 +170,7 @@ class _Pass(threading.Thread):
 
 
 class _Average:
-    """A moving average that starts at its first value."""
+    """An exponential moving average that starts at its first value."""
 
     def __init__(self) -> None:
         self.value = 0.0

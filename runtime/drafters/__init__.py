@@ -1,11 +1,11 @@
-"""Draft sources by name."""
+"""Draft sources: they propose continuations that the target verifies."""
 
 from __future__ import annotations
 
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
 from edgespec.runtime.drafters.calls import ModelCalls, SkipCalls
-from edgespec.runtime.drafters.experience import Experience
-from edgespec.runtime.drafters.guided import GuidedDrafter
+from edgespec.runtime.drafters.drafter_state import DrafterState
+from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.none import NoDrafter
@@ -13,8 +13,8 @@ from edgespec.runtime.drafters.recycling import RecyclingDrafter
 
 __all__ = [
     "Drafter",
-    "Experience",
-    "GuidedDrafter",
+    "DrafterState",
+    "GrammarDrafter",
     "LookupDrafter",
     "ModelCalls",
     "ModelDrafter",

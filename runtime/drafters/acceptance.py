@@ -1,68 +1,76 @@
-"""How often what a source proposes is accepted, counted along the text."""
+"""Acceptance statistics: how often the proposals of a draft source are accepted."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-_DECAY = 0.98  # of the counts at each new one: the last fifty or so matter
-_STRENGTH = 16.0  # of the source's own word at first, in observations
-_KEPT = 16.0  # observations that counts of earlier runs stand for at most
+_DECAY = 0.98  # factor on the counts at each observation: about the last fifty matter
+_PRIOR_WEIGHT = 16.0  # initial weight of the prior, in observations
+_EARLIER_WEIGHT = 16.0  # largest weight of counts from an earlier run, in observations
 
 Counts = Mapping[int, tuple[float, float]]
-"""Of each cell how many edges were accepted, and how many were seen, decayed."""
+"""By cell, the decayed numbers of accepted edges and of seen edges."""
 
 
 class Calibration:
-    """Acceptance by cell, a cell being edges of which the source says the same.
+    """Estimated acceptance of edges, grouped into cells of edges that look alike to the source.
 
-    An estimate starts as the source's own word and moves to the decayed frequency (the posterior
-    mean under a Beta prior). The word is forgotten as fast as any observation: most cells are seen
-    a few times in a text, where it is the better guide, but it must not hold back those that know
-    better. Only edges whose parent was reached count.
+    An estimate starts from the source's own estimate (the prior) and moves to the decayed
+    frequency, as the posterior mean under a Beta prior does. The weight of the prior decays like
+    any observation. Most cells are seen only a few times in a text, where the prior is the better
+    estimate, but it must not hold back cells with many observations. Only edges whose parent was
+    reached count.
 
     Args:
-        counts: of an earlier run. Its texts may have been others, so they weigh little.
+        counts: counts of an earlier run. They weigh little, because its texts may have been
+            different.
     """
 
     def __init__(self, counts: Counts | None = None) -> None:
         self._cells: dict[int, tuple[float, float]] = {}
         for cell, (accepted, seen) in (counts or {}).items():
-            share = min(1.0, _KEPT / seen)
+            share = min(1.0, _EARLIER_WEIGHT / seen)
             self._cells[cell] = accepted * share, seen * share
 
     @property
     def counts(self) -> Counts:
-        """For another one to begin with."""
+        """Counts so far, to start another calibration from."""
         return self._cells
 
-    def acceptance(self, cell: int, word: float) -> float:
-        """Probability that an edge of this cell is accepted if its parent is.
+    def acceptance(self, cell: int, prior: float) -> float:
+        """Returns the probability that an edge is accepted if its parent is.
 
         Args:
-            cell: any number that stands for what the source knows of the edge.
-            word: the source's own estimate, in [0, 1].
+            cell: number of the cell that the edge belongs to.
+            prior: the source's own estimate, in [0, 1].
         """
         accepted, seen = self._cells.get(cell, (0.0, 0.0))
-        weight = _STRENGTH * max(0.0, 1 - (1 - _DECAY) * seen)  # decayed once an observation
-        return (accepted + weight * word) / (seen + weight)
+        # `seen` is a geometric sum, so this is _DECAY ** observations.
+        weight = _PRIOR_WEIGHT * max(0.0, 1 - (1 - _DECAY) * seen)
+        return (accepted + weight * prior) / (seen + weight)
 
     def observe(self, cell: int, accepted: bool) -> None:
-        """The parent of such an edge was reached; did the walk go on along the edge?"""
+        """Record an edge whose parent was reached.
+
+        Args:
+            cell: number of the cell that the edge belongs to.
+            accepted: whether the target chose the token of the edge.
+        """
         before, seen = self._cells.get(cell, (0.0, 0.0))
         self._cells[cell] = (before * _DECAY + accepted, seen * _DECAY + 1)
 
 
-class Scale:
-    """Numbers to a few steps, so that edges fall into cells.
+class Bins:
+    """Assigns numbers to a few bins, so that similar edges share a cell.
 
     Args:
-        borders: ascending; a number on a border belongs above it.
+        borders: borders between the bins, ascending; a number on a border belongs to the bin above.
     """
 
     def __init__(self, borders: Sequence[float]) -> None:
         self._borders = list(borders)
 
     def __call__(self, number: float) -> int:
-        """The step, from 0 to the number of borders."""
+        """Returns the index of the bin, from 0 to the number of borders."""
         return bisect_right(self._borders, number)

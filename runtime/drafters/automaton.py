@@ -1,9 +1,9 @@
-"""The text's own repetitions: where its end has occurred before, kept up as the text grows.
+"""Finds where the end of the text has occurred before, kept up to date as the text grows.
 
 A suffix automaton (Blumer et al., 1985) merges the substrings that end at the same places into one
 state, and links each state to its longest suffix that ends at more places. The state of the whole
-text ends at one place, so its link is the longest suffix that has occurred before: no match needs
-to be followed along. Drafting from it: Hu et al., SAM Decoding, 2024.
+text ends at one place, so its link is the longest suffix that has occurred before. No match needs
+to be tracked separately. Drafting from it: Hu et al., SAM Decoding, 2024.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _ROOT = 0  # the empty string
-_NONE = -1  # what the root is linked to
-_REFRESHED = 16  # states a token marks as seen; links seldom go deeper than 9 in source code
+_NONE = -1  # suffix link of the root
+_REFRESHED = 16  # states that each token marks as seen; source code seldom has more than 9 links
 
 
 class SuffixAutomaton:
-    """The longest end of a text that occurred in it before, at amortized constant cost a token.
+    """Finds the longest suffix of a text that occurred earlier.
 
-    A text of n tokens has at most 2 n states and 3 n transitions: about 500 bytes a token.
+    Appending a token takes amortized constant time. A text of n tokens has at most 2 n states and 3
+    n transitions: about 500 bytes per token.
 
     Attributes:
-        match_length: Tokens of the longest suffix of the text that also ends before the text's
-            end (the two may overlap); 0 if there is none.
-        match_end: Index just behind such an earlier occurrence, so that text[match_end] is what
-            followed; 0 without a match. It is the most recent occurrence, except perhaps where
-            16 or more longer suffixes, seen at different earlier places each, ended with that
-            one (behind long runs of one token, hardly anywhere else). While the text goes on as
+        match_length: Number of tokens of the longest suffix of the text that also ends before the
+            text's end (the two may overlap); 0 if there is none.
+        match_end: Index just after such an earlier occurrence, so that text[match_end] is what
+            followed; 0 without a match. It is the most recent occurrence, except perhaps where 16
+            or more longer suffixes, each seen at different earlier places, end with the match
+            (after long runs of one token, and hardly anywhere else). While the text continues as
             expected, it moves along by one or to a later occurrence.
     """
 
@@ -36,8 +37,8 @@ class SuffixAutomaton:
 
     def __init__(self) -> None:
         self._text: list[int] = []
-        # By state: its longest string's length, its suffix link, where it was last seen to end,
-        # and the state behind each token.
+        # By state: the length of its longest string, its suffix link, where its strings were last
+        # seen to end, and the next state for each token.
         self._lengths = [0]
         self._links = [_NONE]
         self._latest = [0]
@@ -51,7 +52,7 @@ class SuffixAutomaton:
 
     @property
     def expected(self) -> int | None:
-        """The token that followed the match; None without a match."""
+        """Token that followed the earlier occurrence; None without a match."""
         return self._text[self.match_end] if self.match_length else None
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -60,16 +61,16 @@ class SuffixAutomaton:
             self._append(token)
 
     def continuation(self, count: int) -> list[int]:
-        """The tokens that followed the match.
+        """Returns the tokens that followed the earlier occurrence.
 
-        Where they reach the text's end they go on with what has been predicted, which repeats the
-        text from `match_end`.
+        Where they reach the end of the text, they go on with the predicted tokens, so the text from
+        `match_end` on is repeated.
 
         Args:
-            count: At least 0.
+            count: Number of tokens, at least 0.
 
         Returns:
-            `count` tokens, none without a match.
+            `count` tokens, or none without a match.
         """
         if not self.match_length:
             return []
@@ -82,7 +83,7 @@ class SuffixAutomaton:
         end = len(self._text)
         state, self._last = self._last, self._add(end, end, {})
         moves, links = self._moves, self._links
-        # Every suffix that was never followed by this token now is.
+        # Suffixes that this token never followed before get a transition for it.
         while state != _NONE and token not in moves[state]:
             moves[state][token] = self._last
             state = links[state]
@@ -93,12 +94,12 @@ class SuffixAutomaton:
         self._mark(match, end)
 
     def _reach(self, state: int, token: int) -> int:
-        """The state of exactly `state`'s longest string and `token`, split off if need be."""
+        """Returns the state of `state`'s longest string plus `token`, splitting one if needed."""
         target = self._moves[state][token]
         length = self._lengths[state] + 1
         if self._lengths[target] == length:
             return target
-        # Only the shorter strings of the target have just ended once more.
+        # Only the shorter strings of the target end here again, so they get a state of their own.
         shorter = self._add(length, self._latest[target], self._moves[target].copy())
         self._links[shorter] = self._links[target]
         self._links[target] = shorter
@@ -115,7 +116,7 @@ class SuffixAutomaton:
         return len(self._lengths) - 1
 
     def _mark(self, state: int, end: int) -> None:
-        """Note that a state's strings and their suffixes end here."""
+        """Note that the strings of a state and of its suffix links end here."""
         latest, links = self._latest, self._links
         for _ in range(_REFRESHED):
             if state == _ROOT:

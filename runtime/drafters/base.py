@@ -1,4 +1,4 @@
-"""What a draft source must offer. One file per source implements it."""
+"""The interface of draft sources. Each source is implemented in a file of its own."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
 
+LATEST_WEIGHT = 0.1
+"""Weight of the latest round, or of a draft's latest level, in exponential moving averages."""
+
 
 @dataclass(frozen=True)
 class TreeBudget:
-    """How large a tree may be, and what its parts must promise.
+    """Limits of a draft tree, and what its parts must promise.
 
     Attributes:
-        max_nodes: nodes in all; 0 means plain decoding.
-        max_depth: tokens from the root to the deepest node.
-        width: nodes that are expanded per level, and children that each may have; 1 is a chain.
-        least_gain: accepted tokens that a further level of a draft model must promise to be worth
-            its call.
-        least_value: accepted tokens that a node must promise to be worth its row.
-        remaining: tokens that the text gets at most.
+        max_nodes: largest number of nodes; 0 means plain decoding.
+        max_depth: largest number of tokens on a path below the root.
+        width: number of nodes that are expanded per level, and of children that each may have; 1
+            gives a chain.
+        least_gain: expected accepted tokens that a further level of a draft model must add to be
+            worth its call.
+        least_value: expected accepted tokens that a node must add to be worth its row.
+        remaining: largest number of tokens that the text can still get.
     """
 
     max_nodes: int
@@ -37,30 +41,30 @@ class TreeBudget:
 
 
 class Drafter(Protocol):
-    """Guesses continuations; it can be wrong, but never changes the text."""
+    """Proposes continuations. They may be wrong, but they never change the text."""
 
     @property
     def name(self) -> str:
-        """What statistics call it."""
+        """Name of the source in statistics."""
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """A new text starts; `sampler` is the target's."""
+        """Start a new text; `sampler` is the target's."""
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """Guess what follows `text`, whose last token is the pending one (the tree's root)."""
+        """Propose what follows `text`. Its last token is the pending one, the root of the tree."""
 
-    def ahead(self) -> bool:
-        """Draft a step below what was drafted last, while its verification is under way.
+    def draft_ahead(self) -> bool:
+        """Draft one step below the last proposal, while that is being verified.
 
         Returns:
-            Whether there was something to do, and may be more.
+            Whether anything was drafted; if so, there may be more to do.
         """
 
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
-        """Learn from a verification, whosever draft it was.
+        """Learn from a verification, whichever source drafted the tree.
 
         Args:
-            verdict: how the text goes on.
-            tree: what was verified behind the text of the last `draft`.
-            logits: [n + 1 or more, V] of its rows, valid during this call.
+            verdict: accepted nodes and new tokens.
+            tree: the verified tree, below the text of the last `draft`.
+            logits: [n + 1 or more, V] logits of its rows, valid during this call.
         """

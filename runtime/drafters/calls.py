@@ -1,4 +1,4 @@
-"""How a drafter's passes are made: by a model of its own, or by stages of the target."""
+"""How a draft model is called: as a model of its own, or as some stages of the target."""
 
 from __future__ import annotations
 
@@ -13,67 +13,76 @@ from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler
 
-_MOST_CANDIDATES = 128  # of a sampled text: noise can lift an unlikely token to the top
-_FEW_CANDIDATES = 32  # of a greedy one
+_SAMPLED_CANDIDATES = 128  # per row of a sampled text: noise can lift an unlikely token to the top
+_GREEDY_CANDIDATES = 32  # per row of a greedy text
 
 
 class Calls(Protocol):
-    """Passes over one text and what is drafted behind it."""
+    """The calls of a draft model for one text and the drafts after it."""
 
     @property
     def root(self) -> tuple[int, ...]:
-        """The scratch rows that the end of the text takes, while something is drafted."""
+        """Scratch rows that the last token of the text takes during a draft."""
 
     @property
     def apart(self) -> bool:
-        """Whether drafts can go on while the target verifies, and their rows last beyond it."""
+        """Whether drafting can go on while the target verifies, and its rows outlast that."""
 
     @property
     def most_rows(self) -> int:
-        """Of one call."""
+        """Largest number of rows of one call."""
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """A new text starts; `sampler` is the target's."""
+        """Start a new text; `sampler` is the target's."""
 
     def restart(self) -> None:
-        """Forget what was run of the text: it may be damaged."""
+        """Discard all computed rows of the text, because they may be damaged."""
 
     def slide(self, length: int) -> bool:
-        """Make room behind a text of so many tokens.
+        """Make room after a text of this length.
 
         Returns:
-            Whether rows had to go for it, drafted ones too.
+            Whether rows were discarded for it, drafted ones included.
         """
 
     def room(self, length: int, width: int) -> int:
-        """Tokens one after the other that may be drafted behind a text of this many.
+        """Returns how many consecutive tokens may be drafted after a text.
 
         Args:
-            length: of the text; there was a `slide` to it.
-            width: rows of a call at most.
+            length: number of tokens of the text; `slide` was called for it.
+            width: largest number of rows of a call.
         """
 
     def unread(self, text: Sequence[int]) -> list[int]:
-        """Rows of each call that `feed` will make."""
+        """Returns the number of rows of each call that `feed` will make."""
 
     def feed(self, text: Sequence[int]) -> Candidates:
-        """What may follow the text."""
+        """Run the unread end of the text; returns candidates for the token that follows it."""
 
     def level(self, rows: Rows) -> Candidates:
-        """What may follow these rows, which stay as scratch rows for deeper levels."""
+        """Run one level of a draft; its rows stay as scratch rows for deeper levels.
+
+        Returns:
+            Candidates for the token that follows each row.
+        """
 
     def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
-        """Scratch rows became text; of the others only `drafts`, behind them, are to stay."""
+        """Turn scratch rows into text, and keep some of the rows after them.
+
+        Args:
+            text: scratch rows that became text.
+            drafts: scratch rows after them that stay scratch rows; all others are discarded.
+        """
 
 
 class ModelCalls:
-    """A smaller model of the same vocabulary, with a cache of its own.
+    """Calls a smaller model of the same vocabulary, which has a cache of its own.
 
-    Of a text that its context cannot hold it sees the end: half a context of it at least, in
-    windows that begin where multiples of that half do, so that few tokens are read again.
+    If its context cannot hold the whole text, it sees a window at the end of the text, at least
+    half a context long. Windows begin at multiples of half a context, so few tokens are read again.
 
     Args:
-        runner: the window in the draft model; what it holds of an earlier one is used again.
+        runner: the window in the draft model; matching rows of an earlier text are used again.
     """
 
     root = ()
@@ -83,10 +92,10 @@ class ModelCalls:
         self._runner = runner
         self.most_rows = runner.model.shapes.rows[-1]
         self._context = runner.model.role.context_length
-        self._first = 0  # of the text's tokens, where the window begins
+        self._first = 0  # index in the text where the window begins
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """See `Calls`. What is new of the prompt is fed at the first draft."""
+        """See `Calls`. New tokens of the prompt are fed at the first draft."""
         self._first = self._beginning(len(prompt) + 1)
         self._runner.resume(prompt[self._first :])
 
@@ -95,7 +104,7 @@ class ModelCalls:
         self._runner.restart()
 
     def slide(self, length: int) -> bool:
-        """See `Calls`: the window moves on where the text has filled it."""
+        """See `Calls`: moves the window on when the text has filled it."""
         first = self._beginning(length)
         moved = first != self._first
         if moved:
@@ -104,43 +113,45 @@ class ModelCalls:
         return moved
 
     def room(self, length: int, width: int) -> int:
-        """See `Calls`: up to the end of the draft model's context."""
+        """See `Calls`: the room is the rest of the draft model's context."""
         return self._context - (length - self._first)
 
     def unread(self, text: Sequence[int]) -> list[int]:
-        """See `Calls`: the tokens of the window that are new to the model."""
+        """See `Calls`: counts the tokens of the window that are new to the model."""
         first = self._beginning(len(text))
         known = self._runner.length if first == self._first else 0
         return self._runner.chunks(len(text) - first - known)
 
     def feed(self, text: Sequence[int]) -> Candidates:
         """See `Calls`."""
-        return Candidates.of(self._runner.prefill(text[self._first + self._runner.length :]), 1)
+        return Candidates.from_results(
+            self._runner.prefill(text[self._first + self._runner.length :]), 1
+        )
 
     def level(self, rows: Rows) -> Candidates:
         """See `Calls`."""
-        return Candidates.of(self._runner.draft(rows), len(rows.tokens))
+        return Candidates.from_results(self._runner.draft(rows), len(rows.tokens))
 
     def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
         """See `Calls`."""
         self._runner.keep(text, drafts)
 
     def _beginning(self, length: int) -> int:
-        """Where the window of a text begins, so that a token has room behind it."""
+        """Returns where the window of a text begins, so that one more token fits after it."""
         beyond = max(0, length + 1 - self._context)
         half = max(1, self._context // 2)
         return -(-beyond // half) * half
 
 
 class SkipCalls:
-    """The target itself, some of its stages left out (Zhang et al., Draft & Verify, 2023).
+    """Calls the target itself without some of its stages (Zhang et al., Draft & Verify, 2023).
 
-    The text's keys and values are the target's own, so nothing is fed but the pending token, and
-    the runner's next `verify` and `commit` tidy up after the draft.
+    The text's keys and values are the target's own, so only the pending token is fed. The runner's
+    next `verify` and `commit` clean up after the draft.
 
     Args:
         runner: the text in the target.
-        path: the stages to run.
+        path: stages to run.
     """
 
     root = (0,)
@@ -154,25 +165,25 @@ class SkipCalls:
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Calls`."""
         plain = sampler.options.temperature == 0 and not sampler.reads_context
-        self._count = _FEW_CANDIDATES if plain else _MOST_CANDIDATES
+        self._count = _GREEDY_CANDIDATES if plain else _SAMPLED_CANDIDATES
         self._vocab_size = sampler.vocab_size
 
     def restart(self) -> None:
-        """See `Calls`: the next draft begins with the pending token anyway."""
+        """See `Calls`: nothing to do, since each draft begins with the pending token."""
 
     def slide(self, length: int) -> bool:
-        """See `Calls`: the target's context ends the text before its drafts."""
+        """See `Calls`: never needed, since the target's context ends the text first."""
         return False
 
     def room(self, length: int, width: int) -> int:
-        """See `Calls`: as many levels as the cache has rows for, behind the pending token's.
+        """See `Calls`: as many levels as the cache has rows for, after the pending token's.
 
-        It would grow for more, beyond what was planned.
+        With more levels the cache would grow beyond what was planned.
         """
         return (self._runner.room - length) // width + 1
 
     def unread(self, text: Sequence[int]) -> list[int]:
-        """See `Calls`: the pending token."""
+        """See `Calls`: only the pending token."""
         return [1]
 
     def feed(self, text: Sequence[int]) -> Candidates:
@@ -183,7 +194,7 @@ class SkipCalls:
     def level(self, rows: Rows) -> Candidates:
         """See `Calls`."""
         logits = self._runner.draft(rows, self._path)["logits"][: len(rows.tokens)]
-        return Candidates.pick(logits, self._vocab_size, self._count)
+        return Candidates.from_logits(logits, self._vocab_size, self._count)
 
     def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
-        """See `Calls`: the target's own commit keeps what became text."""
+        """See `Calls`: nothing to do, since the target's own commit keeps the accepted rows."""

@@ -1,11 +1,11 @@
-"""Prompt lookup: what followed the last time the text ended like this (Saxena, 2023)."""
+"""Prompt lookup: copies what followed an earlier occurrence of the text's end (Saxena, 2023)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.acceptance import Calibration, Scale
+from edgespec.runtime.drafters.acceptance import Bins, Calibration
 from edgespec.runtime.drafters.automaton import SuffixAutomaton
 from edgespec.runtime.drafters.base import TreeBudget
 from edgespec.runtime.sampling.sampler import Sampler
@@ -13,16 +13,16 @@ from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT, TokenTree
 from edgespec.runtime.trees.walk import Verdict
 
-_SHORTEST = 2  # a single equal token says little
-_LENGTHS = Scale((3, 4, 5, 7, 10, 16, 32))  # of a match; calibrated step by step
+_SHORTEST_MATCH = 2  # a single equal token says little
+_LENGTHS = Bins((3, 4, 5, 7, 10, 16, 32))  # of match lengths; each is one cell
 
 
 class LookupDrafter:
     """Copies what followed the longest earlier match of the text's end, in prompt and output.
 
     A suffix automaton finds the match in constant time (Hu et al., SAM Decoding, 2024). Each
-    token that is accepted makes the match one longer, so the match length alone says how likely
-    the next one is; how often it was right is counted at every token of the text.
+    accepted token makes the match one token longer, so the match length alone tells how likely the
+    next token is. The acceptance of each match length is counted at every token of the text.
 
     Args:
         calibration: acceptance by match length.
@@ -36,13 +36,13 @@ class LookupDrafter:
         self._calibration = calibration
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """See `Drafter`. The prompt's own repetitions count as well."""
+        """See `Drafter`. Repetitions within the prompt count as well."""
         self._text = SuffixAutomaton()
         self._length = 0
         self._read(prompt)
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. A chain, cut where it is no longer worth its rows."""
+        """See `Drafter`. The proposal is a chain, cut where nodes are not worth their rows."""
         proposal = Proposal()
         self.extend(proposal, text, budget)
         return proposal
@@ -51,7 +51,7 @@ class LookupDrafter:
         """Add the chain to a proposal."""
         self._read(text[self._length :])
         length = self._text.match_length
-        if length >= _SHORTEST:
+        if length >= _SHORTEST_MATCH:
             node, value = ROOT, 1.0
             tokens = self._text.continuation(min(budget.max_nodes, budget.max_depth))
             for further, token in enumerate(tokens):
@@ -60,7 +60,7 @@ class LookupDrafter:
                     break
                 node = proposal.add(node, token, value, self.name)
 
-    def ahead(self) -> bool:
+    def draft_ahead(self) -> bool:
         """See `Drafter`: there is nothing to do."""
         return False
 
@@ -68,10 +68,10 @@ class LookupDrafter:
         """See `Drafter`; the new text is read at the next draft."""
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Score what would have been proposed, then take the tokens in."""
+        """Record whether each token would have been proposed, then append it to the text."""
         text = self._text
         for token in tokens:
-            if text.match_length >= _SHORTEST:
+            if text.match_length >= _SHORTEST_MATCH:
                 self._calibration.observe(_LENGTHS(text.match_length), text.expected == token)
             text.extend((token,))
         self._length += len(tokens)

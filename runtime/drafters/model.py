@@ -1,4 +1,4 @@
-"""Drafts by a model, in best-first trees grown by levels (after Wang et al., OPT-Tree, 2024)."""
+"""Drafts by a model, as best-first trees grown by levels (after Wang et al., OPT-Tree, 2024)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.acceptance import Calibration, Scale
-from edgespec.runtime.drafters.base import TreeBudget
+from edgespec.runtime.drafters.acceptance import Bins, Calibration
+from edgespec.runtime.drafters.base import LATEST_WEIGHT, TreeBudget
 from edgespec.runtime.drafters.calls import Calls
 from edgespec.runtime.drafters.ranking import Candidates, rank
 from edgespec.runtime.execution.feeds import START, Rows
@@ -23,27 +23,26 @@ from edgespec.runtime.trees.walk import Verdict
 
 _log = logging.getLogger(__name__)
 
-# What a draft says of an edge, to cells: its value, its rank among its siblings, its depth.
-_VALUES = Scale((0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
-_RANKS = 4
-_DEPTHS = 4
-_FIRST_YIELD = 0.75  # of a level to the one above it, before any was seen
-_YIELD_WEIGHT = 0.1  # of the latest level in the moving average
-_LEAST_AHEAD = 0.02  # nodes that the text comes by less often are not run ahead of it
+# The calibration cell of an edge follows from its value, its rank among siblings and its depth.
+_VALUES = Bins((0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
+_RANKS = 4  # ranks with cells of their own; higher ones share the last
+_DEPTHS = 4  # depths with cells of their own; larger ones share the last
+_FIRST_YIELD = 0.75  # initial estimate of a level's net value, as a share of the level above
+_LEAST_AHEAD = 0.02  # smallest value of nodes that `draft_ahead` runs
 
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """A candidate for the tree.
+    """A candidate for a node of the tree.
 
     Attributes:
-        token: its token.
-        parent: the candidate above; None only for the end of the text.
-        value: probability that the target's walk comes by.
-        depth: tokens from below the root down to this one.
-        cell: of the calibration, for the edge that leads here.
-        sees: scratch rows of its ancestors and, once it was run, its own.
-        ran: it was: what may follow it is known.
+        token: token of the node.
+        parent: candidate above it; None only for the end of the text.
+        value: probability that the target's choices reach this node.
+        depth: number of tokens from the root's child down to this one.
+        cell: calibration cell of the edge that leads here.
+        sees: scratch rows of its ancestors and, once the model has run it, its own.
+        ran: whether the model has run it, so that its possible successors are known.
     """
 
     token: int
@@ -55,39 +54,40 @@ class _Node:
     ran: bool = False
 
     def branch(self) -> list[int]:
-        """Tokens from below the root down to this one."""
+        """Returns the tokens from the root's child down to this one."""
         return [*self.parent.branch(), self.token] if self.parent else []
 
 
 class ModelDrafter:
-    """Drafts with a model, by `calls` to it.
+    """Drafts with a model.
 
-    The text's new tokens are fed first. Then each level is one call over its best nodes, whose
-    keys and values go to scratch rows, so that a deeper level costs its own rows only. Growth ends
-    where the next level promises less than `TreeBudget.least_gain`, which is judged by what the
-    last one brought and how levels have compared so far.
+    New tokens of the text are fed first. Then each level is one call over the best nodes of the
+    level above. Their keys and values go to scratch rows, so a deeper level costs only its own
+    rows. Growth ends where the next level promises less than `TreeBudget.least_gain`. That is
+    estimated from the value of the last level and the usual ratio of a level to the one above it.
 
-    Where the text has come by a node that was run and is no longer in the way of it, because it was
-    not proposed or `ahead` has run it, the next draft begins with what lies below that node.
+    The next draft begins below a node if the text has reached it, the model has run it, and either
+    it was not proposed or it was run by `draft_ahead`.
 
     Args:
-        calls: to a smaller model of the same vocabulary, or to a part of the target.
-        calibration: acceptance by what the draft says of an edge. Under sampling that is its lead
-            over its siblings in perturbed scores (`ranking`): another calibration.
-        name: what results call it by.
+        calls: calls to a smaller model of the same vocabulary, or to a part of the target.
+        calibration: acceptance by what the draft says of an edge. Sampled texts need a calibration
+            of their own, because there an edge's value is its lead over its siblings in perturbed
+            scores (`ranking`).
+        name: name in results.
 
     Attributes:
-        fed: rows of each call of the last `draft` that fed text; none where the text's last token
-            had been run already.
+        fed: rows of each call of the last `draft` that fed text; empty where the model had already
+            run the text's last token.
         levels: rows of each of its further calls.
     """
 
     _sampler: Sampler  # from `begin` on
-    _alone: bool  # the target is not to work at the same time: a device has failed
-    _lost: bool  # it has failed alone, too
-    _text: Sequence[int]  # of the last `draft`, as its budget
+    _alone: bool  # whether to stop drafting ahead, because that has failed
+    _lost: bool  # whether to stop drafting, because that has failed, too
+    _text: Sequence[int]  # of the last `draft`, as is the budget
     _budget: TreeBudget
-    _width: int  # rows of a level's call at most
+    _width: int  # largest number of rows of a level's call
 
     def __init__(self, calls: Calls, calibration: Calibration, name: str = "model") -> None:
         self.name = name
@@ -95,8 +95,8 @@ class ModelDrafter:
         self._calibration = calibration
         self._text_end = _Node(-1, None, value=1.0, depth=0, cell=0, sees=list(calls.root))
         self._levels: list[list[_Node]] = []
-        self._scratch = 0  # rows taken so far
-        self._reached = 0  # tokens of the text that the nodes continue
+        self._scratch = 0  # scratch rows in use
+        self._reached = 0  # length of the text that the nodes continue
         self._yield = _FIRST_YIELD
         self.fed: list[int] = []
         self.levels: list[int] = []
@@ -112,14 +112,14 @@ class ModelDrafter:
             self._give_up(error)
 
     def unread(self, text: Sequence[int]) -> list[int]:
-        """Rows of each call that feeds the model what it has not read of a text."""
+        """Returns the rows of each call that feeds the model what it has not read of a text."""
         return self._calls.unread(text)
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. Empty where the text has outgrown the cache, or the device failed."""
+        """See `Drafter`. Empty if the text has outgrown the cache or the device has failed."""
         self._text, self._budget = text, budget
         self._width = min(budget.width, self._calls.most_rows)
-        if self._reached != len(text):  # others have drafted since
+        if self._reached != len(text):  # other sources have drafted since
             self._levels = []
         self.fed, self.levels = [], []
         if self._lost or budget.max_nodes < 1:
@@ -138,11 +138,11 @@ class ModelDrafter:
         self._add_best(proposal, depth)
         return proposal
 
-    def ahead(self) -> bool:
-        """See `Drafter`: run the nodes that the text most likely comes by, proposed or not.
+    def draft_ahead(self) -> bool:
+        """See `Drafter`: runs the nodes that the text most likely reaches, proposed or not.
 
-        A node's value is the probability of just that, whether the verification under way accepts
-        the node, ends at its parent, or a later one comes by.
+        The value of a node is just this probability. It does not matter whether the verification in
+        progress accepts the node, ends at its parent, or a later one reaches it.
         """
         full = self._scratch + self._width > SCRATCH_ROWS
         if self._alone or full or not self._calls.apart:
@@ -164,9 +164,10 @@ class ModelDrafter:
         return not self._alone
 
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
-        """See `Drafter`: nodes that were run and became text are kept, the others forgotten.
+        """See `Drafter`: keeps the run nodes that became text, and discards the others.
 
-        The verdict's tokens are followed in the own nodes, whether or not those were verified.
+        The new tokens are followed along this drafter's own nodes, whether or not those were
+        verified.
         """
         node, followed = self._text_end, 0
         for token, level in zip(verdict.tokens, self._levels, strict=False):
@@ -180,7 +181,7 @@ class ModelDrafter:
                 break
             node, followed = accepted, followed + 1
         arrived = followed == len(verdict.tokens) and node.ran and self._calls.apart
-        # A last token that was not run is pending, and fed by the next draft.
+        # If the last token was not run, the next draft feeds it as the pending token.
         drafts = self._go_on_from(node) if arrived else []
         if not arrived:
             self._levels = []
@@ -191,25 +192,25 @@ class ModelDrafter:
             self._give_up(error)
 
     def _start_over(self) -> None:
-        """Forget what was run: the next draft feeds the whole text."""
+        """Discard all that was run: the next draft feeds the whole text."""
         self._levels, self._scratch = [], 0
         try:
             self._calls.restart()
-        except DeviceError:  # one that is lost makes no new caches either
+        except DeviceError:  # a lost device cannot allocate new caches either
             self._lost = True
 
     def _give_up(self, error: DeviceError) -> None:
-        """Draft no more in this text, which goes on without."""
+        """Stop drafting in this text, which goes on without drafts."""
         if not self._alone:
             _log.warning("%s: the text goes on without drafts by %s", error, self.name)
         self._alone = self._lost = True
         self._start_over()
 
     def _go_on_from(self, root: _Node) -> list[int]:
-        """Forget all nodes but those below one, to which the text has come.
+        """Discard all nodes except those below `root`, which the text has reached.
 
         Returns:
-            The scratch rows of those that were run, ascending; they are to be the first.
+            The scratch rows of those that were run, ascending. The caller moves them to the front.
         """
         kept, inside = list[list[_Node]](), {id(root)}
         for level in self._levels[root.depth :]:
@@ -240,19 +241,19 @@ class ModelDrafter:
             if not parents or net * self._yield < self._budget.least_gain:
                 break
             fresh = [node for node in parents if not node.ran][: SCRATCH_ROWS - self._scratch]
-            # Beside nodes that were run before, the others must be worth a call of their own.
+            # The nodes that were not run yet must be worth a call of their own.
             if fresh and self._net(fresh) * self._yield >= self._budget.least_gain:
                 self.levels.append(len(fresh))
                 self._run(fresh)
-            if level == len(self._levels):  # too few rows are left for it
+            if level == len(self._levels):  # no scratch rows were left for its nodes
                 break
             above = net
             parents, net = self._best(level, depth)
             if above > 0:
-                self._yield += (min(net / above, 1.0) - self._yield) * _YIELD_WEIGHT
+                self._yield += (min(net / above, 1.0) - self._yield) * LATEST_WEIGHT
 
     def _add_children(self, parents: list[_Node], candidates: Candidates) -> None:
-        """The best children of nodes of one level."""
+        """Add the best children of nodes of one level."""
         sampler, text, depth = self._sampler, self._text, parents[0].depth
         contexts = [[*text, *p.branch()] for p in parents] if sampler.reads_context else ()
         rankings = rank(sampler, candidates, len(text) + depth, contexts, self._budget.width)
@@ -268,10 +269,10 @@ class ModelDrafter:
         self._levels[depth] += children
 
     def _best(self, level: int, depth: int) -> tuple[list[_Node], float]:
-        """The nodes of a level to expand, and what they are worth."""
+        """Returns the nodes of a level to expand, and their net value."""
         budget, reachable = self._budget, self._levels[:depth]
         bar, values = budget.least_value, [node.value for each in reachable for node in each]
-        if len(values) >= budget.max_nodes:  # children can only enter with more than this
+        if len(values) >= budget.max_nodes:  # only a larger value can enter the tree
             bar = max(bar, sorted(values)[-budget.max_nodes])
         best = [node for node in reachable[level] if node.value > bar]
         best.sort(key=_value, reverse=True)
@@ -279,7 +280,7 @@ class ModelDrafter:
         return best, self._net(best)
 
     def _net(self, nodes: list[_Node]) -> float:
-        """What nodes are worth beyond the rows they cost."""
+        """Returns the value of nodes beyond that of the rows they cost."""
         least = self._budget.least_value
         return sum([node.value - least for node in nodes])
 
@@ -294,7 +295,7 @@ class ModelDrafter:
             node.sees = [*node.sees, scratch + row]
             for seen in node.sees:
                 mask[row * width + seen] = True
-        # The first level stands right behind the committed rows, or behind the root's own.
+        # The first level follows the committed rows, or the root's own row where it has one.
         depth = nodes[0].depth - 1 + root
         candidates = self._calls.level(
             Rows(
@@ -307,7 +308,7 @@ class ModelDrafter:
         self._add_children(nodes, candidates)
 
     def _add_best(self, proposal: Proposal, depth: int) -> None:
-        """The best nodes of all levels but those below `depth`."""
+        """Add the best nodes to a proposal, none deeper than `depth`."""
         nodes = [node for level in self._levels[:depth] for node in level]
         best = sorted(nodes, key=_value, reverse=True)[: self._budget.max_nodes]
         best.sort(key=_depth)  # stable: siblings stay in the order of their values

@@ -1,4 +1,4 @@
-"""Plain decoding, as a draft source that never guesses."""
+"""Plain decoding, as a draft source that never proposes anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.runtime.trees.walk import Verdict
 
 
 class NoDrafter:
-    """Every proposal is empty, so that every round yields the target's next token."""
+    """Makes empty proposals only, so every round yields the target's next token."""
 
     name = "none"
 
@@ -24,7 +24,7 @@ class NoDrafter:
         """See `Drafter`."""
         return Proposal()
 
-    def ahead(self) -> bool:
+    def draft_ahead(self) -> bool:
         """See `Drafter`: there is nothing to do."""
         return False
 

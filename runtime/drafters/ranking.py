@@ -1,9 +1,9 @@
-"""What a draft proposes: the best children of each row, under the target's own noise.
+"""Ranks the best children of each row under the target's own noise.
 
 The target's choice is greedy, or the arg-max of log p + g with noise g keyed by seed and position
 (`sampling`). A draft that ranks its tokens by the same rule and noise tends to put the target's
-choice first. Unlike the choice, a ranking need not be exact to keep the text exact: it looks at
-each row's likeliest tokens only, which the draft's graph has picked out.
+choice first. Unlike the choice, a ranking need not be exact to keep the text exact. It looks only
+at each row's likeliest tokens, which the draft's graph has picked.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy.typing as npt
 from edgespec.runtime.sampling.likeliest import likeliest_tokens
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
-_RIVALS = 8  # tokens that a sampled child's value weighs it against
-_OUTSIDE = 1e6  # what a token outside the truncation loses: more than any noise
+_RIVALS = 8  # best tokens in the softmax that gives a sampled child its value
+_OUTSIDE = 1e6  # subtracted from scores of truncated tokens; larger than any noise
 _LEAST_VALUE = 1e-12
 
 Scores = npt.NDArray[np.float64]
@@ -41,17 +41,19 @@ class Candidates:
     normalizers: npt.NDArray[np.float32]
 
     @classmethod
-    def of(cls, results: Mapping[str, npt.NDArray[Any]], n: int) -> Candidates:
-        """The first n rows of a draft stage's results."""
+    def from_results(cls, results: Mapping[str, npt.NDArray[Any]], n: int) -> Candidates:
+        """Returns the candidates of the first n rows of a draft stage's results."""
         return cls(results["top_ids"][:n], results["top_logits"][:n], results["logsumexp"][:n])
 
     @classmethod
-    def pick(cls, logits: npt.NDArray[np.float32], vocab_size: int, count: int) -> Candidates:
-        """The same of a target's logits.
+    def from_logits(
+        cls, logits: npt.NDArray[np.float32], vocab_size: int, count: int
+    ) -> Candidates:
+        """Returns the candidates of rows of a target's logits.
 
         Args:
             logits: [n, V] float32.
-            vocab_size: ids from there on are padding.
+            vocab_size: number of real tokens; later ids are padding.
             count: K, cut to `vocab_size`.
         """
         tokens = likeliest_tokens(logits, vocab_size, min(count, vocab_size))
@@ -66,9 +68,10 @@ class Ranking(NamedTuple):
 
     Attributes:
         tokens: distinct ids.
-        values: in (0, 1], not increasing: how likely the target is to agree. Greedy:
-            probabilities. Sampling: softmax over the perturbed scores of the best tokens, because
-            under shared noise the lead over the rivals, not the probability, predicts agreement.
+        values: in (0, 1], not increasing: how likely the target is to agree. For greedy text these
+            are probabilities. For sampled text they are a softmax over the perturbed scores of the
+            best tokens, because under shared noise the lead over the rivals, not the probability,
+            predicts agreement.
     """
 
     tokens: list[int]
@@ -82,16 +85,17 @@ def rank(
     contexts: Sequence[Sequence[int]],
     k: int,
 ) -> list[Ranking]:
-    """The best `k` tokens of rows that stand at the same place of the text.
+    """Ranks the best `k` tokens of rows that stand at the same position of the text.
 
     Where fewer than k survive the truncation, the others follow in the order of their own scores.
 
     Args:
-        sampler: the target's, so that penalty, temperature, truncation and noise are the same.
-        candidates: of the n rows.
-        position: as for `Sampler.choose`, of all rows.
-        contexts: for each row as for `Sampler.choose`; not read unless the sampler reads them.
-        k: at least 1; fewer come where there are fewer candidates.
+        sampler: the target's sampler, so that penalty, temperature, truncation and noise are the
+            same.
+        candidates: candidates of the n rows.
+        position: as for `Sampler.choose`; the same for all rows.
+        contexts: context of each row as for `Sampler.choose`; not read unless the sampler reads it.
+        k: at least 1; the result has fewer where there are fewer candidates.
 
     Returns:
         [n] rankings.
@@ -103,7 +107,7 @@ def rank(
     scores = candidates.logits - candidates.logits[:, :1]
     if sampler.options.temperature != 1:
         scores /= sampler.options.temperature
-    perturbed = sampler.noise.of(position, candidates.tokens)
+    perturbed = sampler.noise.for_tokens(position, candidates.tokens)
     perturbed += scores
     outside = _outside_truncation(scores, sampler.options)
     if outside is not None:
@@ -113,8 +117,8 @@ def rank(
 
 
 def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
-    # A few small lists: plain Python is faster here than numpy's calls. A penalty below 1 lifts
-    # logits, but not the normalizer.
+    # Plain Python is faster than numpy on a few small lists. A penalty below 1 raises logits, but
+    # not the normalizer, so their difference may be positive.
     ids, logits = candidates.tokens[:, :k].tolist(), candidates.logits[:, :k].tolist()
     return [
         Ranking(tokens, [max(_LEAST_VALUE, math.exp(min(x - total, 0.0))) for x in row])
@@ -123,11 +127,11 @@ def _greedy(candidates: Candidates, k: int) -> list[Ranking]:
 
 
 def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> list[Ranking]:
-    """Rankings from perturbed scores, [n, K] each."""
+    """Returns rankings from perturbed scores; both arrays are [n, K]."""
     count = max(k, _RIVALS)
     # Sorting a short row whole costs less than selecting from it and gathering the selection.
     best = scores.argsort(axis=1)[:, : -count - 1 : -1].tolist()
-    score_at, token_at = scores.data, tokens.data  # single items: cheaper than numpy's own
+    score_at, token_at = scores.data, tokens.data  # cheaper than numpy for single items
     rankings = []
     for row, columns in enumerate(best):
         lead = score_at[row, columns[0]]
@@ -145,9 +149,13 @@ def _by_lead(tokens: npt.NDArray[np.int64], scores: Scores, k: int) -> list[Rank
 def _outside_truncation(
     scores: npt.NDArray[np.float32], options: SamplingOptions
 ) -> npt.NDArray[np.bool_] | None:
-    """Which candidates behind the first fall to the truncation, [n, K - 1]; None where none can.
+    """Returns which candidates after the first the truncation removes.
 
-    The candidates stand for the whole distribution: a draft has nothing to propose beyond them.
+    The candidates stand for the whole distribution, since a draft has nothing to propose beyond
+    them.
+
+    Returns:
+        [n, K - 1] bool; None if the truncation can remove none.
     """
     outside = None
     if 0 < options.top_k < scores.shape[1]:
@@ -168,7 +176,7 @@ def _outside_truncation(
 def _penalized(
     sampler: Sampler, candidates: Candidates, contexts: Sequence[Sequence[int]]
 ) -> Candidates:
-    """The same candidates, in their order after the repetition penalty of each row's branch."""
+    """Returns the candidates after the repetition penalty of each row's branch, sorted again."""
     logits = candidates.logits.copy()
     for row, tokens, context in zip(logits, candidates.tokens, contexts, strict=True):
         seen = np.isin(tokens, np.asarray(context))

@@ -1,8 +1,9 @@
-"""What the target thought of last time: the likeliest next tokens behind tokens it has seen.
+"""The successor table: the likeliest next tokens after tokens that the target has seen.
 
-A verification pass computes logits for every row of a tree, also for those that are rejected. Their
-likeliest tokens, kept by the tokens before them, are drafts that cost no model: Luo et al., Token
-Recycling, 2024, there keyed by one token. Two tokens say more, one is what is left without them.
+A verification pass computes logits for every row of a tree, also for rejected ones. Their likeliest
+tokens, stored by the tokens before them, are drafts that need no model: Luo et al., Token
+Recycling, 2024, where one token is the key. Here two tokens are the key, because they say more; the
+last token alone is the fallback.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from edgespec.errors import InputError
 from edgespec.system.files import replaced
 
 WIDTH = 8
-"""Successors kept of each key."""
+"""Number of successors of each key."""
 CAPACITY = 100_000
-"""Keys that a table holds unless told otherwise: about 15 MB."""
+"""Default number of keys in a table: about 15 MB."""
 VERSION = 1
-"""Of the file that `Successors.save` writes."""
+"""Version of the file format of `Successors.save`."""
 
-_ALONE = -2  # stands before the token of a key of one; -1 is for a token that begins a text
-_BYTES_A_KEY = 60  # the two integers of a dictionary entry
+_ALONE = -2  # previous token in keys of a single token; -1 marks the beginning of a text
+_BYTES_A_KEY = 60  # of the two integers in a dictionary entry
 _KIND = b"edgespec-draft-memory"
 _LONGEST_HEAD = 1000
 _DIGEST = hashlib.sha256().digest_size
@@ -38,41 +39,42 @@ Ids = npt.NDArray[np.int64]
 class Successors:
     """The likeliest next tokens by the last two tokens, and by the last one.
 
-    It forgets the key that was inserted first when it is full; learning a key anew replaces its
-    successors, not its place in that order.
+    A full table drops the key that was inserted first. Learning a key again replaces its
+    successors, but not its place in that order.
 
     Args:
-        vocab_size: All ids are below it.
-        capacity: Keys kept, at least 2. A row learned is two keys.
+        vocab_size: Number of token ids.
+        capacity: Largest number of keys, at least 2. Each learned row takes two keys.
     """
 
     def __init__(self, vocab_size: int, capacity: int = CAPACITY) -> None:
         self._vocab_size = vocab_size
         self._capacity = capacity
-        # A ring of slots, one key and one row each, in the order of insertion.
+        # A ring buffer of slots in the order of insertion, with one key and one row each.
         self._keys: list[int] = []
         self._rows = np.zeros((capacity, WIDTH), dtype=np.int32)
         self._slots: dict[int, int] = {}
         self._oldest = 0
 
     def __len__(self) -> int:
-        """How many keys it holds."""
+        """Number of keys in the table."""
         return len(self._keys)
 
     @property
     def nbytes(self) -> int:
-        """Memory it takes, in bytes."""
+        """Size of the table in memory, in bytes."""
         table = sys.getsizeof(self._slots) + sys.getsizeof(self._keys)
         return self._rows.nbytes + table + _BYTES_A_KEY * len(self)
 
     def learn(self, previous: Sequence[int], tokens: Sequence[int], top_ids: Ids) -> None:
-        """Keep what the target expects after n tokens; a later row replaces an earlier one.
+        """Store what the target expects after n tokens; a later row replaces an earlier one.
 
         Args:
-            previous: [n] the token before each token, -1 where a text begins.
-            tokens: [n].
-            top_ids: [n, 8] int64, what the target holds likeliest after each, best first (see
-                `likeliest_tokens`). Of a smaller vocabulary all; the last of them is then repeated.
+            previous: [n] the token before each token, -1 at the beginning of a text.
+            tokens: [n] the tokens.
+            top_ids: [n, 8] int64, the likeliest tokens after each, best first (see
+                `likeliest_tokens`). A smaller vocabulary gives fewer columns; the last is then
+                repeated.
         """
         lacking = WIDTH - top_ids.shape[1]
         if lacking:
@@ -81,19 +83,19 @@ class Successors:
         for before, token in zip(previous, tokens, strict=True):
             slots.append(self._slot(self._key(before, token)))
             slots.append(self._slot(self._key(_ALONE, token)))
-        # Where a slot comes twice numpy keeps the later row.
+        # If a slot occurs twice, numpy keeps the later row.
         self._rows[slots] = np.repeat(top_ids, 2, axis=0)
 
     def after(self, previous: int, token: int) -> tuple[Sequence[int], int]:
-        """What the target may expect after two tokens.
+        """Returns what the target may expect after two tokens.
 
         Args:
-            previous: The token before `token`, -1 where a text begins.
+            previous: The token before `token`, -1 at the beginning of a text.
             token: The last token.
 
         Returns:
-            [8] ids, best first, and how many of the tokens they are known by: 2, 1, or 0 with no
-            ids.
+            [8] ids, best first, and the number of tokens of the key that was found: 2, 1, or 0 with
+            no ids.
         """
         slot, matched = self._slots.get(self._key(previous, token)), 2
         if slot is None:
@@ -103,11 +105,11 @@ class Successors:
         return self._rows[slot].tolist(), matched
 
     def save(self, path: Path, fingerprint: str) -> None:
-        """Write all of it to a file, which is replaced as a whole or not at all.
+        """Write the table to a file, which is replaced as a whole or not at all.
 
         Args:
-            path: Of the file; its folder exists.
-            fingerprint: What it was learned from, in one line: the bundle's digest.
+            path: Path of the file; its folder exists.
+            fingerprint: What the table was learned from, in one line: the bundle's digest.
 
         Raises:
             InputError: If the file cannot be written.
@@ -127,11 +129,11 @@ class Successors:
     def load(
         cls, path: Path, fingerprint: str, vocab_size: int, capacity: int = CAPACITY
     ) -> Successors:
-        """Read what `save` has written; of more than `capacity` keys the latest.
+        """Read a table that `save` has written; of more than `capacity` keys the latest.
 
         Raises:
-            InputError: If the file cannot be read, is damaged, of another version, learned from
-                another bundle, or holds ids outside the vocabulary.
+            InputError: If the file cannot be read, is damaged, has another version, was learned
+                from another bundle, or holds ids outside the vocabulary.
         """
         entries = _read(path, fingerprint)
         previous, rest = entries[:, :1], entries[:, 1:]
@@ -155,7 +157,7 @@ class Successors:
         return (previous - _ALONE) * self._vocab_size + token
 
     def _slot(self, key: int) -> int:
-        """Where the key's row is; the oldest key's place if there is no other for it."""
+        """Returns the slot of a key; a new key in a full table replaces the oldest."""
         slot = self._slots.get(key)
         if slot is None:
             if len(self._keys) < self._capacity:
@@ -171,14 +173,14 @@ class Successors:
 
 
 def _read(path: Path, fingerprint: str) -> npt.NDArray[np.int32]:
-    """The entries of a file, [n, 2 + 8]: the two tokens of the key, then its successors."""
+    """Returns the entries of a file, [n, 2 + 8]: the two tokens of the key, then its successors."""
     try:
         with path.open("rb") as file:
             head = file.readline(_LONGEST_HEAD)
             kind, _, rest = head.partition(b" ")
-            # Before the rest is read: this may be any file.
+            # Checked before the rest is read, because this may be any file.
             if kind != _KIND:
-                raise InputError(f"{path} is no draft memory: name another file")
+                raise InputError(f"{path} is not a draft memory: name another file")
             version, _, learned_from = rest.rstrip(b"\n").partition(b" ")
             if version != b"%d" % VERSION:
                 raise InputError(

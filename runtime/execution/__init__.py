@@ -1,1 +1,1 @@
-"""A model on its engines, and one text's progress through it."""
+"""Models on their engines, and the progress of each text through a model."""

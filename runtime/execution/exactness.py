@@ -1,8 +1,8 @@
-"""Whether a model computes a row alike in all company here, bit for bit: tried, not assumed.
+"""Measures whether a model computes a row bit for bit alike, whatever else is in the call.
 
-Ordered attention (`export/components/attention.py`) makes a row's sums independent of the call that
-computes it, as far as an engine's kernels do. That is a matter of the engine, its version, the
-processor and the weights, so it is tried with the model itself, once on each machine.
+Ordered attention (`export/components/attention.py`) makes a row's sums independent of the other
+rows of its call, as far as an engine's kernels allow. That depends on the engine, its version, the
+processor and the weights, so it is measured with the model itself, once on each machine.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from edgespec.system.cachedir import store, stored
 
 _log = logging.getLogger(__name__)
 
-_READ = 70  # tokens before those that are tried: more than ordered attention takes apart
-_TRIED = 8
+_READ = 70  # tokens before the compared ones: more than ordered attention sums apart from others
+_COMPARED = 8  # tokens whose rows are compared
 
 
 @dataclass(frozen=True)
 class Exactness:
-    """Whether a role's rows are alike in all company on its engines.
+    """Whether a role's rows are bit for bit alike in all calls on its engines.
 
     Attributes:
-        exact: they are, bit for bit, in calls of an even number of rows.
-        single: in calls of any number of rows, too.
+        exact: whether they are in calls with an even number of rows.
+        single: whether they are in calls with any number of rows, too.
     """
 
     exact: bool
@@ -43,7 +43,7 @@ class Exactness:
 
 
 def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Exactness | None:
-    """What was found on this machine before; None: it was not tried."""
+    """Returns what was measured on this machine before; None if nothing was."""
     return stored(measurement_file(bundle, f"rows of {role}", engines, threads), Exactness)
 
 
@@ -53,47 +53,53 @@ def remember(bundle: Bundle, role: str, engines: Engines, threads: int, found: E
 
 
 def load(bundle: Bundle, name: str, engines: Engines, threads: int) -> Model:
-    """Load a role, see `Model.load`, and `settle` it.
+    """Load a role (see `Model.load`) and call `use_exact_shapes`.
 
     Raises:
         DeviceError: if an engine refuses a stage, or fails in the first calls.
         InputError: if engines have no shapes in common.
     """
     model = Model.load(bundle, name, engines, threads)
-    settle(model, bundle, name, engines, threads)
+    use_exact_shapes(model, bundle, name, engines, threads)
     return model
 
 
-def settle(loaded: Model, bundle: Bundle, name: str, engines: Engines, threads: int) -> None:
-    """Have a model's calls in shapes that keep its rows alike, and note whether they are.
+def use_exact_shapes(
+    loaded: Model, bundle: Bundle, name: str, engines: Engines, threads: int
+) -> None:
+    """Restrict a model to shapes in which its rows are alike, and set whether they are.
 
-    By what was found on this machine before, or by trying it now. Models without ordered attention
-    stay as they are.
+    Uses what was measured on this machine before, or measures it now. Models without ordered
+    attention stay as they are.
 
     Args:
         loaded: the model; its `shapes` and `exact` are set.
-        bundle: where it is from.
-        name: its role.
-        engines: of its stages.
-        threads: for each engine's operators.
+        bundle: the bundle that it is from.
+        name: name of its role.
+        engines: engines of its stages.
+        threads: number of threads of each engine.
     """
     if not loaded.ordered:
         return
     found = recall(bundle, name, engines, threads)
     if found is None:
-        found = tried(loaded)
+        found = measure(loaded)
         remember(bundle, name, engines, threads, found)
         _log.info("%s on %s: %s", name, loaded.device, found)
-    # Even rows are worth their cost only where they bring something.
+    # The padding to even numbers of rows is worth its cost only where it makes rows alike.
     loaded.shapes = common_shapes(engines).exact(single=found.single or not found.exact)
     loaded.exact = found.exact
 
 
-def tried(model: Model) -> Exactness:
-    """Compute rows alone, in chains, in a tree, behind other chunks and in a larger cache."""
+def measure(model: Model) -> Exactness:
+    """Compute the same rows alone, in chains, in a tree, after other chunks and in a larger cache.
+
+    Returns:
+        In which calls the results agree bit for bit.
+    """
     usual = model.shapes
     largest = usual.capacities[-1] if usual.capacities else BORDER
-    if largest < _READ + _TRIED or not _alike(model, largest):
+    if largest < _READ + _COMPARED or not _alike(model, largest):
         return Exactness(exact=False, single=False)
     model.shapes = replace(usual, rows=tuple(sorted({1, 3, *usual.rows})))
     try:
@@ -105,8 +111,8 @@ def tried(model: Model) -> Exactness:
 
 def _alike(model: Model, largest: int) -> bool:
     rng = np.random.default_rng(0)
-    tried = min(_TRIED, (model.shapes.rows[-1] + 1) // 2)  # with a branch beside each
-    text: list[int] = rng.integers(0, model.role.vocab_size, _READ + tried).tolist()
+    count = min(_COMPARED, (model.shapes.rows[-1] + 1) // 2)  # each has a sibling in the tree
+    text: list[int] = rng.integers(0, model.role.vocab_size, _READ + count).tolist()
     rest = text[_READ:]
     alone, expected = _after_reading(model, text, chunk=_READ), []
     for token in rest:
@@ -115,17 +121,17 @@ def _alike(model: Model, largest: int) -> bool:
     chain = _after_reading(model, text, chunk=23)
     odd = _after_reading(model, text, chunk=_READ, capacity=min(largest, BORDER))
     tree = _after_reading(model, text, chunk=33)
-    # Results last until the next call; of the tree every other row is on the text's own branch.
+    # Results are valid until the next call. In the tree every other row is on the text's branch.
     return (
-        np.array_equal(chain.verify(Rows.chain(rest))["logits"][:tried], expected)
-        and np.array_equal(odd.verify(Rows.chain(rest[:-1]))["logits"][: tried - 1], expected[:-1])
-        and np.array_equal(tree.verify(_with_branches(rest))["logits"][: 2 * tried : 2], expected)
+        np.array_equal(chain.verify(Rows.chain(rest))["logits"][:count], expected)
+        and np.array_equal(odd.verify(Rows.chain(rest[:-1]))["logits"][: count - 1], expected[:-1])
+        and np.array_equal(tree.verify(_with_branches(rest))["logits"][: 2 * count : 2], expected)
         and np.array_equal(Runner(model).prefill(text)["logits"][0], expected[-1])
     )
 
 
 def _after_reading(model: Model, text: Sequence[int], chunk: int, capacity: int = 1) -> Runner:
-    """What has read the first tokens, so many at a time."""
+    """Returns a runner that has read the first tokens in chunks of this size."""
     runner = Runner(model)
     runner.reserve(capacity)
     for start in range(0, _READ, chunk):
@@ -134,7 +140,7 @@ def _after_reading(model: Model, text: Sequence[int], chunk: int, capacity: int 
 
 
 def _with_branches(tokens: Sequence[int]) -> Rows:
-    """A chain of tokens, with another token before each but the first."""
+    """Returns a chain of tokens as a tree, with a sibling before each token but the first."""
     nodes, parents, above = list[int](), list[int](), ROOT
     for token in tokens[1:]:
         nodes += [token - 1 if token else 1, token]

@@ -1,4 +1,4 @@
-"""The inputs of a call: which rows come, where they stand and what they see."""
+"""The inputs of a call: its rows, their positions and what they attend to."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from edgespec.runtime.shapes import COLUMNS, RECENT, ROW_BUCKETS, WINDOW
 from edgespec.runtime.trees.tree import TokenTree
 
 START = -1
-"""Stands above the rows that follow the committed text."""
+"""Parent of the rows that directly follow the committed text."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """New rows of one call.
+    """The new rows of one call.
 
     Attributes:
-        tokens: [n] ids.
+        tokens: [n] token ids.
         depths: [n] positions, counted from the end of the committed text.
-        mask: [n, scratch + n] what each row sees of the scratch rows and of these rows. All see
-            the committed text. Narrower than there are scratch rows: none of them is seen.
-        parents: [n] the row before each, or `START`: of a draft's rows a scratch row, of a
-            verification's one of themselves. Read only where drafts run on the target's own
-            stages.
+        mask: [n, scratch + n] which scratch rows and which of these rows each row sees. All rows
+            see the committed text. A mask with no scratch columns means that no scratch row is
+            seen.
+        parents: [n] the row before each, or `START`. For rows of a draft these are scratch rows,
+            for rows of a verification they are rows of the same call. Read only if drafts run on
+            the target's own stages.
     """
 
     tokens: Sequence[int] | npt.NDArray[np.int64]
@@ -40,13 +41,13 @@ class Rows:
 
     @classmethod
     def chain(cls, tokens: Sequence[int] | npt.NDArray[np.int64]) -> Rows:
-        """Consecutive tokens, at least one: each sees those before it and itself."""
+        """Returns rows of consecutive tokens, at least one; each sees itself and all before."""
         n = len(tokens)
         return cls(tokens, range(n), np.tri(n, dtype=np.bool_), [START, *range(n - 1)])
 
     @classmethod
     def tree(cls, pending: int, tree: TokenTree) -> Rows:
-        """Row 0 is the pending token, row i + 1 is node i."""
+        """Returns the rows of a tree: row 0 is the pending token, row i + 1 is node i."""
         return cls(
             [pending, *tree.tokens.tolist()],
             [0, *tree.depths.tolist()],
@@ -56,19 +57,19 @@ class Rows:
 
     @property
     def scratch(self) -> int:
-        """Scratch rows that the mask is about."""
+        """Number of scratch rows that the mask has columns for."""
         return int(self.mask.shape[1]) - len(self.tokens)
 
 
 @dataclass(frozen=True)
 class FeedSizes:
-    """Of the inputs of a call.
+    """Sizes of the inputs of a call.
 
     Attributes:
-        rows: S.
-        capacity: C.
-        logit_rows: R.
-        scratch: rows behind the text that a call may look at besides its own, as a bucket.
+        rows: S, the number of rows.
+        capacity: C, the number of cache rows.
+        logit_rows: R, the number of rows that logits are computed for.
+        scratch: number of scratch rows that a call can see, rounded up to a bucket.
     """
 
     rows: int
@@ -77,39 +78,39 @@ class FeedSizes:
     scratch: int = 0
 
 
-class Sight(Protocol):
-    """What rows see: the inputs of one form of attention, docs/graph.md.
+class AttentionInputs(Protocol):
+    """The inputs that tell one form of attention what rows see (docs/graph.md).
 
     Attributes:
-        inputs: by name; of each mask one that says who sees whom.
+        inputs: the inputs by name; among them a bias for each mask.
     """
 
     inputs: dict[str, Array]
 
     def fill(self, rows: Rows, length: int) -> None:
-        """Describe these rows, behind a committed text of so many."""
+        """Set the inputs for these rows, after a committed text of `length` rows."""
 
 
-class SplitSight:
-    """Each row sees columns of the cache and of the call: `attention_bias` is [S, C + S].
+class SplitAttentionInputs:
+    """Inputs of attention over columns of the cache and of the call: `attention_bias` [S, C + S].
 
     Args:
-        sizes: of the calls.
-        off: what hides a column.
-        room: memory for the bias of each mask, which other shapes may use, too.
+        sizes: sizes of the calls.
+        off: bias that masks a column.
+        memory: memory for the bias of each mask, which inputs of other shapes may share.
     """
 
-    def __init__(self, sizes: FeedSizes, off: np.float32, room: Mapping[str, Floats]) -> None:
+    def __init__(self, sizes: FeedSizes, off: np.float32, memory: Mapping[str, Floats]) -> None:
         rows, self._capacity = sizes.rows, sizes.capacity
         self._off = off
-        self._biases = _biases(room, rows, self._capacity + rows)
+        self._biases = _biases(memory, rows, self._capacity + rows)
         self.inputs: dict[str, Array] = {
             **{bias_input(mask): bias for mask, bias in self._biases.items()},
             "lengths": np.array([self._capacity, rows], np.int64),
         }
 
     def fill(self, rows: Rows, length: int) -> None:
-        """See `Sight`; rows of padding see themselves, since all-masked rows give NaN."""
+        """See `AttentionInputs`. Padding rows see themselves, since fully masked rows give NaN."""
         for mask, bias in self._biases.items():
             self._fill(bias, window_of(mask), rows, length)
 
@@ -128,22 +129,23 @@ class SplitSight:
             bias[row, capacity + row] = 0
 
 
-class OrderedSight:
-    """Each row's last positions have columns of their own, before those of the cache.
+class OrderedAttentionInputs:
+    """Inputs of attention that has columns for a row's last positions, before those of the cache.
 
-    What a row sees of scratch rows and of the call's are its ancestors and itself. They stand in
-    the order of their positions, so that counting from the row itself tells where each one is.
+    The scratch rows and rows of the call that a row sees are its ancestors and itself. They stand
+    in the order of their positions, so each one's position follows from counting back from the row
+    itself.
 
     Args:
-        sizes: of the calls.
-        off: what hides a column.
-        room: memory for the bias of each mask, which other shapes may use, too.
+        sizes: sizes of the calls.
+        off: bias that masks a column.
+        memory: memory for the bias of each mask, which inputs of other shapes may share.
     """
 
-    def __init__(self, sizes: FeedSizes, off: np.float32, room: Mapping[str, Floats]) -> None:
+    def __init__(self, sizes: FeedSizes, off: np.float32, memory: Mapping[str, Floats]) -> None:
         rows, self._near = sizes.rows, WINDOW + sizes.scratch
         self._off = off
-        self._biases = _biases(room, rows, COLUMNS + sizes.capacity)
+        self._biases = _biases(memory, rows, COLUMNS + sizes.capacity)
         self._window = np.zeros(self._near, np.int64)
         self._rows = np.zeros((rows, COLUMNS), np.int32)
         self._columns = np.zeros((rows, self._near + rows), np.int32)
@@ -157,10 +159,10 @@ class OrderedSight:
         }
 
     def fill(self, rows: Rows, length: int) -> None:
-        """See `Sight`; rows of padding are as the first behind the text.
+        """See `AttentionInputs`. Padding rows are like the first row after the text.
 
         Raises:
-            ValueError: if a row has more than `RECENT` tokens behind the text, itself included.
+            ValueError: if a row has more than `RECENT` tokens after the text, itself included.
         """
         n, scratch, room, mask = len(rows.tokens), rows.scratch, self._near - WINDOW, self._mask
         mask[:] = False
@@ -169,9 +171,9 @@ class OrderedSight:
         for row in range(n, len(mask)):
             mask[row, room + row] = True
         seen = mask.cumsum(axis=1)
-        depths = seen[:, -1:]  # [S, 1] tokens behind the text, the row's own included
+        depths = seen[:, -1:]  # [S, 1] tokens after the committed text, up to the row's own
         if depths.max() > RECENT:
-            raise ValueError(f"a call has {depths.max()} tokens in a row: {RECENT} at most")
+            raise ValueError(f"a call has {depths.max()} consecutive tokens: {RECENT} at most")
         self._point(mask, seen, depths)
         self._window[:WINDOW] = np.arange(length - WINDOW, length).clip(0)
         self._window[WINDOW : WINDOW + scratch] = np.arange(length, length + scratch)
@@ -179,29 +181,29 @@ class OrderedSight:
             self._hide(bias, window_of(name), (length + depths[:, 0]).tolist())
 
     def _hide(self, bias: Floats, window: int | None, counts: Sequence[int]) -> None:
-        """Show each row the positions it may see.
+        """Set a bias so that each row sees the positions it may see.
 
         Args:
             bias: [S, N + C].
-            window: positions that a row sees, itself included; None: all before it.
-            counts: of each row, the positions up to it, itself included.
+            window: number of positions that a row sees, itself included; None for all before it.
+            counts: number of positions up to each row, itself included.
         """
         bias.fill(self._off)
         for row, count in enumerate(counts):
             first = 0 if window is None else max(0, count - window)
-            old = max(0, count - RECENT)  # positions that have no column of their own
+            old = max(0, count - RECENT)  # positions without a column of their own
             bias[row, COLUMNS - count + max(first, old) : COLUMNS] = 0
             bias[row, COLUMNS + first : COLUMNS + old] = 0
 
     def _point(
         self, mask: Mask, seen: npt.NDArray[np.int64], depths: npt.NDArray[np.int64]
     ) -> None:
-        """Say which near row each column shows, and which column each near row is.
+        """Set which nearby row each column shows, and which column shows each nearby row.
 
-        Where the text is shorter than the window the bias hides what is pointed at before it.
+        If the text is shorter than the window, the bias masks the columns before its beginning.
         """
         shift = COLUMNS - WINDOW
-        # A window's row is so many columns further left, the deeper a row stands.
+        # The deeper a row is, the further left it sees the rows of the window.
         np.clip(_COLUMN - shift + depths, 0, WINDOW - 1, out=self._rows)
         window = _COLUMN[:WINDOW] + shift - depths
         np.multiply(window, _COLUMN[:WINDOW] >= depths - 1, out=self._columns[:, :WINDOW])
@@ -211,13 +213,13 @@ class OrderedSight:
         self._rows[row, own[row, near]] = WINDOW + near
 
 
-def _biases(room: Mapping[str, Floats], rows: int, width: int) -> dict[str, Floats]:
-    """[rows, width] of each mask, in the memory that it has."""
-    return {mask: memory[: rows * width].reshape(rows, width) for mask, memory in room.items()}
+def _biases(memory: Mapping[str, Floats], rows: int, width: int) -> dict[str, Floats]:
+    """Returns a [rows, width] view of the memory of each mask."""
+    return {mask: each[: rows * width].reshape(rows, width) for mask, each in memory.items()}
 
 
 def _within(mask: Mask, window: int) -> Mask:
-    """What rows see of each other where only the last so many positions count."""
+    """Returns a mask that is limited to the last `window` positions of each row."""
     seen = mask.cumsum(axis=1)
     near: Mask = mask & (seen[:, -1:] - seen < window)
     return near
@@ -230,38 +232,41 @@ class Feeds:
     """Input buffers of one shape, filled for each call.
 
     Args:
-        role: whose.
+        role: the role whose stages are called.
         ropes: its rotation tables, by name.
-        sizes: of the calls.
-        rooms: memory for the biases of each form of attention that the stages have, see `rooms`.
+        sizes: sizes of the calls.
+        biases: memory for the biases of each form of attention, see `bias_buffers`.
 
     Attributes:
-        stages: of each stage, its inputs by name, the past left out. All share what `fill` sets;
+        stages: inputs of each stage by name, without the past. All stages share what `fill` sets;
             `hidden`, [S, D], is each stage's own.
     """
 
     def __init__(
-        self, role: Role, ropes: Mapping[str, Rope], sizes: FeedSizes, rooms: Rooms
+        self, role: Role, ropes: Mapping[str, Rope], sizes: FeedSizes, biases: BiasBuffers
     ) -> None:
         rows = sizes.rows
-        self._places = np.zeros((2, rows), np.int64)  # ids and positions
-        self._turns = [
+        self._ids_and_positions = np.zeros((2, rows), np.int64)
+        self._rotations = [
             (rope.table(sizes.capacity + rows), np.zeros((2, rows, role.head_dim), np.float32))
             for rope in ropes.values()
         ]
         self._logit_rows = np.arange(sizes.logit_rows, dtype=np.int64)
         off = np.float32(role.bias_off)
-        self._sights = {ordered: _sight(ordered)(sizes, off, rooms[ordered]) for ordered in rooms}
+        self._attention_inputs = {
+            ordered: _inputs_class(ordered)(sizes, off, by_mask)
+            for ordered, by_mask in biases.items()
+        }
         shared: dict[str, Array] = {
-            "input_ids": self._places[0],
+            "input_ids": self._ids_and_positions[0],
             "logit_rows": self._logit_rows,
         }
-        for name, (_, turns) in zip(ropes, self._turns, strict=True):
-            shared |= dict(zip(rope_inputs(name), turns, strict=True))
+        for name, (_, rotation) in zip(ropes, self._rotations, strict=True):
+            shared |= dict(zip(rope_inputs(name), rotation, strict=True))
         self.stages: list[dict[str, Array]] = []
         for stage in role.stages:
-            sees = self._sights[stage.ordered].inputs if stage.cached else {}
-            inputs = shared | sees
+            attention = self._attention_inputs[stage.ordered].inputs if stage.cached else {}
+            inputs = shared | attention
             names = {tensor.name for tensor in stage.inputs}
             mine = {name: array for name, array in inputs.items() if name in names}
             if "hidden" in names:
@@ -269,33 +274,42 @@ class Feeds:
             self.stages.append(mine)
 
     def fill(self, rows: Rows, length: int, last_only: bool) -> None:
-        """Describe these rows, behind a committed text of so many."""
+        """Set the inputs for these rows, after a committed text of `length` rows.
+
+        Args:
+            rows: the rows of the call.
+            length: number of committed rows.
+            last_only: whether logits are wanted for the last row only.
+        """
         n = len(rows.tokens)
-        self._places[:, :n] = rows.tokens, rows.depths
-        positions = self._places[1] + length
-        for table, turns in self._turns:
-            # Real rows lie within the table; what padding holds there does not matter.
-            table.take(positions, axis=1, out=turns, mode="clip")
-        for sight in self._sights.values():
-            sight.fill(rows, length)
+        self._ids_and_positions[:, :n] = rows.tokens, rows.depths
+        positions = self._ids_and_positions[1] + length
+        for table, rotation in self._rotations:
+            # Padding may lie beyond the table, but its values do not matter.
+            table.take(positions, axis=1, out=rotation, mode="clip")
+        for each in self._attention_inputs.values():
+            each.fill(rows, length)
         self._logit_rows[0] = n - 1 if last_only else 0
 
 
-Rooms = Mapping[bool, Mapping[str, Floats]]
-"""Memory for the biases of each mask, of ordered attention and of the other."""
+BiasBuffers = Mapping[bool, Mapping[str, Floats]]
+"""Memory for the bias of each mask, by whether attention is ordered."""
 
 
-def rooms(role: Role, capacity: int) -> Rooms:
-    """Memory for the biases of a role's calls, of any number of rows before such a cache."""
+def bias_buffers(role: Role, capacity: int) -> BiasBuffers:
+    """Returns memory for the biases of a role's calls.
+
+    It suffices for any number of rows with a cache of this capacity.
+    """
     most = ROW_BUCKETS[-1] * (capacity + ROW_BUCKETS[-1])
-    # The system gives it as it is written.
+    # The system allocates the pages when they are first written.
     forms = {stage.ordered for stage in role.stages if stage.cached}
     masks = role.layout.masks
     return {ordered: {mask: np.empty(most, np.float32) for mask in masks} for ordered in forms}
 
 
-def _sight(ordered: bool) -> type[OrderedSight] | type[SplitSight]:
-    return OrderedSight if ordered else SplitSight
+def _inputs_class(ordered: bool) -> type[OrderedAttentionInputs] | type[SplitAttentionInputs]:
+    return OrderedAttentionInputs if ordered else SplitAttentionInputs
 
 
 class Rope:
@@ -311,7 +325,7 @@ class Rope:
         self._table = np.zeros((2, 0, 2 * len(self._inv_freq)), np.float32)
 
     def table(self, positions: int) -> Floats:
-        """The table for `positions` positions at least."""
+        """Returns the table for at least `positions` positions."""
         if positions > self._table.shape[1]:
             angles = np.arange(positions, dtype=np.float64)[:, None] * self._inv_freq
             cos = (self._scale * np.cos(angles)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Where what was measured of a model on its engines is kept, in the user's cache folder."""
+"""Files of measurements of a model on its engines, in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from edgespec.system.processors import extensions
 
 
 def measurement_file(bundle: Bundle, subject: str, engines: Engines, threads: int) -> Path | None:
-    """The file of one measurement, for all that it depends on; None: there is no cache folder.
+    """Returns the file of one measurement, named by all that it depends on.
 
     Args:
-        bundle: what was measured; its digest stands for weights and precision.
+        bundle: the measured bundle; its digest stands for weights and precision.
         subject: the role, or what else of the bundle was measured.
-        engines: of all stages that took part.
-        threads: for each engine's operators.
+        engines: engines of all stages that took part.
+        threads: number of threads of each engine.
+
+    Returns:
+        The path; None if there is no cache folder.
     """
-    # Not the machine's name, of which containers have many.
+    # Not the host name, because containers have a new one each time.
     machine = (os.cpu_count(), platform.machine(), extensions())
     stages = [(engine.name, engine.hardware, engine.version) for engine in engines]
     return cache_file("curves", (*machine, stages, bundle.digest, subject, threads))

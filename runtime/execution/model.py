@@ -1,4 +1,4 @@
-"""A model on its engines."""
+"""A model, compiled for its engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from edgespec.bundle import Bundle, Role
 from edgespec.runtime.engines import Engine, Executable, joined
-from edgespec.runtime.execution.feeds import Feeds, FeedSizes, Rooms, Rope, rooms
+from edgespec.runtime.execution.feeds import BiasBuffers, Feeds, FeedSizes, Rope, bias_buffers
 from edgespec.runtime.execution.stage_files import bias_off, role_shapes, stage_file, stages_for
 from edgespec.runtime.shapes import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.system.shutdown import UNDERWAY
@@ -15,11 +15,11 @@ from edgespec.system.shutdown import UNDERWAY
 
 @dataclass(frozen=True)
 class TextSizes:
-    """How large texts and the calls that read them get, so that memory holds them.
+    """Limits on the size of calls and caches, chosen so that memory suffices.
 
     Attributes:
-        prefill_chunk: rows of one call that reads a text, one of `ROW_BUCKETS`.
-        cache_rows: rows that a cache is expected to grow to; 0: not known.
+        prefill_chunk: largest number of rows of a call that reads a text, one of `ROW_BUCKETS`.
+        cache_rows: number of rows that a cache is expected to grow to; 0 if not known.
     """
 
     prefill_chunk: int = ROW_BUCKETS[-1]
@@ -27,16 +27,16 @@ class TextSizes:
 
 
 class Model:
-    """One role of a bundle, compiled; shared by any number of texts, one call at a time.
+    """One role of a bundle, compiled. Any number of texts share it, one call at a time.
 
     Attributes:
-        role: the manifest's description.
-        executables: its stages.
+        role: description of the role in the manifest.
+        executables: its compiled stages.
         device: where it runs, as `engine:device`; several are joined by `+`.
         seconds: time spent inside the engines so far.
-        sizes: of the texts to come.
-        shapes: that calls are rounded up to.
-        exact: a row is the same in all company, bit for bit: known once it was tried.
+        sizes: limits on the size of calls and caches.
+        shapes: shapes that calls are rounded up to.
+        exact: whether a row is bit for bit the same in all calls; False until it was measured.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Model:
         self.executables = tuple(executables)
         self.sizes = TextSizes()
         self._feeds: dict[FeedSizes, Feeds] = {}
-        self._rooms: tuple[int, Rooms] = (0, {})  # of the biases, for a capacity
+        self._bias_buffers: tuple[int, BiasBuffers] = (0, {})  # and their capacity
         self._ropes = {table.name: Rope(table) for table in role.rope_tables}
 
     @classmethod
@@ -64,13 +64,13 @@ class Model:
         """Compile the role `name` of a bundle.
 
         Args:
-            bundle: where it is.
-            name: of the role.
-            engines: for all stages, or one for each.
-            threads: for each engine's operators.
+            bundle: the bundle.
+            name: name of the role.
+            engines: one engine for all stages, or one for each.
+            threads: number of threads of each engine.
 
         Raises:
-            DeviceError: if an engine refuses a stage, or there is none for it.
+            DeviceError: if an engine refuses a stage, or the bundle has none for it.
             InputError: if engines have no shapes in common.
         """
         role = bundle.manifest.roles[name]
@@ -91,16 +91,16 @@ class Model:
 
     @property
     def ordered(self) -> bool:
-        """Whether rows are to be alike in all company: all stages have the attention for it."""
+        """Whether all stages have ordered attention, which is to make rows alike in all calls."""
         return self.role.ordered
 
     def feeds(self, rows: int, capacity: int, logit_rows: int, scratch: int = 0) -> Feeds:
-        """The input buffers of one shape, made once; see `FeedSizes`."""
+        """Returns the input buffers of one shape, which are kept; see `FeedSizes`."""
         sizes = FeedSizes(rows, capacity, logit_rows, scratch)
         if sizes not in self._feeds:
-            # Texts grow: buffers of smaller capacities are not needed again soon.
+            # Texts grow, so buffers of other capacities are not needed again soon.
             self._feeds = {k: v for k, v in self._feeds.items() if k.capacity == capacity}
-            if self._rooms[0] != capacity:
-                self._rooms = capacity, rooms(self.role, capacity)
-            self._feeds[sizes] = Feeds(self.role, self._ropes, sizes, self._rooms[1])
+            if self._bias_buffers[0] != capacity:
+                self._bias_buffers = capacity, bias_buffers(self.role, capacity)
+            self._feeds[sizes] = Feeds(self.role, self._ropes, sizes, self._bias_buffers[1])
         return self._feeds[sizes]

@@ -1,4 +1,4 @@
-"""What a role's stages are made of, as its manifest tells: the sizes that memory depends on."""
+"""The sizes of a role's stages that memory depends on, from its manifest."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from edgespec.bundle import W8A8, Bundle, Role, Stage
 from edgespec.bundle.sublayers import MLP
 from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes
 
-# No known decoder's MLP is wider than this many hidden sizes.
+# No known decoder has an MLP wider than this multiple of the hidden size.
 _WIDEST_MLP = 8
 
 _FLOAT_BYTES = {"fp16": 2, "fp32": 4}
 
 
 def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
-    """What each stage of a role is made of, from its manifest; bytes add up to the role's."""
+    """Returns the sizes of each stage of a role; bytes of weights add up to the role's."""
     role = bundle.manifest.roles[name]
     data = sum(bundle.manifest.files[file].size for file in {each.data for each in role.stages})
     layout, (intermediate, tied) = role.layout, _mlp_width(role)
-    # Integer products have a layout of their own, so that a tied matrix is stored twice.
+    # Integer products need a layout of their own, so a tied matrix is stored twice.
     shared = tied and role.precision.lm_head != W8A8
-    # Of each matrix of the vocabulary's size: the embedding, and the head where that is another.
+    # Bytes of the embedding, and of the head where that is another matrix.
     embedding_bytes = min(_vocabulary_bytes(role), data)
     layer_bytes = max(data - embedding_bytes * (1 if shared else 2), 0)
     widths = [each.width or intermediate if each.kind == MLP else 0 for each in layout]
@@ -60,7 +60,10 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
 
 
 def role_bytes(bundle: Bundle, name: str, engines: Engines, calls: CallSizes) -> Counter[str]:
-    """What a role's stages take of each memory on these engines, caches and results left out."""
+    """Returns the bytes of each memory that a role's stages take, without caches and results.
+
+    The result is keyed by the name of the memory, such as the host's or a GPU's.
+    """
     found = Counter[str]()
     for engine, stage in zip(engines, stage_sizes(bundle, name), strict=True):
         taken = engine.footprint(stage, calls)
@@ -69,14 +72,17 @@ def role_bytes(bundle: Bundle, name: str, engines: Engines, calls: CallSizes) ->
 
 
 def kv_bytes(bundle: Bundle, name: str, engine: Engine) -> int:
-    """Of a number in a role's cache on an engine: its variant may keep it in another precision."""
+    """Returns the bytes that one number takes in a role's cache on this engine.
+
+    The variant for the engine may store the cache at another precision.
+    """
     variant = None if engine.variant is None else bundle.variant(name, engine.variant)
     precision = bundle.manifest.roles[name].precision if variant is None else variant.precision
     return _FLOAT_BYTES[precision.kv]
 
 
 def _vocabulary_bytes(role: Role) -> int:
-    """Of a matrix of the vocabulary's size, as the output projection is stored."""
+    """Returns the bytes of a matrix of the vocabulary's size, stored as the output projection."""
     values, precision = role.vocab_size * role.hidden_size, role.precision
     if precision.lm_head in _FLOAT_BYTES:
         return values * _FLOAT_BYTES[precision.lm_head]
@@ -90,9 +96,9 @@ def _attention_parameters(role: Role) -> int:
 
 
 def _mlp_width(role: Role) -> tuple[int, bool]:
-    """How wide MLPs are, and whether the output projection is the embedding.
+    """Returns the width of the MLPs, and whether the output projection is the embedding.
 
-    Of bundles that do not say it, both are guessed from the number of parameters.
+    Bundles that do not state them get both guessed from the number of parameters.
     """
     known = max((each.width for each in role.layout), default=0)
     if known and role.tied is not None:
@@ -107,11 +113,13 @@ def _mlp_width(role: Role) -> tuple[int, bool]:
 
 
 def _seems_tied(role: Role, intermediate: int) -> bool:
-    """Of bundles that do not say it: a projection of its own leaves a trace where it is quantized.
+    """Guesses whether the output projection is the embedding, for bundles that do not state it.
+
+    A quantized projection of its own has an entry among the quantization errors.
 
     Args:
-        role: whose.
-        intermediate: width of its MLP, if it is tied.
+        role: the role.
+        intermediate: width of its MLP, if the projection is tied.
     """
     return "lm_head.weight" not in role.quantization_error and (
         intermediate <= _WIDEST_MLP * role.hidden_size
@@ -119,7 +127,7 @@ def _seems_tied(role: Role, intermediate: int) -> bool:
 
 
 def _result_bytes(stage: Stage) -> int:
-    """Of a row of what the host reads."""
+    """Returns the bytes of one row of the results that the host reads."""
     return sum(
         np.dtype(output.dtype).itemsize * math.prod(map(int, output.shape[1:]))
         for output in stage.results

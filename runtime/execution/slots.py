@@ -1,4 +1,4 @@
-"""Caches that outlive their texts: a prompt that begins as one of those did goes on from there."""
+"""Caches that outlive their texts, so a prompt that begins like one of those continues from it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from edgespec.runtime.execution.runner import Runner, common_beginning
 
 _log = logging.getLogger(__name__)
 
-_WORTH_COPYING = 16  # tokens: the rows of fewer are computed in a call or two
+_WORTH_COPYING = 16  # tokens; fewer rows are computed again in a call or two
 
 
 class Slot:
-    """The caches of one text, in every model; a context manager for the text's time.
+    """The caches of one text in every model; a context manager for the time of the text.
 
     Attributes:
-        owned: by a session; else any text may take it.
-        kept: its caches outlive the text.
-        runners: the text in each role's model; none where their memory was wanted by others, the
-            target's alone where the draft's device had no room.
-        began: a text has, here or where it was saved.
-        busy: a text is being made in it.
-        closed: nobody may make a text in it any more.
+        owned: whether it belongs to a session; else any text may take it.
+        kept: whether its caches outlive the text.
+        runners: the text in each role's model. Empty if other texts needed the memory; the target's
+            alone if the draft's device had no room.
+        began: whether a text has begun, here or where the session was saved.
+        busy: whether a text is in progress.
+        closed: whether no text may begin any more.
     """
 
     def __init__(self, owned: bool, kept: bool) -> None:
@@ -38,32 +38,34 @@ class Slot:
 
     @property
     def tokens(self) -> Sequence[int]:
-        """What it holds of its last text."""
+        """Tokens of its last text whose rows it still holds."""
         return self.runners[TARGET].tokens if self.runners else ()
 
     @property
     def bytes(self) -> int:
-        """Of its caches."""
+        """Size of its caches."""
         return sum(runner.bytes for runner in self.runners.values())
 
     def __enter__(self) -> Slot:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """A text is over. Its caches can be trusted if nothing failed: closing it is no failure."""
+        """End a text. Its caches are kept unless an error occurred; closing the text is none."""
         if not (kind in (None, GeneratorExit) and self.kept):
             self.runners = {}
         self.busy = False
 
 
 class Slots:
-    """All slots of loaded models, within a budget of memory: the least recently used give way.
+    """All slots of the loaded models, within a memory budget.
+
+    The least recently used slots are freed first.
 
     Args:
-        models: by role, the target among them.
-        budget: bytes that the caches of all slots may take together. Texts under way keep theirs
-            whatever it says.
-        shared: whether texts without a session, too, go on from what others have left.
+        models: models by role, the target among them.
+        budget: bytes that the caches of all slots may take together. Texts in progress keep theirs
+            even beyond it.
+        shared: whether texts without a session also continue from what other texts have left.
     """
 
     def __init__(self, models: Mapping[str, Model], budget: int, shared: bool) -> None:
@@ -73,54 +75,56 @@ class Slots:
         self._slots: list[Slot] = []  # the least recently used first
 
     def add(self) -> Slot:
-        """A slot of its own for a session."""
+        """Add a slot for a session."""
         self._slots.append(Slot(owned=True, kept=True))
         return self._slots[-1]
 
     def remove(self, slot: Slot) -> None:
-        """Give the memory of a slot back, for good."""
+        """Free the memory of a slot and close it."""
         if slot in self._slots:
             self._slots.remove(slot)
         slot.runners, slot.closed = {}, True
 
     def enter(self, slot: Slot | None, prompt: Sequence[int], length: int) -> Slot:
-        """Make a slot ready for a text, with what is known of how the text begins.
+        """Prepare a slot for a text, with the cache rows of an earlier text that begins alike.
 
         Args:
-            slot: a session's; None: where texts share, the one that holds the most of the prompt,
-                if that is at least half of what it holds; else an empty one.
+            slot: slot of a session. If None and texts share slots, the one that holds most of the
+                prompt is taken, if the prompt covers at least half of what it holds; else an empty
+                one.
             prompt: token ids.
-            length: that prompt and output may reach.
+            length: largest length of prompt and output together.
 
         Raises:
-            InputError: if the session's last text is not over, or the session is.
+            InputError: if the session's last text is in progress, or the session is closed.
         """
         if slot is not None and slot.closed:
             raise InputError("the session is closed: open another with LLM.session()")
         if slot is not None and slot.busy:
             raise InputError(
-                "the session is making a text: read that to its end, or open another session"
+                "the session is generating a text: read that to its end, or open another session"
             )
         slot = slot or self._alike(prompt) or Slot(owned=False, kept=self._shared)
         self.make_ready(slot, length)
         self._slots = [*(each for each in self._slots if each is not slot), slot]
         if slot.kept:
             self._copy_beginning(slot, prompt)
-        # Not before: what could not be made ready is free for another try.
+        # Set last, so that a slot that could not be prepared stays free for another try.
         slot.began = slot.busy = True
         return slot
 
     def clear(self) -> None:
-        """Give all memory back, for good."""
+        """Free all memory and close all slots."""
         for slot in self._slots:
             slot.runners = {}
         self._slots, self._models = [], {}
 
     def make_ready(self, slot: Slot, length: int) -> Mapping[str, Runner]:
-        """The runners of a slot, after others made room for a text of this length.
+        """Returns the runners of a slot, after freeing room for a text of this length.
 
         Raises:
-            DeviceError: if the target's device gives no cache; without one the draft is left out.
+            DeviceError: if the target's device cannot allocate a cache. If the draft's cannot, the
+                draft is left out.
             InputError: if all slots were cleared.
         """
         if not self._models:
@@ -138,7 +142,7 @@ class Slots:
         return slot.runners
 
     def _alike(self, prompt: Sequence[int]) -> Slot | None:
-        """The idle slot without an owner that holds most of a prompt, and little besides."""
+        """Returns the idle slot without an owner that holds most of a prompt, and little else."""
         found, most = None, -1
         for slot in self._slots:
             shared = common_beginning(slot.tokens, prompt)
@@ -147,7 +151,7 @@ class Slots:
         return found
 
     def _make_room(self, slot: Slot, length: int) -> None:
-        """Forget idle slots until what a text of this length takes is left of the budget."""
+        """Free idle slots until a text of this length fits into the budget."""
         need = sum(each.bytes_for(length) for each in slot.runners.values())
         others = [each for each in self._slots if each is not slot and each.runners]
         taken = need + sum(each.bytes for each in others)
@@ -159,7 +163,7 @@ class Slots:
                 each.runners = {}
 
     def _copy_beginning(self, slot: Slot, prompt: Sequence[int]) -> None:
-        """Take over what another slot knows of the prompt, if that is more. Ours is the last."""
+        """Copy the rows that another slot holds of the prompt, if those are more."""
         known = [common_beginning(each.tokens, prompt) for each in self._slots]
         shared = max(known)
         if shared < known[-1] + _WORTH_COPYING:
@@ -170,6 +174,6 @@ class Slots:
                 rows = min(shared, source.length)
                 try:
                     slot.runners[role].restore(source.tokens[:rows], source.snapshot(rows))
-                except DeviceError:  # of a draft's it costs drafts, if it fails once more
+                except DeviceError:  # a draft that fails again is left out of the text
                     if role == TARGET:
                         raise

@@ -1,4 +1,4 @@
-"""A role's stages as engines get them: the bundle's own, or those of a variant that suits them."""
+"""Selects the files of a role's stages for an engine: the bundle's own or those of a variant."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _log = logging.getLogger(__name__)
 
 
 def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageFile:
-    """A stage for an engine.
+    """Returns the files of a stage for an engine.
 
     Args:
-        bundle: where it is.
-        name: of the role.
-        number: of the stage.
-        engine: that will compile it.
+        bundle: the bundle.
+        name: name of the role.
+        number: number of the stage.
+        engine: engine that will compile it.
 
     Raises:
-        DeviceError: if the bundle has none that suits the engine.
+        DeviceError: if the bundle has no stage that suits the engine.
     """
     role = bundle.manifest.roles[name]
     stage, precision, compiled = _stage_for(bundle, name, number, engine)
     return StageFile(
         graph=bundle.path / stage.graph,
         data=bundle.path / stage.data,
-        # Without the files' hashes a digest does not tell one model from another.
+        # Without the hashes of files, the digest would be the same for different weights.
         key=f"{bundle.digest}-{PurePosixPath(stage.graph).stem}" if bundle.manifest.files else None,
         role=name,
         layout=role.layout,
@@ -67,29 +67,29 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
 
 
 def multiplies(engine: Engine, precision: Precision) -> bool:
-    """Whether an engine runs weights of this precision."""
+    """Returns whether an engine can multiply by weights of this precision."""
     return W8A8 not in (precision.weights, precision.lm_head) or engine.integer_products
 
 
 def suited(role: Role, engines: Sequence[Engine]) -> list[Engine]:
-    """The engines that run a role's weights; all where none does: loading then says why."""
+    """Returns the engines that run a role's weights; all if none does, so that loading says why."""
     return [each for each in engines if multiplies(each, role.precision)] or list(engines)
 
 
 def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
-    """Refuse an engine for a role.
+    """Check that an engine can run a role.
 
     Raises:
-        DeviceError: if it does not run the role's weights, and the bundle has no others for it.
+        DeviceError: if it cannot run the role's weights, and the bundle has no variant for it.
     """
     precision = bundle.manifest.roles[name].precision
     if engine.variant is None:
         if not multiplies(engine, precision):
             raise DeviceError(
                 f"{engine.name} cannot run the {name} of {bundle.path}: it has w8a8 weights, which "
-                "only onnxruntime:cpu multiplies: use that, or export it again at int8 or int4"
+                "only onnxruntime:cpu can run: use that, or export it again at int8 or int4"
             )
-    # Only quantized weights need other operators than ONNX's own.
+    # Only quantized weights need operators that ONNX itself does not have.
     elif precision.block_size and bundle.variant(name, engine.variant) is None:
         raise DeviceError(
             f"{engine.name} cannot run the {name} of {bundle.path}: it has {precision.weights} "
@@ -99,7 +99,7 @@ def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
 
 
 def ready_shapes(bundle: Bundle, name: str, number: int, engine: Fixable) -> frozenset[Shape]:
-    """The shapes of a stage that an engine loads as the bundle has them compiled."""
+    """Returns the shapes of a stage that the bundle holds compiled for an engine."""
     variant = bundle.variant(name, NPU)
     if variant is None:
         return frozenset()
@@ -113,7 +113,7 @@ def ready_shapes(bundle: Bundle, name: str, number: int, engine: Fixable) -> fro
 
 
 def bias_off(bundle: Bundle, name: str, engines: Sequence[Engine]) -> float:
-    """What hides a row from all of a role's stages, each on its engine."""
+    """Returns the bias that masks a row in all of a role's stages on their engines."""
     found = [bundle.manifest.roles[name].bias_off]
     for wanted in {engine.variant for engine in engines if engine.variant is not None}:
         variant = bundle.variant(name, wanted)
@@ -122,12 +122,14 @@ def bias_off(bundle: Bundle, name: str, engines: Sequence[Engine]) -> float:
 
 
 def stages_for(bundle: Bundle, name: str, engines: Sequence[Engine]) -> tuple[Stage, ...]:
-    """A role's stages as they run, each on its engine: some may be a variant's."""
+    """Returns a role's stages as they run on these engines; some may be a variant's."""
     return tuple(_stage_for(bundle, name, n, each)[0] for n, each in enumerate(engines))
 
 
 def role_shapes(role: Role, engines: Engines) -> Shapes:
-    """What calls of a role are rounded up to: of fewer sizes where rows are alike in all of them.
+    """Returns the shapes that calls of a role are rounded up to.
+
+    With ordered attention they are only the ones in which rows can be alike.
 
     Raises:
         InputError: if engines have no shapes in common.
@@ -140,7 +142,7 @@ def role_shapes(role: Role, engines: Engines) -> Shapes:
 def _stage_for(
     bundle: Bundle, name: str, number: int, engine: Engine
 ) -> tuple[Stage, Precision, tuple[Compiled, ...]]:
-    """A stage that the engine takes, how its numbers are stored, and what is compiled of it."""
+    """Returns a stage that the engine accepts, its precision, and its compiled graphs."""
     require_suited(bundle, name, engine)
     role = bundle.manifest.roles[name]
     variant = bundle.variant(name, engine.variant) if engine.variant else None
@@ -150,13 +152,13 @@ def _stage_for(
 
 
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:
-    """Whether it was compiled from the stage as it is; one that was not is of no use."""
+    """Returns whether a graph was compiled from the stage as it is; if not, it is of no use."""
     files = bundle.manifest.files
     return compiled.source == tuple(files[each].sha256 for each in (stage.graph, stage.data))
 
 
 def _is_still_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:
-    """The same, with a word where it is not."""
+    """Does the same as `_is_of`, and warns if the graph is outdated."""
     if _is_of(compiled, bundle, stage):
         return True
     _log.warning(

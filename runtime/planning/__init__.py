@@ -1,8 +1,8 @@
-"""`--draft auto`: every round the tree that promises most tokens per second."""
+"""`--draft auto`: chooses in every round the tree that promises the most tokens per second."""
 
 from __future__ import annotations
 
-from edgespec.runtime.planning.planned import PlannedDrafter
-from edgespec.runtime.planning.weighed import WeighedModel, WeighedRetrieval, WeighedSource
+from edgespec.runtime.planning.planned_drafter import PlannedDrafter
+from edgespec.runtime.planning.priced import PricedModel, PricedRetriever, PricedSource
 
-__all__ = ["PlannedDrafter", "WeighedModel", "WeighedRetrieval", "WeighedSource"]
+__all__ = ["PlannedDrafter", "PricedModel", "PricedRetriever", "PricedSource"]

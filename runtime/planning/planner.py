@@ -1,8 +1,8 @@
-"""How large a tree, and whether to ask a source: what brings most tokens per second.
+"""Chooses the size of a tree and the sources to ask, for the most tokens per second.
 
-A round with a tree of n nodes brings 1 + sum(values) tokens and costs the draft plus one pass over
-n + 1 rows. Sizing trees by measured cost follows Chen et al. (Sequoia, 2024). Engines round rows
-up to buckets, so only trees that fill a bucket are weighed: the rows are paid for anyway.
+A round with a tree of n nodes yields 1 + sum(values) tokens and costs the draft plus one pass over
+n + 1 rows. Sizing trees by measured cost follows Chen et al. (Sequoia, 2024). Engines round rows up
+to buckets, so only trees that fill a bucket are considered: the other rows are paid for anyway.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from edgespec.runtime.curve import Seconds
 from edgespec.runtime.shapes import FINE_ROWS
 from edgespec.runtime.trees.proposal import Forecast
 
-_TOLERANCE = 1.02  # a source in use may fall this far behind the alternative
-_HYSTERESIS = 1.05  # one that is not must promise this much more
-_FORGET = 0.95  # of what a source promised, per round since
-_FIRST_WAIT = 8  # rounds until a source that lost is tried again
-_KNOWN_WAIT = 32  # the same of one that is known to lose
-_LONGEST_WAIT = 256
+_TOLERANCE = 1.02  # a source in use may be slower than the alternative by this factor
+_HYSTERESIS = 1.05  # a source that is not in use must be faster by this factor
+_FORGET = 0.95  # factor per round on what a source promised in earlier rounds
+_FIRST_WAIT = 8  # rounds until a source that lost is probed again
+_KNOWN_WAIT = 32  # the same for a source that is known to lose
+_LONGEST_WAIT = 256  # rounds, however often a source has lost
 
 TRIALS = 3
-"""Rounds that a source has to show what it is worth."""
+"""Number of rounds of each text in which a source is tried."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """A tree to verify.
+    """The size of a tree to verify.
 
     Attributes:
-        nodes: of the tree; 0 is plain decoding.
-        forecast: of its round.
+        nodes: number of nodes; 0 is plain decoding.
+        forecast: expected result of its round.
     """
 
     nodes: int
@@ -45,12 +45,12 @@ class Size:
 
 
 def best_size(gains: Sequence[float], verify: Seconds, spent: float) -> Size:
-    """The number of nodes that makes the round's rate highest.
+    """Returns the number of nodes with the highest expected tokens per second.
 
     Args:
         gains: expected accepted tokens of the best n nodes, for n from 0 to all.
-        verify: cost of a pass.
-        spent: seconds that the round costs besides, so far.
+        verify: seconds of a pass by number of rows.
+        spent: other seconds of the round so far.
     """
     best, best_seconds, best_rate = 0, 0.0, 0.0
     last = len(gains) - 1
@@ -66,7 +66,7 @@ def best_size(gains: Sequence[float], verify: Seconds, spent: float) -> Size:
 
 
 def cheapest_row(verify: Seconds, most: int) -> float:
-    """Seconds that a further row costs at least, in passes of up to `most` rows."""
+    """Returns the least seconds that a further row costs, in passes of up to `most` rows."""
     first, least = verify(1), math.inf
     for rows in FINE_ROWS[1:]:
         least = min(least, (verify(rows) - first) / (rows - 1))
@@ -75,17 +75,19 @@ def cheapest_row(verify: Seconds, most: int) -> float:
     return max(0.0, least)
 
 
-class Standing:
-    """What a source that costs time to ask has promised lately, and when to ask it again.
+class SourceSchedule:
+    """Decides when to ask a source that takes time, from what it has promised lately.
 
-    Its first rounds are trials. Later, one that promises less than the alternative rests
-    for twice as long each time (exponential back-off), and one that wins starts anew.
+    Its first rounds are trials. Later, a source that promises less than the alternative pauses, and
+    each time it loses again it pauses twice as long (exponential back-off). Winning resets the
+    pause.
 
     Args:
-        trials: how many these are; 0 for one of which is known that it loses.
+        trials: number of trial rounds; 0 for a source that is known to lose.
 
     Attributes:
-        probing: the source was asked only to see whether it has become better: ask for little.
+        probing: whether the source is asked only to see if it has become better; its draft should
+            then be small.
     """
 
     def __init__(self, trials: int = TRIALS) -> None:
@@ -96,8 +98,12 @@ class Standing:
         self._wait = _FIRST_WAIT if trials else _KNOWN_WAIT
         self._in_use = False
 
-    def asks(self, alternative: float) -> bool:
-        """Whether to ask it in this round, where something else promises `alternative`/s."""
+    def should_ask(self, alternative: float) -> bool:
+        """Returns whether to ask the source in this round.
+
+        Args:
+            alternative: tokens per second that the round promises without it.
+        """
         self.probing = False
         factor = 1 / _TOLERANCE if self._in_use else _HYSTERESIS
         if self._trials or self._tokens > alternative * factor * self._seconds:
@@ -109,11 +115,11 @@ class Standing:
 
     @property
     def rate(self) -> float:
-        """Tokens per second that it promised lately; infinite while it is tried."""
+        """Tokens per second that it promised lately; infinite during its trials."""
         return math.inf if self._trials else self._tokens / self._seconds if self._seconds else 0.0
 
-    def answered(self, forecast: Forecast, alternative: float) -> None:
-        """It was asked, and its round promises this."""
+    def record(self, forecast: Forecast, alternative: float) -> None:
+        """Record what a round promises for which the source was asked."""
         self._trials = max(0, self._trials - 1)
         keep = _FORGET ** (self._idle + 1)
         self._tokens = self._tokens * keep + forecast.tokens

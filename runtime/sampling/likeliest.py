@@ -1,4 +1,4 @@
-"""The likeliest tokens of rows of logits, fast at large vocabularies."""
+"""Finds the likeliest tokens of rows of logits, fast for large vocabularies."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import numpy as np
 import numpy.typing as npt
 
 _LONGEST_BLOCK = 64  # tokens in one block of the block-maximum pass
-_BLOCKS_EACH = 16  # blocks for every token wanted
+_BLOCKS_EACH = 16  # number of blocks for each wanted token
 
 
 def likeliest_tokens(
     logits: npt.NDArray[np.float32], vocab_size: int, count: int
 ) -> npt.NDArray[np.int64]:
-    """The likeliest next tokens of every row, found with few calls and one pass over the logits.
+    """Returns the likeliest next tokens of every row.
 
-    The maxima of disjoint blocks give each row a floor that `count` of its values reach. Only
-    blocks that reach it are looked into.
+    It takes few calls and one pass over the logits. The maxima of disjoint blocks give each row a
+    floor that at least `count` of its values reach. Only blocks that reach it are searched.
 
     Args:
         logits: [n, V] float32; a NaN counts as minus infinity.
-        vocab_size: At least `count`, at most V; ids from there on are padding.
-        count: At least 1.
+        vocab_size: At least `count`, at most V; higher ids are padding.
+        count: Number of tokens per row, at least 1.
 
     Returns:
         [n, count] int64 ids, best first, equal ones by the lowest id.
@@ -28,10 +28,10 @@ def likeliest_tokens(
     length = max(1, min(vocab_size // (_BLOCKS_EACH * count), _LONGEST_BLOCK))
     blocks = vocab_size // length
     inside = blocks * length
-    # Strided blocks, so that their maxima are vectorised passes over whole rows.
+    # Blocks are strided, so that their maxima are vectorised passes over whole rows.
     blocked = logits[:, :inside].reshape(-1, length, blocks)
     maxima = blocked.max(axis=1)
-    if np.isnan(maxima).any():  # a drafted row that no text comes by may be broken
+    if np.isnan(maxima).any():  # rows of drafts that the text does not reach may hold a NaN
         return likeliest_tokens(np.where(np.isnan(logits), -np.inf, logits), vocab_size, count)
     floor = np.partition(maxima, blocks - count, axis=1)[:, blocks - count, None]
     rows, block = np.nonzero(maxima >= floor)

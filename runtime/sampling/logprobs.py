@@ -1,4 +1,4 @@
-"""Log-probabilities of chosen tokens: the model's, before temperature, penalty, truncation."""
+"""Log-probabilities of chosen tokens, before temperature, penalty and truncation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from edgespec.runtime.sampling.likeliest import likeliest_tokens
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """How likely a token was, and what else was likely.
+    """Log-probabilities of a chosen token and of the likeliest ones.
 
     Attributes:
-        token: the id that was chosen.
+        token: id of the chosen token.
         logprob: natural logarithm of its probability.
-        top: the likeliest ids and theirs, the likeliest first.
+        top: ids of the likeliest tokens with their log-probabilities, the likeliest first.
     """
 
     token: int
@@ -26,13 +26,13 @@ class TokenLogprobs:
 
 
 def token_logprobs(logits: Floats, token: int, vocab_size: int, top: int) -> TokenLogprobs:
-    """The log-probabilities of one choice.
+    """Returns the log-probabilities of one choice.
 
     Args:
-        logits: [V] float32, the row that the choice was made by.
-        token: the choice.
-        vocab_size: ids from there on are padding, which has no probability.
-        top: how many of the likeliest to give.
+        logits: [V] float32, the row that the token was chosen from.
+        token: the chosen token.
+        vocab_size: number of real tokens; higher ids are padding without probability.
+        top: number of likeliest tokens to give.
     """
     real = logits[:vocab_size].astype(np.float64)
     peak = real.max()

@@ -1,10 +1,10 @@
 """The target's choice of the next token.
 
-Greedy (temperature 0) is the arg-max. Sampling is the arg-max of log p + g, where p is the
-distribution after repetition penalty, temperature, top-k, top-p and min-p (transformers' order and
-meaning) and g is the position-keyed Gumbel noise of `noise`. A draft that ranks its tokens under
-the noise of the same seed and position tends to put the target's choice first (`ranking`). Ties
-go to the lowest id at every stage.
+Greedy choice (temperature 0) is the arg-max. Sampling is the arg-max of log p + g, where p is the
+distribution after repetition penalty, temperature, top-k, top-p and min-p (in transformers' order
+and meaning) and g is the position-keyed Gumbel noise of `noise`. A draft that ranks its tokens
+under the noise of the same seed and position tends to put the target's choice first (`ranking`).
+Ties go to the lowest id at every stage.
 """
 
 from __future__ import annotations
@@ -19,33 +19,35 @@ import numpy.typing as npt
 
 from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.sampling.noise import Noise
-from edgespec.runtime.sampling.truncation import Indices, Nucleus, leaders
+from edgespec.runtime.sampling.truncation import Indices, Nucleus, largest_indices
 from edgespec.system.options import take_numpy
 
 Logits = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
 
 LEAST_TEMPERATURE = 1e-6
-"""Besides 0; beyond it and a million, shares in float32 no longer tell tokens apart."""
+"""Smallest temperature besides 0. Below it, or above a million, float32 probabilities no longer
+tell tokens apart."""
 
-_HEAD = 64  # likeliest tokens that set the bar for the others
-_DIRECT = 8192  # up to this many tokens, noise for all is cheaper than a short list
+_HEAD = 64  # number of likeliest tokens that set the bar for the others
+_DIRECT = 8192  # up to so many tokens, noise for all is cheaper than a short list
 
 
 @dataclass(frozen=True)
 class SamplingOptions:
     """How tokens are chosen; the defaults are greedy decoding.
 
-    Numbers of numpy's are kept as Python's own.
+    Numpy numbers are converted to Python numbers.
 
     Attributes:
         temperature: 0 is greedy; otherwise logits are divided by it.
         top_k: Keep the k likeliest tokens and those equal to the last of them; 0 is off.
         top_p: Keep the smallest set of likeliest tokens with this probability; 1 is off.
-        min_p: Keep tokens with this share of the best token's probability; 0 is off.
+        min_p: Keep tokens with at least this share of the best token's probability; 0 is off.
         repetition_penalty: Logits of tokens seen before are divided by it where positive and
-            multiplied where negative (Keskar et al., 2019); 1 is off. Holds for greedy too.
-        seed: Of the noise; None draws one (see `Sampler.seed`).
+            multiplied where negative (Keskar et al., 2019); 1 is off. Applies to greedy decoding,
+            too.
+        seed: Seed of the noise; None draws one (see `Sampler.seed`).
 
     Raises:
         InputError: If a value is outside its range.
@@ -66,7 +68,7 @@ class SamplingOptions:
                 raise InputError(f"{name} is {value!r}: give {wanted}")
 
 
-# Field, accepted types, range (a NaN is in none), and what to give instead.
+# Field, accepted types, range (which a NaN is never in), and what to give instead.
 _RANGES: tuple[tuple[str, type | tuple[type, ...], Callable[..., bool], str], ...] = (
     (
         "temperature",
@@ -95,17 +97,17 @@ _RANGES: tuple[tuple[str, type | tuple[type, ...], Callable[..., bool], str], ..
 class Sampler:
     """Chooses tokens from logits by `options`.
 
-    Target and draft share one sampler, so that they see the same noise and their probabilities are
-    taken after the same penalties, temperature and truncation.
+    Target and draft share one sampler, so both see the same noise, penalty, temperature and
+    truncation.
 
     Args:
         options: Temperature, truncation, penalty and seed.
-        vocab_size: Ids that the tokenizer knows. Logits of a padded vocabulary end there: the
-            padding is neither chosen nor ranked.
+        vocab_size: Number of token ids of the tokenizer. Higher ids are padding of the logits,
+            which is neither chosen nor ranked.
 
     Attributes:
         seed: The seed in use, drawn here if the options hold none.
-        noise: Of that seed, shared by target and draft.
+        noise: Noise of that seed, shared by target and draft.
     """
 
     def __init__(self, options: SamplingOptions, vocab_size: int) -> None:
@@ -122,17 +124,17 @@ class Sampler:
         context: Sequence[int],
         allowed: npt.NDArray[np.bool_] | None = None,
     ) -> int:
-        """The token at `position`.
+        """Returns the token at `position`.
 
         Args:
             logits: [V] float32, the row after the last token of `context`.
             position: Absolute index in the text of the token to be chosen.
-            context: The tokens before it, those of its branch included. Read only for the
+            context: All tokens before it, those of its branch included. Read only for the
                 repetition penalty.
-            allowed: [V or fewer] the tokens that may be chosen, at least one; None: all.
+            allowed: [V or fewer] bool, the tokens that may be chosen, at least one; None for all.
 
         Raises:
-            DeviceError: If the logits hold a NaN or an infinity, or all of them are masked.
+            DeviceError: If the logits hold a NaN or an infinity, or no allowed token is finite.
         """
         adjusted, options = self._penalized(logits, context), self.options
         if allowed is not None:
@@ -145,11 +147,11 @@ class Sampler:
             return self._choose_of_few(adjusted, top, position)
         tokens, kept = self._all_ids[: adjusted.size], adjusted
         if options.top_k:
-            inside = leaders(kept, options.top_k)
+            inside = largest_indices(kept, options.top_k)
             tokens, kept = tokens[inside], kept[inside]
         if options.top_p < 1:
             nucleus = Nucleus(kept, options.temperature, options.top_p)
-            head = leaders(kept, _HEAD if kept.size > _DIRECT else kept.size)
+            head = largest_indices(kept, _HEAD if kept.size > _DIRECT else kept.size)
             members = nucleus.members(head)
             if members is None:
                 return self._contest(nucleus, kept, tokens, position, head)
@@ -158,47 +160,49 @@ class Sampler:
             inside = np.flatnonzero(kept >= self._floor(peak))
             tokens, kept = tokens[inside], kept[inside]
         if tokens.size > _DIRECT:
-            inside = self._short_list(kept, tokens, position, leaders(kept, _HEAD))
+            inside = self._short_list(kept, tokens, position, largest_indices(kept, _HEAD))
             tokens, kept = tokens[inside], kept[inside]
-        return int(tokens[self._scores(kept, peak, self.noise.of(position, tokens)).argmax()])
+        return int(
+            tokens[self._scores(kept, peak, self.noise.for_tokens(position, tokens)).argmax()]
+        )
 
     @property
     def reads_context(self) -> bool:
-        """Whether choices depend on the tokens before them in another way than by the logits."""
+        """Whether choices depend on the earlier tokens other than through the logits."""
         return self.options.repetition_penalty != 1
 
     def _penalized(self, logits: Logits, context: Sequence[int]) -> Logits:
-        """The logits of real tokens after the repetition penalty, [V] float32."""
+        """Returns the logits of real tokens after the repetition penalty, [V] float32."""
         adjusted = np.asarray(logits, dtype=np.float32)[: self.vocab_size]
         if not self.reads_context:
             return adjusted
         seen = np.asarray(context, dtype=np.int64)
         seen = seen[seen < adjusted.size]
-        # A token that is seen twice is written twice, each time from its original logit.
+        # A token that was seen twice is written twice, each time from its original logit.
         before = adjusted[seen]
         adjusted = adjusted.copy()
         adjusted[seen] = self.penalized_values(before)
         return adjusted
 
     def penalized_values(self, logits: Logits) -> Logits:
-        """Logits of tokens that were seen before, after the repetition penalty (Keskar, 2019)."""
+        """Returns logits of already seen tokens after the repetition penalty (Keskar, 2019)."""
         penalty = self.options.repetition_penalty
         penalized: Logits = np.where(logits < 0, logits * penalty, logits / penalty)
         return penalized
 
     def _choose_of_few(self, logits: Logits, top: int, position: int) -> int:
-        """The choice where noise for all tokens is at hand: few passes, each over all of them.
+        """Returns the choice where noise for all tokens is available: few passes over all tokens.
 
-        The best under noise regardless of top-p is tried first, see `_contest`.
+        The best token under noise is tried first regardless of top-p, see `_contest`.
         """
         options, peak = self.options, float(logits[top])
-        scores = self._scores(logits, peak, self.noise.of_all(position)[: logits.size])
+        scores = self._scores(logits, peak, self.noise.for_vocabulary(position)[: logits.size])
         best = int(scores.argmax())
         if best == top:
             return top  # the likeliest token survives every truncation
         kept, floor = logits, self._floor(peak)
         if options.top_k:
-            border = float(logits[leaders(logits, options.top_k)].min())
+            border = float(logits[largest_indices(logits, options.top_k)].min())
             kept, floor = np.where(logits < border, -np.inf, logits), max(floor, border)
         if floor > -math.inf:
             scores[logits < floor] = -math.inf
@@ -214,32 +218,32 @@ class Sampler:
     def _contest(
         self, nucleus: Nucleus, logits: Logits, tokens: Indices, position: int, head: Indices
     ) -> int:
-        """The best token under noise that lies in the nucleus, without knowing the nucleus.
+        """Returns the best token under noise within the nucleus, without computing the nucleus.
 
-        The best under noise regardless of it is mostly inside. One that is not leaves those that
-        come before it and that min-p keeps, so that few are tried however flat the row.
+        The best token under noise mostly lies inside the nucleus. If it does not, only tokens that
+        come before it and that min-p keeps remain, so few are tried even if the row is flat.
         """
         peak = float(logits[head].max())
         floor = self._floor(peak)
         inside = self._short_list(logits, tokens, position, head)
         while True:
-            noise = self.noise.of(position, tokens[inside])
+            noise = self.noise.for_tokens(position, tokens[inside])
             index = int(inside[self._scores(logits[inside], peak, noise).argmax()])
             if logits[index] >= floor and nucleus.holds(index):
                 return int(tokens[index])
             inside = np.flatnonzero(nucleus.before(index) & (logits >= floor))
             if inside.size > _DIRECT:
                 rivals = logits[inside]
-                head = leaders(rivals, _HEAD)
+                head = largest_indices(rivals, _HEAD)
                 inside = inside[self._short_list(rivals, tokens[inside], position, head)]
 
     def _floor(self, peak: float) -> float:
-        """The least logit that min-p keeps (Nguyen et al., 2024)."""
+        """Returns the smallest logit that min-p keeps (Nguyen et al., 2024)."""
         options = self.options
         return peak + options.temperature * math.log(options.min_p) if options.min_p else -math.inf
 
     def _scores(self, logits: Logits, peak: float, noise: Scores) -> Scores:
-        """Log-probability up to a constant, plus noise: [n] float64."""
+        """Returns log-probabilities up to a constant, plus noise: [n] float64."""
         scores: Scores = logits - np.float64(peak)
         if self.options.temperature != 1:
             scores /= self.options.temperature
@@ -247,14 +251,15 @@ class Sampler:
         return scores
 
     def _short_list(self, logits: Logits, tokens: Indices, position: int, head: Indices) -> Indices:
-        """Indices of the best under noise among few others, ascending, without noise for all.
+        """Returns indices, ascending, that include the best token under noise and few others.
 
-        The likeliest tokens, those of `head`, set a bar. No other token is likelier than the last
-        of them, so only one with enough noise to lift that one over the bar can be the best.
+        The likeliest tokens, `head`, set a bar. No other token is likelier than the last of them,
+        so only a token with enough noise to lift that one over the bar can be the best. This avoids
+        computing noise for all tokens.
         """
         likeliest = logits[head]
         peak, least = float(likeliest.max()), float(likeliest.min())
-        noise = self.noise.of(position, tokens[head])
+        noise = self.noise.for_tokens(position, tokens[head])
         bar = float(self._scores(likeliest, peak, noise).max())
         listed = self.noise.reaching(position, bar - (least - peak) / self.options.temperature)
         if tokens.size < listed.size:
@@ -264,7 +269,13 @@ class Sampler:
 
 
 def _require_finite(value: np.float32) -> float:
-    """The largest logit, which a NaN or an infinity anywhere would have become."""
+    """Returns the largest logit.
+
+    A NaN or an infinity anywhere in the row would have become the largest.
+
+    Raises:
+        DeviceError: if it is not finite.
+    """
     peak = float(value)
     if not math.isfinite(peak):
         raise DeviceError(

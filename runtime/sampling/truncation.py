@@ -1,9 +1,8 @@
-"""Which tokens survive top-k and top-p, exactly and fast at large vocabularies.
+"""Finds which tokens survive top-k and top-p, exactly and fast for large vocabularies.
 
-Every function sees one row of logits and returns indices in ascending order unless it says
-otherwise, so that a later arg-max gives ties to the lowest id. The sets are those of transformers'
-processors; where the border of top-p cuts through equal logits the lowest ids stay. No argument may
-hold a NaN.
+Every function takes one row of logits and returns ascending indices unless it says otherwise, so a
+later arg-max resolves ties to the lowest id. The sets are those of transformers' processors. Where
+the border of top-p cuts through equal logits, the lowest ids stay. No argument may hold a NaN.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ Indices = npt.NDArray[np.int64]
 _Float = TypeVar("_Float", np.float32, np.float64)
 
 _LONGEST_BLOCK = 64  # tokens in one block of the block-maximum pass
-_BLOCKS_EACH = 8  # blocks for every leader wanted
+_BLOCKS_EACH = 8  # number of blocks for each wanted index
 
 
-def leaders(values: npt.NDArray[_Float], count: int) -> Indices:
-    """Every index whose value is at least the `count`-th largest: more than `count` on ties.
+def largest_indices(values: npt.NDArray[_Float], count: int) -> Indices:
+    """Returns every index whose value is at least the `count`-th largest.
 
     The maxima of disjoint blocks give a floor below the `count`-th largest value (`count` blocks
     reach it, each with a value of its own), and few other values reach that floor.
@@ -31,7 +30,7 @@ def leaders(values: npt.NDArray[_Float], count: int) -> Indices:
         count: At least 1.
 
     Returns:
-        [count or more] int64 ascending; all indices if there are no more than `count`.
+        [count, or more on ties] int64 ascending; all indices if there are no more than `count`.
     """
     if count >= values.size:
         return np.arange(values.size)
@@ -39,7 +38,7 @@ def leaders(values: npt.NDArray[_Float], count: int) -> Indices:
     if length <= 2:
         kept, reached = None, values
     else:
-        # Strided blocks, so that their maxima are one vectorised pass over rows.
+        # Blocks are strided, so that their maxima are one vectorised pass over rows.
         blocks = values.size // length
         maxima = values[: blocks * length].reshape(length, blocks).max(axis=0)
         kept = np.flatnonzero(values >= np.partition(maxima, blocks - count)[blocks - count])
@@ -71,21 +70,24 @@ class Nucleus:
         self._spared = total - self._wanted
 
     def members(self, likeliest: Indices) -> Indices | None:
-        """The set, ascending [1 or more] int64, or None if it reaches beyond the `likeliest`.
+        """Returns the nucleus, or None if it reaches beyond the `likeliest` tokens.
 
         Args:
-            likeliest: Of the logits, as `leaders` gives them.
+            likeliest: Indices of the largest logits, from `largest_indices`.
+
+        Returns:
+            [1 or more] int64 ascending, or None.
         """
         logits = self._logits
         if likeliest.size < min(self._wanted, logits.size):
-            return None  # no weight is above 1, so that many tokens cannot weigh enough
+            return None  # no weight is above 1, so these tokens cannot weigh enough
         descending = -np.sort(-logits[likeliest])
         mass = np.exp((descending - self._peak) / self._temperature).cumsum(dtype=np.float64)
         size = int(np.searchsorted(mass, self._wanted)) + 1
         if size > mass.size:
             if mass.size < logits.size:
                 return None
-            size = mass.size  # rounding left the whole vocabulary a hair below what is wanted
+            size = mass.size  # rounding left the whole vocabulary slightly below the wanted mass
         border = descending[size - 1]
         inside = np.flatnonzero(logits >= border)
         surplus = inside.size - size
@@ -94,20 +96,21 @@ class Nucleus:
         return inside
 
     def holds(self, index: int) -> bool:
-        """Whether one token is in the set, without knowing the others.
+        """Returns whether one token is in the nucleus, without computing the others.
 
-        It is if the likelier tokens, with equal ones of lower index, lack some of `top_p`.
+        It is if the likelier tokens, with equal ones of lower index, have a probability below
+        `top_p`.
         """
         if self._weights[index] > self._spared:
-            return True  # all the others together lack some of it
+            return True  # all others together have a probability below `top_p`
         logits = self._logits
-        # A product is several times faster here than a masked sum.
+        # A product is several times faster than a masked sum.
         before = float(np.multiply(self._weights, logits > logits[index]).sum())
         equals = int(np.count_nonzero(logits[:index] == logits[index]))
         return before + equals * float(self._weights[index]) < self._wanted
 
     def before(self, index: int) -> npt.NDArray[np.bool_]:
-        """Which tokens are in any such set that one is in: likelier, or equal and lower, [n]."""
+        """Returns which tokens are likelier than one, or as likely with a lower index, [n] bool."""
         logits = self._logits
         before: npt.NDArray[np.bool_] = logits > logits[index]
         before[:index] |= logits[:index] == logits[index]

@@ -1,4 +1,4 @@
-"""Machines that are not here, as numbers with their sources; `engines/simulated.py` uses them."""
+"""Simulated machines, described by numbers with sources; `engines/simulated.py` uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time that simulated calls take, in real time and on several devices at once."""
+"""The time of simulated calls: in real time, and on several devices at once."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-# Sleeping ends later than asked for, by less than this; the rest of a wait yields in a loop.
+# Sleeping takes up to so many seconds too long, so the end of a wait is a loop that yields.
 _SLEEP_ERROR = 150e-6
 
 
-@dataclass(eq=False)  # two calls may look alike
+@dataclass(eq=False)  # two calls may have equal fields
 class _Call:
-    """What is under way on a device, and the seconds left of it if nothing slows it down."""
+    """A call in progress on a device.
+
+    Attributes:
+        device: name of the device.
+        left: seconds until its end if nothing slows it down.
+    """
 
     device: str
     left: float
 
 
 class Clock:
-    """What the simulated devices of one machine share: who is busy, and how that slows others.
+    """The clock that the simulated devices of one machine share.
 
-    A device does one thing at a time: its next call waits for the one before. While another device
-    of a group is busy, a call proceeds at 1 / slowdown of its speed. A wait is sleep, so other
-    threads have the processor meanwhile.
+    A device runs one call at a time; its next call waits. While another device of a group is busy,
+    a call proceeds at 1 / slowdown of its speed. Waiting is a sleep, so other threads have the
+    processor meanwhile.
 
     Args:
-        groups: devices that share their memory's bandwidth, and their slowdown, from 1 upwards.
-        now: seconds, monotonic.
+        groups: groups of devices that share memory bandwidth, each with its slowdown, 1 or more.
+        now: returns monotonic seconds.
     """
 
     def __init__(
@@ -40,21 +45,24 @@ class Clock:
     ) -> None:
         self._groups = [(frozenset(devices), slowdown) for devices, slowdown in groups]
         self._now = now
-        self._known = 0.0  # until when progress is counted
+        self._known = 0.0  # time up to which progress is counted
         self._calls: list[_Call] = []
         self._lock = Lock()
         self._queues: defaultdict[str, Lock] = defaultdict(Lock)
 
     @contextmanager
     def call(self, device: str, seconds: float) -> Iterator[Callable[[], float]]:
-        """A call that begins when the device has done the one before, and ends when it is over.
+        """Simulate a call, which begins after the one before it on the same device.
+
+        The context ends when the call's time is over.
 
         Args:
-            device: that is busy with it.
-            seconds: that it takes if nothing slows it down.
+            device: name of the device.
+            seconds: duration of the call if nothing slows it down.
 
         Yields:
-            What tells the seconds that are left of it if nothing slows it down from now on.
+            A function that returns the seconds that are left if nothing slows the call down from
+            now on.
         """
         with self._lock:
             queue = self._queues[device]
@@ -71,10 +79,10 @@ class Clock:
                     self._calls.remove(call)
 
     def _wait(self, call: _Call) -> None:
-        """Nobody needs to be woken.
+        """Sleep until a call is over.
 
-        A call that was slowed down finds that something is left of it, and one that is slowed down
-        no more is over no sooner than what is slept for.
+        No notification is needed: a call that was slowed down finds that some of it is left, and a
+        call is never over before the time that was slept for.
         """
         while (left := self._left(call)) > 0:
             time.sleep(left - _SLEEP_ERROR if left > _SLEEP_ERROR else 0)
@@ -85,7 +93,7 @@ class Clock:
             return call.left
 
     def _proceed(self) -> None:
-        """Count the progress of all calls until now, from each one's end to the next."""
+        """Advance all calls until now, one interval between ends of calls at a time."""
         now = self._now()
         while busy := [call for call in self._calls if call.left > 0]:
             factors = [self._slowdown(call, busy) for call in busy]

@@ -1,4 +1,4 @@
-"""What a machine is stated to be, read from JSON: every number has its source beside it."""
+"""The description of a simulated machine, read from JSON; every number has its source."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ from edgespec.runtime.simulation.stated import StatedModel, bytes_per_weight
 from edgespec.system import records
 
 HOST = "cpu"
-"""The device that every machine has; its memory is the host's."""
+"""The device that every machine has. Its memory is the host's."""
 
 _LAPTOPS = Path(__file__).with_name("laptops")
-_CAPACITY = 1  # of a stated curve's points, which are for any
-_MOST_SIZE, _MOST_FIGURE = 10**6, 1e12  # no machine's, and small enough to compute with
+_CAPACITY = 1  # capacity of the curves' points, which hold for all capacities
+_MOST_SIZE, _MOST_FIGURE = 10**6, 1e12  # more than any machine has, and safe to compute with
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number, and who says so; an estimate says what from."""
+    """A number and its source.
+
+    Attributes:
+        value: the number.
+        source: where it is from; for an estimate, what it is estimated from.
+    """
 
     value: float
     source: str
@@ -35,7 +40,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Points:
-    """Milliseconds of a whole model's call by its rows, as decimal strings; linear between."""
+    """Durations of a call of a whole model, linear between the points.
+
+    Attributes:
+        ms: milliseconds by number of rows; JSON has the rows as decimal strings.
+        source: where the durations are from.
+    """
 
     ms: dict[str, float]
     source: str
@@ -43,11 +53,11 @@ class Points:
 
 @dataclass(frozen=True)
 class Link:
-    """What lies between a device and the host; every call crosses it with what it reads and gives.
+    """The connection between a device and the host. Every call transfers its inputs and results.
 
     Attributes:
-        gb_per_s: 10^9 bytes a second.
-        us: microseconds a call.
+        gb_per_s: bandwidth in 10^9 bytes per second.
+        us: latency in microseconds per call.
     """
 
     gb_per_s: Figure
@@ -56,19 +66,19 @@ class Link:
 
 @dataclass(frozen=True)
 class Device:
-    """What computes.
+    """A simulated device.
 
-    A call takes max(weights / bandwidth, rows x weights / compute) + overhead, or what the curve of
-    its role says.
+    A call takes max(weights / bandwidth, rows x weights / compute) + overhead, or the time on the
+    curve of its role.
 
     Attributes:
-        chip: what it is.
-        overhead_us: microseconds of a call besides its products; part of a curve, too.
-        gib: memory that a model may have there; None: it takes the host's.
-        gb_per_s: 10^9 bytes of weights a second.
-        tmac_per_s: 10^12 multiplications by quantized weights a second.
-        link: None: the host's memory is its own.
-        curves: of roles, in place of the two rates.
+        chip: name of the chip.
+        overhead_us: microseconds of a call besides its products; curves include it.
+        gib: memory for models in GiB; None if the device uses the host's.
+        gb_per_s: 10^9 bytes of weights read per second.
+        tmac_per_s: 10^12 multiplications by quantized weights per second.
+        link: connection to the host; None if the host's memory is its own.
+        curves: durations by role, in place of the two rates.
     """
 
     chip: str
@@ -82,11 +92,11 @@ class Device:
 
 @dataclass(frozen=True)
 class Shared:
-    """Devices that share the bandwidth of a memory.
+    """Devices that share the bandwidth of one memory.
 
     Attributes:
         devices: their names.
-        slowdown: of each while another is busy, from 1 upwards.
+        slowdown: factor by which each is slower while another is busy, 1 or more.
     """
 
     devices: tuple[str, ...]
@@ -95,13 +105,13 @@ class Shared:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine and the models that are stated to run there.
+    """A simulated machine and the models that it runs.
 
     Attributes:
-        description: one line for people.
-        models: by role.
-        devices: by name; `cpu` is among them.
-        shared: devices that slow each other down.
+        description: one line about the machine.
+        models: the simulated models, by role.
+        devices: the devices, by name; `cpu` is among them.
+        shared: groups of devices that slow each other down.
     """
 
     description: str
@@ -111,23 +121,23 @@ class Machine:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of all that is stated: names measurements."""
+        """Hash of the whole description, which names measurements."""
         text = json.dumps(records.encode(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def clock(self) -> Clock:
-        """One for all who use this machine in this process."""
+        """The clock for all users of this machine in this process."""
         return Clock([(each.devices, each.slowdown.value) for each in self.shared])
 
     def memory_bytes(self, device: str) -> int:
-        """Of a device with memory of its own, or the host's."""
+        """Returns the bytes of memory of a device that has its own, or of the host."""
         size = self.devices[device].gib
         assert size is not None
         return int(size.value * (1 << 30))
 
     def seconds(self, device: str, role: str, sublayers: range, rows: int) -> float:
-        """Of a call over some sublayers of a role's stated model, transfers left out."""
+        """Returns the seconds of a call over some sublayers of a model, without transfers."""
         at, model = self.devices[device], self.models[role]
         macs, overhead = model.macs(sublayers.start, sublayers.stop), at.overhead_us.value / 1e6
         points = (at.curves or {}).get(role)
@@ -140,27 +150,27 @@ class Machine:
         return max(reading, rows * macs / (at.tmac_per_s.value * 1e12)) + overhead
 
     def transfer_seconds(self, device: str, nbytes: int) -> float:
-        """Of what a call moves between the host and a device."""
+        """Returns the seconds that a call takes to transfer bytes between host and device."""
         link = self.devices[device].link
         return 0.0 if link is None else link.us.value / 1e6 + nbytes / (link.gb_per_s.value * 1e9)
 
 
 def laptops() -> tuple[str, ...]:
-    """Names of the machines that come with the package."""
+    """Returns the names of the machines that come with the package."""
     return tuple(sorted(file.stem for file in _LAPTOPS.glob("*.json")))
 
 
 def load(reference: str) -> Machine:
-    """A machine by the name of one that comes with the package, or by its file.
+    """Loads a machine by the name of one that comes with the package, or from a file.
 
-    What is stated alike is one machine, with one clock.
+    Files with equal text give the same machine, with one clock.
 
     Raises:
-        InputError: if there is none, or its file says something that cannot be.
+        InputError: if there is no such machine, or its file is not valid.
     """
     file = _LAPTOPS / f"{reference}.json" if reference in laptops() else Path(reference)
     try:
-        return _parsed(file.read_text(encoding="utf-8-sig"))  # as editors on Windows write it
+        return _parsed(file.read_text(encoding="utf-8-sig"))  # with or without a BOM
     except (FileNotFoundError, IsADirectoryError) as error:
         raise InputError(
             f"there is no machine {reference!r} to simulate: give a JSON file, or one of "
@@ -179,7 +189,7 @@ def _parsed(text: str) -> Machine:
 
 
 def _faults(machine: Machine) -> Iterator[str]:
-    """What does not fit together."""
+    """Yields what does not fit together."""
     if TARGET not in machine.models:
         yield f"machine.models: no {TARGET!r}"
     host = machine.devices.get(HOST)
@@ -195,7 +205,7 @@ def _faults(machine: Machine) -> Iterator[str]:
     for group in machine.shared:
         for name in group.devices:
             if name not in machine.devices:
-                yield f"machine.shared: {name!r} is no device"
+                yield f"machine.shared: {name!r} is not one of the devices"
         if not group.slowdown.value >= 1:
             yield f"machine.shared: slowdown is {group.slowdown.value}: give 1 or more"
 

@@ -1,4 +1,4 @@
-"""The model that a bundle's role stands for: its sizes, and the bundle as if it held that model."""
+"""The model that a bundle's role is simulated as: its sizes, and the bundle with these sizes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from edgespec.bundle.sublayers import ATTENTION, Sublayers
 from edgespec.errors import InputError
 
 _BLOCK = 128
-_BITS = 4 + 16 / _BLOCK  # of a weight: int4, and a float16 scale for each block
+_BITS = 4 + 16 / _BLOCK  # bits per weight: int4, and a float16 scale for each block
 
 
 @dataclass(frozen=True)
 class StatedModel:
-    """A model in int4, as `edgespec export` would make it.
+    """The sizes of a model in int4, as `edgespec export` would make it.
 
     Attributes:
-        name: as people call it.
-        layers: each is attention and MLP.
+        name: common name of the model.
+        layers: number of layers, each with attention and MLP.
         hidden: width of the residual stream.
         intermediate: width of the MLP.
-        heads: of the queries.
-        kv_heads: of the keys and values.
+        heads: number of query heads.
+        kv_heads: number of key and value heads.
         head_dim: width of a head.
-        vocab: logits of a row.
-        tied: the output projection is the embedding.
-        source: of these numbers.
+        vocab: number of logits of a row.
+        tied: whether the output projection is the embedding.
+        source: where these numbers are from.
     """
 
     name: str
@@ -43,16 +43,16 @@ class StatedModel:
 
     @property
     def parameters(self) -> int:
-        """Of the embedding and all matrices."""
+        """Number of parameters of the embedding and all matrices."""
         return self.macs() + (0 if self.tied else self.vocab * self.hidden)
 
     @property
     def layout(self) -> Sublayers:
-        """Its sublayers."""
+        """The sublayers of the model."""
         return Sublayers.pairs(self.layers, self.intermediate)
 
     def macs(self, start: int = 0, stop: int | None = None) -> int:
-        """Multiplications of one row by the weights of these sublayers, as many as weights."""
+        """Returns the multiplications per row in these sublayers: as many as weights."""
         layout = self.layout
         attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
         mlp = 3 * self.hidden * self.intermediate
@@ -62,9 +62,9 @@ class StatedModel:
         return head + sum(attention if each.kind == ATTENTION else mlp for each in inner)
 
     def stretched(self, number: int, layout: Sublayers) -> int:
-        """The sublayer of this model that stands for one of another model's."""
+        """Returns the sublayer of this model that corresponds to one of another model's."""
         own = self.layout
-        if number >= layout.head:  # the head, or what would come behind it
+        if number >= layout.head:  # the head, or the end after it
             return own.head + number - layout.head
         layer = layout.layer_of(number)
         stands_for = own.of_layer(round(layer * self.layers / layout.layers))
@@ -72,9 +72,10 @@ class StatedModel:
 
 
 def as_stated(bundle: Bundle, models: Mapping[str, StatedModel]) -> Bundle:
-    """A bundle as if its roles were these models, for arithmetic: there are no such files.
+    """Returns a bundle with the sizes of these models, for calculations; it has no such files.
 
-    Tokenizer, context length and the number of stages stay; a stage has the same share of layers.
+    Tokenizer, context length and the number of stages stay the same. Each stage keeps its share of
+    the layers.
 
     Raises:
         InputError: if a role has no model, or one with fewer layers.
@@ -100,7 +101,7 @@ def as_stated(bundle: Bundle, models: Mapping[str, StatedModel]) -> Bundle:
 
 
 def bytes_per_weight() -> float:
-    """Of every stated model."""
+    """Returns the bytes per weight of every simulated model."""
     return _BITS / 8
 
 

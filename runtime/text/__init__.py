@@ -1,1 +1,1 @@
-"""Text to tokens and back, and chat templates."""
+"""Tokenizers and chat templates."""

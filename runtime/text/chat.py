@@ -1,4 +1,4 @@
-"""Chat templates, rendered as transformers renders them: sandboxed jinja2 with the same extras."""
+"""Chat templates, rendered as transformers does it: in sandboxed jinja2 with the same extras."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import InputError, reason
 
-_SAID = "hello"
+_USER_MESSAGE = "hello"
 
 
 def template_fault(source: str, special_tokens: Mapping[str, str]) -> str | None:
-    """What is wrong with how a template writes one plain message of a user; None: nothing is.
+    """Returns what is wrong with a template; None if nothing is.
+
+    The template is tried with one plain message of a user.
 
     Args:
         source: see `ChatTemplate`.
@@ -27,23 +29,23 @@ def template_fault(source: str, special_tokens: Mapping[str, str]) -> str | None
     """
     try:
         template = ChatTemplate(source, special_tokens)
-        text = template.render([{"role": "user", "content": _SAID}])
+        text = template.render([{"role": "user", "content": _USER_MESSAGE}])
     except InputError as error:
         return f"it fails on a plain message: {reason(error.__cause__)}"
     if template.unset:
         return f"it writes {', '.join(sorted(template.unset))}, which nothing sets"
-    return None if _SAID in text else "it leaves out what the user says"
+    return None if _USER_MESSAGE in text else "it leaves out what the user says"
 
 
 class ChatTemplate:
-    """A model's own way to write a conversation as one text.
+    """A model's own format for a conversation as one text.
 
     Args:
         source: The jinja2 template.
-        special_tokens: Text of `bos_token`, `eos_token` and the like, for the template's use.
+        special_tokens: Text of `bos_token`, `eos_token` and the like, for use by the template.
 
     Attributes:
-        unset: Names that it has written as nothing, because nothing sets them.
+        unset: Names of variables that the template has printed although nothing sets them.
 
     Raises:
         InputError: If the template is not valid jinja2.
@@ -63,7 +65,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except MemoryError:
             raise
-        except Exception as error:  # deep nesting, too, ends in errors that are not jinja2's
+        except Exception as error:  # deep nesting raises errors that are not jinja2's
             raise InputError(
                 f"the model's chat template is not valid ({reason(error)}): repair it, or prompt "
                 "without it"
@@ -72,10 +74,10 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
     ) -> str:
-        """The text of a conversation, by default up to where the model's answer begins.
+        """Returns the text of a conversation, by default up to where the model's answer begins.
 
         Args:
-            messages: Each with `role` and `content`, and what else the template reads.
+            messages: Messages with `role` and `content`, and what else the template reads.
             add_generation_prompt: Whether the text ends with the opening of an answer.
 
         Raises:
@@ -91,7 +93,7 @@ class ChatTemplate:
             )
         except MemoryError:
             raise
-        except Exception as error:  # a template computes: whatever Python raises may come
+        except Exception as error:  # a template is a program, which may raise anything
             raise InputError(
                 f"the model's chat template refuses these messages: {reason(error)}. "
                 "Give a list of messages with role and content as the model expects them"
@@ -99,7 +101,7 @@ class ChatTemplate:
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}`, with which templates mark answers for training; here only its content."""
+    """The block `{% generation %}`, which marks answers for training; here its content only."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as a plain set
 
@@ -109,6 +111,8 @@ class _GenerationBlock(Extension):
 
 
 def _noted_in(names: set[str]) -> type[jinja2.Undefined]:
+    """Returns a type of undefined variables that print as nothing and add their names to a set."""
+
     class Noted(jinja2.Undefined):
         def __str__(self) -> str:
             names.add(str(self._undefined_name))
@@ -124,7 +128,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # jinja2's own filter escapes HTML, which models were not trained on.
+    # jinja2's own filter escapes HTML, but models were not trained on escaped text.
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

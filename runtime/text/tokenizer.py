@@ -1,4 +1,4 @@
-"""Text to tokens and back: the tokenizer, streamed decoding, stop strings."""
+"""The tokenizer, streamed decoding and stop strings."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from edgespec.runtime.text.chat import ChatTemplate
 
 _REPLACEMENT = "\ufffd"
-_AROUND = 1000  # ids below and above the number of tokens, which show whether ids have gaps
+_AROUND = 1000  # ids checked below and above the number of tokens to see whether ids have gaps
 
 
 class Tokenizer:
     """A model's tokenizer, as its `tokenizer.json` defines it.
 
     Args:
-        backend: The tokenizer proper. Truncation and padding are switched off.
+        backend: The tokenizer of the `tokenizers` library. Truncation and padding are switched off.
         config: The content of `tokenizer_config.json`.
-        chat_template: The jinja2 source, if the model has one; compiled when it is first used.
+        chat_template: The jinja2 source, if the model has one; compiled at its first use.
 
     Attributes:
         vocab_size: One more than the highest id, added tokens included. A model may have more
@@ -34,7 +34,7 @@ class Tokenizer:
         bos_id: The beginning-of-text token, if there is one.
         eos_id: The tokenizer's end-of-text token, if there is one. A bundle's manifest names all
             tokens that end a text.
-        unknown_id: What stands for text that the vocabulary lacks, if there is such a token.
+        unknown_id: The token for text that the vocabulary lacks, if there is one.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Tokenizer:
         self._special_tokens = _special_tokens(config)
         self.bos_id = self._id_of(self._special_tokens.get("bos_token"))
         self.eos_id = self._id_of(self._special_tokens.get("eos_token"))
-        # The config's word counts, too: templates write tokens that `tokenizer.json` may not mark.
+        # Templates write special tokens that only the config may mark as such.
         special = _special_ids(backend)
         backend.add_special_tokens(
             [
@@ -61,7 +61,7 @@ class Tokenizer:
         self.special_ids = _special_ids(backend)
         self.vocab_size = _vocab_size(backend)
         self.unknown_id = self._id_of(self._special_tokens.get("unk_token"))
-        # Tokenizers that add a BOS do so in their post-processor; this is for those without one.
+        # Most tokenizers add a BOS in their post-processor; this is for those without one.
         self._prepended: list[int] = []
         if config.get("add_bos_token") and self.bos_id is not None:
             self._prepended = [self.bos_id] * (self.bos_id not in backend.encode("").ids)
@@ -69,15 +69,15 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model says how conversations are written: `chat` works."""
+        """Whether the model has a chat template, so that `chat` works."""
         return self._chat_source is not None
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
-        """The tokenizer of a model or bundle folder.
+        """Returns the tokenizer of a model or bundle folder.
 
         Args:
-            folder: Holds `tokenizer.json`, and where the model has them `tokenizer_config.json`,
+            folder: Folder with `tokenizer.json`, and if the model has them `tokenizer_config.json`,
                 `special_tokens_map.json` and `chat_template.jinja`.
 
         Raises:
@@ -87,7 +87,7 @@ class Tokenizer:
         if not path.is_file():
             raise BundleError(f"{path} is missing: copy it from where the model came from")
         try:
-            # Not by its name: a folder's may be no UTF-8.
+            # Read here, because the library cannot open paths that are not UTF-8.
             backend = tokenizers.Tokenizer.from_buffer(path.read_bytes())
         except Exception as error:  # the library raises nothing narrower
             raise _damaged(path, error) from error
@@ -98,12 +98,12 @@ class Tokenizer:
         return cls(backend, config, source)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Token ids of `text`.
+        """Returns the token ids of `text`.
 
         Args:
-            text: Special tokens written out in it become their ids.
-            add_special: Whether to add what the model expects around a text, usually a BOS. Not
-                for text from `chat`, which holds its own.
+            text: The text. Special tokens that are written out in it become their ids.
+            add_special: Whether to add what the model expects around a text, usually a BOS. Use
+                False for text from `chat`, which holds its own.
 
         Raises:
             InputError: If `text` holds lone surrogates, as undecodable input does.
@@ -118,22 +118,22 @@ class Tokenizer:
         return [*self._prepended, *ids] if add_special else ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of token ids; bytes that are not UTF-8 become U+FFFD."""
+        """Returns the text of token ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
     ) -> str:
-        """The text of a conversation by the model's chat template (see `ChatTemplate.render`).
+        """Returns a conversation in the model's chat template (see `ChatTemplate.render`).
 
         Raises:
-            InputError: If the model has no chat template, one that is not valid, or it refuses the
+            InputError: If the model has no chat template, or an invalid one, or it refuses the
                 messages.
         """
         return self._chat_template.render(messages, add_generation_prompt)
 
     def chat_fault(self) -> str | None:
-        """What is wrong with the chat template; None: nothing is, or there is none."""
+        """Returns what is wrong with the chat template; None if nothing is or there is none."""
         if self._chat_source is None:
             return None
         from edgespec.runtime.text.chat import template_fault
@@ -153,31 +153,32 @@ class Tokenizer:
 
 
 class StreamDecoder:
-    """Decodes tokens as they come, never showing half a character.
+    """Decodes tokens as they come, without ever returning part of a character.
 
-    A decoder may treat the first token of a text differently (a leading space) and bytes of one
-    character may lie in several tokens. So each new text is the difference of two decodings of a
-    short window: the tokens of the piece before, and those with the new ones.
+    A decoder may treat the first token of a text differently (a leading space), and the bytes of
+    one character may lie in several tokens. So each new piece is the difference of two decodings of
+    a short window: the tokens of the previous piece, without and with the new ones.
 
     Args:
-        tokenizer: Of the tokens to come.
-        context: Tokens before them, not shown. Needed for a continuation that begins with a space.
+        tokenizer: Tokenizer of the tokens to come.
+        context: Tokens before them, whose text is not returned. Needed if the text may go on with a
+            space.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._window = list(context)
-        self._settled = len(self._window)  # tokens of the window whose text has been shown
+        self._settled = len(self._window)  # number of tokens in the window whose text was returned
         self._shown = tokenizer.decode(self._window)
 
     def push(self, *tokens: int) -> str:
-        """The text that `tokens` complete; what ends inside a character waits for the rest."""
-        # One by one, so that the text does not depend on which tokens come together: of bytes
-        # that end inside a character, some decoders don't show the whole ones before it either.
+        """Returns the text that `tokens` complete; an incomplete character waits for its rest."""
+        # One by one, so that the text does not depend on how tokens are grouped: some decoders show
+        # nothing of bytes that end inside a character, not even the characters before it.
         return "".join([self._push(token) for token in tokens])
 
     def flush(self) -> str:
-        """The text held back, once no token follows: U+FFFD if it ends inside a character."""
+        """Returns the held back text after the last token; an incomplete character is U+FFFD."""
         return self._settle(self._piece())
 
     def _push(self, token: int) -> str:
@@ -186,15 +187,15 @@ class StreamDecoder:
         return "" if not piece or piece.endswith(_REPLACEMENT) else self._settle(piece)
 
     def _piece(self) -> str:
-        """The window's text behind what has been shown of it."""
+        """Returns the part of the window's text that was not returned yet."""
         text = self._tokenizer.decode(self._window)
         if text.startswith(self._shown):
             return text[len(self._shown) :]
         whole = self._shown.rstrip(_REPLACEMENT)
-        if text.startswith(whole):  # the context ended inside a character, which goes on here
+        if text.startswith(whole):  # the context ended inside a character, which continues here
             self._settled, self._shown = 0, whole
             return text[len(whole) :]
-        # A broken character has undone whole ones before it, which have been shown.
+        # A broken character has changed the text before it, which has already been returned.
         return self._tokenizer.decode(self._window[self._settled :])
 
     def _settle(self, piece: str) -> str:
@@ -205,7 +206,7 @@ class StreamDecoder:
 
 
 class StopMatcher:
-    """Ends a streamed text before the first stop string, wherever pieces begin and end.
+    """Ends a streamed text before the first stop string, even if it spans several pieces.
 
     The first is the one that is complete first; of two that end together, the longer.
 
@@ -224,11 +225,11 @@ class StopMatcher:
         self._found = False
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Take the next piece.
+        """Take the next piece of text.
 
         Returns:
-            What may be shown of it and of what was held back, and whether a stop string was
-            found. After that nothing is shown any more.
+            The text that can be shown now, and whether a stop string was found. After one was
+            found, no text is returned any more.
         """
         if self._found:
             return "", True
@@ -244,12 +245,12 @@ class StopMatcher:
         return text[: len(text) - held], False
 
     def flush(self) -> str:
-        """What was held back, once no text follows."""
+        """Returns the text that was held back, after the last piece."""
         held, self._held = self._held, ""
         return held
 
     def _beginning(self, text: str) -> int:
-        """Length of the longest end of `text` that a stop string may continue."""
+        """Returns the length of the longest end of `text` that begins a stop string."""
         longest = max(map(len, self._stops), default=1) - 1
         return next(
             (
@@ -262,9 +263,9 @@ class StopMatcher:
 
 
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:
-    """One more than the highest id: the number of tokens, unless ids have gaps."""
-    # As many ids lie beyond that number as are missing below it: we look around it, where those
-    # of known tokenizers are. Reading all of them takes 0.1 s and 30 MB at 150,000 tokens.
+    """Returns one more than the highest id: the number of tokens, unless ids have gaps."""
+    # If ids are missing below the number of tokens, as many lie above it. In known tokenizers both
+    # are near it. Reading all ids would take 0.1 s and 30 MB at 150,000 tokens.
     count = backend.get_vocab_size(with_added_tokens=True)
     around = range(max(0, count - _AROUND), count + _AROUND)
     if all((backend.id_to_token(id_) is None) == (id_ >= count) for id_ in around):
@@ -289,7 +290,7 @@ def _read(path: Path) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; an empty one if there is no file."""
+    """Returns the object in a JSON file; an empty one if there is no file."""
     if not path.is_file():
         return {}
     try:
@@ -302,7 +303,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token`, `eos_token` and the like as text; they are written plainly or as objects."""
+    """Returns `bos_token`, `eos_token` and the like as text.
+
+    The config holds them as strings or as objects.
+    """
     tokens: dict[str, str] = {}
     for name, value in config.items():
         content = value.get("content") if isinstance(value, dict) else value
@@ -312,7 +316,10 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _chat_template(config: Mapping[str, Any]) -> str | None:
-    """The template of `tokenizer_config.json`: one, or the one named default of several."""
+    """Returns the template in `tokenizer_config.json`, if any.
+
+    Of several, it is the one named default.
+    """
     template = config.get("chat_template")
     if isinstance(template, list):
         named = [entry for entry in template if isinstance(entry, dict)]

@@ -1,1 +1,1 @@
-"""Token trees, what drafters propose as such, and the walk that verifies them."""
+"""Token trees, the proposals of draft sources, and the walk that verifies them."""

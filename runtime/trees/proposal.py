@@ -1,4 +1,4 @@
-"""What draft sources propose: likely continuations, each with how likely it is to be accepted."""
+"""The proposals of draft sources: likely continuations and how likely each is accepted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from edgespec.runtime.trees.tree import ROOT, TokenTree
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a round is expected to bring.
+    """The expected result of a round.
 
     Attributes:
-        tokens: new tokens, the target's own one included.
-        seconds: from the draft's begin to the end of the round.
+        tokens: expected number of new tokens, the target's own one included.
+        seconds: expected duration, from the beginning of the draft to the end of the round.
     """
 
     tokens: float
@@ -24,22 +24,22 @@ class Forecast:
 
 
 class Proposal:
-    """Continuations of the text that share their beginnings, a trie below the pending token.
+    """Continuations of the text as a trie below the pending token.
 
-    Nodes are numbered from 0, parents before their children. The value of a node is the
-    probability that the target's walk comes by. Siblings exclude each other, so together they are
-    worth their parent at most: `add` cuts a value down to what is left of it. So the best nodes,
-    however many, hang together.
+    Nodes are numbered from 0, parents before their children. The value of a node is the probability
+    that the target's walk reaches it. Siblings exclude each other, so together they are worth at
+    most their parent: `add` cuts a value down to what is left of it. So the best nodes, however
+    many, always form a tree.
 
     Args:
-        forecast: of the round, by whoever planned it.
-        begun: whether a draft model's part of it was begun in the round before.
+        forecast: expected result of the round, if a planner made one.
+        begun: whether a draft model began its part during the round before.
 
     Attributes:
-        tokens: of each node.
-        parents: of each node, `ROOT` below the pending token.
-        values: of each node, in [0, 1].
-        sources: of each node, who proposed it first.
+        tokens: token of each node.
+        parents: parent of each node, `ROOT` below the pending token.
+        values: value of each node, in [0, 1].
+        sources: name of the source that first proposed each node.
     """
 
     __slots__ = ("_left", "_places", "begun", "forecast", "parents", "sources", "tokens", "values")
@@ -51,7 +51,7 @@ class Proposal:
         self.parents: list[int] = []
         self.values: list[float] = []
         self.sources: list[str] = []
-        self._left = [1.0]  # of the value of each node, the root first, what no child has
+        self._left = [1.0]  # by node, the root first: the part of its value that no child has
         self._places: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -59,25 +59,29 @@ class Proposal:
 
     @property
     def source(self) -> str:
-        """All sources of its nodes, for statistics: `model+lookup`; `none` without nodes."""
+        """Names of all sources of its nodes, as in `model+lookup`; `none` without nodes."""
         return "+".join(dict.fromkeys(self.sources)) or "none"
 
     def value(self, node: int) -> float:
-        """That of a node; the root's is 1."""
+        """Returns the value of a node; the root's is 1."""
         return 1.0 if node == ROOT else self.values[node]
 
     def room(self, parent: int) -> float:
-        """What a further child of a node can be worth at most."""
-        # Rounding must lift no node above its parent, or the best would not hang together.
+        """Returns the largest value that a further child of a node can have."""
+        # Rounding must not lift a node above its parent, or the best nodes would form no tree.
         return max(0.0, min(self._left[parent + 1], self.value(parent)))
 
     def share_left(self, parent: int) -> float:
-        """The same, of what the node itself is worth."""
+        """Returns `room` as a share of the parent's own value."""
         value = self.value(parent)
         return self.room(parent) / value if value else 0.0
 
     def add(self, parent: int, token: int, value: float, source: str) -> int:
-        """A child of `parent`, by its number. If it is there it keeps the larger value."""
+        """Add a child of `parent`. If there is one already, it keeps the larger value.
+
+        Returns:
+            The number of the child.
+        """
         place = self._places.get((parent, token))
         left = self.room(parent)
         if place is not None:
@@ -98,18 +102,18 @@ class Proposal:
         return len(self.tokens) - 1
 
     def graft(self, other: Proposal) -> None:
-        """Take in all nodes of another proposal; what both propose is one node."""
+        """Add all nodes of another proposal; nodes that both propose are merged."""
         numbers = [ROOT]
         for node, parent in enumerate(other.parents):
             token, value, source = other.tokens[node], other.values[node], other.sources[node]
             numbers.append(self.add(numbers[parent + 1], token, value, source))
 
     def gains(self) -> list[float]:
-        """Expected accepted tokens of the best n nodes, for n from 0 to all."""
+        """Returns the expected accepted tokens of the best n nodes, for n from 0 to all."""
         return [0.0, *accumulate(sorted(self.values, reverse=True))]
 
     def best(self, count: int, forecast: Forecast | None = None) -> Proposal:
-        """The best `count` nodes, or all, as a proposal of their own."""
+        """Returns the best `count` nodes, or all, as a new proposal."""
         # Sorting is stable: a parent stays before a child of equal value.
         ranked = sorted(range(len(self)), key=self.values.__getitem__, reverse=True)
         cut, numbers = Proposal(forecast, self.begun), {ROOT: ROOT}
@@ -119,7 +123,7 @@ class Proposal:
         return cut
 
     def tree(self) -> TokenTree:
-        """All nodes, as a tree to verify."""
+        """Returns all nodes as a tree to verify."""
         if not self.tokens:
-            return TokenTree.empty()  # kept: plain decoding has one in every round
+            return TokenTree.empty()  # cached, because plain decoding needs one in every round
         return TokenTree(np.array(self.tokens, np.int64), np.array(self.parents, np.int64))

@@ -1,4 +1,4 @@
-"""Token trees: what a draft proposes and one pass of the target verifies.
+"""Token trees: proposed by a draft, and verified by one pass of the target.
 
 The root is the pending token (emitted, not yet cached). It is a row of every verification but not a
 node, so a tree of n nodes costs n + 1 rows: row 0 is the root and row i + 1 is node i. A chain is a
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 ROOT = -1
-"""The parent of a node that hangs below the pending token."""
+"""Parent of the nodes directly below the pending token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class TokenTree:
 
     @classmethod
     def chain(cls, tokens: Iterable[int]) -> TokenTree:
-        """The tree with one branch."""
+        """Returns the tree with a single branch."""
         line = np.array(list(tokens), dtype=np.int64)
         return cls(line, np.arange(line.size, dtype=np.int64) - 1)
 
@@ -78,11 +78,11 @@ class TokenTree:
         return self.tokens.size
 
     def find_child(self, node: int, token: int) -> int | None:
-        """The child of `node` (`ROOT` for the root) that has `token`, if there is one."""
+        """Returns the child of `node` (`ROOT` for the root) with this token, or None."""
         return self._nodes.get((node, token))
 
     def path(self, node: int) -> list[int]:
-        """The nodes from the root's child down to `node`; empty for `ROOT`."""
+        """Returns the nodes from the root's child down to `node`; empty for `ROOT`."""
         nodes: list[int] = []
         while node != ROOT:
             nodes.append(node)
@@ -90,14 +90,14 @@ class TokenTree:
         return nodes[::-1]
 
     def ancestor_mask(self) -> npt.NDArray[np.bool_]:
-        """Which row may attend to which.
+        """Returns which row may attend to which.
 
         Returns:
             [n + 1, n + 1] bool: row 0 is the root; row i + 1 sees the root, the ancestors of node
             i, and itself.
         """
         size = len(self) + 1
-        rows = [1]  # one integer a row, bit j for row j: far faster than many small arrays
+        rows = [1]  # one integer per row, bit j for row j: much faster than many small arrays
         for row, parent in enumerate(self.parents.tolist(), start=1):
             rows.append(rows[parent + 1] | 1 << row)
         packed = b"".join(bits.to_bytes(-(-size // 8), "little") for bits in rows)

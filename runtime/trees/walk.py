@@ -1,10 +1,10 @@
-"""The verification walk: one rule for greedy and sampled text, every tree shape and draft source.
+"""The verification walk: one rule for greedy and sampled text, all trees and all draft sources.
 
 The target's choice after a branch depends on that branch alone (arg-max, or arg-max under noise
 keyed by seed and position), never on what was drafted. So following the tree while it holds the
-target's own choice yields exactly the tokens of plain decoding, and the first choice that it does
-not hold comes free. Walking a tree this way for greedy text: Miao et al., SpecInfer, 2023;
-position-keyed noise makes the same walk exact for sampling.
+target's own choice yields exactly the tokens of plain decoding, and the first choice that the tree
+does not hold is an extra token at no cost. Walking a tree this way for greedy text: Miao et al.,
+SpecInfer, 2023; position-keyed noise makes the same walk exact for sampling.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from edgespec.runtime.trees.tree import ROOT, TokenTree
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the target made of a tree.
+    """The result of a verification.
 
     Attributes:
         nodes: The accepted nodes, from the root's child down.
-        tokens: The new tokens: those of `nodes`, then the target's free extra token. Where an
-            accepted node is a stop token the text ends there, without an extra token.
+        tokens: The new tokens: those of `nodes`, then the target's extra token. If an accepted node
+            is a stop token, the text ends there without an extra token.
     """
 
     nodes: tuple[int, ...]
@@ -36,8 +36,8 @@ def walk(
 
     Args:
         tree: The draft; may be empty.
-        choose: `choose(row, branch)` is the target's choice after `row` of the verification pass
-            (0 is the root, i + 1 node i); `branch` holds the tokens below the root that lead
+        choose: `choose(row, branch)` returns the target's choice after `row` of the verification
+            pass (0 is the root, i + 1 node i); `branch` holds the tokens below the root that lead
             there. Called only along the walk, so rows that it does not reach cost nothing.
         stop_ids: Tokens that end the text. The one that ends it is the last of the verdict.
 

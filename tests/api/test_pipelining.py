@@ -81,7 +81,7 @@ def test_a_payoff_is_told_what_drafts_and_passes_took():
         def verify(self, rows):
             begun.wait()
 
-        def ahead(self):
+        def draft_ahead(self):
             begun.set()
             time.sleep(0.05)  # beyond the pass
 

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from edgespec import LLM
 from edgespec.errors import InputError
 from edgespec.runtime.drafters import NoDrafter, TreeBudget
-from edgespec.runtime.drafters.guided import GuidedDrafter
-from edgespec.runtime.sampling.guide import Guides
+from edgespec.runtime.drafters.grammar import GrammarDrafter
+from edgespec.runtime.sampling.grammar import GrammarCompiler
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
@@ -104,7 +104,7 @@ def test_what_is_allowed_is_what_the_grammar_goes_on_with(load):
     llm = load("none")
     size, eos = llm.tokenizer.vocab_size, llm.bundle.target.eos_ids
     texts = [llm.tokenizer.decode([token]) for token in range(size)]
-    guide = Guides(llm.bundle.path, size, eos).guide("regex", DATE)
+    matcher = GrammarCompiler(llm.bundle.path, size, eos).compile("regex", DATE)
 
     def begins(text):
         filled = text + "2000-00-00"[len(text) :]
@@ -112,13 +112,13 @@ def test_what_is_allowed_is_what_the_grammar_goes_on_with(load):
 
     made, rng = "", np.random.default_rng(0)
     while True:
-        allowed = guide.allowed()
+        allowed = matcher.allowed()
         expected = [bool(text) and begins(made + text) for text in texts]
         for token in eos:
             expected[token] = len(made) == 10
         assert allowed.tolist() == expected
         token = int(rng.choice(np.flatnonzero(allowed)))
-        guide.advance(token)
+        matcher.advance(token)
         if token in eos:
             break
         made += texts[token]
@@ -183,7 +183,7 @@ class Guesses(NoDrafter):
 )
 def test_a_draft_has_what_is_forced_and_nothing_forbidden_within_the_budget(nodes, depth, expected):
     guesses = Guesses()
-    drafter = GuidedDrafter(guesses, Grammar())
+    drafter = GrammarDrafter(guesses, Grammar())
     proposal = drafter.draft([4], TreeBudget(nodes, depth, 4))
     by_token = dict(zip(proposal.tokens, proposal.values, strict=True))
     assert tuple(sorted(by_token)) == expected
@@ -223,10 +223,10 @@ def test_grammars_that_cannot_be_used_are_refused(load):
 def test_ends_of_text_in_the_padding_of_the_vocabulary_count_for_nothing(load):
     llm = load("none")
     size = llm.tokenizer.vocab_size
-    guide = Guides(llm.bundle.path, size, (0, size + 19)).guide("regex", "a?")
-    assert guide.allowed()[0]
+    matcher = GrammarCompiler(llm.bundle.path, size, (0, size + 19)).compile("regex", "a?")
+    assert matcher.allowed()[0]
     with pytest.raises(InputError, match="no token that ends a text"):
-        Guides(llm.bundle.path, size, (size + 19,))
+        GrammarCompiler(llm.bundle.path, size, (size + 19,))
 
 
 @pytest.mark.parametrize("regex", ["abz", "a(z|é)b"])
@@ -236,11 +236,11 @@ def test_a_grammar_that_wants_what_no_token_stands_for_is_refused(tmp_path, rege
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    guide = Guides(tmp_path, len(vocabulary), (1,)).guide("regex", regex)
+    matcher = GrammarCompiler(tmp_path, len(vocabulary), (1,)).compile("regex", regex)
 
     def go_on():
-        while (token := int(guide.allowed().argmax())) != 1:
-            guide.advance(token)
+        while (token := int(matcher.allowed().argmax())) != 1:
+            matcher.advance(token)
 
     with pytest.raises(InputError, match="characters that the tokenizer lacks"):
         go_on()

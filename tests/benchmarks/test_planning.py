@@ -25,7 +25,7 @@ def rows_found(monkeypatch, own_cache):
 
     def find(single):
         found = Exactness(exact=True, single=single)
-        monkeypatch.setattr(exactness, "tried", lambda _: found)
+        monkeypatch.setattr(exactness, "measure", lambda _: found)
 
     return find
 

@@ -174,7 +174,7 @@ def test_cpu_is_the_engine_that_multiplies_integers_and_no_other_is_tried(pair, 
 
 
 def test_another_engine_says_what_to_use(pair, cli):
-    with pytest.raises(DeviceError, match="w8a8 weights, which only onnxruntime:cpu multiplies"):
+    with pytest.raises(DeviceError, match="w8a8 weights, which only onnxruntime:cpu can run"):
         LLM(pair, device="openvino:cpu", draft="none")
     for words in (["run", pair, "x"], ["plan", pair]):
         result = cli(*words, "--device", "openvino:cpu", "--draft", "none")

@@ -1,4 +1,4 @@
-"""Tokenizers of the kinds that models have, and what is hard for them."""
+"""Tokenizers of the kinds that models have, and texts that are hard for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that were made in stated times, and workers that bring them."""
+"""Results of texts with given times, and fake workers that return them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT = tuple(range(10, 23))
 
 
 def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, **facts):
-    """A text of as many rounds as `accepted` has; a token comes with each, and the first."""
+    """A result with as many rounds as `accepted` has; each gives one token, after a first one."""
     result = GenerationResult(
         text="", tokens=list(tokens), prompt_tokens=3, new_tokens=len(tokens),
         finish_reason="length", seed=0, ttft_ms=20.0, tpot_ms=tpot_ms, tokens_per_second=0.0,
@@ -27,7 +27,7 @@ def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, **facts):
 
 
 def with_told_workers(monkeypatch):
-    """Workers that make what they are told, by name; `log` has what they were asked."""
+    """Install fake workers that return given results by name; `log` has their calls."""
 
     class Told:
         context_length = 50

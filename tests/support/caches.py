@@ -1,4 +1,4 @@
-"""What a cache is asked to do, and an array that does the same."""
+"""Random operations on a cache, and a plain array that does the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAPACITY = 6
 
 @st.composite
 def operations(draw):
-    """Writes, moves and growth, all within the capacity of the moment."""
+    """A strategy for writes, moves and growth, all within the current capacity."""
     capacity, steps = CAPACITY, []
     for _ in range(draw(st.integers(1, 12))):
         kind = draw(st.sampled_from(["write", "move", "grow"]))
@@ -41,9 +41,9 @@ def operations(draw):
 
 
 def followed(cache, stage, steps, placed):
-    """Do the steps with a cache; after each, what every one of its tensors should hold, by name.
+    """Apply the steps to a cache; yields after each what its tensors should hold, by name.
 
-    `placed` brings a call's `new_kv`, an array, to where the cache wants it.
+    `placed` converts a call's `new_kv`, an array, to what the cache expects.
     """
     shape, rng = stage.cache_shape, np.random.default_rng(0)
     expected = [np.zeros(shape, stage.kv_dtype) for _ in range(CAPACITY)]

@@ -1,4 +1,4 @@
-"""What a draft's graph returns, without the graph; and what a drafter makes of it, unlearned."""
+"""Candidates as a draft's graph returns them, without the graph; and a fixed calibration."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from edgespec.runtime.drafters.ranking import Candidates
 
 
 class Trusting(Calibration):
-    """Takes a source at its word for ever."""
+    """A calibration that always returns the source's own estimate."""
 
     def observe(self, cell, accepted):
         pass
 
 
 def candidates_of(logits, count=None):
-    """What a draft's graph returns for rows of logits [n, V]: TopK and log of the sum of exp."""
+    """Returns the result of a draft's graph for logits [n, V]: top k and log of the sum of exp."""
     logits = np.atleast_2d(np.asarray(logits, dtype=np.float32))
     tokens = np.argsort(-logits, axis=1, kind="stable")[:, :count]
     normalizers = np.logaddexp.reduce(logits.astype(np.float64), axis=1).astype(np.float32)

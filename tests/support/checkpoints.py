@@ -1,4 +1,4 @@
-"""Small random checkpoints of every architecture, in awkward shapes, as transformers saves them."""
+"""Small random checkpoints of every architecture, as transformers saves them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ODD_SHAPES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
-# Of code, the most frequent first. Written down, so that every Python has the same random texts.
+# The most frequent merges in code, written down so that every Python has the same random texts.
 _MERGES = """
 Ġ+Ġ ĠĠ+ĠĠ ĠĠ+Ġ i+n ĠĠĠĠ+ĠĠĠĠ Ġ+t e+n -+- ĠĠĠĠ+ĠĠĠ r+e Ġ+w t+e Ġ+s Ġ+c Ġ+a Ġ+l a+c Ġt+h in+e
 ac+e e+l o+n u+n Ġ+i o+r Ġ+' t+h in+g --+-- p+ace x+t Ġth+e d+e u+r en+t h+i Ġ+in un+k r+a Ġ+=
@@ -99,10 +99,10 @@ def make_checkpoint(
 
 
 def write_tokenizer(path: Path, vocab_size: int) -> Tokenizer:
-    """Put a byte-level BPE tokenizer of exactly that size into a checkpoint's folder.
+    """Write a byte-level BPE tokenizer of exactly that size into a checkpoint's folder.
 
-    `<|endoftext|>` has id 0, the bytes follow, then what `_MERGES` makes of them.
-    It is left to the model's config what ends a text.
+    `<|endoftext|>` has id 0, then come the bytes and the results of `_MERGES`. Which token ends a
+    text is left to the model's config.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     pieces = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over a pipe by its own protocol, so that no driver is needed."""
+"""A headless Chromium, controlled over a pipe by its own protocol, without a driver."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Page:
     """One page of a browser; a context manager.
 
     Args:
-        folder: for the browser's profile.
-        url: of the page.
+        folder: folder for the browser's profile.
+        url: address of the page.
     """
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -55,7 +55,7 @@ class Page:
         self._process.wait()
 
     def run(self, script: str) -> Any:
-        """The value of an expression of JavaScript."""
+        """Returns the value of a JavaScript expression."""
         found = self._ask("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
@@ -68,7 +68,7 @@ class Page:
             time.sleep(0.02)
 
     def picture(self, path: Path) -> None:
-        """Save what is seen as a PNG."""
+        """Save a screenshot as a PNG."""
         path.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
 
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the tests of the command line share; its fixtures are in conftest."""
+"""Shared parts of the tests of the command line; fixtures are in conftest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PROMPT = "def fibonacci(n):\n"
 
 
 def fails(result, *parts, code=2):
-    """One or two lines that say what is wrong, and nothing on stdout."""
+    """Check for one or two lines that say what is wrong, and nothing on stdout."""
     assert result.code == code
     assert result.out == ""
     assert result.err.startswith("edgespec: ")

@@ -1,4 +1,4 @@
-"""The embedded bundle as if it were cut, and devices with memory of their own."""
+"""The embedded bundle as if it were cut into stages, and devices with memory of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgespec.runtime.engines.host import MIB
 from edgespec.runtime.shapes import ANY_SHAPES, Shapes
 
 EMBEDDED = bundle.load(BUNDLE)
-LAYERS, HEAD = 8, 16  # of its target; the head's sublayer
+LAYERS, HEAD = 8, 16  # layers of its target, and the number of the head's sublayer
 
 
 def cut(*starts):
@@ -39,7 +39,7 @@ def cut(*starts):
 
 
 class Gpu(OnnxRuntimeCpu):
-    """A device with memory of its own, as far as planning sees it."""
+    """A device with memory of its own, as far as the memory plan is concerned."""
 
     name = "fake:gpu"
     memory = "gpu"
@@ -51,7 +51,7 @@ class Gpu(OnnxRuntimeCpu):
 
 @dataclass(frozen=True)
 class Scale:
-    """An engine whose needs are round numbers: the weights and a byte for every row."""
+    """An engine with round memory needs: the weights and one byte per row."""
 
     name: str
     memory: str
@@ -71,7 +71,7 @@ class Scale:
 
 
 def with_gpu(monkeypatch, gpu):
-    """As if this were the machine's only GPU."""
+    """Make this the machine's only GPU."""
     monkeypatch.setattr(device_names, "best_gpu", lambda: gpu.name)
     monkeypatch.setattr(
         device_names, "engine", lambda name: gpu if name == gpu.name else engine(name)
@@ -79,6 +79,6 @@ def with_gpu(monkeypatch, gpu):
 
 
 def without_gpu(monkeypatch):
-    """As if this machine had none."""
+    """Make the machine have no GPU."""
     monkeypatch.setattr(device_names, "best_gpu", lambda: None)
     device_names._warn_of_no_gpu.cache_clear()

@@ -1,4 +1,4 @@
-"""Deployments of roles that a test states itself, without a user's options."""
+"""Deployments of roles with given devices, without a user's options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgespec.runtime.shapes import ROW_BUCKETS
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a role is to run: one device, or one for each stage."""
+    """Where a role is to run: on one device, or one device for each stage."""
 
     device: str | tuple[str, ...]
     threads: int = 1
@@ -26,7 +26,7 @@ class Placement:
 
 
 def requested(bundle, role, placement):
-    """What a placement asks for."""
+    """Returns the request that a placement stands for."""
     found = bundle.manifest.roles[role]
     at = placement.device
     devices = (at,) * len(found.stages) if isinstance(at, str) else at
@@ -35,7 +35,7 @@ def requested(bundle, role, placement):
 
 
 def stated(bundle, placements):
-    """A deployment of these roles that needs no memory."""
+    """Returns a deployment of these roles that needs no memory."""
     roles = {}
     for name, placement in placements.items():
         asked = requested(bundle, name, placement)
@@ -46,13 +46,13 @@ def stated(bundle, placements):
 
 
 def choose(bundle, placements, costs=False):
-    """The candidates of each role, the cheapest first where costs are known or asked for."""
+    """Returns the candidates of each role; the cheapest first if costs are known or asked for."""
     roles = with_costs(stated(bundle, placements), always=costs).roles
     return {name: role.candidates for name, role in roles.items()}
 
 
 def load_models(bundle, placements, costs=False):
-    """Roles, compiled on the engines that are chosen."""
+    """Load the roles, compiled on the chosen engines."""
     return load(with_costs(stated(bundle, placements), always=costs))
 
 

@@ -1,4 +1,4 @@
-"""Every draft with sizes to try it in, and what holds of a text whatever drafts."""
+"""All draft sources with sizes to test them in, and what holds for every text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ engines = pytest.mark.parametrize("engine", ENGINES)
 
 
 def adds_up(result):
-    """Each round brings its accepted tokens and one more."""
+    """Check that each round gives its accepted tokens and one more."""
     assert result.new_tokens == len(result.tokens)
     assert result.accepted + result.rounds + 1 == result.new_tokens
     assert result.drafted >= result.accepted

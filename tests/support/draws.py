@@ -1,4 +1,4 @@
-"""Vocabularies to draw from, and whether what was drawn fits a distribution."""
+"""Vocabularies to draw from, and a test whether draws fit a distribution."""
 
 from __future__ import annotations
 

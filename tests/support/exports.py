@@ -1,4 +1,4 @@
-"""Exports that fail, and what lies at and beside their destination."""
+"""Checks of exports that fail, and of what they leave behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edgespec.export import export_bundle
 
 
 def content(folder):
-    """All that lies in a folder, hidden files too, with its bytes."""
+    """Returns all files in a folder with their bytes, hidden ones included."""
     return {
         str(file.relative_to(folder)): file.read_bytes() if file.is_file() else None
         for file in folder.rglob("*")
@@ -16,7 +16,7 @@ def content(folder):
 
 
 def refused(kind, match, output, *arguments):
-    """The export fails, and beside and at the destination is what was there before."""
+    """Check that the export fails and leaves its destination and the files beside it unchanged."""
     before = content(output.parent)
     with pytest.raises(kind, match=match):
         export_bundle(arguments[0], output, *arguments[1:])

@@ -1,4 +1,4 @@
-"""Symbolic links, where the system lets tests make them."""
+"""Symbolic links, where the system allows tests to make them."""
 
 from __future__ import annotations
 

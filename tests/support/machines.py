@@ -1,4 +1,4 @@
-"""Machines to simulate, as small and fast as tests want them."""
+"""Small and fast machines to simulate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def figure(value):
 
 
 def curve(**ms):
-    """Milliseconds by rows, as `curve(r1=2, r8=3)`."""
+    """Milliseconds by rows, as in `curve(r1=2, r8=3)`."""
     return {"ms": {rows[1:]: each for rows, each in ms.items()}, "source": "made up for a test"}
 
 
@@ -29,13 +29,13 @@ def device(**more):
 
 
 def machine(cpu, others=(), shared=1.0, layers=(8, 2)):
-    """What the JSON of a machine says.
+    """Returns the JSON content of a machine.
 
     Args:
-        cpu: curves of its roles.
-        others: the same of further devices, by name; a `gpu` has memory of its own.
-        shared: slowdown of all devices by one another.
-        layers: of the target and the draft.
+        cpu: curves of the roles on the CPU.
+        others: curves of further devices, by name; a `gpu` has memory of its own.
+        shared: factor by which all devices slow each other down.
+        layers: number of layers of the target and of the draft.
     """
     devices = {"cpu": device(gib=figure(8), curves=deepcopy(cpu))}
     for name, curves in dict(others).items():
@@ -50,7 +50,7 @@ def machine(cpu, others=(), shared=1.0, layers=(8, 2)):
 
 
 def saved(folder, contents, name="machine"):
-    """The JSON file's path, as text."""
+    """Save a machine; returns the file's path as text."""
     file = folder / f"{name}.json"
     file.write_text(json.dumps(contents), encoding="utf-8")
     return str(file)

@@ -1,4 +1,4 @@
-"""Bundles' manifests, changed as tests need them, and what loading them says."""
+"""Changes to manifests of bundles, and checks of the errors of loading them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refused(folder, *parts):
 
 
 def with_variant(manifest):
-    """As if it had one of the target's for NPUs, compiled for a device."""
+    """Returns a manifest with a compiled variant of the target for NPUs."""
     precision = {"weights": "w8a16", "lm_head": "w8a16", "kv": "fp32", "block_size": 0}
     compiled = {
         "device": "x", "compiler": "y", "stage": 0, "rows": 32, "capacity": 256,
@@ -38,7 +38,7 @@ def with_variant(manifest):
 
 
 def changed(text, place, value):
-    """A manifest with one value in another's place."""
+    """Returns a manifest with one value replaced."""
     *path, last = (int(name) if name.isdecimal() else name for name in place.split("."))
     record = manifest = json.loads(text)
     if "variants" in path:

@@ -1,4 +1,4 @@
-"""What stands for an NPU where there is none."""
+"""Fake NPUs for machines without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPILER = "a compiler 1.0"
 
 
 class NpuOnCpu(OnnxRuntimeCpu):
-    """Takes what an NPU takes, and computes it on the CPU."""
+    """Takes the files of an NPU, and computes on the CPU."""
 
     name = NAME
     variant = NPU
@@ -22,7 +22,7 @@ class NpuOnCpu(OnnxRuntimeCpu):
 
 
 class NpuToPlan(FewShapes):
-    """An NPU as far as planning sees it."""
+    """An NPU as far as planning is concerned."""
 
     memory = "cpu"
     variant = NPU
@@ -41,7 +41,7 @@ class NpuToPlan(FewShapes):
 
 
 def with_npu(monkeypatch):
-    """As if this machine had one, of either name."""
+    """Make this machine have an NPU, under either name."""
 
     def found(name):
         base, *shapes = name.split("#")

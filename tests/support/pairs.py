@@ -1,4 +1,4 @@
-"""Small random target and draft pairs as fp32 bundles, and transformers' word on their text."""
+"""Small random pairs of target and draft as fp32 bundles, and transformers' text for them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LONG_PROMPT = "".join(f"def twice_{n}(x):\n    return x * 2\n\n\n" for n in rang
 SHORT_PROMPT = "def fibonacci(n):\n"
 
 _VOCABULARY = 331
-# Random weights give nearly equal probabilities, of which no draft would build a deep tree.
+# Random weights give nearly equal probabilities, from which no draft builds a deep tree.
 _SHARPNESS = 12.0
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A bundle, and the models it was made from as transformers has them."""
+    """A bundle, and the transformers models that it was made from."""
 
     path: Path
     target: PreTrainedModel
@@ -36,12 +36,12 @@ class Pair:
 
 
 class Pairs:
-    """Makes each pair when it is first asked for, below `folder`.
+    """Makes each pair below `folder` when it is first asked for.
 
-    `llama`, `qwen2`, `qwen3`: the draft is the target with noise on its weights, so that it is
-    right now and then. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches.
-    `cut`: as `llama`, a stage for each layer.
-    `stranger`: the draft is a one-layer Qwen2 of other sizes that knows 100 positions.
+    `llama`, `qwen2`, `qwen3`: the draft is the target with noise on its weights, so it is sometimes
+    right. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches. `cut`: as `llama`,
+    with one stage per layer. `stranger`: the draft is a one-layer Qwen2 of other sizes that knows
+    100 positions.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,13 +74,13 @@ class Pairs:
         return LLM(self.pair(name).path, draft=draft, **place)
 
     def _greedy(self, name: str, prompt: str = LONG_PROMPT) -> list[int]:
-        """Transformers' text of a pair's target."""
+        """Returns transformers' greedy text of a pair's target."""
         ids = self.llm(name, ENGINES[0], "none").tokenizer.encode(prompt)
         return greedy_by_transformers(self.pair(name).target, ids)
 
 
 def with_eos(source: Path, output: Path, *ids: int) -> Path:
-    """A copy of a bundle whose target ends its text with these tokens."""
+    """Returns a copy of a bundle whose target ends its text with these tokens."""
     copytree(source, output)
     manifest = bundle.load(output).manifest
     target = replace(manifest.roles[bundle.TARGET], eos_ids=ids)
@@ -91,18 +91,18 @@ def with_eos(source: Path, output: Path, *ids: int) -> Path:
 
 @torch.no_grad()
 def logits_of(model: PreTrainedModel, tokens: list[int]) -> Any:
-    """By transformers, for every token: [n, V] float32."""
+    """Returns transformers' logits for every token: [n, V] float32."""
     return model(torch.tensor([tokens])).logits[0].numpy()
 
 
 def greedy_by_transformers(model: PreTrainedModel, prompt: list[int]) -> list[int]:
-    """The new tokens of `generate`, whose choices must be clear of rounding."""
+    """Returns the new tokens of `generate`, after checking that no choice was close."""
     output = model.generate(
         torch.tensor([prompt]), do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0,
         output_logits=True, return_dict_in_generate=True,
     )  # fmt: skip
     first, second = torch.cat(output.logits).topk(2).values.T
-    # A hundred times what engines differ by: a text with closer calls could rightly differ.
+    # A hundred times the difference between engines: with closer choices texts could differ.
     assert (first - second).min() > 1e-2
     return output.sequences[0, len(prompt) :].tolist()
 

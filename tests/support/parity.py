@@ -1,4 +1,4 @@
-"""Comparing an exported model with transformers: texts, a token tree, and a distance."""
+"""Helpers to compare an exported model with transformers: texts, a token tree, a distance."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 
-# Float32 sums in another order: measured 1e-6 at most.
+# Float32 sums in another order differ by at most 1e-6, as measured.
 SAME = 1e-5
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 PROMPT = np.random.default_rng(7).integers(0, 331, 400).tolist()
-# Two branches that split again; parents of rows, the root is row 0. Seven rows pad to eight.
+# Parents of rows: two branches that split again; the root is row 0. Seven rows are padded to eight.
 PARENTS = (None, 0, 0, 1, 1, 2, 4)
 TREE_TOKENS = (17, 3, 250, 99, 3, 41, 330)
 
@@ -27,7 +27,7 @@ devices = pytest.mark.parametrize("device", CPU_ENGINES)
 
 
 def reference(model, tokens, cache=None):
-    """transformers' logits of the last token, [V]."""
+    """Returns transformers' logits of the last token, [V]."""
     with torch.no_grad():
         return model(torch.tensor([tokens]), past_key_values=cache).logits[0, -1].numpy()
 
@@ -38,7 +38,7 @@ def distance(found, expected):
 
 
 def path_to(row):
-    """Rows from the root to this one."""
+    """Returns the rows from the root to this one."""
     parent = PARENTS[row]
     return [row] if parent is None else [*path_to(parent), row]
 
@@ -52,13 +52,13 @@ def tree_rows():
 
 
 def tree_logits(runner):
-    """Of the tree's rows behind a short text."""
+    """Returns the logits of the tree's rows behind a short text."""
     runner.prefill(range(1, 20))
     return runner.verify(tree_rows())["logits"][:7].copy()
 
 
 def blocks(packed, scales, bits):
-    """The values of quantized rows, [rows, blocks * block_size] float32."""
+    """Returns the values of quantized rows, [rows, blocks * block_size] float32."""
     return dequantize_rows(QuantizedRows(packed, scales, 0.0, 0.0), bits)
 
 

@@ -1,4 +1,4 @@
-"""What a plan of memory is the sum of."""
+"""The terms of a memory plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers for tests: on a thread, at a port of their own."""
+"""Servers for tests, each on a thread and a port of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PATIENCE = 60  # seconds
 
 
 def make_bundle(folder: Path) -> Path:
-    """Random weights in fp32, with a chat template; texts end where their lengths do."""
+    """Make a bundle of random fp32 weights with a chat template, whose texts end by length only."""
     make_checkpoint(folder / "checkpoint", "llama", eos_token_id=None)
     write_tokenizer(folder / "checkpoint", 331)
     (folder / "checkpoint" / "chat_template.jinja").write_text(_TEMPLATE)
@@ -47,11 +47,11 @@ class Running:
 
     @property
     def port(self) -> int:
-        """At which it listens."""
+        """Port that it listens on."""
         return int(self.url.rpartition(":")[2])
 
     def client(self, **options) -> OpenAI:
-        """OpenAI's own, which does not try again by itself."""
+        """Returns OpenAI's own client, which does not retry."""
         key = options.pop("api_key", "none")
         return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
 
@@ -62,7 +62,7 @@ class Running:
         return httpx.post(self.url + path, headers=headers, **content)
 
     def metrics(self) -> dict[str, float]:
-        """By name and labels."""
+        """Returns the metrics by name and labels."""
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
@@ -73,7 +73,7 @@ def serving(
     llm: LLM, *, parallel: int = 1, limit: int = 8, api_key: str | None = None,
     host: str = "127.0.0.1", origins: Sequence[str] = (),
 ) -> Iterator[Running]:  # fmt: skip
-    """A server of a model."""
+    """Run a server for a model."""
     ready = threading.Event()
     with listen(host, 0) as sock:
         desk = Desk(llm, parallel, limit)
@@ -91,7 +91,7 @@ def serving(
 
 
 def refused(response: httpx.Response, status: int, reason: str) -> None:
-    """A short answer that says why, and nothing of what the server runs on."""
+    """Check for a short answer that gives the reason, and nothing about the machine."""
     assert response.status_code == status
     error = response.json()["error"]
     assert reason in error["message"]
@@ -102,7 +102,7 @@ def refused(response: httpx.Response, status: int, reason: str) -> None:
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Wait for something that is about to be."""
+    """Wait until something holds."""
     end = time.monotonic() + _PATIENCE
     while not holds():
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""Bundles with sessions of their own, prompts for them, and what is right without any session."""
+"""Bundles with sessions, prompts for them, and the texts without any session."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ OPTIONS = {"max_new_tokens": 40, "seed": 3}
 
 
 def load(pairs, draft="auto", name="llama", **options):
-    """A bundle of its own: what sessions do is not seen by other tests."""
+    """Load a bundle of the test's own, so that its sessions do not affect other tests."""
     place = {"device": ENGINES[0], "draft_device": ENGINES[0], "threads": 1}
     return LLM(pairs.pair(name).path, draft=draft, **{**place, **options})
 
 
 def fresh(pairs, prompt, **options):
-    """The text that a prompt has without any session."""
+    """Returns the text of a prompt without any session."""
     llm = pairs.llm("llama", ENGINES[0], "none")
     return llm.generate(prompt, **{**OPTIONS, **options})
 
 
 def turns(llm, count, seed=0):
-    """Prompts that go on from each other's texts, go back, or begin anew."""
+    """Yields prompts that continue each other's texts, go back in them, or begin anew."""
     rng, text = random.Random(seed), llm.tokenizer.encode(LONG_PROMPT)
     for _ in range(count):
         yield text

@@ -1,4 +1,4 @@
-"""A model to leave layers out of, text to try that on, and costs of one that is made up."""
+"""A model to skip layers of, text for it, and made-up costs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ CALL, HOST = 2e-5, 1e-4
 
 
 def costs_of(layers):
-    """An MLP costs two attentions, the head three."""
+    """Costs where an MLP takes as long as two attentions, and the head as long as three."""
     one = np.append(np.tile([1.0, 2.0], layers), 3.0) * 1e-3
     return PassCosts(ROWS, Sublayers.pairs(layers), np.outer(GROWTH, one), CALL, HOST)

@@ -1,4 +1,4 @@
-"""Engines that are watched while they work, and the threads they work on."""
+"""Helpers to watch engines at work, and their threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def executables(llm, role):
 
 
 def on_every_call(monkeypatch, llm, role, action):
-    """`action(call number)` before each call of a role's engine."""
+    """Call `action(call number)` before each call of a role's engine."""
     for executable in executables(llm, role):
         run, calls = executable.run, iter(range(10**9))
 

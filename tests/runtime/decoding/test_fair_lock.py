@@ -1,4 +1,4 @@
-"""A fair lock: one at a time, in the order of asking."""
+"""Tests of the fair lock: one thread at a time, in the order of asking."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgespec.runtime.decoding.fair_lock import FairLock
 
 
 def in_line(lock, count):
-    """Threads that wait for a turn one behind the other, and the order they were served in."""
+    """Threads that wait for the lock one after the other, and the order in which they got it."""
     served, threads = [], []
 
     def work(number):
@@ -79,7 +79,7 @@ def test_one_at_a_time():
 
 @pytest.mark.parametrize("handed_over", [False, True])
 def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
-    """As by Ctrl-C, while the turn is another's or just as it has been given."""
+    """As by Ctrl-C, before the lock is passed on or just after."""
     lock, outer = FairLock(), threading.Event()
 
     class Interrupted:

@@ -1,4 +1,4 @@
-"""Text end to end: what is drafted, on whatever engine, never changes it."""
+"""Tests of generated text: on every engine, drafts never change it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_the_draft_may_run_on_another_engine(pairs, target_engine):
 @pytest.mark.slow
 @engines
 def test_half_precision_caches(pairs, engine):
-    """Their rounding moves logits by a fraction of the least lead in this text."""
+    """Their rounding moves logits by less than the smallest lead in this text."""
     for draft in SIZES:
         result = pairs.llm("half", engine, draft).generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
         assert result.tokens == pairs.greedy("half")
@@ -136,7 +136,7 @@ def test_half_precision_caches(pairs, engine):
 
 @engines
 def test_a_draft_of_another_kind_that_is_outgrown(pairs, engine):
-    """It knows 100 positions, and of a longer text it sees the end."""
+    """The draft knows 100 positions and sees the end of a longer text."""
     llm = pairs.llm("stranger", engine, "model")
     for prompt in (SHORT_PROMPT, LONG_PROMPT):
         result = llm.generate(prompt, max_new_tokens=NEW_TOKENS)
@@ -146,7 +146,7 @@ def test_a_draft_of_another_kind_that_is_outgrown(pairs, engine):
 
 
 class Oracle:
-    """Knows the text, and hides its continuation in a random tree."""
+    """A drafter that knows the text and hides its continuation in a random tree."""
 
     name = "oracle"
 

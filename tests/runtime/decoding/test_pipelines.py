@@ -1,4 +1,4 @@
-"""Drafting while the target verifies: the same text, whatever comes in whose way."""
+"""Tests of drafting during verification: the text stays the same, whatever fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ modes = pytest.mark.parametrize("fields", MODES, ids=str)
 
 @pytest.fixture(scope="module")
 def overlapping(pairs):
-    """A pair whose drafts go on while the target verifies, and what plain decoding makes."""
+    """A pair that drafts during verification, and the text of plain decoding."""
 
     def load(draft="model", name="llama"):
         return pairs.llm(name, ENGINES[0], draft, pipeline="overlap")
@@ -64,7 +64,7 @@ def test_a_target_on_two_engines(pairs, fields):
 
 @modes
 def test_drafts_on_the_targets_own_layers_wait_for_it(fields, tmp_path, monkeypatch):
-    """They run on what the verification runs on, and take turns with a draft model."""
+    """They use the engine of the verification, and take turns with a draft model."""
     for name, layers in (("target", 4), ("draft", 1)):
         made(tmp_path / name, "llama", num_hidden_layers=layers)
     options = ExportOptions("fp32", skip_sets=("1",))
@@ -95,8 +95,8 @@ def test_the_draft_and_the_target_do_work_at_once(overlapping, monkeypatch):
             monkeypatch, llm, role, lambda _, found=found: found.add(threading.get_ident())
         )
     # The pass waits until a draft has been run beside it.
-    ahead, ran = ModelDrafter.ahead, threading.Event()
-    monkeypatch.setattr(ModelDrafter, "ahead", lambda self: (ahead(self), ran.set())[0])
+    ahead, ran = ModelDrafter.draft_ahead, threading.Event()
+    monkeypatch.setattr(ModelDrafter, "draft_ahead", lambda self: (ahead(self), ran.set())[0])
     passes = []
 
     def wait(_):
@@ -170,7 +170,7 @@ def test_a_draft_device_that_is_lost_costs_no_token(
 def test_a_draft_device_that_is_lost_between_calls_costs_no_token(
     pairs, overlapping, monkeypatch, caplog, draft
 ):
-    """Where rows of its cache are moved."""
+    """It fails when rows of its cache are moved."""
     llm = overlapping(draft)
 
     def lost(*_):
@@ -187,7 +187,7 @@ def test_a_draft_device_that_is_lost_between_calls_costs_no_token(
 def test_a_draft_device_that_is_lost_with_its_caches_costs_no_token(
     pairs, overlapping, monkeypatch, caplog, lost
 ):
-    """An engine says so in its own words; for one that is gone nothing can begin anew."""
+    """An engine raises its own error; a device that is gone cannot allocate new caches."""
     llm = overlapping()
     [executable] = executables(llm, "draft")
 
@@ -210,7 +210,7 @@ def test_a_draft_device_that_is_lost_with_its_caches_costs_no_token(
 def test_a_draft_device_without_room_for_a_cache_costs_no_token(
     pairs, overlapping, monkeypatch, caplog, draft
 ):
-    """Others may have taken its memory since the model was loaded."""
+    """Other programs may have taken its memory since the model was loaded."""
     llm = overlapping(draft)
     [executable] = executables(llm, "draft")
 
@@ -235,7 +235,7 @@ def test_a_draft_device_that_fails_beside_the_target_drafts_alone(
     pairs, overlapping, monkeypatch, caplog
 ):
     llm, beside = overlapping(), threading.Event()
-    ahead = ModelDrafter.ahead
+    ahead = ModelDrafter.draft_ahead
 
     def watched(self):
         beside.set()
@@ -244,7 +244,7 @@ def test_a_draft_device_that_fails_beside_the_target_drafts_alone(
         finally:
             beside.clear()
 
-    monkeypatch.setattr(ModelDrafter, "ahead", watched)
+    monkeypatch.setattr(ModelDrafter, "draft_ahead", watched)
     on_every_call(monkeypatch, llm, "draft", lambda _: beside.is_set() and fail_from(0)(0))
     result = llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
     assert result.tokens == plain(pairs, {})
@@ -290,7 +290,7 @@ def test_nothing_is_left_behind_wherever_a_text_ends(overlapping, monkeypatch):
     def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ModelDrafter, "ahead", interrupted)
+    monkeypatch.setattr(ModelDrafter, "draft_ahead", interrupted)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS)
     assert not working_threads()

@@ -1,4 +1,4 @@
-"""The suffix automaton against brute force."""
+"""Tests of the suffix automaton against brute force."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def best_match(text):
 
 
 def follow(text, end, count):
-    """What followed `end`, position by position, own predictions included."""
+    """What followed `end`, position by position, predictions included."""
     text = list(text)
     start = len(text)
     for place in range(end, end + count):
@@ -99,7 +99,7 @@ def test_the_match_is_the_most_recent_one_in_a_long_text_without_runs():
 
 @given(repetitive, st.sampled_from([1, 2, 16]))
 def test_a_match_that_goes_on_never_moves_back(text, refreshed):
-    """It need not be looked after: what was seen behind a string is no deeper than the string."""
+    """A continued match is never replaced by an older one."""
     automaton = SuffixAutomaton()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgespec.runtime.drafters.automaton._REFRESHED", refreshed)

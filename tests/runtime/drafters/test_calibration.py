@@ -1,4 +1,4 @@
-"""Acceptance, counted."""
+"""Tests of acceptance statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pairs import ENGINES
 
 from edgespec.runtime.drafters import ModelCalls, ModelDrafter, TreeBudget
-from edgespec.runtime.drafters.acceptance import Calibration, Scale
+from edgespec.runtime.drafters.acceptance import Bins, Calibration
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
@@ -61,12 +61,12 @@ def test_an_estimate_is_a_probability(seen, word):
 
 
 def test_a_scale():
-    scale = Scale((0.5, 0.9))
+    scale = Bins((0.5, 0.9))
     assert [scale(number) for number in (0, 0.49, 0.5, 0.89, 0.9, 1)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_models_edges_are_counted_with_those_of_like_value(pairs):
-    """Whatever their place and depth: no cell takes in those that another stands for."""
+    """Whatever their rank and depth, edges of one cell have similar values."""
     words = defaultdict(list)
 
     class Noting(Trusting):

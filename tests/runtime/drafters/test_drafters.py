@@ -1,4 +1,4 @@
-"""Draft sources against brute force."""
+"""Tests of draft sources against brute force."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_tree_is_the_best_first_tree(draft_model, draft_rankings, text, opti
 
 @pytest.mark.slow
 def test_a_level_that_promises_little_is_not_drafted(draft_model, draft_rankings):
-    """Its calls would cost more than the few rounds in which it helps would save."""
+    """Its calls would cost more than they save."""
     sampler, least = Sampler(GREEDY, VOCABULARY), 0.3
     short = 0
     for first in range(1, 30):
@@ -156,7 +156,7 @@ def play(drafter, text, verdict_of, budget):
 
 @st.composite
 def rounds(draw):
-    """What to accept: a node by its place (or none), and the target's extra token (or none)."""
+    """What to accept in each round: a node by its index (or none), and an extra token (or none)."""
     budgets = st.builds(TreeBudget, st.integers(0, 9), st.integers(0, 4), st.integers(1, 3))
     places, extra = st.one_of(st.none(), st.floats(0, 1)), st.integers(0, VOCABULARY - 1)
     return draw(st.lists(st.tuples(budgets, places, extra), min_size=1, max_size=6))
@@ -177,7 +177,7 @@ def verdict_for(place, extra):
 @given(prompts, st.sampled_from(OPTIONS), rounds())
 @settings(few, max_examples=40)
 def test_after_any_verdicts_the_next_tree_is_a_fresh_drafters(draft_model, text, options, played):
-    """The cache holds the text and nothing else, with what was accepted but never run fed again."""
+    """The cache holds only the text; accepted tokens that were never run are fed again."""
     sampler, last = Sampler(options, VOCABULARY), TreeBudget(9, 4, 3)
     used, fresh = (
         by_model(draft_model),
@@ -215,7 +215,7 @@ def test_a_second_text_starts_afresh(draft_model):
 
 
 def test_of_a_text_longer_than_its_context_a_draft_model_sees_a_window(pairs):
-    """The model knows 100 positions; a window that they have filled moves on by half of them."""
+    """The model knows 100 positions; a full window moves on by half of them."""
     model = pairs.llm("stranger", ENGINES[0], "model")._loaded["draft"].model
     sampler, budget = Sampler(GREEDY, VOCABULARY), TreeBudget(9, 4, 3)
     drafter, text = by_model(model), [1 + n % 300 for n in range(95)]
@@ -277,9 +277,9 @@ def test_no_budget_no_tree(draft_model, budget):
 
 
 def longest_match(text, count):
-    """What followed the longest earlier occurrence of the text's end, the latest of equals.
+    """What followed the longest earlier occurrence of the text's end, the latest of equal ones.
 
-    An occurrence is of two tokens or more.
+    An occurrence has two tokens or more.
     """
     ends = [end for end in range(2, len(text)) if text[end - 2 : end] == text[-2:]]
     best, longest = None, 0

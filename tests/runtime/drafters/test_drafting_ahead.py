@@ -1,4 +1,4 @@
-"""Drafts beyond what was proposed: what would have been drafted, as far as is likely."""
+"""Tests of drafting ahead: it gives the later draft, as far as the text goes that way."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NOTHING = Verdict((), (1,))
 
 @pytest.fixture(params=ENGINES)
 def drafter(request, pairs):
-    """With every edge taken at its word."""
+    """A drafter whose calibration always returns the prior."""
     model = pairs.llm("llama", request.param, "model")._loaded["draft"].model
     return lambda: ModelDrafter(ModelCalls(Runner(model)), Trusting())
 
 
 @pytest.mark.parametrize("options", [SamplingOptions(), SamplingOptions(3.0, seed=1)], ids=str)
 def test_what_was_drafted_ahead_is_what_would_have_been_drafted(drafter, options):
-    """Wherever the text goes on along nodes that were run, the next draft is there."""
+    """Wherever the text continues along nodes that were run, the next draft is ready."""
     budget, rng, arrived = TreeBudget(8, 4, 3), random.Random(2), 0
     for start in range(1, 40):
         text, working = list(range(start, start + 5)), drafter()
@@ -35,7 +35,7 @@ def test_what_was_drafted_ahead_is_what_would_have_been_drafted(drafter, options
         for _ in range(3):
             tree = working.draft(text, budget).tree()
             for _ in range(rng.randrange(8)):
-                working.ahead()
+                working.draft_ahead()
             nodes = [node for level in working._levels for node in level]
             end = rng.choice(nodes)
             working.observe(Verdict((), tuple(end.branch())), tree, np.zeros((9, VOCABULARY)))
@@ -67,11 +67,11 @@ def values(proposal):
 
 def test_work_ahead_ends_with_what_is_likely(drafter):
     working = drafter()
-    assert not NoDrafter().ahead()
+    assert not NoDrafter().draft_ahead()
     working.begin([1, 2, 3], Sampler(SamplingOptions(), VOCABULARY))
     working.draft([1, 2, 3], TreeBudget(4, 2, 2))
     steps = 0
-    while working.ahead():
+    while working.draft_ahead():
         steps += 1
     assert 1 <= steps <= 128
     assert len(working._levels) > 2  # deeper than what was proposed
@@ -83,6 +83,6 @@ def test_work_ahead_stays_inside_the_drafts_context(pairs):
     text = [1 + n % 300 for n in range(97)]  # the draft knows 100 positions
     working.begin(text, Sampler(SamplingOptions(), VOCABULARY))
     working.draft(text, TreeBudget(8, 8, 4))
-    while working.ahead():
+    while working.draft_ahead():
         pass
     assert max(node.depth for level in working._levels for node in level if node.ran) <= 3

@@ -1,4 +1,4 @@
-"""Drafts on the target's own stages: the text stays, and nothing is computed twice."""
+"""Tests of drafts on the target's own stages: same text, nothing computed twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NEW_TOKENS = 60
 
 
 def texts(bundle, device, draft, budget, fields):
-    """The tokens of a text, and what was accepted of what was drafted."""
+    """The tokens of a text, and how many drafted ones were accepted."""
     model = Model.load(bundle, bundles.TARGET, engine(device), 1)
     runner, options = Runner(model), SamplingOptions(**fields)
     pipeline = Serial(runner, NoDrafter() if draft is None else draft(runner))
@@ -64,7 +64,7 @@ def skipping(skipped):
 
 @pytest.fixture(scope="module")
 def sharp(tmp_path_factory):
-    """Clear choices, which rounding cannot turn; every sublayer says something of its own."""
+    """A model with clear choices, which rounding cannot change, in which every sublayer matters."""
     folder = tmp_path_factory.mktemp("sharp")
     model = make_checkpoint(folder, "llama", num_hidden_layers=LAYERS, eos_token_id=None, seed=3)
     with torch.no_grad():
@@ -94,7 +94,7 @@ def test_drafting_on_the_own_stages_never_changes_the_text(sharp, device, skippe
     "budget", [TreeBudget(7, 7, 3), TreeBudget(12, 4, 2), TreeBudget(15, 15, 4)]
 )
 def test_drafts_fit_the_rows_that_were_planned_up_to_the_last_one(sharp, budget):
-    """The text ends where the cache does; what is drafted and not accepted needs rows, too."""
+    """The text ends where the cache does; rejected drafts need rows, too."""
     model = Model.load(sharp, bundles.TARGET, engine(CPU_ENGINES[0]), 1)
     model.sizes = TextSizes(cache_rows=256)
     found = []
@@ -169,11 +169,11 @@ def test_verification_runs_leading_stages_for_new_rows_only(runner, monkeypatch)
 
 
 def test_reused_rows_are_the_whole_models(runner):
-    """After any mixture of rows that were run and such that were not, and after the commit."""
+    """For any mixture of rows that were run and rows that were not, also after the commit."""
     rows = replace(tree_rows(), parents=[START, 0, 0, 1, 1, 2, 4])
 
     def verified(path):
-        """What a tree's rows give, and what follows when a branch is accepted."""
+        """Logits of a tree's rows, and those that follow when a branch is accepted."""
         text = Runner(runner.model)
         text.prefill(PROMPT[:50])
         if path is not None:
@@ -190,7 +190,7 @@ def test_reused_rows_are_the_whole_models(runner):
 
 @pytest.mark.parametrize("skipped", [*SETS, (7,)])
 def test_levels_of_a_draft_are_one_call_over_them_all(runner, skipped):
-    """In the stages behind those left out, too, a level sees the keys of those above it."""
+    """In the stages behind the skipped ones, too, a level sees the keys of the levels above it."""
     path, tokens = StagePath.without(runner.model.role, skipped), [11, 12, 13]
     expected = runner.draft(chain(tokens), path)["logits"][2].copy()
     runner.forget_scratch()
@@ -209,7 +209,7 @@ def test_more_candidates_are_looked_at_where_the_likeliest_may_not_be_chosen(sha
 
 
 def test_a_verification_may_be_repeated(runner):
-    """What the first one ran is there for the second, under its own parents."""
+    """Rows of the first verification are reused by the second."""
     rows = replace(tree_rows(), parents=[START, 0, 0, 1, 1, 2, 4])
     expected = runner.verify(rows)["logits"][:7].copy()
     draft_chain(runner, [rows.tokens[0]], StagePath.without(runner.model.role, (7,)))
@@ -228,7 +228,7 @@ def test_rows_that_a_verification_adds_count_among_the_near_ones(runner):
 
 
 def test_a_draft_forgets_the_one_before(runner):
-    """Of two sets in one round the first leaves nothing behind."""
+    """Of two skip sets in one round, the first leaves nothing behind."""
     role, rows = runner.model.role, chain([3, 4, 5])
     expected = runner.verify(rows)["logits"][:3].copy()
     draft_chain(runner, [3, 4], StagePath.without(role, (7,)))
@@ -313,7 +313,7 @@ def test_a_score_survives_the_manifest(sharp, tmp_path):
 
 
 def test_a_score_of_both_kinds_of_text_together_is_refused(sharp, tmp_path):
-    """As manifests had it before."""
+    """Older manifests had one score for both."""
     path = with_sets(sharp, tmp_path, SkipSet((3, 4)))
     manifest = json.loads((path / bundles.MANIFEST).read_text())
     manifest["skip_sets"][0]["score"] = {"agreement": 0.5, "draft_cost": 0.9}
@@ -325,7 +325,7 @@ def test_a_score_of_both_kinds_of_text_together_is_refused(sharp, tmp_path):
 @pytest.mark.parametrize("draft", ["auto", "layer-skip"])
 @pytest.mark.parametrize("paying", ["greedy", "sampled"])
 def test_a_set_is_tried_where_it_promised_to_pay(sharp, tmp_path, monkeypatch, draft, paying):
-    """In the first two rounds of text of that kind; otherwise it waits to be probed."""
+    """It is tried in the first two rounds of such text; otherwise it waits for a probe."""
     promises = {"greedy": LOSES, "sampled": LOSES, paying: PAYS}
     score = SkipScore(0.9, 100.0, "onnxruntime:cpu", **promises)
     path = with_sets(sharp, tmp_path, SkipSet((3, 4), score))

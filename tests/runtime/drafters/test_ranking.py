@@ -1,4 +1,4 @@
-"""What a draft proposes: the target's own rule, on the tokens that the draft's graph picked."""
+"""Tests of rankings: the target's rule on the tokens that the draft's graph picked."""
 
 from __future__ import annotations
 
@@ -218,14 +218,14 @@ def test_an_unlikely_choice_is_ranked_first():
 
 @pytest.mark.parametrize("vocab_size", [200, 256])  # 256: no padding
 def test_candidates_of_a_targets_logits(vocab_size):
-    """Padding beyond the vocabulary, however likely, is no candidate and has no share."""
+    """Padding beyond the vocabulary is never a candidate and has no probability."""
     logits = np.random.default_rng(3).normal(0, 4, (5, 256)).astype(np.float32)
     logits[:, 200:] = 50.0
-    found = Candidates.pick(logits, vocab_size, 300)
+    found = Candidates.from_logits(logits, vocab_size, 300)
     assert found.tokens.shape == found.logits.shape == (5, vocab_size)
     shares = np.exp(found.logits.astype(np.float64) - found.normalizers[:, None])
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
-    few = Candidates.pick(logits, vocab_size, 7)
+    few = Candidates.from_logits(logits, vocab_size, 7)
     order = np.argsort(-logits[:, :vocab_size], axis=1, kind="stable")[:, :7]
     np.testing.assert_array_equal(few.tokens, order)
     np.testing.assert_array_equal(few.logits, np.take_along_axis(logits, order, axis=1))

@@ -1,4 +1,4 @@
-"""Token recycling: what verified rows teach, and what is grown from it."""
+"""Tests of token recycling: what verified rows teach, and what trees grow from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUDGET = TreeBudget(12, 5, 3)
 
 
 def row(token, previous):
-    """A target whose likeliest next tokens depend on the last two."""
+    """Logits of a target whose likeliest next tokens depend on the last two."""
     logits = np.zeros(PADDED, np.float32)
     order = np.random.default_rng([token, previous + 1]).permutation(VOCABULARY)
     logits[order] = np.arange(VOCABULARY, 0, -1)
@@ -165,7 +165,7 @@ def test_a_successor_has_its_share_of_what_others_leave_and_of_its_parents_value
 
 
 def test_a_rank_that_comes_true_more_often_is_worth_more():
-    """As of a text in which the target's second choice always comes."""
+    """In a text that always takes the target's second choice."""
     text = [3, 4]
     drafter = started(text)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""The table of successors against a plain dictionary, and its file against damage."""
+"""Tests of the successor table against a dictionary, and of damage to its file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def taught(taken, capacity=100, vocab_size=VOCABULARY):
 
 
 def expected_content(taken, capacity):
-    """What a dictionary holds that drops its first key when it is full, oldest first."""
+    """Content of a dictionary that drops its first key when it is full, oldest first."""
     content = {}
     for previous, token, successors in (row for lesson in taken for row in lesson):
         for key in ((previous, token), (token,)):
@@ -155,7 +155,7 @@ def test_a_smaller_table_takes_the_latest_keys(tmp_path):
 
 
 def stored(entries, version=VERSION, bundle=BUNDLE):
-    """A file's bytes, from its description."""
+    """Bytes of a file, from its description."""
     content = f"edgespec-draft-memory {version} {bundle}\n".encode()
     content += np.array(entries, dtype="<i4").tobytes()
     return content + hashlib.sha256(content).digest()
@@ -175,7 +175,7 @@ def memory(tmp_path):
 
 
 def refused(path, *, bundle=BUNDLE, vocab_size=VOCABULARY):
-    """The message that a file is refused with."""
+    """The message with which a file is refused."""
     with pytest.raises(InputError) as caught:
         Successors.load(path, bundle, vocab_size)
     message = str(caught.value)
@@ -211,7 +211,7 @@ def test_a_file_with_any_byte_changed_is_refused(memory, change):
 def test_nobody_is_told_to_delete_a_file_that_is_no_draft_memory(memory):
     for content in (b"", b"edgespec-draft 1 abc\n", b"my thesis\n", bytes(5000)):
         memory.write_bytes(content)
-        assert refused(memory) == f"{memory} is no draft memory: name another file"
+        assert refused(memory) == f"{memory} is not a draft memory: name another file"
 
 
 def test_a_file_of_another_version_is_refused(memory):

@@ -1,4 +1,4 @@
-"""Rows are the same bits in all company, and where they are not, that is found out and said."""
+"""Tests that rows are bit for bit the same in all calls, or found not to be."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgespec.measuring.bits import compare_bits
 from edgespec.measuring.equality import Judge
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution import exactness
-from edgespec.runtime.execution.exactness import Exactness, settle, tried
+from edgespec.runtime.execution.exactness import Exactness, measure, use_exact_shapes
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
@@ -70,7 +70,7 @@ def test_so_they_are_across_the_border(bundle, engine_name):
 
 @engines
 def test_split_attention_is_not_exact_and_that_is_seen(tmp_path, monkeypatch, engine_name):
-    """Else the tests above could not fail."""
+    """Shows that the tests above can fail."""
     monkeypatch.setattr(export_role, "OrderedAttention", SplitAttention)
     bundle = exported(tmp_path)
     model = loaded(bundle, engine_name)
@@ -93,7 +93,7 @@ def test_what_was_tried_is_kept(bundle, monkeypatch):
     kept = exactness.recall(bundle, TARGET, (one,), 2)
     assert kept is not None
     monkeypatch.setattr(
-        "edgespec.runtime.execution.exactness.tried", lambda model: pytest.fail("again")
+        "edgespec.runtime.execution.exactness.measure", lambda model: pytest.fail("again")
     )
     assert loaded(bundle, ENGINES[0]).exact == kept.exact
 
@@ -110,7 +110,7 @@ def test_shapes_follow_from_what_was_found(bundle, monkeypatch, found, exact, ro
     one = engine("onnxruntime:cpu")
     model = Model.load(bundle, TARGET, one, 2)
     monkeypatch.setattr(exactness, "recall", lambda *_: found)
-    settle(model, bundle, TARGET, (one,), 2)
+    use_exact_shapes(model, bundle, TARGET, (one,), 2)
     assert model.exact == exact
     assert model.shapes.rows[: len(rows)] == rows
     assert model.shapes.rows[-1] == 64
@@ -127,7 +127,7 @@ def test_an_engine_whose_rows_depend_on_their_company_is_found_out(bundle, monke
         return outputs
 
     monkeypatch.setattr(executable, "run", noisy)
-    assert tried(model) == Exactness(exact=False, single=False)
+    assert measure(model) == Exactness(exact=False, single=False)
 
 
 def test_a_call_holds_no_more_tokens_in_a_row_than_are_added_up_apart(bundle):
@@ -135,7 +135,7 @@ def test_a_call_holds_no_more_tokens_in_a_row_than_are_added_up_apart(bundle):
     runner = Runner(model)
     assert runner.reach == RECENT
     deep = Rows([1], [RECENT], np.ones((1, RECENT + 1), np.bool_), [START])
-    with pytest.raises(ValueError, match="tokens in a row"):
+    with pytest.raises(ValueError, match="consecutive tokens"):
         model.feeds(2, 256, 2, 80).fill(deep, 100, last_only=False)
     runner.skip(BORDER - 3)
     assert runner.reach == 3

@@ -1,4 +1,4 @@
-"""What the host feeds: where rows stand, and what they see, in either form of attention."""
+"""Tests of the inputs of calls: positions of rows and what they see."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_rotations_are_scaled_by_the_attention_factor():
 
 
 def test_rows_of_padding_may_lie_behind_all_positions():
-    """They keep what the call before had, here a draft's deep level behind a short text."""
+    """They keep the depths of the call before, here of a deep draft level."""
     feeds = inputs_of()[0].feeds(4, 256, 4)
     feeds.fill(Rows([5, 6], [30, 31], np.eye(2, dtype=bool)), 0, False)
     feeds.fill(Rows.chain([5]), 255, False)
@@ -99,7 +99,7 @@ def test_the_bias_shows_text_mask_and_nothing_else(data):
 
 @st.composite
 def family(draw):
-    """Rows of which each sees its ancestors among scratch rows and those before it: [n, m]."""
+    """Rows that each see ancestors among the scratch rows and the rows before it: [n, m]."""
     scratch, n = draw(st.sampled_from([0, 1, 5, 40])), draw(st.integers(1, 24))
     mask = np.eye(scratch + n, dtype=bool)
     for row in range(1, len(mask)):
@@ -176,7 +176,7 @@ def test_each_rotation_table_has_its_own_inputs():
 
 
 def test_rows_of_padding_see_something():
-    """Else all their scores would be hidden, so that they were NaN."""
+    """Fully masked rows would have NaN scores."""
     feeds = inputs_of(sight=ORDERED)[0].feeds(8, 256, 8)
     for length in (0, 200):
         feeds.fill(Rows.chain([5]), length, False)
@@ -186,5 +186,5 @@ def test_rows_of_padding_see_something():
 def test_more_tokens_in_a_row_than_have_columns_are_refused():
     feeds = inputs_of(sight=ORDERED)[0].feeds(80, 256, 80)
     feeds.fill(Rows.chain([5] * RECENT), 0, False)
-    with pytest.raises(ValueError, match=f"{RECENT + 1} tokens in a row: {RECENT} at most"):
+    with pytest.raises(ValueError, match=f"{RECENT + 1} consecutive tokens: {RECENT} at most"):
         feeds.fill(Rows.chain([5] * (RECENT + 1)), 0, False)

@@ -1,4 +1,4 @@
-"""The cache against a plain array, and a text's progress against computing it afresh."""
+"""Tests of caches against plain arrays, and of a text against computing it afresh."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def text_of(length, seed=0):
 
 
 def next_logits(runner):
-    """What follows the committed text and one more token, [V]; nothing is kept."""
+    """Logits after the committed text and one more token, [V]; nothing is kept."""
     return runner.verify(Rows([7], [0], probe(runner)))["logits"][0].copy()
 
 
@@ -46,13 +46,13 @@ def fresh_logits(model, text):
 
 
 def close(found, expected):
-    """To 1e-5 of the logits' size: others add up in another order."""
+    """Equal up to 1e-5 of the logits' size, because the order of sums differs."""
     np.testing.assert_allclose(found, expected, atol=1e-5 * abs(expected).max(), rtol=0)
     return True
 
 
 def same(model, found, expected):
-    """Bit for bit, where the model says that its rows are alike in all company."""
+    """Bit for bit equal, if the model says that its rows are alike in all calls."""
     if model.exact:
         np.testing.assert_array_equal(found, expected)
     return close(found, expected)
@@ -86,7 +86,7 @@ def test_rows_come_in_the_smallest_bucket_that_holds_them(rows):
 
 @given(operations(), st.sampled_from(["float32", "float16"]), st.sampled_from([0, 20, 200]))
 def test_the_cache_is_an_array_of_rows(steps, dtype, most):
-    """Whatever room was set aside: none, some of what is needed, or all."""
+    """With no reserved memory, some of it, or all."""
     stage = replace(STAGE, kv_dtype=dtype)
     cache = HostCache(stage, CAPACITY, most)
     for expected in followed(cache, stage, steps, lambda new_kv: new_kv):
@@ -109,7 +109,7 @@ def test_only_growth_makes_new_views():
 
 
 def test_a_cache_grows_in_place_up_to_what_a_text_may_have():
-    """A second copy would be the largest that a plan knows nothing of."""
+    """A second copy would need memory that no plan includes."""
     cache = HostCache(STAGE, 4, 16)
     for capacity, same in ((8, True), (16, True), (32, False)):
         before = [*cache.views.values()]
@@ -132,7 +132,7 @@ def test_results_of_all_shapes_lie_in_the_same_memory(pairs):
 
 @pytest.mark.parametrize(("length", "chunks"), [(300, [64] * 4 + [44]), (256, [64] * 4)])
 def test_prefill_by_chunks_is_prefill_by_tokens(model, length, chunks):
-    """Of 300 tokens the cache grows on the way."""
+    """The cache grows during the 300 tokens."""
     text = text_of(length)
     whole, single, uneven = Runner(model), Runner(model), Runner(model)
     assert whole.chunks(length) == chunks
@@ -164,7 +164,7 @@ def test_no_call_has_rows_on_both_sides_of_the_border(model):
 
 @pytest.mark.parametrize("kept", [0, 10, 260])
 def test_a_text_that_needs_less_goes_on_in_a_smaller_cache(model, kept):
-    """Idle rows cost time in every pass."""
+    """Unused rows cost time in every pass."""
     runner, text = Runner(model), text_of(600)
     runner.prefill(text)
     other = [*text[:kept], *text_of(20, seed=4)]
@@ -214,7 +214,7 @@ def step_prefill(runner, rng):
 
 
 def step_verify(runner, rng):
-    """A tree of which a branch is accepted, or nothing: rolling back is forgetting."""
+    """Verify a tree and accept a branch, or nothing."""
     tree = random_tree(rng, int(rng.integers(0, 12)))
     rows = Rows([7, *tree.tokens], [0, *tree.depths], tree.ancestor_mask())
     runner.verify(rows)
@@ -226,7 +226,7 @@ def step_verify(runner, rng):
 
 
 def step_draft(runner, rng):
-    """Levels of scratch rows, each seeing its ancestors, of which a branch is kept."""
+    """Draft levels of scratch rows that see their ancestors, and keep a branch."""
     tokens, sees = [], [[]]
     level = [0]  # places in `sees`; the first stands for the text's end
     for depth in range(int(rng.integers(1, 4))):
@@ -279,7 +279,7 @@ def test_scratch_rows_are_seen_by_those_alone_whose_mask_says_so(model):
 
 
 def test_texts_of_one_model_do_not_touch_each_other(model):
-    """Of different lengths, so in caches of different capacities."""
+    """Texts of different lengths, so in caches of different capacities."""
     texts = [text_of(30, seed=1), text_of(290, seed=2), text_of(31, seed=3)]
     runners = [Runner(model) for _ in texts]
     for runner, text in zip(runners, texts, strict=True):

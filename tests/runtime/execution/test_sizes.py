@@ -1,4 +1,4 @@
-"""Sizes of a role's stages, by its manifest, and what engines make of them."""
+"""Tests of the sizes of a role's stages, and of what engines derive from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_sizes_of_a_stage_come_from_the_manifest():
 
 
 def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
-    """The same model untied has an embedding's parameters more, and a trace of its export."""
+    """The same model untied has an embedding's parameters more, and a quantization error."""
     role = UNTOLD
     errors = {**role.quantization_error, "lm_head.weight": 0.01}
     parameters = role.parameters + 4096 * 256
@@ -52,7 +52,7 @@ def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
 
 
 def test_a_large_output_projection_leaves_a_trace_by_itself():
-    """No decoder's MLP would be as wide as the parameters say of a tied one."""
+    """If it were tied, the MLP would have to be wider than any known one."""
     role, vocab = UNTOLD, 100 * 4096
     parameters = role.parameters + (2 * vocab - 4096) * 256
     sizes = sizes_as(replace(role, vocab_size=vocab, parameters=parameters), role_bytes())
@@ -61,7 +61,7 @@ def test_a_large_output_projection_leaves_a_trace_by_itself():
 
 
 def test_what_a_manifest_says_of_its_output_projection_is_not_guessed():
-    """The traces say the opposite: an error of a tied one, and none of one in full precision."""
+    """The quantization errors suggest the opposite."""
     role, more = UNTOLD, 4096 * 256
     traced = replace(role, quantization_error={"lm_head.weight": 0.01})
     untraced = replace(role, parameters=role.parameters + more, quantization_error={})
@@ -95,14 +95,14 @@ def test_the_vocabulary_has_a_precision_of_its_own(precision, bits):
 
 
 def vocabulary_bytes(bits):
-    """Of the embedded target's tied matrix, a scale in half precision for each block."""
+    """Bytes of the embedded target's tied matrix, with a float16 scale for each block."""
     precision = EMBEDDED.target.precision
     assert (precision.block_size, precision.scales) == (128, "fp16")
     return 4096 * 256 * bits // 8 + 4096 * 256 // 128 * 2
 
 
 def sizes_as(role, size):
-    """Of the target's one stage, if the target were this and had so many bytes."""
+    """Sizes of the target's single stage, if the target were this role with so many bytes."""
     data = replace(EMBEDDED.manifest.files["target.data"], size=size)
     files = {**EMBEDDED.manifest.files, "target.data": data}
     roles = {**EMBEDDED.manifest.roles, TARGET: role}
@@ -120,7 +120,7 @@ def role_bytes():
 
 @pytest.fixture(scope="module", params=["fp16", "fp32"])
 def tied_and_untied(request, tmp_path_factory):
-    """Bundles of models that differ in having an output projection of their own, or in none."""
+    """Bundles of models that differ only in whether the output projection is the embedding."""
     folder, found = tmp_path_factory.mktemp("ties"), {}
     for tied in (True, False):
         made(folder / f"{tied}", "llama", tie_word_embeddings=tied, vocab_size=331)
@@ -140,7 +140,7 @@ def test_a_manifest_says_whether_the_output_projection_is_the_embedding(tied_and
 
 @pytest.mark.parametrize("name", CPU_ENGINES)
 def test_an_untied_model_takes_a_mapped_embedding_more_and_no_more_products(name, tied_and_untied):
-    """Packing, widening and calls are of the same matrices, be one of them the embedding or not."""
+    """Packing and calls concern the same matrices in both."""
     (tied,), (untied,) = (stage_sizes(tied_and_untied[each], TARGET) for each in (True, False))
     embedding = 331 * 64 * int(untied.precision[2:]) // 8
     # Vectors are float32 in any case, and alignment takes a few bytes.

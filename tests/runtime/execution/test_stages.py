@@ -1,4 +1,4 @@
-"""A target in stages: the same text wherever it is cut, and drafts that leave stages out."""
+"""Tests of a target in stages: the same text wherever it is cut."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def bundle_of(checkpoint, tmp_path_factory):
 
 
 def logits_of(bundle, engines):
-    """Of a prompt of several chunks, then of a tree behind it."""
+    """Logits of a prompt of several chunks, then of a tree behind it."""
     runner = Runner(Model.load(bundle, bundles.TARGET, engines, 1))
     first = runner.prefill(PROMPT)["logits"][0].copy()
     return np.vstack([first, runner.verify(tree_rows())["logits"][:7]])
@@ -69,7 +69,7 @@ def test_stages_compute_what_the_whole_does(bundle_of, name, device):
 
 
 def test_long_calls_leave_no_buffers_behind_where_there_are_other_stages(bundle_of, monkeypatch):
-    """What decoding calls, over and over, keeps its own."""
+    """Calls of decoding keep their buffers."""
     for name, expected in (("whole", 0), ("all", 1)):
         bundle = bundle_of(name)
         model = Model.load(bundle, bundles.TARGET, engine("openvino:cpu"), 1)
@@ -86,7 +86,7 @@ def test_long_calls_leave_no_buffers_behind_where_there_are_other_stages(bundle_
 
 @dataclass(frozen=True)
 class Watched:
-    """A compiled model that tells when its buffers are given back."""
+    """A compiled model that records when its buffers are given back."""
 
     compiled: Any
     told: Callable[[], None]
@@ -125,7 +125,7 @@ def test_stages_begin_where_a_set_begins_or_ends(bundle_of, name, starts):
 
 
 def test_stages_share_one_file_of_weights(bundle_of):
-    """A tied embedding is read by the first stage and by the last, and stored once."""
+    """A tied embedding is read by the first and the last stage, and stored once."""
     whole, cut = bundle_of("whole"), bundle_of("all")
     [data] = {stage.data for stage in cut.target.stages}
     assert cut.manifest.files[data] == whole.manifest.files["target.data"]

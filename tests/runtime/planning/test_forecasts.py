@@ -1,4 +1,4 @@
-"""What rounds of texts with a grammar are expected to bring, and what comes."""
+"""Tests of forecasts for texts with a grammar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgespec import LLM
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.curve import Curve
-from edgespec.runtime.planning import planned
+from edgespec.runtime.planning import planned_drafter
 
 PROMPTS = (
     "def fibonacci(n):\n",
@@ -42,7 +42,7 @@ SECONDS = {"target": {1: 0.030, 8: 0.040, 32: 0.060}, "draft": {1: 0.004, 4: 0.0
 
 @pytest.fixture
 def llm(monkeypatch, own_cache):
-    """The embedded pair, whose calls cost what is given here, so that plans are the same always."""
+    """The embedded pair with given costs of calls, so that plans are always the same."""
     given = {
         role: Profile.measured(True, {256: {rows: [taken] for rows, taken in by_rows.items()}})
         for role, by_rows in SECONDS.items()
@@ -50,14 +50,14 @@ def llm(monkeypatch, own_cache):
     monkeypatch.setattr(profiles, "recall", lambda _bundle, role, *_: given[role])
     monkeypatch.setattr(Curve, "observe", lambda *_: None)
     ticks = count()
-    monkeypatch.setattr(planned.time, "perf_counter", lambda: next(ticks) * 1e-7)
+    monkeypatch.setattr(planned_drafter.time, "perf_counter", lambda: next(ticks) * 1e-7)
     with LLM(device=ENGINES[0], draft_device=ENGINES[0], threads=1, context=512) as loaded:
         yield loaded
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda fields: next(iter(fields)))
 def test_what_is_promised_comes(llm, structure):
-    """In rounds with tokens that the grammar forces, and in others."""
+    """In rounds with forced tokens, and in others."""
     promised, came = {True: 0.0, False: 0.0}, {True: 0, False: 0}
     for seed, prompt in enumerate(PROMPTS):
         for temperature in (0.0, 0.8):

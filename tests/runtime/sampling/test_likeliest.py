@@ -1,4 +1,4 @@
-"""The likeliest tokens of rows of logits: what a stable sort finds, and broken rows."""
+"""Tests of the likeliest tokens against a stable sort, and of rows with NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noise: its generator, its distribution, and which bits reach a value."""
+"""Tests of noise: its generator, its distribution, and bounds on its bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from draws import LARGE, SMALL, chi_squared_fits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.runtime.sampling.noise import Noise, bits_reaching, gumbel, gumbel_of, noise_bits
+from edgespec.runtime.sampling.noise import (
+    Noise,
+    bits_reaching,
+    gumbel,
+    gumbel_from_bits,
+    noise_bits,
+)
 
 
 def uniforms(seed, positions, tokens):
@@ -51,9 +57,9 @@ def test_noise_kept_for_a_vocabulary_is_the_same_noise(size):
     some = np.random.default_rng(0).integers(0, size, (2, 3))
     for position in (0, 3, 4, 1, 10**6, 63, 0):  # in any order, whatever else was made
         expected = gumbel(5, position, np.arange(size))
-        np.testing.assert_array_equal(noise.of(position, some), expected[some])
+        np.testing.assert_array_equal(noise.for_tokens(position, some), expected[some])
         if noise.tabulated:
-            np.testing.assert_array_equal(noise.of_all(position), expected)
+            np.testing.assert_array_equal(noise.for_vocabulary(position), expected)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 12345, 2**64 - 1])
@@ -90,7 +96,7 @@ def test_noise_has_the_gumbel_distribution():
 
 
 def test_noise_is_finite_for_all_bits():
-    extremes = gumbel_of(np.array([0, 1, 1 << 11, 2**64 - 1], dtype=np.uint64))
+    extremes = gumbel_from_bits(np.array([0, 1, 1 << 11, 2**64 - 1], dtype=np.uint64))
     assert np.isfinite(extremes).all()
     assert (np.diff(extremes) >= 0).all()
     assert extremes[-1] > 36
@@ -112,6 +118,6 @@ def test_tokens_reaching_a_noise_are_told_without_making_it(size):
 def test_no_bits_below_the_bound_reach_the_noise(noise):
     bound = bits_reaching(noise)
     if bound:
-        assert gumbel_of(np.array([bound - 1], dtype=np.uint64))[0] < noise
+        assert gumbel_from_bits(np.array([bound - 1], dtype=np.uint64))[0] < noise
     if -1 < noise < 20:  # and the bound is tight
-        assert gumbel_of(np.array([bound], dtype=np.uint64))[0] > noise - 1e-3
+        assert gumbel_from_bits(np.array([bound], dtype=np.uint64))[0] > noise - 1e-3

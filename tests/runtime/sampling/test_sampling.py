@@ -1,4 +1,4 @@
-"""The choice of a token: exact against definitions, statistical where random."""
+"""Tests of the choice of a token, exact against definitions, statistical where random."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgespec.runtime.sampling.truncation import Nucleus
 
 
 def exact_distribution(row, options, context):
-    """By transformers' processors, [V] float64."""
+    """The distribution by transformers' processors, [V] float64."""
     scores = torch.from_numpy(row.astype(np.float64))[None]
     ids = torch.tensor([context])
     if options.repetition_penalty != 1:
@@ -112,7 +112,7 @@ def survivors(row, options):
     ids=str,
 )
 def test_the_choice_is_what_noise_for_every_survivor_gives(kind, fields, size):
-    """By passes over all, direct, short-listed, or with a nucleus too wide to be listed."""
+    """On all code paths: all tokens, direct, short list, and a nucleus too wide to be listed."""
     rng = np.random.default_rng(3)
     for position in range(12):
         plain = rng.standard_normal(size)
@@ -144,7 +144,7 @@ def test_extreme_temperatures_keep_what_survives(size, temperature):
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_a_nucleus_that_excludes_what_noise_favours(size):
-    """Most contenders are outside: the likely half has all the mass, the noise is anywhere."""
+    """Half of the tokens have all the probability, but noise favours any token."""
     rng = np.random.default_rng(6)
     outside = 0
     for position in range(300):
@@ -165,13 +165,13 @@ def test_a_nucleus_that_excludes_what_noise_favours(size):
     "fields", [{"top_p": 0.005}, {"top_p": 0.5, "min_p": 1}, {"top_p": 0.5, "min_p": 0.9}], ids=str
 )
 def test_of_a_flat_row_few_are_tried_that_the_truncation_excludes(size, fields, monkeypatch):
-    """Noise favours nearly anyone."""
+    """In a flat row, noise may favour any token."""
     row = np.random.default_rng(9).standard_normal(size).astype(np.float32)
     options = SamplingOptions(temperature=20.0, seed=5, **fields)
     sampler, tried, asked = Sampler(options, size), [], []
-    holds, noise_of = Nucleus.holds, sampler.noise.of
+    holds, noise_of = Nucleus.holds, sampler.noise.for_tokens
     monkeypatch.setattr(Nucleus, "holds", lambda *args: tried.append(1) or holds(*args))
-    sampler.noise.of = lambda place, ids: asked.append(ids.size) or noise_of(place, ids)
+    sampler.noise.for_tokens = lambda place, ids: asked.append(ids.size) or noise_of(place, ids)
     kept = survivors(row, options)
     for position in range(4):
         tried.clear()

@@ -1,4 +1,4 @@
-"""Truncation: the largest logits and nuclei, against sorting and what transformers keeps."""
+"""Tests of largest logits and nuclei, against sorting and transformers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from draws import LARGE
 from transformers.generation import logits_process as hf
 
-from edgespec.runtime.sampling.truncation import Nucleus, leaders
+from edgespec.runtime.sampling.truncation import Nucleus, largest_indices
 
 RNG_SEED = 20
 SIZES = [1, 2, 7, 63, 1000, LARGE + 17]
@@ -24,8 +24,8 @@ def rows(size):
 
 
 def largest(row, count):
-    """The best `count` of the leaders, in order, ties by id."""
-    found = leaders(row, count)
+    """The best `count` of the largest logits, in order, ties by id."""
+    found = largest_indices(row, count)
     return found[np.argsort(-row[found], kind="stable")[:count]]
 
 
@@ -36,7 +36,7 @@ def test_the_largest_come_in_order_with_ties_by_id(size, count):
         expected = np.lexsort((np.arange(size), -row))[:count]
         np.testing.assert_array_equal(largest(row, count), expected)
         border = np.sort(row)[::-1][min(count, size) - 1]
-        np.testing.assert_array_equal(leaders(row, count), np.flatnonzero(row >= border))
+        np.testing.assert_array_equal(largest_indices(row, count), np.flatnonzero(row >= border))
 
 
 def test_ties_within_and_across_blocks_go_to_the_lowest_id():
@@ -79,7 +79,7 @@ def test_each_truncation_keeps_what_transformers_keeps(size, temperature):
     for row in rows(size):
         for k in (1, 3, 40):
             theirs = np.flatnonzero(processed(row, warm, hf.TopKLogitsWarper(k)) > -np.inf)
-            finite = leaders(row, k)
+            finite = largest_indices(row, k)
             np.testing.assert_array_equal(finite[row[finite] > -np.inf], theirs)
         for p in (0.1, 0.37, 0.9, 0.999):
             theirs = np.flatnonzero(processed(row, warm, hf.TopPLogitsWarper(p)) > -np.inf)
@@ -101,7 +101,7 @@ def test_a_nucleus_knows_each_member_and_says_when_it_is_too_wide(size, top_p):
         held = [index for index in clear.tolist() if nucleus.holds(index)]
         assert held == np.intersect1d(members, clear).tolist()
         for most in {1, members.size // 2, members.size, members.size + 3} - {0}:
-            found = nucleus.members(leaders(row, most))
+            found = nucleus.members(largest_indices(row, most))
             if found is not None:  # equal logits at the limit may be looked at too
                 np.testing.assert_array_equal(found, members)
             assert found is not None or members.size > most

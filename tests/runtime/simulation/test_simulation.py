@@ -1,4 +1,4 @@
-"""What is stated of a machine: its file, its arithmetic and its clock."""
+"""Tests of simulated machines: their file, their arithmetic and their clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLAT = {"target": curve(r1=10, r8=12), "draft": curve(r1=2)}
 
 
 def figures(value):
-    """All numbers with a source, in what JSON makes of a machine."""
+    """All numbers with a source in the JSON of a machine."""
     if not isinstance(value, (dict, list)):
         return []
     if isinstance(value, dict) and "source" in value:
@@ -182,7 +182,7 @@ def test_the_example_of_the_documentation_is_a_machine(tmp_path):
         (lambda it: it["devices"]["cpu"]["curves"].update(draft=curve(r1=0.1)), "0.0 among"),
         (lambda it: it["devices"]["cpu"]["curves"].update(draft=curve()), "a cost curve needs"),
         (lambda it: it["shared"][0].update(slowdown=figure(0.5)), "slowdown is 0.5"),
-        (lambda it: it["shared"][0].update(devices=["cpu", "npu"]), "'npu' is no device"),
+        (lambda it: it["shared"][0].update(devices=["cpu", "npu"]), "'npu' is not one of"),
     ],
 )  # fmt: skip
 def test_files_that_are_refused(tmp_path, change, message):
@@ -219,7 +219,7 @@ def test_what_is_stated_otherwise_is_another_machine(tmp_path):
 
 @pytest.fixture
 def told(monkeypatch):
-    """A clock of devices a, b and c, of which the first two share, and its time."""
+    """A clock of devices a, b and c, of which the first two share memory, and its time."""
 
     class Time:
         now = 0.0
@@ -243,7 +243,7 @@ def test_a_call_alone_takes_what_it_takes(told):
 
 @pytest.mark.parametrize(("other", "end"), [("b", 13.0), ("c", 10.0)])
 def test_a_call_is_slowed_down_while_another_of_its_group_is_busy(told, other, end):
-    """Alone for 4 s; then at half its speed, until the other has done its 3 s at half of its."""
+    """Alone for 4 s; then at half its speed, until the other has done its 3 s at half speed."""
     shared, time = told
     with shared.call("a", 10.0) as left:
         time.now = 4.0
@@ -255,7 +255,7 @@ def test_a_call_is_slowed_down_while_another_of_its_group_is_busy(told, other, e
 
 
 def test_a_call_that_is_over_slows_nobody_down(told):
-    """Whoever looks late finds the same as who looks often."""
+    """The times do not depend on how often the clock is read."""
     shared, time = told
     with shared.call("a", 1.0) as left_of_a, shared.call("b", 5.0) as left_of_b:
         time.now = 4.0  # both at half speed for 2 s, then b alone

@@ -1,4 +1,4 @@
-"""Stop strings."""
+"""Tests of stop strings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgespec.runtime.text.tokenizer import StopMatcher
 
 
 def brute_force(text, stops):
-    """Character by character: the first end of a stop; of several there, the longest."""
+    """Character by character: the first end of a stop string; of several there, the longest."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:

@@ -1,4 +1,4 @@
-"""Streamed decoding."""
+"""Tests of streamed decoding."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_text_that_ends_inside_a_character_shows_it_at_the_flush_only(name):
 
 
 def inside(tokenizer, text):
-    """Ids of what stands inside a text, where nothing is put before it."""
+    """Token ids of text in the middle of a text, without a leading token."""
     return tokenizer.encode("E" + text)[len(tokenizer.encode("E")) :]
 
 
@@ -77,7 +77,7 @@ def inside(tokenizer, text):
 @example(parts=[("🐙", 0), ("é", 0)], context=0, sizes=[5])  # a round ends inside a character
 @example(parts=[("🐙", 0), ("a", 0)], context=2, sizes=[1])  # a prompt does
 def test_the_text_depends_on_the_tokens_alone(name, parts, context, sizes):
-    """Whichever come together, and whether or not characters lack their first bytes."""
+    """However tokens are grouped, and whether or not characters lack their first bytes."""
     tokenizer = TOKENIZERS[name]
     ids = [id_ for char, missing in parts for id_ in inside(tokenizer, char)[missing:]]
     prompt = tokenizer.encode("E") + ids[:context]

@@ -1,4 +1,4 @@
-"""Tokenizers from folders, and chat templates."""
+"""Tests of tokenizers from folders, and of chat templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposals against brute force: shared beginnings, shared probability, the best nodes."""
+"""Tests of proposals against brute force: merged nodes, shared probability, best nodes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_grafting_unites_the_branches(one, other):
 
 
 def feasible(proposal, count):
-    """All sets of `count` nodes that hang together."""
+    """All sets of `count` nodes that form a tree."""
     for nodes in itertools.combinations(range(len(proposal)), count):
         if all(proposal.parents[node] in (ROOT, *nodes) for node in nodes):
             yield nodes
@@ -118,9 +118,9 @@ def test_the_tree_is_the_same_branches(proposal):
 
 
 def test_rounding_lifts_no_node_above_its_parent():
-    """Raised twice, a child would come out above its parent in one case of twenty.
+    """Without the cut, raising a child twice would lift it above its parent in one of twenty cases.
 
-    And then a child of its own, which takes all that is left, above it.
+    The same holds for a new child that takes all that is left.
     """
     rng = random.Random(1)
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""Token trees against brute-force definitions."""
+"""Tests of token trees against brute-force definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk gives plain decoding's tokens for every small tree and every target."""
+"""Tests that the walk gives plain decoding's tokens for small trees and all targets."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_caller_may_keep_the_branches_it_is_given():
     ids=["greedy", "greedy penalty", "sampled", "sampled truncated penalty"],
 )
 def test_drafted_text_is_the_text_without_a_draft(options):
-    """A context-dependent target, a draft that only resembles it, trees of width 3."""
+    """With a target that depends on context, a draft that resembles it, and trees of width 3."""
     vocabulary, prompt = 12, [3, 1]
     rng = np.random.default_rng(0)
     table = rng.standard_normal((vocabulary, vocabulary, vocabulary)).astype(np.float32) * 2

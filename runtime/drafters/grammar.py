@@ -1,4 +1,4 @@
-"""Drafts of a text that follows a grammar: what it forces, and nothing that it forbids."""
+"""Drafts for text that follows a grammar: with forced tokens, without forbidden ones."""
 
 from __future__ import annotations
 
@@ -13,47 +13,51 @@ from edgespec.runtime.trees.tree import ROOT, TokenTree
 from edgespec.runtime.trees.walk import Verdict
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.guide import Guide
+    from edgespec.runtime.sampling.grammar import GrammarMatcher
 
-_TRUST = 0.95  # a grammar forces bytes: the target may cut them into other tokens
+# Value of a forced token. A grammar forces bytes, which the target may split into other tokens.
+_FORCED_VALUE = 0.95
 
 
-def forced(guide: Guide, budget: TreeBudget) -> Proposal:
-    """A chain of what the grammar goes on with, whatever the target thinks; often nothing."""
+def forced(grammar: GrammarMatcher, budget: TreeBudget) -> Proposal:
+    """Returns a chain of the tokens that the grammar forces; often it is empty.
+
+    It does not depend on what the target prefers.
+    """
     proposal, node, value = Proposal(), ROOT, 1.0
-    for token in guide.forced()[: min(budget.max_nodes, budget.max_depth)]:
-        value *= _TRUST
+    for token in grammar.forced()[: min(budget.max_nodes, budget.max_depth)]:
+        value *= _FORCED_VALUE
         node = proposal.add(node, token, value, "grammar")
     return proposal
 
 
-def possible(guide: Guide, proposal: Proposal) -> Proposal:
-    """The nodes of a proposal that the grammar allows where they stand."""
+def possible(grammar: GrammarMatcher, proposal: Proposal) -> Proposal:
+    """Returns the nodes of a proposal that the grammar allows at their places."""
     kept = Proposal(begun=proposal.begun)
     numbers, branches = {ROOT: ROOT}, {ROOT: list[int]()}
     for node, parent in enumerate(proposal.parents):
-        if parent not in numbers:  # the grammar has ended that branch
+        if parent not in numbers:  # the grammar forbids its parent
             continue
         token, value, source = proposal.tokens[node], proposal.values[node], proposal.sources[node]
         branch = [*branches[parent], token]
-        if guide.valid(branch) == len(branch):
+        if grammar.valid(branch) == len(branch):
             branches[node] = branch
             numbers[node] = kept.add(numbers[parent], token, value, source)
     return kept
 
 
-class GuidedDrafter:
-    """What a grammar forces, and another drafter's proposals as far as it lets them come true.
+class GrammarDrafter:
+    """Tokens that a grammar forces, and those proposals of another drafter that it allows.
 
     Args:
-        drafter: guesses without knowing the grammar, and plans nothing.
-        guide: of the text; who chooses moves it on.
+        drafter: proposes without knowing the grammar, and does not plan.
+        grammar: state of the text in its grammar, advanced by whoever chooses the tokens.
     """
 
-    def __init__(self, drafter: Drafter, guide: Guide) -> None:
+    def __init__(self, drafter: Drafter, grammar: GrammarMatcher) -> None:
         self.name = drafter.name
         self._drafter = drafter
-        self._guide = guide
+        self._grammar = grammar
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`."""
@@ -62,14 +66,14 @@ class GuidedDrafter:
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`."""
         proposal = self._drafter.draft(text, budget)
-        joined = forced(self._guide, budget)
+        joined = forced(self._grammar, budget)
         joined.begun = proposal.begun
-        joined.graft(possible(self._guide, proposal))
+        joined.graft(possible(self._grammar, proposal))
         return joined.best(budget.max_nodes)
 
-    def ahead(self) -> bool:
+    def draft_ahead(self) -> bool:
         """See `Drafter`."""
-        return self._drafter.ahead()
+        return self._drafter.draft_ahead()
 
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`."""

@@ -1,4 +1,4 @@
-"""All sources together: every round the draft that promises most tokens per second."""
+"""The planner: combines all draft sources for the most tokens per second in every round."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.curve import Curve
-from edgespec.runtime.drafters.base import Drafter, TreeBudget
-from edgespec.runtime.drafters.guided import forced, possible
+from edgespec.runtime.drafters.base import LATEST_WEIGHT, Drafter, TreeBudget
+from edgespec.runtime.drafters.grammar import forced, possible
 from edgespec.runtime.planning.planner import Size, best_size, cheapest_row
-from edgespec.runtime.planning.weighed import WeighedSource
+from edgespec.runtime.planning.priced import PricedSource
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import capacity_bucket
 from edgespec.runtime.trees.proposal import Forecast, Proposal
@@ -20,56 +20,56 @@ from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.guide import Guide
+    from edgespec.runtime.sampling.grammar import GrammarMatcher
 
-_WEIGHT = 0.1  # of the latest round in moving averages
-_BELIEF = 4.0  # tokens that the forecasts of a text weigh before any came true
-_FORGET = 0.9  # of how forecasts came true, per round
-_SLACK = 0.5  # of what a row costs: a node of little value may fill a bucket
+_PRIOR_TOKENS = 4.0  # weight of the assumption that forecasts are right, in drafted tokens
+_FREE_ROW_SHARE = 0.5  # share of a row's cost that a node without a call must be worth
 
 
 class PlannedDrafter:
-    """Weighs the sources by expected tokens over expected seconds, and sizes the tree likewise.
+    """Chooses draft sources and the tree size by expected tokens over expected seconds.
 
-    In the order of their cost, each source is asked where the rounds that it took part in promise
-    more than what there is without it, and adds its nodes: recycled branches on a looked-up
-    spine, both in a draft model's tree. What rounds really take corrects the costs.
+    The sources are considered in the order of their cost. Each is asked if its rounds promise more
+    tokens per second than the round does without it, and it adds its nodes: recycled branches to a
+    looked-up chain, and both to a draft model's tree. The measured times of rounds correct the
+    costs.
 
     Args:
-        sources: the cheapest first; of those that stand together, one is asked at most.
-        verify: seconds of the target's passes.
-        name: what statistics call it.
-        guide: of a grammar that the text follows, if any: what it forces comes before all sources,
-            and what it forbids is no part of any plan.
+        sources: groups of sources, the cheapest first; at most one source of a group is asked.
+        verify: cost curve of the target's passes.
+        name: name in statistics.
+        grammar: state of the text in its grammar, if it follows one. Forced tokens come before all
+            sources, and forbidden ones are part of no plan.
     """
 
     def __init__(
         self,
-        sources: Sequence[Sequence[WeighedSource[Drafter]]],
+        sources: Sequence[Sequence[PricedSource[Drafter]]],
         verify: Curve,
         name: str = "auto",
-        guide: Guide | None = None,
+        grammar: GrammarMatcher | None = None,
     ) -> None:
         self.name = name
         self._groups = sources
         self._sources = [source for group in sources for source in group]
         self._curve = verify
-        self._guide = guide
-        self._host = 0.0  # seconds of a round outside the passes and the sources
+        self._grammar = grammar
+        # Moving average of the seconds of a round outside the passes and the sources.
+        self._host = 0.0
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`."""
-        self._rate = 0.0  # tokens per second, lately
-        # Drafted tokens that were expected to be accepted, and that were, lately.
+        self._rate = 0.0  # moving average of tokens per second
+        # Decayed sums of drafted tokens: expected to be accepted, and really accepted.
         self._expected = self._accepted = 0.0
         for source in self._sources:
             source.begin(prompt, sampler)
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. The best nodes of all that was proposed, with the round's forecast."""
+        """See `Drafter`. Returns the best nodes of all sources, with the round's forecast."""
         self._begin = time.perf_counter()
         self._capacity = capacity_bucket(len(text) + 1)
-        proposal = Proposal() if self._guide is None else forced(self._guide, budget)
+        proposal = Proposal() if self._grammar is None else forced(self._grammar, budget)
         size = self._size(proposal, budget, self._host)
         self._rate = max(self._rate, size.rate)
         spent, once = self._host, 0.0
@@ -82,42 +82,42 @@ class PlannedDrafter:
                 alternative = size.rate
                 terms = self._terms(asked, budget, rows)
                 proposal = asked.ask(proposal, text, terms, self._capacity)
-                if self._guide is not None:
-                    proposal = possible(self._guide, proposal)
+                if self._grammar is not None:
+                    proposal = possible(self._grammar, proposal)
                 spent, once = spent + asked.seconds - asked.once, once + asked.once
                 size = self._size(proposal, budget, spent)
-                asked.standing.answered(size.forecast, alternative)
-        self._rate += (size.rate - self._rate) * _WEIGHT
+                asked.schedule.record(size.forecast, alternative)
+        self._rate += (size.rate - self._rate) * LATEST_WEIGHT
         forecast = Forecast(size.forecast.tokens, size.forecast.seconds + once)
         chosen = proposal.best(size.nodes, forecast)
         self._promised = sum(chosen.values)
         self._drafted = time.perf_counter()
         return chosen
 
-    def ahead(self) -> bool:
+    def draft_ahead(self) -> bool:
         """See `Drafter`."""
-        return any(source.ahead() for source in self._sources)
+        return any(source.draft_ahead() for source in self._sources)
 
     def observe(self, verdict: Verdict, tree: TokenTree, logits: Floats) -> None:
         """See `Drafter`."""
         verified = time.perf_counter()
-        self._expected = self._expected * _FORGET + self._promised
-        self._accepted = self._accepted * _FORGET + len(verdict.nodes)
+        self._expected = self._expected * (1 - LATEST_WEIGHT) + self._promised
+        self._accepted = self._accepted * (1 - LATEST_WEIGHT) + len(verdict.nodes)
         self._curve.observe(len(tree) + 1, self._capacity, verified - self._drafted)
         for source in self._sources:
             source.observe(verdict, tree, logits)
         own = self._drafted - self._begin + time.perf_counter() - verified
         own -= sum([source.spent for source in self._sources])
-        self._host += (own - self._host) * (_WEIGHT if self._host else 1.0)
+        self._host += (own - self._host) * (LATEST_WEIGHT if self._host else 1.0)
 
     def _most_promising(
         self,
-        group: Sequence[WeighedSource[Drafter]],
+        group: Sequence[PricedSource[Drafter]],
         text: Sequence[int],
         alternative: float,
         remaining: int,
-    ) -> WeighedSource[Drafter] | None:
-        """The source to ask where there is something of `alternative` tokens/s; None: none."""
+    ) -> PricedSource[Drafter] | None:
+        """Returns the source of a group to ask; None if none beats `alternative` tokens/s."""
         left = remaining / alternative
         wanted = [
             source
@@ -125,28 +125,29 @@ class PlannedDrafter:
             if source.wanted(alternative)
             and source.pays_to_read(text, left, self._verify, self._capacity)
         ]
-        return max(wanted, key=lambda source: source.standing.rate, default=None)
+        return max(wanted, key=lambda source: source.schedule.rate, default=None)
 
     def _row_seconds(self, nodes: int) -> tuple[float, float]:
-        """What a node must be worth where it is found for free, and where it takes a call.
+        """Returns the seconds that a node must be worth, without a call of its own and with one.
 
-        A node that is found for free may fill a bucket; one that takes a call must be worth a row.
+        A node that takes no call may fill a bucket whose rows are paid for; one that takes a call
+        must be worth a full row.
         """
-        free = _SLACK * cheapest_row(self._verify, nodes + 1)
+        free = _FREE_ROW_SHARE * cheapest_row(self._verify, nodes + 1)
         return free, (self._verify(nodes + 1) - self._verify(1)) / max(1, nodes)
 
     def _terms(
-        self, source: WeighedSource[Drafter], budget: TreeBudget, rows: tuple[float, float]
+        self, source: PricedSource[Drafter], budget: TreeBudget, rows: tuple[float, float]
     ) -> TreeBudget:
-        """What nodes and levels must promise at the rate of late."""
+        """Returns the budget with what nodes and levels must promise at the current rate."""
         free, called = rows
         level = source.level_seconds(budget, self._capacity)
         row = called if level else free
         return replace(budget, least_gain=self._rate * level, least_value=self._rate * row)
 
     def _size(self, proposal: Proposal, budget: TreeBudget, spent: float) -> Size:
-        """The best size, with values taken as they have come true in this text."""
-        truth = (self._accepted + _BELIEF) / (self._expected + _BELIEF)
+        """Returns the best size, with values scaled by how forecasts came true in this text."""
+        truth = (self._accepted + _PRIOR_TOKENS) / (self._expected + _PRIOR_TOKENS)
         promised = proposal.gains()[: budget.max_nodes + 1]
         gains = [min(gain * truth, nodes) for nodes, gain in enumerate(promised)]
         return best_size(gains, self._verify, spent)

@@ -1,4 +1,4 @@
-"""What texts taught, kept from run to run."""
+"""Tests of what draft sources keep from text to text and from run to run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pairs import ENGINES
 
 from edgespec import LLM
 from edgespec.runtime.costs import profiles
-from edgespec.runtime.drafters import Experience, experience
+from edgespec.runtime.drafters import DrafterState, drafter_state
 from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.engines import engine
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 PROMPT = "def fibonacci(n):\n"
 
 
-def experienced(kept=None):
-    return Experience(Successors(100), kept)
+def drafter_state_with(kept=None):
+    return DrafterState(Successors(100), kept)
 
 
 def taught(rate, times=200):
-    learned = experienced()
+    learned = drafter_state_with()
     for sampled in (False, True):
         calibration = learned.calibration("lookup", sampled)
         for turn in range(times):
@@ -41,18 +41,18 @@ def load(**options):
 
 
 def test_counts_are_kept_for_their_bundle_source_and_kind_of_text():
-    experience.remember(EMBEDDED, taught(0.9).acceptance)
-    found = experienced(experience.recall(EMBEDDED))
+    drafter_state.remember(EMBEDDED, taught(0.9).acceptance)
+    found = drafter_state_with(drafter_state.recall(EMBEDDED))
     assert found.calibration("lookup", False).acceptance(3, 0.5) > 0.65
     assert found.calibration("lookup", True).acceptance(3, 0.5) < 0.35
     for unknown in (found.calibration("model", False), found.calibration("lookup", False)):
         assert unknown.acceptance(4, 0.5) == 0.5
     other = replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, provenance={"other": "one"}))
-    assert experience.recall(other) is None
+    assert drafter_state.recall(other) is None
 
 
 def test_a_new_text_can_overrule_what_was_kept():
-    """Within as many edges as nothing of a long text would change much."""
+    """It takes few observations, because stored counts weigh little."""
     kept = Calibration(taught(1.0).calibration("lookup", False).counts)
     assert kept.acceptance(3, 1.0) == pytest.approx(1.0)
     for _ in range(20):
@@ -74,22 +74,22 @@ IMPOSSIBLE = (
 
 @pytest.mark.parametrize("damage", IMPOSSIBLE)
 def test_counts_that_cannot_be_are_left_out(own_cache, damage):
-    experience.remember(EMBEDDED, taught(0.5).acceptance)
+    drafter_state.remember(EMBEDDED, taught(0.5).acceptance)
     [file] = (own_cache / "acceptance").iterdir()
     file.write_text(COUNTS % damage)
-    found = experienced(experience.recall(EMBEDDED)).calibration("lookup", False)
+    found = drafter_state_with(drafter_state.recall(EMBEDDED)).calibration("lookup", False)
     assert found.acceptance(3, 0.5) > 0.6
     assert found.acceptance(4, 0.5) == 0.5
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", "\x00", '{"cells": {"lookup": 3}}', "[" * 9999])
 def test_a_damaged_file_is_none_and_gives_way(own_cache, damage):
-    experience.remember(EMBEDDED, taught(0.5).acceptance)
+    drafter_state.remember(EMBEDDED, taught(0.5).acceptance)
     [file] = (own_cache / "acceptance").iterdir()
     file.write_text(damage)
-    assert experience.recall(EMBEDDED) is None
-    experience.remember(EMBEDDED, taught(0.5).acceptance)
-    assert experience.recall(EMBEDDED) == taught(0.5).acceptance
+    assert drafter_state.recall(EMBEDDED) is None
+    drafter_state.remember(EMBEDDED, taught(0.5).acceptance)
+    assert drafter_state.recall(EMBEDDED) == taught(0.5).acceptance
 
 
 def test_a_model_begins_with_what_the_last_one_learned(own_cache):
@@ -102,11 +102,11 @@ def test_a_model_begins_with_what_the_last_one_learned(own_cache):
     at = EMBEDDED, "target", (engine(ENGINES[0]),), 1
     assert profiles.recall(*at).lived_calls >= cold.rounds - 1
     with load() as llm:
-        known = llm._experience.calibration("lookup", False).counts
+        known = llm._drafter_state.calibration("lookup", False).counts
         assert known.keys() == {int(cell) for cell in kept["lookup"]["greedy"]}
         warm = llm.generate(PROMPT, max_new_tokens=60)
         llm.forget()
-        assert not llm._experience.calibration("lookup", False).counts
+        assert not llm._drafter_state.calibration("lookup", False).counts
     assert warm.tokens == cold.tokens
 
 
@@ -131,6 +131,6 @@ def test_a_cache_that_takes_nothing_is_no_error(monkeypatch, caplog):
 
     cachedir._warn.cache_clear()
     monkeypatch.setattr(cachedir.Path, "write_text", refuse)
-    experience.remember(EMBEDDED, taught(0.5).acceptance)
+    drafter_state.remember(EMBEDDED, taught(0.5).acceptance)
     assert [message.partition(" in ")[0] for message in caplog.messages] == ["nothing is kept"]
-    assert experience.recall(EMBEDDED) is None
+    assert drafter_state.recall(EMBEDDED) is None

@@ -1,4 +1,4 @@
-"""What sources cost and promise, against sources that take and bring what they are told."""
+"""Tests of prices and forecasts, with fake sources of given cost and promise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from edgespec.runtime.curve import Curve
 from edgespec.runtime.drafters import TreeBudget
-from edgespec.runtime.planning import PlannedDrafter, WeighedModel, WeighedRetrieval
+from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriever
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
@@ -21,7 +21,7 @@ NO_LOGITS = np.zeros((1, 1), np.float32)
 
 
 class Source:
-    """A chain of likely tokens that are its own, as deep as it may be."""
+    """A source that proposes a chain of likely tokens, as deep as allowed."""
 
     name = "source"
 
@@ -40,7 +40,7 @@ class Source:
             value *= 0.9
             node = proposal.add(node, self.first + depth, value, self.name)
 
-    def ahead(self):
+    def draft_ahead(self):
         self.went_ahead += 1
         return self.more
 
@@ -50,7 +50,7 @@ class Source:
 
 
 class Model(Source):
-    """The same by calls, of which one for each level behind the first; it has read what it saw."""
+    """The same for a draft model, with one call for each level behind the first."""
 
     name = "model"
 
@@ -71,13 +71,13 @@ class Model(Source):
         return proposal
 
 
-def weighed(model):
-    """With the costs that its calls have."""
-    return WeighedModel(model, Curve({256: model.calls}))
+def priced_model(model):
+    """The model with the true costs of its calls."""
+    return PricedModel(model, Curve({256: model.calls}))
 
 
 def rounds(drafter, clock, accepted, passes=EVEN, budget=BUDGET):
-    """Rounds of a text, each with what it took; of a chain so many are accepted."""
+    """Rounds of a text, each with its duration; `accepted` nodes of each chain become text."""
     verify = Curve(passes)
     drafter.begin(PROMPT, Sampler(SamplingOptions(), 1000))
     text = [*PROMPT, 0]
@@ -94,9 +94,9 @@ def rounds(drafter, clock, accepted, passes=EVEN, budget=BUDGET):
 
 @pytest.mark.parametrize(("takes", "learns"), [(0.0, 0.0), (0.4, 0.0), (0.0, 0.4), (0.3, 0.2)])
 def test_a_forecast_is_what_rounds_take(clock, takes, learns):
-    """All of it: the passes, the source, and a little everywhere else."""
+    """The passes, the source, and a little time everywhere else."""
     clock.tick = 0.03
-    source = WeighedRetrieval(Source(clock, takes=takes, learns=learns), free=True)
+    source = PricedRetriever(Source(clock, takes=takes, learns=learns), free=True)
     drafter = PlannedDrafter([[source]], Curve(EVEN))
     for number, (proposal, took) in enumerate(rounds(drafter, clock, [4] * 20)):
         if number > 1:
@@ -104,7 +104,7 @@ def test_a_forecast_is_what_rounds_take(clock, takes, learns):
 
 
 def test_passes_over_a_tree_are_learned_as_those_of_its_rows(clock):
-    drafter = PlannedDrafter([[WeighedRetrieval(Source(clock))]], Curve({256: {1: 1.0, 32: 1.1}}))
+    drafter = PlannedDrafter([[PricedRetriever(Source(clock))]], Curve({256: {1: 1.0, 32: 1.1}}))
     *_, (proposal, took) = rounds(drafter, clock, [8] * 40, {256: {1: 0.3}})
     assert len(proposal) == 8  # with the pending token one row more than a bucket
     assert proposal.forecast.seconds == pytest.approx(took, rel=0.05)
@@ -113,14 +113,14 @@ def test_passes_over_a_tree_are_learned_as_those_of_its_rows(clock):
 @pytest.mark.parametrize("right", [0, 2, 8])
 @pytest.mark.parametrize("before", [0, 8])
 def test_promises_are_believed_as_they_come_true_of_late(clock, right, before):
-    drafter = PlannedDrafter([[WeighedRetrieval(Source(clock), free=True)]], Curve(EVEN))
+    drafter = PlannedDrafter([[PricedRetriever(Source(clock), free=True)]], Curve(EVEN))
     *_, (proposal, _) = rounds(drafter, clock, [before] * 40 + [right] * 40)
     assert proposal.forecast.tokens == pytest.approx(1 + right, abs=0.5)
 
 
 def test_to_read_the_prompt_is_a_cost_of_the_round_but_not_held_against_the_model(clock):
     model = Model(clock)
-    source = weighed(model)
+    source = priced_model(model)
     drafter = PlannedDrafter([[source]], Curve(EVEN))
     for number, (proposal, took) in enumerate(rounds(drafter, clock, [8] * 12)):
         assert proposal.forecast.seconds == pytest.approx(took)
@@ -130,7 +130,7 @@ def test_to_read_the_prompt_is_a_cost_of_the_round_but_not_held_against_the_mode
 
 def test_what_is_paid_once_is_what_more_than_a_levels_rows_were_read(clock):
     model = Model(clock)
-    source = weighed(model)
+    source = priced_model(model)
     for new, once in ((29, 8.8), (4, 0.0), (1, 0.0), (0, 0.0)):
         model.read = 0
         source.ask(Proposal(), [1] * new, BUDGET, 256)
@@ -139,7 +139,7 @@ def test_what_is_paid_once_is_what_more_than_a_levels_rows_were_read(clock):
 
 
 def test_a_level_costs_what_its_rows_do(clock):
-    source = weighed(Model(clock))
+    source = priced_model(Model(clock))
     costs = [source.level_seconds(TreeBudget(nodes, 8, 4), 256) for nodes in (1, 4, 31)]
     assert costs == pytest.approx([0.1, 0.2, 0.2])
 
@@ -150,14 +150,14 @@ def test_a_level_costs_what_its_rows_do(clock):
 )
 def test_a_probe_is_small(clock, probing, given, nodes, depth):
     model = Model(clock)
-    source = weighed(model)
-    source.standing.probing = probing
+    source = priced_model(model)
+    source.schedule.probing = probing
     source.ask(Proposal(), PROMPT, TreeBudget(*given, 4), 256)
     assert (model.budget.max_nodes, model.budget.max_depth) == (nodes, depth)
 
 
 def test_of_models_that_pay_the_best_is_asked(clock):
-    slow, fast = weighed(Model(clock, {1: 0.3})), weighed(Model(clock, {1: 0.05}))
+    slow, fast = priced_model(Model(clock, {1: 0.3})), priced_model(Model(clock, {1: 0.05}))
     drafter = PlannedDrafter([[slow, fast]], Curve(EVEN))
     asked = [(slow.asked, fast.asked) for _ in rounds(drafter, clock, [8] * 20)]
     assert asked[6:] == [(False, True)] * 14
@@ -165,19 +165,19 @@ def test_of_models_that_pay_the_best_is_asked(clock):
 
 def test_who_was_asked_learns_and_goes_ahead_and_nobody_else(clock):
     asked, other = Model(clock), Model(clock, {1: 1000.0})
-    drafter = PlannedDrafter([[weighed(asked), weighed(other)]], Curve(EVEN))
+    drafter = PlannedDrafter([[priced_model(asked), priced_model(other)]], Curve(EVEN))
     for number, _ in enumerate(rounds(drafter, clock, [8] * 3), 1):
-        assert drafter.ahead()
+        assert drafter.draft_ahead()
         assert (asked.went_ahead, asked.observed) == (number, number)
     assert (other.went_ahead, other.observed) == (0, 0)
     asked.more = False
-    assert not drafter.ahead()
+    assert not drafter.draft_ahead()
 
 
 def test_what_levels_and_nodes_must_promise_is_what_their_seconds_bring_elsewhere(clock):
-    """At the rate of late, but never at less than plain decoding's."""
+    """At the recent rate, but never at less than plain decoding's."""
     free, model = Source(clock), Model(clock)
-    sources = [[WeighedRetrieval(free, free=True)], [weighed(model)]]
+    sources = [[PricedRetriever(free, free=True)], [priced_model(model)]]
     drafter = PlannedDrafter(sources, Curve(SLOPED))
     row, seen = 0.62 / 31, []
     for proposal, _ in rounds(drafter, clock, [8] * 60 + [0] * 100, SLOPED):
@@ -191,7 +191,7 @@ def test_what_levels_and_nodes_must_promise_is_what_their_seconds_bring_elsewher
 
 
 def test_sources_together_draft_no_more_nodes_than_the_budget(clock):
-    sources = [[WeighedRetrieval(Source(clock), free=True)], [weighed(Model(clock))]]
+    sources = [[PricedRetriever(Source(clock), free=True)], [priced_model(Model(clock))]]
     for nodes in (1, 6, 16):
         drafter, budget = PlannedDrafter(sources, Curve(EVEN)), TreeBudget(nodes, 8, 4)
         for proposal, _ in rounds(drafter, clock, [0] * 3, budget=budget):
@@ -200,7 +200,7 @@ def test_sources_together_draft_no_more_nodes_than_the_budget(clock):
 
 
 def test_what_takes_microseconds_is_always_asked_and_what_loses_is_not(clock):
-    free, dear = (WeighedRetrieval(Source(clock, takes=20.0), free=free) for free in (True, False))
+    free, dear = (PricedRetriever(Source(clock, takes=20.0), free=free) for free in (True, False))
     for source, always in ((free, True), (dear, False)):
         drafter = PlannedDrafter([[source]], Curve(EVEN))
         asked = [source.asked for _ in rounds(drafter, clock, [8] * 8)]
@@ -210,10 +210,10 @@ def test_what_takes_microseconds_is_always_asked_and_what_loses_is_not(clock):
 
 
 def test_what_calls_take_is_learned_where_the_model_makes_them(clock):
-    """It sees 200 tokens: its calls are those of a small cache, however long the text."""
+    """The model sees 200 tokens, so its calls always use a small cache."""
     model = Model(clock, {1: 0.2})
     model.read = len(PROMPT)
-    source = WeighedModel(model, Curve({256: {1: 0.05}, 1024: {1: 0.9}}), context=200)
+    source = PricedModel(model, Curve({256: {1: 0.05}, 1024: {1: 0.9}}), context=200)
     for _ in range(20):
         source.ask(Proposal(), PROMPT, BUDGET, 1024)
     assert source.level_seconds(BUDGET, 1024) == pytest.approx(0.2, rel=0.05)

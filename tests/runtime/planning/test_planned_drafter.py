@@ -1,4 +1,4 @@
-"""All sources together: what is chosen, what it is called, and that it pays by its own costs."""
+"""Tests of the planner with real draft sources."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS
 
 from edgespec.runtime.curve import Curve
+from edgespec.runtime.deployment.comparing import USUAL_ACCEPTANCE
+from edgespec.runtime.deployment.options import FIXED_DRAFT_TOKENS
 from edgespec.runtime.deployment.throughput import Pair, plain
 from edgespec.runtime.drafters import (
     LookupDrafter,
@@ -21,7 +23,7 @@ from edgespec.runtime.drafters import (
 from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.planning import PlannedDrafter, WeighedModel, WeighedRetrieval, weighed
+from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriever, priced
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
@@ -34,11 +36,16 @@ REPEATING = [5, 6, 7, 8, 9, 10] * 6
 NO_LOGITS = np.zeros((128, VOCABULARY), np.float32)
 
 
-def drafter_of(text, verify, *models, guide=None):
+def usual_rate(verify, call):
+    """Tokens per second with drafts of the usual length and acceptance."""
+    return Pair(verify, call, FIXED_DRAFT_TOKENS).serial(USUAL_ACCEPTANCE)
+
+
+def drafter_of(text, verify, *models, grammar=None):
     lookup = LookupDrafter(Calibration())
     recycling = RecyclingDrafter(Successors(VOCABULARY), Calibration())
-    sources = [[WeighedRetrieval(lookup)], [WeighedRetrieval(recycling)], models]
-    drafter = PlannedDrafter(sources, Curve(verify), guide=guide)
+    sources = [[PricedRetriever(lookup)], [PricedRetriever(recycling)], models]
+    drafter = PlannedDrafter(sources, Curve(verify), grammar=grammar)
     drafter.begin(text[:-1], Sampler(SamplingOptions(), VOCABULARY))
     return drafter
 
@@ -58,7 +65,7 @@ def test_the_forecast_is_the_trees_and_the_curves(clock):
     assert proposal.forecast.seconds == pytest.approx(expected)
 
 
-class Guide:
+class GrammarMatcher:
     """Forces some tokens, and forbids others."""
 
     def __init__(self, forced=(), forbidden=()):
@@ -73,7 +80,7 @@ class Guide:
 
 def test_what_a_grammar_forces_is_part_of_the_plan(clock):
     text = [1, 2, 3]
-    proposal = drafter_of(text, FLAT, guide=Guide(range(20, 27))).draft(text, BUDGET)
+    proposal = drafter_of(text, FLAT, grammar=GrammarMatcher(range(20, 27))).draft(text, BUDGET)
     assert (proposal.tokens, proposal.source) == (list(range(20, 27)), "grammar")
     assert proposal.forecast.tokens == pytest.approx(1 + sum(proposal.values))
     assert proposal.forecast.tokens > 6
@@ -82,8 +89,8 @@ def test_what_a_grammar_forces_is_part_of_the_plan(clock):
 def test_what_a_grammar_forbids_is_no_part_of_the_plan(clock):
     free = drafter_of(REPEATING, FLAT).draft(REPEATING, BUDGET)
     for forbidden, left in (({5}, 0), ({8}, 3)):
-        guide = Guide(forbidden=forbidden)
-        proposal = drafter_of(REPEATING, FLAT, guide=guide).draft(REPEATING, BUDGET)
+        matcher = GrammarMatcher(forbidden=forbidden)
+        proposal = drafter_of(REPEATING, FLAT, grammar=matcher).draft(REPEATING, BUDGET)
         assert proposal.tokens == free.tokens[:left]
         assert proposal.forecast.tokens == pytest.approx(1 + sum(free.values[:left]))
         assert proposal.forecast.seconds == Curve(FLAT).seconds(left + 1, 256)
@@ -113,12 +120,12 @@ def test_no_budget_no_draft(clock):
 
 @pytest.fixture
 def timed(pairs, clock):
-    """A draft model whose calls take as long as told."""
+    """A draft model with given costs of calls."""
 
     def make(seconds, of_32_rows=0.0):
         model = pairs.llm("twin", ENGINES[0], "model")._loaded["draft"].model
         curve = Curve({256: {1: seconds, 32: max(seconds, of_32_rows)}})
-        return WeighedModel(ModelDrafter(ModelCalls(Runner(model)), Calibration()), curve)
+        return PricedModel(ModelDrafter(ModelCalls(Runner(model)), Calibration()), curve)
 
     return make
 
@@ -144,16 +151,16 @@ def test_behind_texts_longer_than_it_sees_a_draft_models_calls_cost_no_more(time
     drafter = timed(1.0)._drafter
     text, budget, slow_pass = [1] * 256, TreeBudget(8, 4, 4), lambda rows: 100.0
     for context, level in ((4096, 8.0), (200, 2.0)):
-        model = WeighedModel(drafter, by_capacity, context=context)
+        model = PricedModel(drafter, by_capacity, context=context)
         assert model.level_seconds(budget, 1024) == pytest.approx(level)
         reading = level * len(drafter.unread(text)) - level / 2
-        left = reading / (1 - plain(slow_pass) / Pair(slow_pass, level / 2, 7).serial(0.7))
+        left = reading / (1 - plain(slow_pass) / usual_rate(slow_pass, level / 2))
         for share, pays in ((0.99, False), (1.01, True)):
             assert model.pays_to_read(text, share * left, slow_pass, 1024) == pays
 
 
 def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
-    """Each is tried, then the cheaper of two that draft the same."""
+    """Each is tried first; then the cheaper of two that draft the same is asked."""
     dear, cheap = timed(0.8), timed(0.01)
     text = list(range(1, 30))
     drafter, asked = drafter_of(text, FLAT, dear, cheap), []
@@ -169,17 +176,20 @@ def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "least"),
+    ("seconds", "pays"),
     [
-        (0.1, 1.95 / 0.575),  # guesses that are right as often as usual save so much of the time
-        (1.8, 1.1 / 0.03),  # they would save nothing: only a long text can afford to see
+        (0.1, True),  # drafts with the usual acceptance save part of the time
+        (1.8, False),  # they save nothing: only a long text is worth a try
     ],
 )
 def test_a_prompt_is_read_by_a_draft_model_where_the_text_is_long_enough_to_pay_for_it(
-    timed, clock, monkeypatch, seconds, least
+    timed, clock, monkeypatch, seconds, pays
 ):
-    monkeypatch.setattr(weighed, "_TRY_ANYWAY", 0.03)
+    monkeypatch.setattr(priced, "_TRY_ANYWAY", 0.03)
     text = list(range(1, 30))
+    saved = 1 - 0.5 / usual_rate(lambda rows: 2.0, seconds)
+    assert (saved > 0.03) == pays
+    least = (4.0 - seconds) / max(saved, 0.03) / 2.0  # tokens of 2 s whose saving pays for reading
     for share, wanted in ((0.9, False), (1.1, True)):
         model = timed(seconds, of_32_rows=4.0)  # the prompt takes one call; a pass takes 2
         drafter = drafter_of(text, {256: {1: 2.0}}, model)
@@ -191,7 +201,7 @@ def test_a_prompt_is_read_by_a_draft_model_where_the_text_is_long_enough_to_pay_
 
 
 def test_a_text_of_all_sources_is_the_text(pairs):
-    """Whatever is composed; and the statistics are those of its rounds."""
+    """Whatever trees are combined; the statistics are those of the rounds."""
     llm = pairs.llm("llama", ENGINES[0], "auto")
     plain = pairs.llm("llama", ENGINES[0], "none")
     for fields in ({}, {"temperature": 2.5, "seed": 4}):

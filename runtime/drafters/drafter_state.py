@@ -1,4 +1,4 @@
-"""What drafting has learned with one bundle, kept from text to text."""
+"""What draft sources have learned with one bundle, kept from text to text."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from edgespec.runtime.drafters.acceptance import Calibration, Counts
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.system.cachedir import cache_file, store, stored
 
-_VERSION = 1  # of what cells stand for
+_VERSION = 1  # to be raised when the meaning of cells changes
 _SAMPLED, _GREEDY = "sampled", "greedy"
 
 
 @dataclass(frozen=True)
-class Acceptance:
-    """How often what sources proposed was accepted, as it is kept between runs.
+class AcceptanceCounts:
+    """Acceptance statistics of draft sources, as they are stored between runs.
 
     Attributes:
-        cells: accepted and seen, by source, kind of text and cell.
+        cells: decayed numbers of accepted and of seen edges, by source, kind of text and cell.
     """
 
     cells: dict[str, dict[str, dict[str, tuple[float, ...]]]]
 
 
-class Experience:
-    """What the sources of later texts start from.
+class DrafterState:
+    """State that the draft sources of later texts start from.
 
     Args:
-        successors: the recycling table.
-        acceptance: counted in an earlier run; None: never. Counts that cannot be are left out.
+        successors: table of token recycling.
+        acceptance: counts of an earlier run, or None. Impossible counts are left out.
     """
 
-    def __init__(self, successors: Successors, acceptance: Acceptance | None = None) -> None:
+    def __init__(self, successors: Successors, acceptance: AcceptanceCounts | None = None) -> None:
         self.successors = successors
         self._calibrations = {
             (source, kind == _SAMPLED): Calibration(_possible(cells))
@@ -44,34 +44,34 @@ class Experience:
         }
 
     def calibration(self, source: str, sampled: bool) -> Calibration:
-        """Acceptance of a source's drafts; greedy and sampled texts have one each."""
+        """Returns the acceptance of a source's drafts; greedy and sampled texts have one each."""
         return self._calibrations.setdefault((source, sampled), Calibration())
 
     @property
-    def acceptance(self) -> Acceptance:
-        """To begin with another time."""
+    def acceptance(self) -> AcceptanceCounts:
+        """Counts to store for later runs."""
         cells: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {}
         for (source, sampled), calibration in self._calibrations.items():
             if calibration.counts:
                 cells.setdefault(source, {})[_SAMPLED if sampled else _GREEDY] = {
                     str(cell): counts for cell, counts in calibration.counts.items()
                 }
-        return Acceptance(cells)
+        return AcceptanceCounts(cells)
 
 
-def recall(bundle: Bundle) -> Acceptance | None:
-    """What was counted with a bundle before; None if nothing was, or what is stored is damaged."""
-    return stored(_file(bundle), Acceptance)
+def recall(bundle: Bundle) -> AcceptanceCounts | None:
+    """Returns the stored counts of a bundle; None if there are none, or if they are damaged."""
+    return stored(_file(bundle), AcceptanceCounts)
 
 
-def remember(bundle: Bundle, acceptance: Acceptance) -> None:
-    """Store what `recall` finds; where nothing can be stored, the next run counts anew."""
+def remember(bundle: Bundle, acceptance: AcceptanceCounts) -> None:
+    """Store what `recall` finds. If nothing can be stored, the next run starts without counts."""
     if acceptance.cells:
         store(_file(bundle), acceptance)
 
 
 def _possible(cells: Mapping[str, tuple[float, ...]]) -> Counts:
-    """The counts that can be; others come from damage."""
+    """Returns the possible counts; impossible ones come from a damaged file."""
     found = {}
     for cell, counts in cells.items():
         accepted, seen = counts if len(counts) == 2 else (0.0, 0.0)

@@ -1,7 +1,7 @@
 """Text that follows a grammar: a JSON schema, a regular expression, or a context-free grammar.
 
-llguidance (Microsoft, MIT) says which tokens may follow; it is small, needs neither torch nor
-transformers, and tells which tokens a grammar forces, so that these are drafted for nothing.
+llguidance (Microsoft, MIT) computes which tokens may follow. It is small and needs neither torch
+nor transformers. It also tells which tokens a grammar forces, so these are drafted at no cost.
 """
 
 from __future__ import annotations
@@ -20,105 +20,109 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 Allowed = npt.NDArray[np.bool_]
-"""[V]: which tokens may follow."""
+"""[V] bool: which tokens may come next."""
 
-_COMPACT: JsonCompileOptions = {
-    "whitespace_flexible": False
-}  # a model that may indent for ever does
+# Where any amount of white space is allowed, some models write it for ever.
+_COMPACT: JsonCompileOptions = {"whitespace_flexible": False}
 
 
-class Guides:
-    """Makes guides for texts of one tokenizer.
+class GrammarCompiler:
+    """Compiles grammars for the texts of one tokenizer.
 
     Args:
-        folder: of the bundle, with its `tokenizer.json`.
-        vocab_size: ids that the tokenizer knows.
-        stop_ids: tokens that end a text: they may come where the grammar may end.
+        folder: folder of the bundle, with its `tokenizer.json`.
+        vocab_size: number of token ids of the tokenizer.
+        stop_ids: tokens that end a text; they are allowed where the grammar may end.
 
     Raises:
-        BundleError: if llguidance does not take the tokenizer.
+        BundleError: if llguidance does not accept the tokenizer.
         InputError: if there is no token that ends a text.
     """
 
     def __init__(self, folder: Path, vocab_size: int, stop_ids: Sequence[int]) -> None:
-        stops = [each for each in stop_ids if each < vocab_size]  # others are the model's padding
+        # Higher ids are padding of the model.
+        stops = [each for each in stop_ids if each < vocab_size]
         if not stops:
             raise InputError(
-                "the model has no token that ends a text, so that none can be made to follow a "
-                "grammar: use another model"
+                "the model has no token that ends a text, so its text cannot follow a grammar: "
+                "use another model"
             )
         path = folder / "tokenizer.json"
         try:
             self._tokenizer = LLTokenizer(str(path), n_vocab=vocab_size, eos_token=stops)
         except ValueError as error:
-            raise BundleError(f"{path}: no grammar works with it ({error})") from error
+            raise BundleError(f"{path}: grammars do not work with it ({error})") from error
         self._vocab_size = vocab_size
 
-    def guide(self, kind: str, source: str) -> Guide:
-        """For one text.
+    def compile(self, kind: str, source: str) -> GrammarMatcher:
+        """Returns a matcher at the beginning of a text.
 
         Args:
-            kind: json_schema, regex (as Rust writes them) or grammar (in Lark's notation).
-            source: of the grammar; of a schema, JSON.
+            kind: json_schema, regex (in Rust's syntax) or grammar (in Lark's syntax).
+            source: text of the grammar; JSON for a schema.
 
         Raises:
-            InputError: if it is not valid, or too complex.
+            InputError: if the grammar is not valid, or too complex.
         """
         matcher = LLMatcher(self._tokenizer, _compiled(kind, source), log_level=0)
         if matcher.is_error():
             raise InputError(f"{kind} cannot be used ({_reason(matcher)}): correct it")
-        return Guide(matcher, self._vocab_size)
+        return GrammarMatcher(matcher, self._vocab_size)
 
 
-class Guide:
-    """Where one text stands in its grammar."""
+class GrammarMatcher:
+    """The state of one text in its grammar."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
 
     def allowed(self) -> Allowed:
-        """Which tokens may come next; at least one.
+        """Returns which tokens may come next; at least one.
 
         Raises:
             InputError: if there is none, or the grammar has become too complex.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():  # the bits then let the text end, wherever it is
+        if self._matcher.is_error():  # the bitmask would then allow the text to end
             raise self._stuck()
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def advance(self, token: int) -> None:
-        """This one came.
+        """Move on by one token of the text.
 
         Raises:
-            InputError: if the grammar wants what no token stands for, or has become too complex.
+            InputError: if the grammar requires text that no token stands for, or has become too
+                complex.
         """
         if not self._matcher.consume_token(token):
             raise self._stuck()
 
     def forced(self) -> list[int]:
-        """What comes next by the grammar alone, as the tokenizer would write it; often nothing."""
+        """Returns the tokens that the grammar forces next; often there are none.
+
+        Forced text is split into tokens as the tokenizer would do it.
+        """
         return list(self._matcher.compute_ff_tokens())
 
     def valid(self, tokens: Sequence[int]) -> int:
-        """How many of these, in this order, may come next."""
+        """Returns how many of these tokens, in this order, may come next."""
         return int(self._matcher.validate_tokens(list(tokens)))
 
     def _stuck(self) -> InputError:
         return InputError(
-            f"the grammar cannot go on ({_reason(self._matcher)}): make it simpler, or have it ask "
-            "for no characters that the tokenizer lacks"
+            f"the grammar allows no further token ({_reason(self._matcher)}): make it simpler, or "
+            "leave out characters that the tokenizer lacks"
         )
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """Why it failed, without the parser's state behind it."""
+    """Returns the error message of a matcher, without the parser's state that follows it."""
     return reason(matcher.get_error().partition("<state>")[0])
 
 
 def _compiled(kind: str, source: str) -> str:
-    """A grammar as llguidance takes it."""
+    """Returns a grammar in llguidance's format."""
     if kind == "regex":
         return LLMatcher.grammar_from_regex(source)
     if kind == "grammar":
