@@ -36,7 +36,7 @@ from edgespec.bundle.manifest import (
 )
 from edgespec.errors import BundleError
 from edgespec.system import records
-from edgespec.system.cachedir import cache_folder, not_kept
+from edgespec.system.cachedir import cache_folder, warn_unwritable
 
 __all__ = [
     "CHANGING",
@@ -260,4 +260,4 @@ def _verify_once(bundle: Bundle) -> None:
         try:
             marker.touch()
         except OSError as error:
-            not_kept(marker.parent, error)
+            warn_unwritable(marker.parent, error)

@@ -155,7 +155,7 @@ def test_counts_have_a_least_and_perhaps_a_most(kind, name, least, most):
     for value in (least, most or 10**6):
         assert getattr(kind(**{name: value}), name) == value
     for value in (least - 1, float(least), True):
-        with pytest.raises(InputError, match=f"{name} .*: give a whole number from {least} "):
+        with pytest.raises(InputError, match=f"{name} .*: give a whole number of at least {least}"):
             kind(**{name: value})
     if most:
         with pytest.raises(InputError, match=f"{name} .*is {most + 1}: give {most} or less"):

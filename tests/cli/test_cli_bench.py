@@ -154,7 +154,7 @@ def test_what_was_measured_is_shown_where_no_picture_can_be_written(cli, card, t
         (["--draft", "auto,magic"], ["'magic' is none of auto, none, model"]),
         (["--repeat", "0"], ["repeat is 0"]),
         (["--limit", "0"], ["limit is 0"]),
-        (["-n", "1"], ["max_new_tokens is 1: give a whole number from 2"]),
+        (["-n", "1"], ["max_new_tokens is 1: give a whole number of at least 2"]),
         (["--temperature", "-1"], ["temperature is -1"]),
         (["--threads", "0"], ["threads is 0"]),
         (["--threads", "5000"], ["threads is 5000: give 1024 or less"]),

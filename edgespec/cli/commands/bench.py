@@ -129,7 +129,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for name, least in (("repeat", 1), ("limit", 1), ("max_new_tokens", 2), ("bits", 0)):
         value = getattr(arguments, name)
         if value is not None and value < least:
-            raise InputError(f"{name} is {value}: give a whole number from {least} upwards")
+            raise InputError(f"{name} is {value}: give a whole number of at least {least}")
     GenerationOptions(temperature=arguments.temperature, seed=arguments.seed)
     if arguments.png is not None:
         check_png(arguments.png)

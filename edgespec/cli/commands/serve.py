@@ -119,7 +119,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for name, least in (("parallel", 1), ("queue", 0), ("sessions", 1)):
         value = getattr(arguments, name)
         if value is not None and value < least:
-            raise InputError(f"--{name} is {value}: give a whole number from {least} upwards")
+            raise InputError(f"--{name} is {value}: give a whole number of at least {least}")
     if arguments.port not in _PORTS:
         raise InputError(f"--port is {arguments.port}: give a number up to {_PORTS[-1]}")
     for origin in arguments.allow_origin:
