@@ -267,7 +267,7 @@ def test_export_without_layer_skip_shows_none(cli, checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--layer-skip=all"], "'all' names no sublayers"),
+        (["--layer-skip=all"], "'all' does not name sublayers"),
         (["--layer-skip=0"], "skip set 0: layer 0 cannot be left out"),
         (["--layer-skip=1m/4"], "there is no 4: the model has layers 0 to 3"),
         (["--layer-skip-budget=5"], "--layer-skip-budget is for layer-skip drafts"),
