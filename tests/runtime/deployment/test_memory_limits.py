@@ -72,7 +72,7 @@ def test_a_plan_as_json(cli):
 def test_a_plan_as_a_table(cli):
     result = cli("plan", "--draft", "none", "--memory", "1GB")
     assert result.code == 0
-    for part in ("KV caches", "16.0", "953.7", "context 2,048, draft none"):
+    for part in ("KV caches", "16.0", "953.7", "context of 2,048 tokens, draft none"):
         assert part in result.out
 
 
