@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 
 class LoadKeywords(TypedDict, total=False):
-    """See `edgespec.api.options.LoadOptions`."""
+    """See `edgespec.runtime.deployment.options.LoadOptions`."""
 
     device: str
     draft_device: str

@@ -36,7 +36,7 @@ _PART = re.compile(r"(?P<layer>\d+)(?P<letter>[am])?|(?P<first>\d+)-(?P<last>\d+
 
 @dataclass(frozen=True)
 class Sublayer:
-    """What the runtime needs to know about one sublayer of a decoder.
+    """Description of one sublayer of a decoder.
 
     Attributes:
         layer: number of the layer that it belongs to.

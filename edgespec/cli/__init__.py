@@ -128,7 +128,7 @@ class _CommandParser(_Parser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse's, with options allowed between positional arguments."""
+        """Parses as argparse does, but allows options between positional arguments."""
         self._calls += 1
         if self._calls == 1:
             import_module(f"edgespec.cli.commands.{self._command}").configure(self)

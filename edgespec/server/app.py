@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 _OPEN = ("/", "/health", "/openapi.json")  # routes that need no API key
 _PHRASES = {
-    404: "there is no such route: /openapi.json lists all routes",
+    404: "this route does not exist: /openapi.json lists all routes",
     405: "this route does not support the method: /openapi.json lists the methods",
 }
 

@@ -70,7 +70,7 @@ def chat(bundle):
 
     def begin(before=""):
         begun.append(Terminal(before, bundle, *FAST, "-n", 3, "--draft", "none"))
-        begun[-1].until("/help tells")
+        begun[-1].until("/help shows")
         begun[-1].until("> ")
         return begun[-1]
 

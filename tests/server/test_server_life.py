@@ -54,7 +54,7 @@ def test_more_than_may_wait_are_told_to_come_later(llm, expected):
         with llm.lock:  # no round is made meanwhile
             answers = [threads.submit(ask, client) for _ in range(3)]
             until(lambda: (queue.running, queue.waiting) == (1, 2))
-            with pytest.raises(openai.RateLimitError, match="2 texts are waiting") as caught:
+            with pytest.raises(openai.RateLimitError, match="2 requests are waiting") as caught:
                 ask(client)
             assert caught.value.response.headers["retry-after"] == "1"
             assert running.metrics()["edgespec_texts_waiting"] == 2
@@ -309,7 +309,7 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(cli, tmp_pat
     fails(cli("serve", "--queue", -1), "--queue is -1")
     fails(cli("serve", "--api-key", ""), "API key is empty")
     for key in ("schlüssel", "secret\n", " secret", "sec\tret"):
-        fails(cli("serve", tmp_path, "--api-key", key), "use ASCII")
+        fails(cli("serve", tmp_path, "--api-key", key), "printable ASCII")
     fails(cli("serve", "--max-body", "much"), "size 'much'")
     fails(cli("serve", "--allow-origin", "http://a.example/"), "without a path")
 

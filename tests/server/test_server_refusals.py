@@ -29,11 +29,11 @@ def running(llm):
 
 
 BAD_BODIES = {
-    "no JSON": (b"{", "no JSON in UTF-8"),
-    "nothing": (b"", "no JSON in UTF-8"),
-    "not UTF-8": (b'{"prompt": "\xff"}', "no JSON in UTF-8"),
-    "half a character": (b'{"prompt": "\\ud800"}', "no JSON in UTF-8"),
-    "too deep": (b"[" * 5000, "no JSON in UTF-8"),
+    "no JSON": (b"{", "not UTF-8 JSON"),
+    "nothing": (b"", "not UTF-8 JSON"),
+    "not UTF-8": (b'{"prompt": "\xff"}', "not UTF-8 JSON"),
+    "half a character": (b'{"prompt": "\\ud800"}', "not UTF-8 JSON"),
+    "too deep": (b"[" * 5000, "not UTF-8 JSON"),
     "not a number": (b'{"prompt": "a", "temperature": NaN}', "temperature is nan"),
     "no object": ([], "the body is []: Input should be an object"),
     "no prompt": ({}, "prompt is missing"),
@@ -89,7 +89,7 @@ UNMADE = {
     "tools": ([{"type": "function", "function": {"name": "f"}}], "tools is [{"),
     "tool_choice": ("required", "tool_choice is 'required'"),
     "top_logprobs": (2, "top_logprobs is 2 without logprobs: give logprobs true"),
-    "chat_template_kwargs": ({"enable_thinking": False}, "chat_template_kwargs is not known"),
+    "chat_template_kwargs": ({"enable_thinking": False}, "chat_template_kwargs is not supported"),
     "web_search_options": ({}, "web_search_options is {}"),
     "frequency_penalty": (0.5, "frequency_penalty is 0.5"),
     "logit_bias": ({"1": 5}, "logit_bias is {'1': 5"),
@@ -136,7 +136,7 @@ def test_other_refusals(running):
     another = httpx.get(f"{running.url}/v1/completions")
     refused(another, 405, "does not support the method")
     assert another.headers["allow"] == "POST"
-    refused(httpx.get(f"{running.url}/etc/passwd"), 404, "no such route")
+    refused(httpx.get(f"{running.url}/etc/passwd"), 404, "does not exist")
     refused(running.post(whole, **{"content-type": "text/plain"}), 415, "application/json")
     refused(running.post(whole, host="evil.example:8080"), 403, "requests to localhost")
 

@@ -23,7 +23,7 @@ QUESTIONS = (
     "What is 12 plus 30?",
     "Write a Python function that returns the larger of two numbers.",
 )
-"""What the model is asked, greedily and without a system prompt."""
+"""Questions to the model, which are answered greedily and without a system prompt."""
 
 ANSWER_TOKENS = 48
 """Maximum number of tokens in an answer."""
