@@ -35,7 +35,7 @@ def test_commands_that_are_refused(cli, words):
 def test_help_says_what_a_command_is_for(cli, capsys):
     with pytest.raises(SystemExit):
         cli("serve", "--help")
-    assert "\nAnswer programs that speak OpenAI's API" in capsys.readouterr().out
+    assert "\nServe a bundle on this machine with OpenAI's API" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_inspect_shows_every_role_and_file(cli):
         assert f"{role['parameters']:,}" in result.out
         worst = max(role["quantization_error"].values())
         assert f"{worst:.2%} worst" in result.out
-    assert f"all {len(facts['files'])} files match" in result.out
+    assert f"all {len(facts['files'])} files are correct" in result.out
 
 
 @pytest.mark.parametrize("name", ["qwen[int4]", "a[/b]"])

@@ -256,12 +256,12 @@ def test_a_placement_of_the_users_holds_beside_a_draft_model(compared, words):
 def test_that_something_is_measured_is_said_before(cli, laptop, monkeypatch):
     words = ["plan", "--compare", "--simulate", laptop, "--json", "--threads", 1]
     alone = cli(*words, "--device", "gpu", "--draft-device", "gpu")  # whose calls are not known
-    assert alone.err.count("this takes a while\n") == 1
+    assert alone.err.count("which takes a while\n") == 1
     remember(EMBEDDED, laptop)
     assert cli(*words).err == ""
     monkeypatch.setattr(profiles, "recall_pairing", lambda *_: None)
     beside = cli(*words)  # nor is what drafts cost the target
-    assert beside.err.count("this takes a while\n") == 1
+    assert beside.err.count("which takes a while\n") == 1
 
 
 def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):
@@ -269,7 +269,7 @@ def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):
     words = ["plan", pairs.pair("cut").path, "--compare", "--simulate", laptop, "--json"]
     words += ["--memory", "cpu=1GiB,gpu=31MiB", "--context", 256]
     first = cli(*words)
-    assert first.err.count("this takes a while\n") == 1
+    assert first.err.count("which takes a while\n") == 1
     plain, offload, _, serial, overlap = ways = json.loads(first.out)["ways"]
     assert (offload["way"], offload["target"]) == ("offload", "0-3=cpu,4-=gpu")
     assert [way["refusal"] for way in ways] == [None] * 5

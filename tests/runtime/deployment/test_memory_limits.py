@@ -174,7 +174,7 @@ def test_trees_stay_within_the_plan(caplog):
     assert 7 <= tight.plan.max_tree < llm.plan.max_tree
     with caplog.at_level(logging.WARNING, "edgespec"):
         result = tight.generate(PROMPT, max_new_tokens=8, num_assistant_tokens=127)
-    assert f"trees of {tight.plan.max_tree} nodes" in caplog.text
+    assert f"limited to {tight.plan.max_tree} nodes" in caplog.text
     assert result.tokens == llm.generate(PROMPT, max_new_tokens=8).tokens
 
 
