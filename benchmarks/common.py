@@ -41,9 +41,9 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    """An argument that is a whole number from 1 upwards."""
+    """An argument that is a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 upwards")
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of at least 1")
     return int(text)
 
 

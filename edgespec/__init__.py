@@ -1,6 +1,7 @@
 """Speculative decoding on the hardware you own, with exactly the model's own output.
 
-Public names load lazily, so that ``import edgespec`` touches neither onnxruntime nor openvino.
+Public names are loaded lazily, so that ``import edgespec`` imports neither onnxruntime nor
+openvino.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __version__ = "0.1.0"
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
 if (_CHECKOUT / "pyproject.toml").exists():
-    # In a checkout the sub-packages lie beside this folder; a wheel carries them inside it.
+    # In a checkout, export, models and runtime lie beside this folder; a wheel has them inside it.
     __path__.append(str(_CHECKOUT))
 
 _LAZY = {

@@ -1,4 +1,4 @@
-"""`python -m edgespec` is the command `edgespec`."""
+"""Entry point of `python -m edgespec`, which is the same as the command `edgespec`."""
 
 from __future__ import annotations
 

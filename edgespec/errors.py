@@ -1,10 +1,10 @@
-"""Every error a user can cause. Each message names the value and the remedy."""
+"""All errors that a user can cause. Each message names the wrong value and the remedy."""
 
 from __future__ import annotations
 
 
 def reason(error: object, most: int = 200) -> str:
-    """What somebody else's error says, in one line that is not too long."""
+    """Returns the message of a foreign error as one line of at most `most` characters."""
     return " ".join(str(error).split())[:most]
 
 
@@ -15,19 +15,19 @@ class EdgespecError(Exception):
 
 
 class InputError(EdgespecError):
-    """A prompt, option or file of the user's that cannot be used."""
+    """A prompt, option or file from the user that cannot be used."""
 
 
 class ContextLengthError(InputError):
-    """The prompt does not fit the context."""
+    """A prompt that does not fit the context."""
 
 
 class CheckpointError(EdgespecError):
-    """A checkpoint that is missing something, damaged or inconsistent."""
+    """A checkpoint that is incomplete, damaged or inconsistent."""
 
 
 class UnsupportedModelError(CheckpointError):
-    """A checkpoint that asks for something that is not implemented."""
+    """A checkpoint that needs a feature that is not implemented."""
 
 
 class BundleError(EdgespecError):
@@ -35,14 +35,14 @@ class BundleError(EdgespecError):
 
 
 class ExportError(EdgespecError):
-    """An export that could not be finished; nothing was left at the destination."""
+    """An export that could not be finished; nothing is left at the destination."""
 
 
 class DeviceError(EdgespecError):
-    """A device or engine that does not exist here or cannot run the model."""
+    """A device or engine that does not exist on this machine or cannot run the model."""
 
 
 class MemoryLimitError(EdgespecError):
-    """Something that does not fit the memory it may use; the message has the numbers."""
+    """A model or text that does not fit the allowed memory; the message has the numbers."""
 
     exit_code = 3

@@ -1,1 +1,1 @@
-"""The public API: load a bundle, give it prompts, get text."""
+"""The public API: load a bundle and generate text."""

@@ -1,4 +1,4 @@
-"""The drafter of each text, made from the draft sources that a bundle offers."""
+"""Choice of the drafter for each text, from the draft sources that a bundle offers."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriev
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarMatcher
 
-# Rounds of a text in which a skip set may show its worth. One that promised no more than plain
-# decoding on such text, where the bundle was made, is only probed.
-_TRIALS = 2
+# Rounds of a text in which each skip set is tried. A set whose estimate for such text did not beat
+# plain decoding when the bundle was made gets none, and is only probed.
+_TRIAL_ROUNDS = 2
 
 
 class Drafting:
-    """Makes drafters.
+    """Creates the drafters of a loaded bundle.
 
     Args:
-        draft: the source, one of `DRAFTS`.
-        bundle: what was loaded.
-        loaded: its roles; with their costs where the source is one of `PLANNED_DRAFTS`.
+        draft: draft source, one of `DRAFTS`.
+        bundle: bundle that was loaded.
+        loaded: loaded roles by name, with their costs if the source is one of `PLANNED_DRAFTS`.
 
     Raises:
         BundleError: if a skip set does not fit the target's stages.
@@ -60,7 +60,7 @@ class Drafting:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What a text may be drafted by: the source that was asked for, and what needs no more."""
+        """Draft sources that a text may choose: the loaded one and those that need nothing more."""
         if self._draft == "none":
             return ("none",)
         found = {"none", "lookup", "recycling", self._draft}
@@ -76,16 +76,16 @@ class Drafting:
         source: str,
         grammar: GrammarMatcher | None = None,
     ) -> Drafter:
-        """For one text.
+        """Creates the drafter of one text.
 
         Args:
-            runners: the text in each role's model; that of the draft may be missing.
-            learned: from earlier texts.
-            sampled: whether the text is; else it is greedy.
-            source: one of `sources`.
-            grammar: state of the text in its grammar, if it follows one.
+            runners: runner of the text in each role's model; the draft's may be missing.
+            learned: what earlier texts taught.
+            sampled: whether the text is sampled; if not, it is greedy.
+            source: draft source, one of `sources`.
+            grammar: matcher of the grammar that the text follows, if any.
         """
-        if source != "auto":  # a source alone drafts each text as if it were the first
+        if source != "auto":  # a single source uses no statistics of earlier texts
             learned = DrafterState(learned.successors)
         if source in PLANNED_DRAFTS:
             return self._planned(runners, learned, sampled, source, grammar)
@@ -93,8 +93,8 @@ class Drafting:
         return alone if grammar is None else GrammarDrafter(alone, grammar)
 
     def keep(self, learned: DrafterState) -> None:
-        """Store for later runs what texts taught: which drafts come true, and what calls cost."""
-        if self._draft not in PLANNED_DRAFTS:  # what sources learn is used by plans alone
+        """Stores acceptance rates and call costs for later runs."""
+        if self._draft not in PLANNED_DRAFTS:  # only planned drafts use them
             return
         drafter_state.remember(self._bundle, learned.acceptance)
         for role, loaded in self._loaded.items():
@@ -152,7 +152,7 @@ class Drafting:
         calibration = learned.calibration(skip.name, sampled)
         drafter = ModelDrafter(SkipCalls(runner, skip.path), calibration, skip.name)
         promising = skip.score is None or skip.score.speedup(sampled) > 1
-        return PricedModel(drafter, skip.calls, _TRIALS if promising else 0)
+        return PricedModel(drafter, skip.calls, _TRIAL_ROUNDS if promising else 0)
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,10 @@ class _Skip:
     """A skip set, ready to draft with.
 
     Attributes:
-        name: what statistics call it.
-        path: the stages to run.
-        calls: seconds of its calls.
-        score: None: never measured.
+        name: name in statistics.
+        path: stages to run.
+        calls: seconds of its calls by number of rows.
+        score: estimated speed; None if it was never measured.
     """
 
     name: str
@@ -173,7 +173,7 @@ class _Skip:
 
 
 def _skip(bundle: Bundle, skip_set: SkipSet, passes: Curve) -> _Skip:
-    """Costs start from what the whole model's passes cost, and follow what is seen."""
+    """Prepares a skip set; its costs are scaled from those of the whole model at first."""
     role, score = bundle.target, skip_set.score
     name = role.layout.describe(skip_set.skipped)
     try:

@@ -1,6 +1,6 @@
-"""What a loaded model and its texts take by keyword, for type checkers and editors.
+"""Types of the keyword arguments of `LLM` and its texts, for type checkers and editors.
 
-These are the fields of `edgespec.api.options`, wider where a class takes more than it keeps.
+These are the fields of the option classes, with wider types where a class converts a value.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 
 class LoadKeywords(TypedDict, total=False):
-    """See `edgespec.api.options.LoadOptions`."""
+    """See `edgespec.runtime.deployment.options.LoadOptions`."""
 
     device: str
     draft_device: str

@@ -1,4 +1,4 @@
-"""The public API: load a bundle, give it prompts, get text."""
+"""The class `LLM`: load a bundle and generate text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgespec.api.options import GenerationOptions, checked, shown
 from edgespec.api.pipelining import pipelines
 from edgespec.api.result import GenerationResult
 from edgespec.api.session import Session
-from edgespec.api.stream import Job, TextStream, TextUnderWay
+from edgespec.api.stream import Job, TextGeneration, TextStream
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.decoding.fair_lock import FairLock
@@ -43,36 +43,38 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Accepted tokens that a level of the draft model must promise where nothing is planned: below
-# this, its call costs more than it saves on every pair measured.
+# Expected accepted tokens that a tree level must add to be worth a call of the draft model if
+# drafts are not planned. Below this, the call cost more than it saved on every measured pair.
 _FIXED_LEAST_GAIN = 0.3
 
 
 class LLM:
-    """A loaded bundle, for any number of threads: their texts take turns, round by round.
+    """A loaded bundle that generates text.
 
-    A context manager, which closes it.
+    Any number of threads may use it at once: their texts take turns, round by round. It is also a
+    context manager that closes the model.
 
     Args:
-        bundle: a bundle's folder; None: the embedded pair, a small model of Python code.
-        options: fields of `edgespec.api.options.LoadOptions`, by their names: `device`, `draft`,
+        bundle: folder of a bundle; None for the embedded pair, a small model of Python code.
+        options: fields of `edgespec.runtime.deployment.options.LoadOptions`: `device`, `draft`,
             `draft_device`, `context`, `memory`, `threads` and more.
 
     Attributes:
-        bundle: what was loaded.
-        tokenizer: its tokenizer.
-        deployment: which engines run it, for which texts, and what memory it takes.
-        lock: is held for each round of a text; who does anything else with `target` or a
-            session's caches holds it meanwhile.
-        draft: the draft source in use, one of `DRAFTS`.
-        context_length: tokens of prompt and output together.
+        options: the options in use.
+        bundle: the loaded bundle.
+        tokenizer: the bundle's tokenizer.
+        deployment: engines, text limits and memory use.
+        lock: lock that is held during each round of a text. Hold it while you use `target` or a
+            session's caches yourself.
+        draft: draft source, one of `DRAFTS`.
+        context_length: maximum number of tokens of prompt and output together.
 
     Raises:
         BundleError: if the bundle cannot be used.
-        DeviceError: if a device does not exist or cannot run it.
+        DeviceError: if a device does not exist or cannot run the model.
         InputError: if an option is out of range.
-        MemoryLimitError: if it does not fit memory.
-        TypeError: on an unknown option.
+        MemoryLimitError: if the model does not fit the memory.
+        TypeError: if an option is unknown.
     """
 
     @shown(LoadOptions)
@@ -90,7 +92,7 @@ class LLM:
         self._loaded = load(self.deployment)
         self.context_length = self.deployment.context
         self._drafting = Drafting(self.draft, self.bundle, self._loaded)
-        # Also where nobody closes it. What is learned after `forget` is not kept.
+        # A finalizer also runs if nobody closes the model. What is learned after `forget` is lost.
         self._keep = weakref.finalize(self, self._drafting.keep, self._drafter_state)
         threads = self.deployment.roles[bundles.TARGET].asked.threads
         self._pipelines = pipelines(self.options.pipeline, self.bundle, self._loaded, threads)
@@ -98,8 +100,8 @@ class LLM:
         self._slots = Slots(
             models, sum(demand.kv for demand in self.deployment.devices), self.options.prefix_reuse
         )
-        self._texts = weakref.WeakSet[TextUnderWay]()
-        self._beginning = threading.Lock()  # a text, or the end: after that none is added
+        self._texts = weakref.WeakSet[TextGeneration]()
+        self._beginning = threading.Lock()  # held to add a text, or to close
         self._closed = False
         self.lock = FairLock()
 
@@ -115,17 +117,17 @@ class LLM:
 
     @property
     def target(self) -> Model:
-        """The compiled target, which others may use between the rounds of texts (`lock`)."""
+        """The compiled target model; hold `lock` while you use it."""
         self.require_open()
         return self._loaded[bundles.TARGET].model
 
     @property
     def draft_sources(self) -> tuple[str, ...]:
-        """What a text's `draft_source` may be."""
+        """Allowed values of a text's `draft_source`."""
         return self._drafting.sources
 
     def close(self) -> None:
-        """End all texts after their present round, and give models and caches back."""
+        """Ends all texts after their current round, and frees models and caches."""
         with self._beginning:
             self._closed = True
             texts = list(self._texts)
@@ -137,7 +139,7 @@ class LLM:
             self._loaded.clear()
 
     def require_open(self) -> None:
-        """Nothing, while it is.
+        """Checks that the model was not closed.
 
         Raises:
             InputError: if it was closed.
@@ -152,16 +154,21 @@ class LLM:
         self.close()
 
     def session(self) -> Session:
-        """Texts whose caches are kept from one to the next."""
+        """Opens a session, which keeps its caches from one text to the next.
+
+        Raises:
+            InputError: if the model was closed.
+        """
         self.require_open()
         with self.lock:
             return Session(self, self._slots.add())
 
     def load_session(self, path: str | Path) -> Session:
-        """What `Session.save` has written.
+        """Opens a session that `Session.save` has written.
 
         Raises:
-            InputError: if the file cannot be read, is damaged, or of another bundle or version.
+            InputError: if the file cannot be read, is damaged, or belongs to another bundle or
+                version.
         """
         self.require_open()
         with self.lock:
@@ -176,7 +183,7 @@ class LLM:
         return Session(self, slot)
 
     def drop(self, slot: Slot) -> None:
-        """Give the caches of a session back."""
+        """Frees the caches of a session."""
         with self.lock:
             self._slots.remove(slot)
 
@@ -184,23 +191,23 @@ class LLM:
     def chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[GenerationKeywords]
     ) -> GenerationResult:
-        """Answer a conversation.
+        """Generates an answer in a conversation.
 
         Args:
             messages: dicts with `role` and `content`, as the model's chat template expects them.
             options: see `generate`.
 
         Raises:
-            InputError: if the model has no chat template, or it refuses the messages; else as
-                `generate`.
+            InputError: if the model has no chat template, or the template refuses the messages;
+                otherwise as `generate`.
         """
         return self.generate(self.chat_tokens(messages), **options)
 
     def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """A conversation as a prompt, by the model's chat template.
+        """Converts a conversation to a prompt of token ids with the model's chat template.
 
         Raises:
-            InputError: if the model has none, or it refuses the messages.
+            InputError: if the model has no chat template, or the template refuses the messages.
         """
         return self.tokenizer.encode(self.tokenizer.chat(messages), add_special=False)
 
@@ -208,17 +215,17 @@ class LLM:
     def generate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
     ) -> GenerationResult:
-        """Make a text.
+        """Generates a text.
 
         Args:
-            prompt: text, or token ids that are taken as they are.
-            options: fields of `edgespec.api.options.GenerationOptions`, by their names:
-                `max_new_tokens`, `temperature`, `seed`, `stop`, `json_schema` and more.
+            prompt: text, or token ids, which are used unchanged.
+            options: fields of `edgespec.api.options.GenerationOptions`: `max_new_tokens`,
+                `temperature`, `seed`, `stop`, `json_schema` and more.
 
         Raises:
-            InputError: if the prompt is empty or no prompt, or an option out of range.
+            InputError: if the prompt is empty or invalid, or an option is out of range.
             ContextLengthError: if the prompt does not fit the context.
-            TypeError: on an unknown option.
+            TypeError: if an option is unknown.
         """
         return self.stream(prompt, **options).finish()
 
@@ -230,12 +237,15 @@ class LLM:
         /,
         **options: Unpack[GenerationKeywords],
     ) -> TextStream:
-        """As `generate`, piece by piece: iterate over it, then read its `result`.
+        """Generates a text piece by piece: iterate over the stream, then read its `result`.
 
         Args:
             prompt: see `generate`.
-            slot: of a session; use `Session.stream`.
+            slot: caches of a session; for internal use, see `Session.stream`.
             options: see `generate`.
+
+        Raises:
+            EdgespecError: as `generate`.
         """
         self.require_open()
         made = checked(GenerationOptions, options)
@@ -275,20 +285,20 @@ class LLM:
         )
         with self._beginning:
             self.require_open()
-            self._texts.add(stream.under_way)
+            self._texts.add(stream.generation)
         return stream
 
     def save_draft_memory(self, path: str | Path) -> None:
-        """Keep what recycling learned of this bundle's target, for `LoadOptions.draft_memory`.
+        """Saves what recycling learned about this bundle's target, for `LoadOptions.draft_memory`.
 
         Raises:
-            InputError: if the file cannot be written; one that was there stays as it was.
+            InputError: if the file cannot be written; an existing file stays as it was.
         """
-        with self.lock:  # texts of other threads learn in theirs
+        with self.lock:  # texts of other threads learn while they hold it
             self._drafter_state.successors.save(Path(path), self.bundle.digest)
 
     def forget(self) -> None:
-        """Draft the next text as if it were the first: without what earlier ones taught."""
+        """Discards what earlier texts taught, so that the next one is drafted like a first one."""
         self._drafter_state = DrafterState(self._successors())
 
     @cached_property
@@ -308,7 +318,7 @@ class LLM:
         source = self.draft if options.draft_source is None else options.draft_source
         if source not in self.draft_sources:
             raise InputError(
-                f"draft_source is {source!r}: what was loaded with draft {self.draft!r} offers "
+                f"draft_source is {source!r}: a model loaded with draft {self.draft!r} offers "
                 f"{', '.join(self.draft_sources)}"
             )
         return source
@@ -321,7 +331,7 @@ class LLM:
             nodes = default_tree(source)
         if nodes > self.deployment.max_tree:
             nodes = self.deployment.max_tree
-            _log.warning("draft trees of %d nodes at most, to fit memory", nodes)
+            _log.warning("draft trees are limited to %d nodes, to fit the memory", nodes)
         return nodes
 
     def _draft_memory(self, source: str) -> str | None:
@@ -330,12 +340,12 @@ class LLM:
         return "hot" if len(self._drafter_state.successors) else "cold"
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        """The prompt as ids that the model knows and that leave room for a new one."""
+        """Converts a prompt to token ids, and checks that they are valid and leave room for one."""
         if isinstance(prompt, str):
-            # A begin-of-text token alone is not a prompt.
+            # An empty text would become a begin-of-text token alone, which is not a prompt.
             tokens = self.tokenizer.encode(prompt) if prompt else []
-        elif isinstance(prompt, bytes | bytearray | memoryview):  # whose items would pass for ids
-            raise InputError(f"the prompt is {bytes(prompt)!r:.40}, which is no text: decode it")
+        elif isinstance(prompt, bytes | bytearray | memoryview):  # its items would look like ids
+            raise InputError(f"the prompt is {bytes(prompt)!r:.40}, which is not text: decode it")
         else:
             try:
                 tokens = [operator.index(token) for token in prompt]
@@ -352,7 +362,7 @@ class LLM:
             raise InputError(f"token id {wrong[0]} is not in the vocabulary of {vocabulary}")
         if len(tokens) >= self.context_length:
             raise ContextLengthError(
-                f"the prompt has {len(tokens)} tokens and with a new one is longer than the "
+                f"the prompt has {len(tokens)} tokens and, with one new token, is longer than the "
                 f"model's context length of {self.context_length}: shorten the prompt or raise "
                 "--context"
             )

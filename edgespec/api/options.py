@@ -1,4 +1,4 @@
-"""How a text is made, as users say it, and options as keyword arguments."""
+"""Options of a text, and helpers that turn keyword arguments into option classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.runtime.deployment.options import DEFAULT_TREE_WIDTH, MAX_DRAFT_TO
 from edgespec.runtime.sampling.sampler import SamplingOptions
 from edgespec.system.options import require_count, require_most
 
-GRAMMARS = ("json_schema", "regex", "grammar")  # what a text can be made to follow
+GRAMMARS = ("json_schema", "regex", "grammar")  # options that constrain a text
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,22 +21,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class GenerationOptions(SamplingOptions):
-    """How a text is made: `SamplingOptions` and these. Names follow transformers.
+    """Options of a text in addition to `SamplingOptions`; the names follow transformers.
+
+    At most one of `json_schema`, `regex` and `grammar` may be given. If `max_new_tokens` ends such
+    a text early, it is the beginning of a valid text.
 
     Attributes:
-        max_new_tokens: tokens to make at most.
+        max_new_tokens: maximum number of new tokens.
         stop: strings that end the text and are not part of it.
-        num_assistant_tokens: nodes of a draft tree at most; 0 is plain decoding; None:
-            `FIXED_DRAFT_TOKENS`, or `PLANNED_DRAFT_TOKENS` with one of `PLANNED_DRAFTS`.
-        tree_width: branches of a draft tree per level; 1 drafts chains.
-        draft_source: who drafts this text, of those that what was loaded offers
-            (`LLM.draft_sources`); None: what it was loaded with.
-        logprobs: how many of the likeliest tokens to report with each token, besides the token's
-            own log-probability; 0: that alone; None: nothing.
-        json_schema: the text is JSON that is valid by this schema (a dict, or JSON).
-        regex: the text is what this regular expression matches.
-        grammar: the text is what this grammar generates, in Lark's notation. At most one of the
-            three; a text that `max_new_tokens` ends early is a beginning of such a text.
+        num_assistant_tokens: maximum number of nodes in a draft tree; 0 for plain decoding; None
+            for `FIXED_DRAFT_TOKENS`, or `PLANNED_DRAFT_TOKENS` with one of `PLANNED_DRAFTS`.
+        tree_width: maximum number of branches per level of a draft tree; 1 drafts chains.
+        draft_source: draft source of this text, one of `LLM.draft_sources`; None for the one that
+            the model was loaded with.
+        logprobs: number of likeliest tokens to report with each token, besides the token's own
+            log-probability; 0 for only its own; None for no log-probabilities.
+        json_schema: JSON schema that the text must be valid for, as a dict or JSON text.
+        regex: regular expression that the text must match.
+        grammar: grammar in Lark's notation that the text must follow.
 
     Raises:
         InputError: if a value is out of range, or two contradict each other.
@@ -70,23 +72,23 @@ class GenerationOptions(SamplingOptions):
 
     @property
     def structure(self) -> tuple[str, str] | None:
-        """Which of `GRAMMARS` the text follows, and its source; None: none."""
+        """Which of `GRAMMARS` the text follows, and its source; None if it follows none."""
         given = [(kind, source) for kind in GRAMMARS if (source := getattr(self, kind)) is not None]
         for kind, source in given:
             if not isinstance(source, str) and (kind, type(source)) != ("json_schema", dict):
-                raise InputError(f"{kind} is {source!r:.80}: give a text")
+                raise InputError(f"{kind} is {source!r:.80}: give a string")
             if isinstance(source, str):
                 _require_unicode(kind, source)
         if len(given) > 1:
             names = " and ".join(kind for kind, _ in given)
-            raise InputError(f"{names} are given: a text can follow one of them")
+            raise InputError(f"{names} are given: a text can follow only one of them")
         return given[0] if given else None
 
 
 def shown(kind: type) -> Callable[[F], F]:
-    """Have `inspect.signature`, help and completion show the fields of an options class.
+    """Decorates a function so that `inspect.signature`, help and completion show its options.
 
-    Of a function whose last parameter is `**options`.
+    The function's last parameter is `**options`; the fields of the options class replace it.
     """
 
     def decorate(function: F) -> F:
@@ -101,18 +103,18 @@ def shown(kind: type) -> Callable[[F], F]:
 
 
 def checked(kind: type[T], options: Mapping[str, Any]) -> T:
-    """An options class from keyword arguments.
+    """Builds an options class from keyword arguments.
 
     Raises:
-        TypeError: on a name that it does not have.
-        InputError: on a value out of range.
+        TypeError: if an option is unknown.
+        InputError: if a value is out of range.
     """
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in options:
         if name not in known:
-            from difflib import get_close_matches  # takes 5 ms, for a mistake alone
+            from difflib import get_close_matches  # takes 5 ms, and is needed only here
 
-            like = "".join(f" (perhaps {each})" for each in get_close_matches(name, known, 1))
+            like = "".join(f" (did you mean {each}?)" for each in get_close_matches(name, known, 1))
             raise TypeError(f"unknown option {name!r}{like}: use one of {', '.join(known)}")
     return kind(**options)
 
@@ -121,7 +123,7 @@ def _as_json(schema: dict[str, Any]) -> str:
     try:
         return json.dumps(schema)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"json_schema is no JSON ({reason(error)}): correct it") from error
+        raise InputError(f"json_schema is not valid JSON ({reason(error)}): correct it") from error
 
 
 def _require_unicode(name: str, text: str) -> None:

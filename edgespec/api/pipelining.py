@@ -1,4 +1,4 @@
-"""The pipeline that texts of a loaded bundle go through."""
+"""Choice of the pipeline: draft and verify in turn, or at the same time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from edgespec.runtime.execution.runner import Runner
 _log = logging.getLogger(__name__)
 
 Pipelines = Callable[[Runner, Drafter], Serial]
-"""Makes the pipeline of one text."""
+"""Creates the pipeline of one text."""
 
 
 def pipelines(asked: str, bundle: Bundle, loaded: Mapping[str, Loaded], threads: int) -> Pipelines:
-    """What was asked for; `auto`: overlap where two devices take part and it pays.
+    """Returns the factory for pipelines; `auto` overlaps if two devices take part and it pays.
 
     Args:
-        asked: one of `PIPELINES`.
-        bundle: what was loaded.
-        loaded: its roles.
-        threads: for each engine's operators.
+        asked: pipeline option, one of `PIPELINES`.
+        bundle: bundle that was loaded.
+        loaded: loaded roles by name.
+        threads: number of threads per engine.
 
     Raises:
         InputError: if overlap is asked for and there is no draft model.
@@ -48,6 +48,6 @@ def pipelines(asked: str, bundle: Bundle, loaded: Mapping[str, Loaded], threads:
     try:
         pairing = paired(bundle, engines, threads, lambda: (target.model, draft.model))
     except DeviceError as error:
-        _log.warning("%s: drafts wait for the target, since both at once failed", error)
+        _log.warning("%s: drafting and verifying at once failed, so they take turns", error)
         return Serial
     return partial(Overlap, payoff=Payoff(pairing.slowdown))

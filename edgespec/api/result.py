@@ -1,4 +1,4 @@
-"""What came of a text: the text itself, and how long its parts took."""
+"""The result of a text: the text itself, its statistics and its times."""
 
 from __future__ import annotations
 
@@ -12,44 +12,45 @@ from edgespec.runtime.decoding.generate import PROMPT, Round
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 
-_WARM_UP = 10  # rounds before the planner is held to its word
+_WARM_UP = 10  # rounds before the planner's forecast is compared with the measured speed
 
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """A finished text and how it came about.
+    """A finished text and its statistics.
 
     Attributes:
-        text: the new text, without the prompt.
-        tokens: the new tokens' ids, the one that ended the text included.
-        prompt_tokens: tokens of the prompt.
-        new_tokens: how many `tokens` there are.
+        text: new text, without the prompt.
+        tokens: ids of the new tokens, including the one that ended the text.
+        prompt_tokens: number of tokens in the prompt.
+        new_tokens: number of new tokens.
         finish_reason: stop, length, context or cancelled.
-        seed: the seed in use; with it the same text comes again.
-        ttft_ms: time to the first token.
-        tpot_ms: time per further token; 0 if there was none.
-        tokens_per_second: of the further tokens; 0 if there was none.
-        rounds: passes of the target after the prompt's.
-        drafted: tokens that were proposed.
-        accepted: proposed tokens that became text.
-        mean_accepted_length: tokens per round; 0 if there was no round.
-        begun: rounds whose draft had been begun in the round before.
-        draft: the draft source.
-        sources: rounds by who drafted their trees; where drafts are planned they differ.
+        seed: seed in use; the same seed gives the same text again.
+        ttft_ms: time to the first token in ms.
+        tpot_ms: time per further token in ms; 0 if there was none.
+        tokens_per_second: speed after the first token; 0 if there was no further token.
+        rounds: number of passes of the target after the prompt's.
+        drafted: number of drafted tokens.
+        accepted: number of drafted tokens that became text.
+        mean_accepted_length: mean number of tokens per round; 0 if there was no round.
+        begun: number of rounds whose draft was begun during the round before.
+        draft: draft source.
+        sources: number of rounds by the source that drafted them; planned drafts mix sources.
         draft_memory: what recycling started from: cold (nothing) or hot (earlier texts, or a
-            file); None if it takes no part.
-        predicted_tokens_per_second: of the rounds after the tenth, what the planner expected;
-            None if nothing was planned.
-        measured_tokens_per_second: of the same rounds, what came.
-        engine: where the target ran.
-        exact: it computed rows alike in all company (docs/graph.md), so that the text is
-            plain decoding's, token for token; else equal up to a near-tie.
-        draft_engine: where the draft model was ready to; None: there was none.
-        peak_rss_mb: the process's largest resident memory so far, MiB, file-backed pages included.
-        engine_ms: of the time after the first token, how much passed inside the engines.
-        reused: tokens of the prompt that an earlier text had left in the caches.
-        logprobs: of each token, where they were asked for.
-        simulated: the machine that all times are simulated for; None: they are this machine's.
+            file); None if recycling was not used.
+        predicted_tokens_per_second: speed that the planner expected for the rounds after the
+            tenth; None if drafts were not planned.
+        measured_tokens_per_second: measured speed of the same rounds.
+        engine: engine that ran the target.
+        exact: whether a row's result did not depend on the other rows of its call
+            (docs/graph.md). Then the text equals plain decoding's token for token;
+            otherwise it may differ at a near-tie.
+        draft_engine: engine of the draft model; None if there was none.
+        peak_rss_mb: peak resident memory of the process in MiB, file-backed pages included.
+        engine_ms: time inside the engines after the first token, in ms.
+        reused: number of prompt tokens that were in the caches already.
+        logprobs: log-probabilities of each token; empty if they were not requested.
+        simulated: machine that all times are simulated for; None if they were measured.
     """
 
     text: str
@@ -82,14 +83,14 @@ class GenerationResult:
 
 
 class Clock:
-    """When tokens came, and how much of the time the engines took.
+    """Records the times and rounds of a text.
 
     Attributes:
-        begin: of the text, by `time.perf_counter`.
-        first: when the first token came.
-        end: when the last one came.
-        rounds: so far, the prompt's left out.
-        engine_seconds: that passed inside the engines in these rounds.
+        begin: start of the text, by `time.perf_counter`.
+        first: time of the first token.
+        end: time of the last token so far.
+        rounds: rounds so far, without the prompt's.
+        engine_seconds: time inside the engines in these rounds.
     """
 
     def __init__(self) -> None:
@@ -98,11 +99,16 @@ class Clock:
         self.engine_seconds = 0.0
 
     def start(self) -> None:
-        """The text begins."""
+        """Marks the start of the text."""
         self.begin = self.first = self.end = time.perf_counter()
 
     def round(self, rounds: Iterator[Round], models: Iterable[Model]) -> Round | None:
-        """The next round, by these models; None: the text is over."""
+        """Runs and records the next round; None if the text is over.
+
+        Args:
+            rounds: the rounds of the text.
+            models: models whose engine time counts.
+        """
         before = sum(model.seconds for model in models)
         step = next(rounds, None)
         if step is None:
@@ -116,14 +122,18 @@ class Clock:
         return step
 
     def cut(self, tokens: int) -> None:
-        """Only so many tokens of the last round became text."""
-        if self.rounds:  # the prompt's own has one token
+        """Corrects the last round if only its first `tokens` tokens became text."""
+        if self.rounds:  # the prompt's round has one token
             last = self.rounds[-1]
             accepted = min(last.accepted, tokens)
             self.rounds[-1] = replace(last, tokens=last.tokens[:tokens], accepted=accepted)
 
     def facts(self, tokens: int) -> dict[str, Any]:
-        """What a `GenerationResult` of so many tokens says of its times and rounds."""
+        """Returns the fields of `GenerationResult` that concern times and rounds.
+
+        Args:
+            tokens: number of new tokens.
+        """
         rounds, seconds, further = self.rounds, self.end - self.first, max(tokens - 1, 0)
         predicted, measured = _rates(rounds[_WARM_UP:])
         return {
@@ -144,7 +154,7 @@ class Clock:
 
 
 def _rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:
-    """Tokens per second that were forecast, and those that came in these rounds."""
+    """Returns the predicted and the measured tokens per second of these rounds."""
     planned = [(step, step.forecast) for step in rounds if step.forecast is not None]
     if not planned:
         return None, None

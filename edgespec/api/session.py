@@ -1,4 +1,4 @@
-"""Texts whose caches are kept: what a prompt shares with the one before is not run again."""
+"""Sessions, which keep their caches: a prompt's shared beginning is not computed again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Texts one after the other, each a continuation of the last or of some beginning of it.
+    """Consecutive texts that share caches, such as the turns of a conversation.
 
-    Made by `LLM.session` and `LLM.load_session`. Sessions share what memory the plan has for
-    caches: of one that has not been used for long they may be dropped, and its next text then takes
-    longer to begin. A context manager, which closes it.
+    Created by `LLM.session` and `LLM.load_session`. Sessions share the memory that is planned for
+    caches: the caches of a session that was not used for long may be dropped, and its next text
+    then takes longer to start. It is also a context manager that closes the session.
     """
 
     def __init__(self, llm: LLM, slot: Slot) -> None:
@@ -32,7 +32,7 @@ class Session:
 
     @property
     def tokens(self) -> Sequence[int]:
-        """What its caches hold: prompt and output of the last text, as far as they were run."""
+        """Tokens in the caches: prompt and output of the last text, as far as they were run."""
         return tuple(self._open().tokens)
 
     @shown(GenerationOptions)
@@ -46,10 +46,10 @@ class Session:
     def stream(
         self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
     ) -> TextStream:
-        """See `LLM.stream`. One text of a session at a time.
+        """See `LLM.stream`. A session can make only one text at a time.
 
         Raises:
-            InputError: at the first piece, if another text is under way.
+            InputError: at the first piece, if another text of the session is being made.
         """
         return self._llm.stream(prompt, self._open(), **options)
 
@@ -57,14 +57,14 @@ class Session:
     def chat(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[GenerationKeywords]
     ) -> GenerationResult:
-        """See `LLM.chat`: give the whole conversation, of which only what is new is run."""
+        """See `LLM.chat`: give the whole conversation; only the new part is computed."""
         return self.generate(self._llm.chat_tokens(messages), **options)
 
     def save(self, path: str | Path) -> None:
-        """Write its caches to a file, for `LLM.load_session` with the same bundle.
+        """Writes the caches to a file, for `LLM.load_session` with the same bundle.
 
         Raises:
-            InputError: if its caches are gone, or the file cannot be written; one that was there
+            InputError: if the caches were dropped, or the file cannot be written; an existing file
                 stays as it was.
         """
         slot = self._open()
@@ -72,13 +72,13 @@ class Session:
         with self._llm.lock:
             if slot.began and not slot.runners:
                 raise InputError(
-                    "the session's caches gave way to those of others, or its text failed: let it "
-                    "make a text before it is saved"
+                    "the session's caches were dropped for other sessions, or its last text "
+                    "failed: generate a text in it before you save it"
                 )
             snapshots.save(Path(path), self._llm.bundle.digest, slot)
 
     def close(self) -> None:
-        """Give its memory back; what `tokens` held is gone."""
+        """Frees the caches."""
         if self._slot is not None:
             self._llm.drop(self._slot)
             self._slot = None

@@ -1,4 +1,4 @@
-"""Sessions' caches in files: safetensors, tied to the bundle that they are of."""
+"""Files with the caches of a session, in safetensors format; each belongs to one bundle."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _TOKENS = ".tokens"
 
 
 def save(path: Path, digest: str, slot: Slot) -> None:
-    """Write a file, which is replaced as a whole or not at all.
+    """Writes the caches of a session, replacing the file atomically.
 
     Args:
-        path: of the file; its folder exists.
-        digest: of the bundle.
-        slot: what to write; nothing may change it meanwhile.
+        path: path of the file; its folder must exist.
+        digest: digest of the bundle.
+        slot: caches to write; they must not change meanwhile.
 
     Raises:
-        InputError: if it cannot be written.
+        InputError: if the file cannot be written.
     """
     tensors: dict[str, Array] = {}
     for role, runner in slot.runners.items():
@@ -44,34 +44,34 @@ def save(path: Path, digest: str, slot: Slot) -> None:
 
 
 def restore(path: Path, digest: str, slots: Slots, slot: Slot, most: int) -> None:
-    """Fill a slot with what `save` has written.
+    """Fills a slot with the caches that `save` has written.
 
     Args:
-        path: of the file.
-        digest: of the bundle that is loaded.
-        slots: its slots.
-        slot: one of them.
-        most: tokens that memory was planned for; what a longer text has beyond them is left out.
+        path: path of the file.
+        digest: digest of the loaded bundle.
+        slots: all slots of the loaded model.
+        slot: slot to fill.
+        most: maximum number of tokens to restore, which memory was planned for.
 
     Raises:
-        InputError: if the file cannot be read, is damaged, of another version or another bundle.
+        InputError: if the file cannot be read, is damaged, or belongs to another version or bundle.
     """
     tensors = _read(path, digest)
     lengths = [ids.size for name, ids in tensors.items() if name.endswith(_TOKENS)]
     runners = slots.make_ready(slot, min(max(lengths, default=1), most))
     slot.began = bool(lengths)
     for role, runner in runners.items():
-        if role + _TOKENS not in tensors:  # saved without this model: it starts from nothing
+        if role + _TOKENS not in tensors:  # saved without this model, whose cache starts empty
             continue
         ids, empty = tensors[role + _TOKENS], runner.snapshot(0)
         caches = [tensors.get(f"{role}.{stage}", ids) for stage in range(len(empty))]
         if ids.dtype != np.int64 or not all(map(partial(_fits, ids), caches, empty)):
-            raise InputError(f"{path} is damaged (its {role} does not fit): save it again")
+            raise InputError(f"{path} is damaged (the cache of its {role}): save it again")
         runner.restore(ids[:most].tolist(), [rows[:, :, :, :most] for rows in caches])
 
 
 def _fits(ids: Array, cache: Array, empty: Array) -> bool:
-    """Whether a cache has a row for each token, and is else as an empty one."""
+    """Whether a cache has one row per token, and otherwise the shape of an empty one."""
     shape = (*empty.shape[:3], ids.size, empty.shape[4])
     return ids.ndim == 1 and cache.dtype == empty.dtype and cache.shape == shape
 
@@ -86,13 +86,17 @@ def _read(path: Path, digest: str) -> dict[str, Array]:
 
 
 def _check(path: Path, metadata: dict[str, str], digest: str) -> None:
-    """Before any tensor is read: other files may be large, and hold what numpy has no type for."""
+    """Checks the metadata before any tensor is read.
+
+    Other files may be large, and may have tensor types that numpy does not support.
+    """
     if metadata.get("kind") != _KIND or metadata.get("version") != VERSION:
         raise InputError(
-            f"{path} is no session of version {VERSION} but says {metadata}: save it again"
+            f"{path} is not a session file of version {VERSION} (its metadata: {metadata}): save "
+            "the session again"
         )
     if metadata.get("bundle") != digest:
         raise InputError(
-            f"{path} is of the bundle {metadata.get('bundle')} and {digest} is loaded: "
-            "load that one, or begin another session"
+            f"{path} belongs to the bundle {metadata.get('bundle')}, but {digest} is loaded: "
+            "load that bundle, or start a new session"
         )

@@ -1,4 +1,4 @@
-"""One text from prompt to result: tokens become pieces of text as rounds come in."""
+"""Generation of one text from prompt to result, as a stream of pieces."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class Job:
     """Everything one text needs.
 
     Attributes:
-        tokenizer: of both models.
-        prompt: token ids.
-        drafter: makes who guesses, for the text in each role's model.
-        pipeline: makes of both what a round is.
-        sampler: chooses.
-        limits: where the text ends at the latest.
-        budget: of the draft trees.
+        tokenizer: tokenizer of both models.
+        prompt: token ids of the prompt.
+        drafter: creates the drafter from the text's runners by role.
+        pipeline: creates the pipeline from the target's runner and the drafter.
+        sampler: chooses the tokens.
+        limits: limits on the length of the text.
+        budget: limits on the draft trees.
         stop: strings that end the text.
-        logprobs: see `generate`.
-        grammar: state of the text in its grammar, if it follows one.
+        logprobs: see `GenerationOptions`.
+        grammar: matcher of the grammar that the text follows, if any.
         draft_memory: see `GenerationResult`.
-        slots: where its caches come from.
-        slot: of them, the one of the text's session; None: it has none.
-        lock: other texts of the same models wait while a round of this one is made.
+        slots: all slots for caches.
+        slot: slot of the text's session; None if it has no session.
+        lock: lock that is held during a round, for which other texts of the same models wait.
         simulated: see `GenerationResult`.
     """
 
@@ -79,25 +79,25 @@ class TextStream:
     """Pieces of a text as they are made; iterate over it once, then read `result`.
 
     `cancel` may be called from another thread or a signal handler: the text then ends after the
-    round that is under way.
+    current round.
 
     Attributes:
-        under_way: the text; it goes on for as long as somebody reads the stream.
+        generation: the text that is being made; it advances only while the stream is read.
     """
 
     def __init__(self, job: Job) -> None:
-        self.under_way = TextUnderWay(job)
-        self._pieces = self.under_way.pieces()
+        self.generation = TextGeneration(job)
+        self._pieces = self.generation.pieces()
 
     @property
     def logprobs(self) -> Sequence[TokenLogprobs]:
-        """Of the tokens so far, where they were asked for."""
-        return self.under_way.logprobs
+        """Log-probabilities of the tokens so far; empty if they were not requested."""
+        return self.generation.logprobs
 
     @property
     def rounds(self) -> Sequence[Round]:
-        """The rounds so far, the prompt's left out."""
-        return self.under_way.clock.rounds
+        """The rounds so far, without the prompt's."""
+        return self.generation.clock.rounds
 
     @property
     def result(self) -> GenerationResult:
@@ -106,41 +106,42 @@ class TextStream:
         Raises:
             InputError: while the stream has not been read to its end.
         """
-        if self.under_way.result is None:
+        if self.generation.result is None:
             raise InputError("the stream has no result yet: read it to its end")
-        return self.under_way.result
+        return self.generation.result
 
     def finish(self) -> GenerationResult:
-        """Read it to its end."""
+        """Reads the stream to its end and returns the finished text."""
         for _ in self._pieces:
             pass
         return self.result
 
     def cancel(self) -> None:
-        """End the text after the present round."""
-        self.under_way.cancel()
+        """Ends the text after the current round."""
+        self.generation.cancel()
 
     def __iter__(self) -> Iterator[str]:
-        """Pieces of text, none of them empty, which together are `result.text`."""
+        """Returns the pieces of text; none is empty, and together they are `result.text`."""
         return self._pieces
 
     def close(self) -> None:
-        """End the text where it is, and let others have its caches; a finished one stays as it is.
+        """Ends the text at once and frees its caches for other texts.
 
-        Unlike `cancel`, only for the thread that reads the stream.
+        A finished text stays as it is. Unlike `cancel`, only the thread that reads the stream may
+        call it.
         """
         self.cancel()
         self._pieces.close()
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """The same pieces for `async for`, made on threads so that the event loop goes on.
+        """Yields the same pieces for `async for`, made on threads so that the event loop goes on.
 
-        Whoever leaves the loop early cancels the text, and others may then have its caches.
+        Leaving the loop early cancels the text and frees its caches for other texts.
         """
-        import asyncio  # only here: it takes 20 ms to load, which few need
+        import asyncio  # only here, since loading it takes 20 ms
 
         def next_step() -> asyncio.Future[str]:
-            # No task, which the end of the event loop would cancel while its thread goes on.
+            # Not a task: the end of the event loop would cancel it while its thread goes on.
             step = partial(contextvars.copy_context().run, next, self._pieces, "")
             return asyncio.get_running_loop().run_in_executor(None, step)
 
@@ -152,10 +153,10 @@ class TextStream:
         finally:
             self.cancel()
             interrupted = None
-            while not step.done():  # a round is under way
+            while not step.done():  # a round is being made
                 try:
                     await asyncio.wait([step])
-                except asyncio.CancelledError as error:  # once more
+                except asyncio.CancelledError as error:  # cancelled again
                     interrupted = error
             for _ in self._pieces:
                 pass
@@ -163,13 +164,19 @@ class TextStream:
                 raise interrupted
 
 
-class TextUnderWay:
-    """What is made of a job. Its pieces are only their reader's, so that they end when it goes.
+class TextGeneration:
+    """A text that is being made.
+
+    It does not refer to the generator of its pieces, so that the generator is closed when its
+    reader goes away.
+
+    Args:
+        job: everything that the text needs.
 
     Attributes:
-        logprobs: of the tokens so far, where they were asked for.
-        clock: its rounds and times.
-        result: of the finished text; None before.
+        logprobs: log-probabilities of the tokens so far; empty if they were not requested.
+        clock: rounds and times.
+        result: the finished text; None before that.
     """
 
     def __init__(self, job: Job) -> None:
@@ -180,16 +187,16 @@ class TextUnderWay:
         self.result: GenerationResult | None = None
 
     def cancel(self) -> None:
-        """End it after the present round."""
+        """Ends the text after the current round."""
         self._cancelled.set()
 
     def pieces(self) -> Generator[str]:
-        """Make it, once: pieces of text, none of them empty."""
+        """Generates the text; yields its pieces, none of which is empty. Call it only once."""
         job, limits = self._job, self._job.limits
         text = _Text(job.tokenizer, job.prompt, job.stop)
         self.clock.start()
         with ExitStack() as entered:
-            # One turn for all of it: between two the model may be closed, and what drafts with it.
+            # One lock for all of this: the model and its drafters may be closed while it is free.
             with job.lock:
                 length = min(len(job.prompt) + limits.max_new_tokens, limits.context_length)
                 slot = entered.enter_context(job.slots.enter(job.slot, job.prompt, length))
@@ -224,7 +231,7 @@ class TextUnderWay:
     ) -> Generator[str]:
         lock, clock = self._job.lock, self.clock
         while not (text.stopped or self._cancelled.is_set()):
-            with lock:  # for which it may have waited long
+            with lock:  # the text may have been cancelled while it waited
                 step = None if self._cancelled.is_set() else clock.round(rounds, models)
             if step is None:
                 break
@@ -250,7 +257,7 @@ class TextUnderWay:
 
 
 class _Text:
-    """Tokens to text: whole characters, cut before a stop string."""
+    """Turns tokens into text: whole characters only, cut before a stop string."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: list[int], stop: Sequence[str]) -> None:
         self._decoder = StreamDecoder(tokenizer, prompt)
@@ -261,7 +268,7 @@ class _Text:
         self.stopped = False
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that these tokens make final; those behind a stop string are dropped."""
+        """Adds tokens and returns the text that is now final; drops tokens after a stop string."""
         if not self._stops:
             self.tokens += tokens
             return self._show(self._decoder.push(*tokens))
@@ -274,7 +281,7 @@ class _Text:
         return text
 
     def flush(self) -> str:
-        """The rest, once no token follows."""
+        """Returns the rest of the text after the last token."""
         rest = self._show(self._decoder.flush())
         held = self._matcher.flush()
         self.pieces.append(held)

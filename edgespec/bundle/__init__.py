@@ -1,11 +1,11 @@
-"""The bundle: the one folder in which export and runtime meet.
+"""The bundle: the folder that export writes and the runtime loads.
 
 ``manifest.json`` describes the roles (``target``, perhaps ``draft``), their ONNX stages and the
 size and SHA-256 of every file. Sizes are checked at every load, hashes once per (path, size,
 mtime); `Bundle.verify` hashes everything.
 
-This module is the whole contract between the two: the manifest's records, which `manifest` defines,
-are names of it.
+This module is the whole interface between export and runtime, and re-exports the manifest's
+records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from edgespec.bundle.manifest import (
 )
 from edgespec.errors import BundleError
 from edgespec.system import records
-from edgespec.system.cachedir import cache_folder, not_kept
+from edgespec.system.cachedir import cache_folder, warn_unwritable
 
 __all__ = [
     "CHANGING",
@@ -73,12 +73,17 @@ __all__ = [
 MANIFEST = "manifest.json"
 TARGET, DRAFT = "target", "draft"
 QUANTIZING, COMPILING, SAVING = CHANGING = (".quantizing-", ".compiling-", ".saving-")
-"""How folders are called in which a bundle is changed; those of a killed change stay."""
+"""Name prefixes of temporary folders inside a bundle; they remain if the process is killed."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle on disk whose manifest and file sizes have been checked."""
+    """A bundle on disk whose manifest and file sizes have been checked.
+
+    Attributes:
+        path: folder of the bundle.
+        manifest: contents of its ``manifest.json``.
+    """
 
     path: Path
     manifest: Manifest
@@ -90,37 +95,37 @@ class Bundle:
 
     @property
     def draft(self) -> Role | None:
-        """The model that drafts, where there is one."""
+        """The draft model, if there is one."""
         return self.manifest.roles.get(DRAFT)
 
     @property
     def digest(self) -> str:
-        """A hash of the manifest, and with it of every file: names measurements and caches."""
+        """A hash of the manifest, which covers every file; identifies measurements and caches."""
         text = json.dumps(records.encode(self.manifest), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def size(self) -> int:
-        """Bytes of all files that it lists."""
+        """Total bytes of all files in the manifest."""
         return sum(entry.size for entry in self.manifest.files.values())
 
     def variant(self, role: str, name: str) -> Variant | None:
-        """A role's variant of this name, where there is one."""
+        """Returns a role's variant of this name, or None."""
         for variant in self.manifest.variants:
             if (variant.role, variant.name) == (role, name):
                 return variant
         return None
 
     def role_size(self, name: str) -> int:
-        """Bytes on disk of the graphs and weights of one role."""
+        """Returns the bytes on disk of one role's graphs and weights."""
         files = {f for s in self.manifest.roles[name].stages for f in (s.graph, s.data)}
         return sum(self.manifest.files[f].size for f in files)
 
     def verify(self) -> None:
-        """Hash every file.
+        """Hashes every file and compares it with the manifest.
 
         Raises:
-            BundleError: naming the first file that differs.
+            BundleError: if a hash differs; it names the first such file.
         """
         for name, entry in self.manifest.files.items():
             found = sha256(self.path / name)
@@ -132,7 +137,7 @@ class Bundle:
 
 
 def load(path: Path) -> Bundle:
-    """Open a bundle.
+    """Opens a bundle and checks its files.
 
     Raises:
         BundleError: if it is missing, of another format version, damaged or unsafe.
@@ -157,7 +162,7 @@ def load(path: Path) -> Bundle:
 
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:
-    """Sizes and hashes of all files in a folder, the manifest left out."""
+    """Returns the sizes and hashes of all files in a folder, except the manifest."""
     return {
         file.name: FileEntry(file.stat().st_size, sha256(file))
         for file in sorted(folder.iterdir())
@@ -166,14 +171,14 @@ def describe_files(folder: Path) -> dict[str, FileEntry]:
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write ``manifest.json``."""
+    """Writes ``manifest.json``."""
     text = json.dumps(records.encode(manifest), indent=1, ensure_ascii=False)
-    # The checkpoint's folder, which the provenance names, may be called what is no UTF-8.
+    # The provenance names the checkpoint's folder, whose name may not be valid Unicode.
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", errors="replace")
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file."""
+    """Returns the SHA-256 of a file as hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -184,8 +189,8 @@ def _read_manifest(path: Path) -> Manifest:
         if (path / "config.json").is_file():
             hint = f"it looks like a checkpoint, run `edgespec export {path} -o BUNDLE` first"
         else:
-            found = f"it holds no {MANIFEST}" if path.exists() else "no such folder"
-            hint = f"{found}: give the folder that `edgespec export MODEL -o BUNDLE` has written"
+            found = f"it has no {MANIFEST}" if path.exists() else "no such folder"
+            hint = f"{found}: give a folder that `edgespec export MODEL -o BUNDLE` has written"
         raise BundleError(f"{path} is not a bundle: {hint}")
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -207,7 +212,7 @@ def _read_manifest(path: Path) -> Manifest:
         role = manifest.roles.get(variant.role)
         if role is None or _cuts(role.stages) != _cuts(variant.stages):
             raise BundleError(
-                f"{file}: the variant {variant.name!r} of {variant.role!r} is not cut as it is: "
+                f"{file}: the stages of {variant.role!r} and its variant {variant.name!r} differ: "
                 "export the checkpoint again"
             )
     if wrong := fault(manifest):
@@ -220,7 +225,7 @@ def _cuts(stages: tuple[Stage, ...]) -> list[tuple[int, int]]:
 
 
 def used_files(manifest: Manifest) -> list[str]:
-    """What a manifest refers to, some of it more than once."""
+    """Returns the names of all files that a manifest refers to; names may repeat."""
     stages = [s for role in manifest.roles.values() for s in role.stages]
     stages += [s for variant in manifest.variants for s in variant.stages]
     files = [f for s in stages for f in (s.graph, s.data)]
@@ -230,27 +235,31 @@ def used_files(manifest: Manifest) -> list[str]:
 
 
 def _check_inside(folder: Path, name: str) -> None:
-    """Refuse names that leave the folder, by `..`, an absolute path or a symbolic link.
+    """Checks that a file name is valid and stays in the folder.
 
-    And those that no file of a bundle has, as with a NUL or half a character.
+    Refused are `..`, absolute paths, symbolic links that lead outside, and unprintable characters.
+
+    Raises:
+        BundleError: if the name is refused.
     """
     pure = PurePosixPath(name)
     unsafe = pure.is_absolute() or ".." in pure.parts or any(c in name for c in "\\:")
     unsafe = unsafe or not name.isprintable()
     if unsafe or not (folder / name).resolve().is_relative_to(folder.resolve()):
         raise BundleError(
-            f"{folder / MANIFEST}: {name!r} leaves the bundle, or names no file: do not use it"
+            f"{folder / MANIFEST}: file name {name!r} is outside the bundle's folder or invalid: "
+            "do not use this bundle"
         )
 
 
 def _verify_once(bundle: Bundle) -> None:
-    """Hash the files unless the same (path, size, mtime) passed before."""
+    """Verifies all hashes unless they were verified for the same paths, sizes and mtimes."""
     state = "\n".join(
         f"{(bundle.path / name).resolve()} {entry.sha256} {(bundle.path / name).stat().st_mtime_ns}"
         for name, entry in sorted(bundle.manifest.files.items())
     )
     folder = cache_folder("verified")
-    # Folders may be called what is no UTF-8.
+    # Folder names may not be valid Unicode.
     digest = hashlib.sha256(state.encode(errors="surrogatepass")).hexdigest()[:32]
     marker = folder / digest if folder else None
     if marker is not None and marker.exists():
@@ -260,4 +269,4 @@ def _verify_once(bundle: Bundle) -> None:
         try:
             marker.touch()
         except OSError as error:
-            not_kept(marker.parent, error)
+            warn_unwritable(marker.parent, error)

@@ -1,4 +1,4 @@
-"""Which values a manifest may hold, beyond their types: those that others compute with."""
+"""Checks that the values in a manifest are in range, beyond their types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _DTYPES = ("float16", "float32", "int32", "int64")
 _INNER = [("next_hidden",)]
 _LAST = [("logits",), ("top_ids", "top_logits", "logsumexp")]
 
-# The least and the most of a role's sizes: no model comes near, and nothing computes for ever.
+# The smallest and largest allowed sizes of a role. No real model comes near the upper limits, which
+# keep a damaged manifest from causing endless work.
 _SIZES = {
     "layers": (1, 10_000),
     "hidden_size": (1, 1 << 20),
@@ -27,18 +28,18 @@ _SIZES = {
     "context_length": (2, 1 << 31),
     "parameters": (1, 1 << 50),
 }
-_MOST_DIGITS = 10  # of a dimension
+_MOST_DIGITS = 10  # digits of a dimension
 _PAST = ("key", "value")
 
 _Check = tuple[str, object, bool]
-"""A field, its value, and whether that may be."""
+"""A field's name, its value, and whether the value is valid."""
 
 
 def fault(manifest: Manifest) -> str | None:
-    """The first value that cannot be, with its field; None: there is none."""
-    for field, value, holds in _checks(manifest):
-        if not holds:
-            return f"manifest.{field} is {value!r:.80}, which cannot be"
+    """Describes the first invalid value of a manifest; None if all are valid."""
+    for field, value, valid in _checks(manifest):
+        if not valid:
+            return f"manifest.{field} is {value!r:.80}, which is not valid"
     return None
 
 
@@ -104,8 +105,9 @@ def _of_precision(where: str, precision: Precision, weights: Sequence[str]) -> I
     ):  # fmt: skip
         value = getattr(precision, name)
         yield f"{where}.{name}", value, value in known
-    blocks = precision.weights in _BLOCKS or precision.lm_head in _BLOCKS
-    yield f"{where}.block_size", precision.block_size, precision.block_size >= blocks
+    # A w8a8 role stores its embedding as int8 in blocks.
+    least = 0 if {precision.weights, precision.lm_head}.isdisjoint((*_BLOCKS, W8A8)) else 1
+    yield f"{where}.block_size", precision.block_size, precision.block_size >= least
 
 
 def _of_stages(where: str, stages: Sequence[Stage], head: int) -> Iterator[_Check]:
@@ -152,7 +154,7 @@ def _is_mask(text: str) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """Whether what is called past is the keys or values of a layer."""
+    """Whether a tensor name that begins with `past` names the keys or values of a layer."""
     first, *rest = text.split(".")
     return first != "past" or (len(rest) == 2 and _is_size(rest[0]) and rest[1] in _PAST)
 

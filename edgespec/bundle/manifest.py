@@ -1,4 +1,4 @@
-"""What a bundle's ``manifest.json`` says, as records: roles, their stages, skip sets, files."""
+"""The records of a bundle's ``manifest.json``: roles, their stages, skip sets and files."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from edgespec.bundle.sublayers import DEFAULT_ROPE, Sublayer, Sublayers
 from edgespec.system.records import LEFT_OUT
 
 FORMAT = 2
-"""Of the manifest; another number means records that are not these."""
+"""Version of the manifest format; other versions have other records."""
 
 NPU = "npu"
-"""The name of the variant for NPUs: ONNX's own operators alone, plain numbers for weights."""
+"""Name of the variant for NPUs, which has only standard ONNX operators and plain weights."""
 
 W8A8 = "w8a8"
-"""A precision of weights: products of integers, weights and activations in 8 bits."""
+"""Precision with 8-bit weights and 8-bit activations, multiplied as integers."""
 
 HALF_BIAS_OFF = -3e4
-"""What half precision holds, and far below any score: hides rows from what computes in it."""
+"""Attention bias that hides a row in half precision: representable, and far below any score."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A boundary tensor of a stage; symbolic dimensions (S, C, R) are strings."""
+    """An input or output of a stage; dimensions are strings, such as 64 or the symbols S, C, R."""
 
     name: str
     dtype: str
@@ -32,10 +32,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of consecutive sublayers in one ONNX file, `start` included and `stop` not.
+    """Consecutive sublayers in one ONNX file, from `start` up to but not including `stop`.
 
-    They are numbered as in `Role.layout`; behind the last one comes the head (norm and output
-    projection). The embedding belongs to the first stage.
+    Sublayers are numbered as in `Role.layout`; the number after the last one is the head (norm and
+    output projection). The embedding belongs to the first stage.
     """
 
     graph: str
@@ -47,29 +47,32 @@ class Stage:
 
     @property
     def cached(self) -> tuple[int, ...]:
-        """The layers whose keys and values it computes, in the order of its cache."""
+        """The layers whose keys and values the stage computes, in the order of its cache."""
         names = (tensor.name.split(".") for tensor in self.inputs)
         return tuple(int(parts[1]) for parts in names if parts[0] == "past" and parts[2] == "key")
 
     @property
     def ordered(self) -> bool:
-        """Whether its attention adds up by positions alone (`export/components/attention.py`)."""
+        """Whether attention sums in an order that depends only on positions.
+
+        See `export/components/attention.py`.
+        """
         return any(tensor.name == "recent_rows" for tensor in self.inputs)
 
     @property
     def results(self) -> tuple[Tensor, ...]:
-        """The outputs that the host reads: all but the cache's new rows."""
+        """The outputs that the host reads: all except the new rows of the cache."""
         return tuple(output for output in self.outputs if output.name != "new_kv")
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What a skip set promised on one kind of text.
+    """Estimated speed of a skip set on one kind of text.
 
     Attributes:
-        agreement: share of the positions at which the draft's choice was the target's.
-        chain: drafted tokens of a round at which it promised most.
-        tokens_per_second: promised.
+        agreement: share of positions at which draft and target choose the same token.
+        chain: number of drafted tokens per round with the highest estimate.
+        tokens_per_second: estimated speed.
     """
 
     agreement: float
@@ -79,14 +82,14 @@ class Promise:
 
 @dataclass(frozen=True)
 class SkipScore:
-    """What a skip set promised where the bundle was made.
+    """Estimated speed of a skip set on the machine that made the bundle.
 
     Attributes:
-        draft_cost: seconds of a draft's call over those of the whole model's, for one row.
-        plain_tokens_per_second: of the same model without drafts, from the same measurement.
-        engine: measured on.
-        greedy: promised of text that is decoded greedily.
-        sampled: promised of text that is sampled, at temperature 0.8.
+        draft_cost: time of a draft call divided by that of a call of the whole model, for one row.
+        plain_tokens_per_second: speed of the same model without drafts, from the same measurement.
+        engine: engine that was measured.
+        greedy: estimate for greedy text.
+        sampled: estimate for text sampled at temperature 0.8.
     """
 
     draft_cost: float
@@ -96,32 +99,32 @@ class SkipScore:
     sampled: Promise
 
     def promise(self, sampled: bool) -> Promise:
-        """Of the text's kind."""
+        """Returns the estimate for sampled or for greedy text."""
         return self.sampled if sampled else self.greedy
 
     def speedup(self, sampled: bool) -> float:
-        """Over plain decoding; below 1 where that was faster."""
+        """Returns the estimated speed relative to plain decoding; below 1 means slower."""
         return self.promise(sampled).tokens_per_second / self.plain_tokens_per_second
 
     @property
     def pays(self) -> bool:
-        """Whether it promised more than plain decoding on any kind of text."""
+        """Whether the estimate beats plain decoding on at least one kind of text."""
         return max(self.speedup(False), self.speedup(True)) > 1
 
     @property
     def tokens_per_second(self) -> float:
-        """Of tokens half of which are greedy and half sampled, by which sets are compared."""
+        """Estimated speed if half of the tokens are greedy and half sampled; ranks skip sets."""
         seconds = 1 / self.greedy.tokens_per_second + 1 / self.sampled.tokens_per_second
         return 2 / seconds
 
 
 @dataclass(frozen=True)
 class SkipSet:
-    """Sublayers that a draft on the target's own stages leaves out.
+    """Sublayers that a layer-skip draft leaves out of the target.
 
     Attributes:
-        skipped: their numbers, ascending.
-        score: None: never measured.
+        skipped: numbers of the skipped sublayers, ascending.
+        score: estimated speed; None if it was never measured.
     """
 
     skipped: tuple[int, ...]
@@ -130,16 +133,17 @@ class SkipSet:
 
 @dataclass(frozen=True)
 class Precision:
-    """What the numbers of a role are stored as.
+    """Number formats of a role.
 
     Attributes:
-        weights: int4, int8, fp16, fp32 or w8a8, which has int8 for the embedding.
-        lm_head: of the output projection and the embedding, one of the same. In bundles from before
-            an embedding of its own has that of the weights.
-        kv: fp16 or fp32, the cache.
-        block_size: weights of int4 and int8 that share one scale (0: there are none).
-        scales: fp16, or fp32 in bundles from before; of no meaning where nothing is quantized.
-        wide: the matrices of the layers that have 8 bits where `weights` says int4, by name.
+        weights: int4, int8, fp16, fp32 or w8a8; w8a8 stores the embedding as int8.
+        lm_head: format of the output projection and the embedding, one of the same. In older
+            bundles an untied embedding has the format of the weights.
+        kv: format of the KV cache, fp16 or fp32.
+        block_size: number of int4 or int8 weights that share one scale; 0 if there are none.
+        scales: format of the scales, fp16, or fp32 in older bundles; meaningless if nothing is
+            quantized.
+        wide: names of the layers' matrices that have 8 bits although `weights` is int4.
     """
 
     weights: str
@@ -152,12 +156,12 @@ class Precision:
 
 @dataclass(frozen=True)
 class RopeTable:
-    """By which angles queries and keys of some attentions are turned.
+    """Rotary position embedding (RoPE) of some attention sublayers.
 
     Attributes:
-        name: as `Sublayer.rope` has it.
+        name: name that `Sublayer.rope` refers to.
         inv_freq: [head_dim / 2] radians per position.
-        attention_factor: what cosines and sines are multiplied by.
+        attention_factor: factor on cosines and sines.
     """
 
     name: str
@@ -170,16 +174,26 @@ class Role:
     """One model of a bundle.
 
     Attributes:
-        inv_freq: of the default rotation table, see `RopeTable`.
-        bias_off: what `attention_bias` holds where a row must not look.
+        architecture: name of the model architecture.
+        layers: number of layers.
+        hidden_size: width of the hidden states.
+        heads: number of attention heads.
+        kv_heads: number of key and value heads.
+        head_dim: width of a head.
+        vocab_size: number of tokens in the vocabulary.
+        context_length: longest supported text in tokens.
+        inv_freq: frequencies of the default RoPE table, see `RopeTable`.
         eos_ids: tokens that end a text.
-        parameters: how many weights the model has (tied ones once).
+        bias_off: value in `attention_bias` that hides a row from another.
+        parameters: number of weights; tied ones count once.
+        precision: number formats.
+        stages: parts of the model, in the order in which they run.
         quantization_error: relative RMS error of each quantized tensor.
-        attention_factor: of the default rotation table.
-        tied: whether the output projection is the embedding: stored once, but for w8a8, which has
-            a layout for each. None in bundles from before, of which it is guessed.
-        sublayers: all of them, see `layout`; none in bundles from before.
-        ropes: rotation tables beside the default one.
+        attention_factor: factor of the default RoPE table.
+        tied: whether the output projection is the embedding. Then it is stored once, except with
+            w8a8, which needs two layouts. None in older bundles, for which it is guessed.
+        sublayers: all sublayers, see `layout`; empty in older bundles.
+        ropes: RoPE tables besides the default one.
     """
 
     architecture: str
@@ -204,38 +218,41 @@ class Role:
 
     @cached_property
     def layout(self) -> Sublayers:
-        """Its sublayers; in bundles that do not say it, layers of an attention and an MLP."""
+        """All sublayers; in older bundles each layer is an attention and an MLP."""
         return Sublayers(self.sublayers) if self.sublayers else Sublayers.pairs(self.layers)
 
     @property
     def rope_tables(self) -> tuple[RopeTable, ...]:
-        """All rotation tables, the default one first."""
+        """All RoPE tables, the default one first."""
         default = RopeTable(DEFAULT_ROPE, self.inv_freq, self.attention_factor)
         return (default, *self.ropes)
 
     @property
     def ordered(self) -> bool:
-        """Whether all its attention is, see `Stage.ordered`."""
+        """Whether all stages with attention are `Stage.ordered`."""
         return all(stage.ordered for stage in self.stages if stage.cached)
 
     def visible(self, length: int) -> int:
-        """Tokens of a text this long that it sees at a time: a draft model may know fewer."""
+        """Returns how many tokens of a text of `length` fit the model's context at a time.
+
+        A draft model may have a shorter context than the target.
+        """
         return min(length, self.context_length)
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A stage of a variant as one device runs it, so that it starts without being compiled.
+    """A stage of a variant, compiled ahead of time for one device.
 
     Attributes:
-        device: as `export --compile-for` has it, such as qnn:x-elite.
-        compiler: name and version of what compiled it.
-        stage: its number.
-        rows: S of its calls.
-        capacity: C of its cache.
+        device: device as in `export --compile-for`, such as qnn:x-elite.
+        compiler: name and version of the compiler.
+        stage: number of the stage.
+        rows: number of rows of a call (S).
+        capacity: number of rows of the cache (C).
         graph: file to load.
-        data: files that it refers to.
-        source: SHA-256 of the stage's graph and data that it was compiled from.
+        data: further files that `graph` refers to.
+        source: SHA-256 of the stage's graph and data that were compiled.
     """
 
     device: str
@@ -250,16 +267,16 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Variant:
-    """A role for devices that its own stages do not suit: other operators, another precision.
+    """Another version of a role, with other operators or another precision, for some devices.
 
     Attributes:
-        role: whose.
-        name: what it is for, such as npu.
-        precision: of its numbers; its weights may be w8a16 or w4a16, too: integers, and
-            activations of 16 bits.
-        bias_off: what `attention_bias` holds for it where a row must not look.
-        stages: cut where the role's own are.
-        compiled: stages that some devices need not compile any more.
+        role: name of the role.
+        name: purpose of the variant, such as npu.
+        precision: number formats. Weights may also be w8a16 or w4a16: integers, with 16-bit
+            activations.
+        bias_off: value in `attention_bias` that hides a row from another.
+        stages: parts of the model, cut at the same places as the role's own stages.
+        compiled: stages compiled ahead of time for some devices.
         quantization_error: relative RMS error of each quantized tensor.
     """
 
@@ -274,7 +291,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """Size in bytes and SHA-256 (hex) of one file of the bundle."""
+    """Size in bytes and SHA-256 (hex) of one file in the bundle."""
 
     size: int
     sha256: str
@@ -285,8 +302,14 @@ class Manifest:
     """Everything the runtime knows about a bundle.
 
     Attributes:
-        skip_sets: of the target, the best first; its stages are cut where one begins or ends.
-        variants: of roles, where there are any.
+        format: version of the manifest format.
+        roles: models by role.
+        tokenizer: names of the tokenizer's files.
+        provenance: origin of the bundle, as free text by key.
+        files: sizes and hashes of all files.
+        skip_sets: skip sets of the target, the best first. The target's stages are cut where a
+            skipped range begins or ends.
+        variants: variants of roles.
     """
 
     format: int
@@ -295,5 +318,5 @@ class Manifest:
     provenance: dict[str, str]
     files: dict[str, FileEntry]
     skip_sets: tuple[SkipSet, ...]
-    # Not written where there are none: such manifests are what they were before there were any.
+    # Left out if empty, so that such manifests stay the same as before variants existed.
     variants: tuple[Variant, ...] = field(default=(), metadata=LEFT_OUT)

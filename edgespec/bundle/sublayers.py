@@ -1,9 +1,9 @@
-"""How a decoder's sublayers are numbered, and how people write them.
+"""Numbering of a decoder's sublayers, and the names that users write for them.
 
 A decoder is a list of layers, each a list of sublayers: usually an attention and an MLP. Stages,
-skip sets and cuts refer to sublayers by numbers that count through all layers; behind the last one
-comes the head (norm and output projection). People write `3a` for the attention of layer 3, `3m`
-for its MLP, `3` for the whole layer, `3-5` for three layers, and commas between them.
+skip sets and cuts refer to sublayers by numbers that count through all layers; the number after the
+last one is the head (norm and output projection). Users write `3a` for the attention of layer 3,
+`3m` for its MLP, `3` for the whole layer, `3-5` for three layers, and commas between them.
 """
 
 from __future__ import annotations
@@ -22,31 +22,29 @@ ATTENTION, MLP = "attention", "mlp"
 KINDS = (ATTENTION, MLP)
 
 CAUSAL = "causal"
-"""The mask of attention to everything before."""
+"""The mask with which a position sees all positions before it."""
 
 DEFAULT_ROPE = "default"
-"""The name of the rotation table that most models have alone."""
+"""The name of the default RoPE table; most models have no other."""
 
 _LETTERS = {"a": ATTENTION, "m": MLP}
 _LETTER_OF = {kind: letter for letter, kind in _LETTERS.items()}
 _WINDOW = re.compile(r"window:(\d+)")
-_DIGITS = 4  # of a layer's number, at most
+_DIGITS = 4  # digits of a layer's number at most
 _PART = re.compile(r"(?P<layer>\d+)(?P<letter>[am])?|(?P<first>\d+)-(?P<last>\d+)")
 
 
 @dataclass(frozen=True)
 class Sublayer:
-    """One sublayer of a decoder, as the runtime needs to know it.
+    """Description of one sublayer of a decoder.
 
     Attributes:
-        layer: the number of the layer that it belongs to.
+        layer: number of the layer that it belongs to.
         kind: one of `KINDS`.
-        width: of an MLP, the size between its projections; 0 for an attention, and for MLPs of
-            bundles that do not say it.
-        mask: of an attention, which earlier positions it sees: `causal`, or `window:N` for the
-            last N, itself included.
-        rope: of an attention, the rotation table that its queries and keys are turned by; empty
-            where they are not turned.
+        width: inner size of an MLP; 0 for attention, and if the bundle does not say it.
+        mask: positions that attention sees: `causal` for all up to its own, or `window:N` for the
+            last N, its own included.
+        rope: RoPE table that attention uses; empty if it uses none.
     """
 
     layer: int
@@ -57,39 +55,43 @@ class Sublayer:
 
 
 def window_of(mask: str) -> int | None:
-    """Positions that a mask lets a row see, itself included; None: all before it.
+    """Returns how many positions a mask lets a row see, its own included; None if unlimited.
 
     Raises:
-        ValueError: on a mask that is neither `causal` nor `window:N`.
+        ValueError: if the mask is neither `causal` nor `window:N`.
     """
     if mask == CAUSAL:
         return None
     found = _WINDOW.fullmatch(mask)
     if found is None or int(found[1]) < 1:
-        raise ValueError(f"mask {mask!r} is not known: {CAUSAL} and window:N are")
+        raise ValueError(f"unknown mask {mask!r}: use {CAUSAL} or window:N")
     return int(found[1])
 
 
 def bias_input(mask: str) -> str:
-    """The stage input that says who sees whom under this mask."""
+    """Returns the name of the stage input with the attention bias of this mask."""
     return "attention_bias" if mask == CAUSAL else f"attention_bias.{mask.replace(':', '_')}"
 
 
 def rope_inputs(rope: str) -> tuple[str, str]:
-    """The stage inputs that hold cosines and sines of this rotation table."""
+    """Returns the names of the stage inputs with the cosines and sines of this RoPE table."""
     suffix = "" if rope == DEFAULT_ROPE else f".{rope}"
     return f"rope_cos{suffix}", f"rope_sin{suffix}"
 
 
 class Sublayers(Sequence[Sublayer]):
-    """All sublayers of a decoder in the order in which they run, without the head."""
+    """All sublayers of a decoder in the order in which they run, without the head.
+
+    Args:
+        sublayers: the sublayers, in order.
+    """
 
     def __init__(self, sublayers: Iterable[Sublayer]) -> None:
         self._all = tuple(sublayers)
 
     @classmethod
     def pairs(cls, layers: int, width: int = 0) -> Sublayers:
-        """Layers of an attention and an MLP each, which is what most decoders have."""
+        """Returns the usual layout, in which each layer is an attention and an MLP."""
         return cls(
             Sublayer(layer, kind, width if kind == MLP else 0)
             for layer in range(layers)
@@ -115,44 +117,44 @@ class Sublayers(Sequence[Sublayer]):
 
     @property
     def layers(self) -> int:
-        """How many layers there are."""
+        """The number of layers."""
         return self._all[-1].layer + 1 if self._all else 0
 
     @property
     def masks(self) -> tuple[str, ...]:
-        """The masks of all attentions, each once, in the order in which they first come."""
+        """The different masks of all attentions, in the order of first use."""
         return tuple(dict.fromkeys(each.mask for each in self._all if each.kind == ATTENTION))
 
     @property
     def ropes(self) -> tuple[str, ...]:
-        """The rotation tables of all attentions, each once."""
+        """The names of the different RoPE tables of all attentions, in the order of first use."""
         used = (each.rope for each in self._all if each.kind == ATTENTION and each.rope)
         return tuple(dict.fromkeys(used))
 
     def of_layer(self, layer: int) -> range:
-        """The numbers of a layer's sublayers."""
+        """Returns the numbers of a layer's sublayers."""
         numbers = [n for n, each in enumerate(self._all) if each.layer == layer]
         return range(numbers[0], numbers[-1] + 1)
 
     def first(self, layer: int) -> int:
-        """The number of a layer's first sublayer; behind the last layer comes the head."""
+        """Returns the number of a layer's first sublayer, or of the head after the last layer."""
         return self.of_layer(layer).start if layer < self.layers else self.head
 
     def starts_layer(self, number: int) -> bool:
-        """Whether a layer, or the head, begins with this sublayer."""
+        """Whether this sublayer is the first of its layer, or the head."""
         return number == self.head or number in self.of_layer(self._all[number].layer)[:1]
 
     def layer_of(self, number: int) -> int:
-        """The layer of a sublayer; the head goes with the last layer."""
+        """Returns the layer of a sublayer; the head counts as part of the last layer."""
         return self._all[min(number, len(self._all) - 1)].layer
 
     def attentions(self, numbers: range) -> tuple[int, ...]:
-        """The layers whose keys and values are computed by some of the sublayers."""
+        """Returns the layers whose attention is among these sublayers."""
         part = self._all[numbers.start : numbers.stop]
         return tuple(each.layer for each in part if each.kind == ATTENTION)
 
     def named(self, names: Iterable[Name]) -> tuple[int, ...]:
-        """The numbers of what people named, ascending.
+        """Returns the numbers of sublayers that a user named, ascending.
 
         Raises:
             InputError: if there is no such sublayer.
@@ -171,14 +173,14 @@ class Sublayers(Sequence[Sublayer]):
         return tuple(sorted(found))
 
     def name(self, number: int) -> str:
-        """What people call a sublayer, or the layer that begins with it: `3`, `3m`, `the head`."""
+        """Returns the name of a sublayer, or of the layer that begins with it: `3`, `3m`."""
         if number == self.head:
             return "the head"
         each = self._all[number]
         return f"{each.layer}" if self.starts_layer(number) else describe([(each.layer, each.kind)])
 
     def describe(self, numbers: Iterable[int]) -> str:
-        """Some sublayers as people write them, shortest: what `parse` and `named` turn back."""
+        """Returns the shortest names for some sublayers, which `parse` and `named` understand."""
         left = set(numbers)
         names: list[Name] = []
         for number in sorted(left):
@@ -192,25 +194,25 @@ class Sublayers(Sequence[Sublayer]):
 
 
 Name = tuple[int, str | None]
-"""A layer's number and one of its sublayers; None: all of them."""
+"""A layer's number and the kind of one of its sublayers; None means the whole layer."""
 
 
 def parse(text: str) -> tuple[Name, ...]:
-    """What people wrote, in their order; whether a model has it, `Sublayers.named` tells.
+    """Parses names of sublayers; `Sublayers.named` checks that a model has them.
 
     Raises:
-        InputError: on anything that is not written as this module says, or beyond any model.
+        InputError: if a name does not follow the module's notation, or a number is too large.
     """
     found: list[Name] = []
     for part in text.replace(" ", "").split(","):
         match = _PART.fullmatch(part)
         if any(len(number) > _DIGITS for number in re.findall(r"\d+", part)):
-            # Before a range is written out: it may not fit the memory.
-            raise InputError(f"{part!r}: no model has so many layers, name some that it has")
+            # Checked before a range is expanded, which might not fit the memory.
+            raise InputError(f"{part!r}: no model has so many layers, give numbers that it has")
         if match is None or (match["first"] and int(match["first"]) > int(match["last"])):
             raise InputError(
-                f"{part!r} names no sublayers: write 3 for layer 3, 3a or 3m for its attention or "
-                "MLP alone, 3-5 for layers 3 to 5"
+                f"{part!r} does not name sublayers: write 3 for layer 3, 3a or 3m for only its "
+                "attention or MLP, 3-5 for layers 3 to 5"
             )
         if match["first"]:
             layers = range(int(match["first"]), int(match["last"]) + 1)
@@ -221,7 +223,7 @@ def parse(text: str) -> tuple[Name, ...]:
 
 
 def describe(names: Sequence[Name]) -> str:
-    """Names as people write them, whole layers in a row together."""
+    """Writes names as users do, with consecutive whole layers as a range."""
     texts: list[tuple[int, str]] = []
     run: list[int] = []
     for layer, kind in names:

@@ -1,4 +1,4 @@
-"""What a bundle on disk says of a model's variants, changed in one step."""
+"""Replacing a model's variant in a bundle on disk, in one step."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from edgespec.bundle import Bundle, Variant
 
 
 def replace_variant(bundle: Bundle, variant: Variant, folder: Path | None = None) -> Bundle:
-    """Have a bundle list a variant in place of what it said of it; files that nobody uses go.
+    """Adds a variant to a bundle or replaces it, and deletes files that are no longer used.
 
     Args:
-        bundle: to change, on disk.
-        variant: of a role that the bundle has.
-        folder: new files, which are moved from there; none of them has the name of an old one.
+        bundle: bundle to change on disk.
+        variant: variant of one of the bundle's roles.
+        folder: folder with new files, which are moved into the bundle; their names must be new.
 
     Returns:
-        The bundle as it is then.
+        The changed bundle.
     """
     path, old = bundle.path, bundle.manifest
     new = {} if folder is None else bundles.describe_files(folder)
@@ -32,7 +32,7 @@ def replace_variant(bundle: Bundle, variant: Variant, folder: Path | None = None
     manifest = replace(manifest, files=files)
     with tempfile.TemporaryDirectory(prefix=bundles.SAVING, dir=path) as saving:
         bundles.save_manifest(Path(saving), manifest)
-        # On a full disk that fails; from here on files only move.
+        # Writing fails on a full disk; from here on files are only moved.
         for name in new:
             ((folder or path) / name).replace(path / name)
         (Path(saving) / bundles.MANIFEST).replace(path / bundles.MANIFEST)

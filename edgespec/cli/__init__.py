@@ -1,4 +1,4 @@
-"""The command line. Here all errors become one or two lines on stderr and an exit code."""
+"""The command line, which turns all errors into one or two lines on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from edgespec.errors import EdgespecError, InputError, MemoryLimitError
 COMMANDS = {
     "run": "complete a prompt with a bundle",
     "chat": "talk to a model in the terminal",
-    "serve": "answer programs that speak OpenAI's API, on this machine",
+    "serve": "serve a bundle on this machine with OpenAI's API",
     "export": "make a bundle from a checkpoint",
-    "inspect": "show what a bundle holds",
-    "profile": "measure what calls of a bundle's models cost on this machine",
-    "bench": "compare draft sources with plain decoding on this machine",
-    "eval": "measure a bundle's perplexity, and how far it is from another bundle",
-    "devices": "show what this machine can run models on",
-    "plan": "show what memory a bundle takes, without loading it",
+    "inspect": "show the contents of a bundle",
+    "profile": "measure how long calls of a bundle's models take on this machine",
+    "bench": "compare the speed of draft sources with plain decoding on this machine",
+    "eval": "measure a bundle's perplexity, and its distance from another bundle",
+    "devices": "list the devices of this machine that can run models",
+    "plan": "show how much memory a bundle needs, without loading it",
 }
-"""Each is a module of this package with `configure(parser)` and `execute(arguments) -> int`."""
+"""Commands; each is a module in `commands` with `configure(parser)` and `execute(arguments)`."""
 
-# What a shell reports for a process that the signal ended: a text was cut, scripts should know.
+# The exit codes that a shell reports for a process ended by SIGINT or SIGPIPE.
 INTERRUPTED = 128 + 2
 _PIPE_CLOSED = 128 + 13
 _BAD_INPUT = EdgespecError.exit_code
@@ -40,23 +40,23 @@ _BUG = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Runs one command.
 
     Args:
-        argv: what follows the program's name; None: that of this process.
+        argv: arguments after the program's name; None for those of this process.
 
     Returns:
-        0; 2 for bad input; 3 for what does not fit memory; 130 if interrupted; 141 if nobody reads
-        the output any more; 1 for a fault of ours.
+        The exit code: 0 for success, 1 for a bug, 2 for bad input, 3 if memory does not suffice,
+        130 if interrupted, 141 if the reader of the output has gone.
 
     Raises:
         SystemExit: after `--help` and `--version`.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Pipes and files have a code page on Windows, and what it lacks would be lost.
+        # On Windows, pipes and files would use a code page that lacks many characters.
         text = not sys.stdout.isatty() and "PYTHONIOENCODING" not in os.environ
         sys.stdout.reconfigure(encoding="utf-8" if text else None, errors="replace")
-    if sys.stderr is None:  # closed: print would take stdout in its place
+    if sys.stderr is None:  # closed: print would write to stdout instead
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     log = logging.getLogger("edgespec")
     try:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
-        # rich makes the one of the other
+        # rich turns a BrokenPipeError into a SystemExit
         if BrokenPipeError not in (type(error), type(error.__context__)):
             raise
         _abandon_stdout()
@@ -84,22 +84,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unreadable(error: OSError) -> int:
-    """The exit code for a file that cannot be read, or output that cannot be written."""
+    """Reports a file that cannot be read or output that cannot be written; returns the code."""
     if error.filename is not None:
         return _fail(_one_line(f"{error.filename}: {error.strerror or error}"), _BAD_INPUT)
     _abandon_stdout()
     if sys.platform == "win32" and error.errno == errno.EINVAL:
-        return _PIPE_CLOSED  # so Windows has it (python/cpython#79935)
+        return _PIPE_CLOSED  # Windows reports a closed pipe as EINVAL (python/cpython#79935)
     return _fail(_one_line(f"{error.strerror or error}"), _BAD_INPUT)
 
 
 def _unexpected(error: Exception) -> tuple[str, int]:
-    """What to say of an error that nobody foresaw, and the exit code."""
+    """Returns the message and the exit code for an unexpected error."""
     name, text = type(error).__name__, _one_line(str(error))
     if isinstance(error, MemoryError):
         return (
-            f"memory ran out ({text or name}): close other programs, or see what takes how much "
-            "and fits with `edgespec plan`",
+            f"memory ran out ({text or name}): close other programs, or run `edgespec plan` to see "
+            "what needs how much memory and what fits",
             MemoryLimitError.exit_code,
         )
     origin = traceback.extract_tb(error.__traceback__)[-1]
@@ -111,14 +111,14 @@ def _unexpected(error: Exception) -> tuple[str, int]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing its usage and leaving."""
+    """A parser that raises an error instead of printing its usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
 
 
 class _CommandParser(_Parser):
-    """Learns its arguments when they are needed, so that `edgespec --help` imports no command."""
+    """A parser that declares its arguments late, so that `edgespec --help` imports no command."""
 
     def __init__(self, *, command: str, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
@@ -128,18 +128,20 @@ class _CommandParser(_Parser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse's, with options allowed between positional arguments."""
+        """Parses as argparse does, but allows options between positional arguments."""
         self._calls += 1
         if self._calls == 1:
             import_module(f"edgespec.cli.commands.{self._command}").configure(self)
-            self.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
+            self.add_argument(
+                "-v", "--verbose", action="store_true", help="print more messages on stderr"
+            )
             found, unknown = self.parse_known_intermixed_args(args, namespace)
-            if unknown:  # or whoever has these parsed would name its own help
+            if unknown:  # otherwise the main parser would refer to its own help
                 self.error(f"unrecognized arguments: {' '.join(unknown)}")
             return found, unknown
         if self._calls == 2 and args is not None and "--" in args:
-            # Until 3.12.7 and 3.13.0 that asks here for the options, then for what these leave,
-            # and loses the `--` that is part of it.
+            # Up to Python 3.12.7 and 3.13.0, parse_known_intermixed_args parses the options here
+            # first and then the rest, but loses the `--`.
             behind = args.index("--")
             options, left = super().parse_known_args(args[:behind], namespace)
             return options, [*left, *args[behind:]]
@@ -154,17 +156,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, summary in COMMANDS.items():
         commands.add_parser(
-            # Not capitalize(), which would make OpenAI and API lower case.
             name,
             command=name,
             help=summary,
+            # Not capitalize(), which would make OpenAI and API lower case.
             description=f"{summary[0].upper()}{summary[1:]}.",
         )
     return parser
 
 
 class _StderrLines(logging.Handler):
-    """One line a record, on what `sys.stderr` is at the time: a progress bar may hold it."""
+    """Prints one line per record to the current `sys.stderr`, which a progress bar may replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = _one_line(record.getMessage())
@@ -188,10 +190,10 @@ def _fail(message: str, code: int) -> int:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(map(str.strip, text.splitlines()))  # other spaces may be a file name's
+    return " ".join(map(str.strip, text.splitlines()))  # keeps spaces inside file names
 
 
 def _abandon_stdout() -> None:
-    """Throw away what could not be written, or the interpreter tries again when it ends."""
-    with suppress(AttributeError, io.UnsupportedOperation):  # closed, or no real file
+    """Discards unwritten output, which the interpreter would try to write again at its end."""
+    with suppress(AttributeError, io.UnsupportedOperation):  # closed, or not a real file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

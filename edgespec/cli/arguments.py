@@ -1,4 +1,4 @@
-"""Options that several commands share, named like the fields of the API and with their defaults."""
+"""Options that several commands share, with the names and defaults of the API's fields."""
 
 from __future__ import annotations
 
@@ -26,16 +26,29 @@ GENERATION_DEFAULTS = {field.name: field.default for field in fields(GenerationO
 
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 
-CONTEXT_HELP = "tokens of prompt and output (default: what the model was made for, or what fits)"
-MEMORY_HELP = "what may be used, as 2GiB, or by device, as cpu=8GiB,gpu=3GiB (default: all free)"
-PLACE_HELP = "where the target's layers run, as 0-7=onnxruntime:cpu,8-=openvino:cpu"
-SIMULATE_HELP = "run on a stated machine: the name of a laptop, or a JSON file (docs/simulator.md)"
-GPU_LAYERS_HELP = "the last N layers and the head on the device gpu, the others on --device"
-DEVICE_HELP = "where the target runs, as `edgespec devices` lists it; cpu picks the faster engine"
+CONTEXT_HELP = (
+    "maximum number of tokens of prompt and output (default: the model's, or what fits the memory)"
+)
+MEMORY_HELP = (
+    "memory limit such as 2GiB, or by device such as cpu=8GiB,gpu=3GiB (default: all free memory)"
+)
+PLACE_HELP = "device of each of the target's layers, such as 0-7=onnxruntime:cpu,8-=openvino:cpu"
+SIMULATE_HELP = (
+    "simulate the times of another machine: the name of a laptop, or a JSON file "
+    "(docs/simulator.md)"
+)
+GPU_LAYERS_HELP = "run the last N layers and the head on the device gpu, the others on --device"
+DEVICE_HELP = (
+    "device of the target, as listed by `edgespec devices`; cpu picks the faster CPU engine"
+)
+DRAFT_DEVICE_HELP = "device of the draft model"
+THREADS_HELP = "number of threads per engine (default: number of physical cores)"
+TEMPERATURE_HELP = "sampling temperature; 0 is greedy"
+CHAT_HELP = "send the prompt as a user message in the model's chat template"
 
 
 def given(arguments: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
-    """What was said of the fields that `defaults` names, as far as the command knows them."""
+    """Returns the values of the options named in `defaults` that the command has."""
     return {name: getattr(arguments, name) for name in defaults if hasattr(arguments, name)}
 
 
@@ -47,7 +60,7 @@ def add_option(
     kind: type[Any] = int,
     default: object = None,
 ) -> None:
-    """An option named like its field, with the field's default unless another is given."""
+    """Declares an option named like its field, with the field's default unless another is given."""
     if default is None:
         default = LOAD_DEFAULTS[name] if name in LOAD_DEFAULTS else GENERATION_DEFAULTS[name]
     shown = "" if default is None else f" (default: {default})"
@@ -58,99 +71,108 @@ def add_option(
 
 
 def add_bundle(parser: argparse.ArgumentParser) -> None:
-    """Declare BUNDLE."""
+    """Declares BUNDLE."""
     parser.add_argument(
         "bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE",
-        help="a bundle's folder (default: the embedded pair)",
+        help="folder of a bundle (default: the embedded pair)",
     )  # fmt: skip
 
 
 def add_pipeline(group: argparse._ActionsContainer) -> None:
-    """Declare --pipeline."""
+    """Declares --pipeline."""
     group.add_argument(
         "--pipeline", choices=PIPELINES, default=LOAD_DEFAULTS["pipeline"],
-        help="draft while the target verifies (overlap), or before it (serial); auto: where two "
-        "devices take part, what pays (default: %(default)s)",
+        help="draft while the target verifies (overlap) or before it does (serial); auto: the "
+        "faster one if the models run on different devices, else serial (default: %(default)s)",
     )  # fmt: skip
 
 
 def add_text_options(group: argparse._ArgumentGroup) -> None:
-    """Declare how tokens are chosen, and how many."""
-    add_option(group, "max_new_tokens", "tokens to make at most", "-n")
-    add_option(group, "temperature", "0 is greedy", kind=float)
-    add_option(group, "top_k", "keep the N likeliest tokens; 0 is off")
+    """Declares the options that say how tokens are chosen and when a text ends."""
+    add_option(group, "max_new_tokens", "maximum number of new tokens", "-n")
+    add_option(group, "temperature", TEMPERATURE_HELP, kind=float)
+    add_option(group, "top_k", "sample from the N likeliest tokens; 0 is off")
     add_option(
-        group, "top_p", "keep the likeliest tokens of joint probability X; 1 is off", kind=float
-    )
+        group, "top_p", "sample from the likeliest tokens with total probability X; 1 is off",
+        kind=float,
+    )  # fmt: skip
     add_option(
-        group, "min_p", "keep tokens of X times the best one's probability; 0 is off", kind=float
-    )
-    add_option(group, "repetition_penalty", "above 1: avoid tokens seen before", kind=float)
-    add_option(group, "seed", "the same one gives the same text (default: drawn and reported)")
+        group, "min_p",
+        "sample from tokens with at least X times the best one's probability; 0 is off",
+        kind=float,
+    )  # fmt: skip
+    add_option(group, "repetition_penalty", "above 1: make repeated tokens less likely", kind=float)
+    add_option(group, "seed", "the same seed gives the same text (default: random, and reported)")
     group.add_argument(
         "--stop", action="append", type=_unescape, default=[], metavar="TEXT",
-        help=r"end before this text, which may hold \n, \t and \\; may be repeated",
+        help=r"end the text before TEXT, which may contain \n, \t and \\; may be repeated",
     )  # fmt: skip
     form = group.add_mutually_exclusive_group()
     form.add_argument(
-        "--json-schema", type=_content, metavar="FILE", help="write JSON valid by this schema"
-    )
-    form.add_argument("--regex", metavar="REGEX", help="write text that this matches")
+        "--json-schema", type=_content, metavar="FILE",
+        help="generate JSON that is valid for the schema in FILE",
+    )  # fmt: skip
+    form.add_argument("--regex", metavar="REGEX", help="generate text that matches REGEX")
     form.add_argument(
-        "--grammar", type=_content, metavar="FILE", help="write text by this Lark grammar"
-    )
+        "--grammar", type=_content, metavar="FILE",
+        help="generate text that follows the Lark grammar in FILE",
+    )  # fmt: skip
 
 
 def cut_off(tokens: int) -> str:
-    """What is said of a text of so many tokens that -n has ended."""
-    return f"cut after {tokens} tokens: a larger -n gives more"
+    """Returns the message for a text that -n has ended."""
+    return f"stopped after {tokens} tokens: use a larger -n for a longer text"
 
 
 def add_draft(group: argparse._ActionsContainer) -> None:
-    """Declare --draft."""
+    """Declares --draft."""
     group.add_argument(
         "--draft", choices=DRAFTS, default=LOAD_DEFAULTS["draft"],
-        help="draft source; auto: in every round what promises most (default: %(default)s)",
+        help="draft source; auto: in every round the sources with the highest expected speed "
+        "(default: %(default)s)",
     )  # fmt: skip
 
 
 def add_draft_source(group: argparse._ArgumentGroup) -> None:
-    """Declare who drafts: what is settled when a bundle is loaded."""
+    """Declares the draft options that take effect when a bundle is loaded."""
     add_draft(group)
     add_pipeline(group)
     group.add_argument(
-        "--draft-memory", type=_file_to_be, metavar="FILE",
-        help="start from what recycling learned before, if FILE exists, and save it there",
+        "--draft-memory", type=_file_in_folder, metavar="FILE",
+        help="load what recycling learned before from FILE if it exists, and save it there at the "
+        "end",
     )  # fmt: skip
 
 
 def add_draft_options(group: argparse._ArgumentGroup) -> None:
-    """Declare how drafts are made."""
+    """Declares all draft options."""
     add_draft_source(group)
     add_option(
         group, "num_assistant_tokens",
-        f"tokens of a draft at most (default: {FIXED_DRAFT_TOKENS}; where it is planned, with "
+        f"maximum number of tokens in a draft (default: {FIXED_DRAFT_TOKENS}; with "
         f"{' or '.join(PLANNED_DRAFTS)}: {PLANNED_DRAFT_TOKENS})",
         "--num-draft-tokens",
     )  # fmt: skip
-    add_option(group, "tree_width", "branches of a draft tree per level; 1 drafts chains")
+    add_option(
+        group, "tree_width", "maximum number of branches per level of a draft tree; 1: chains"
+    )
 
 
 def add_device_options(group: argparse._ActionsContainer) -> None:
-    """Declare where models run, and in what memory."""
+    """Declares the options for devices and memory."""
     add_option(group, "device", DEVICE_HELP, kind=str)
     group.add_argument("--place", metavar="LAYERS=DEVICE,...", help=PLACE_HELP)
     add_option(group, "gpu_layers", GPU_LAYERS_HELP)
-    add_option(group, "draft_device", "where the draft model runs", kind=str)
-    add_option(group, "threads", "of each engine (default: physical cores)")
+    add_option(group, "draft_device", DRAFT_DEVICE_HELP, kind=str)
+    add_option(group, "threads", THREADS_HELP)
     add_option(group, "context", CONTEXT_HELP)
     group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
     group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
 
 
-def _file_to_be(name: str) -> str:
+def _file_in_folder(name: str) -> str:
     if not Path(name).absolute().parent.is_dir():
-        raise InputError(f"--draft-memory {name}: its folder does not exist: make it first")
+        raise InputError(f"--draft-memory {name}: its folder does not exist: create it first")
     return name
 
 

@@ -1,4 +1,4 @@
-"""Where the nodes of a target's stages would run: what `edgespec inspect --device` tells."""
+"""Assignment of a target's graph nodes to a device or the CPU, for `edgespec inspect --device`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from edgespec.errors import InputError
 if TYPE_CHECKING:
     from edgespec.runtime.engines import Engine
 
-_KINDS = 4  # that a line names
+_KINDS = 4  # kinds of nodes that a line names
 
 
 @dataclass(frozen=True)
 class StageAssignment:
-    """Where a stage's nodes run.
+    """Assignment of a stage's nodes.
 
     Attributes:
-        stage: its graph's file.
-        here: how many of each kind run on the device.
+        stage: file of the stage's graph.
+        here: number of nodes that run on the device, by kind.
         elsewhere: nodes that are left to the CPU, as `name (kind)`.
     """
 
@@ -33,39 +33,40 @@ class StageAssignment:
 
 
 def assignments(bundle: Bundle, device: str) -> list[StageAssignment]:
-    """Compile each of the target's stages, and ask.
+    """Compiles each of the target's stages for a device and returns the assignment of its nodes.
 
     Raises:
-        DeviceError: if the device is not there, or refuses a stage.
-        InputError: if its engine does not tell.
+        DeviceError: if the device does not exist, or refuses a stage.
+        InputError: if the device's engine does not report the assignment.
     """
     from edgespec.runtime.deployment.device_names import CPU
     from edgespec.runtime.deployment.placement import GPU
     from edgespec.runtime.engines import NPU_ENGINES, Assigning, engine
     from edgespec.runtime.execution.stage_files import stage_file
 
-    # cpu and gpu stand for several, none of which tells
+    # cpu and gpu stand for several engines, none of which reports the assignment
     found: Engine | None = None if device in (CPU, GPU) else engine(device)
     if not isinstance(found, Assigning):
-        told = ", ".join(name for name in NPU_ENGINES if name.startswith("qnn"))
-        raise InputError(f"device {device} does not tell which nodes it runs: use one of {told}")
-    told_of = []
+        names = ", ".join(name for name in NPU_ENGINES if name.startswith("qnn"))
+        raise InputError(f"device {device} does not tell which nodes it runs: use one of {names}")
+    stages = []
     for number in range(len(bundle.target.stages)):
         stage = stage_file(bundle, TARGET, number, found)
-        made = found.assignment(stage)
-        told_of.append(StageAssignment(stage.graph.name, dict(Counter(made.here)), made.elsewhere))
-    return told_of
+        assigned = found.assignment(stage)
+        here = dict(Counter(assigned.here))
+        stages.append(StageAssignment(stage.graph.name, here, assigned.elsewhere))
+    return stages
 
 
-def assignment_table(device: str, told: list[StageAssignment]) -> Table:
-    """A row for each stage."""
-    made = Table(title=f"the target on {device}", title_justify="left")
-    made.add_column("stage", overflow="fold")
-    made.add_column("nodes there", overflow="fold")
-    made.add_column("left to the CPU", overflow="fold")
-    for each in told:
+def assignment_table(device: str, stages: list[StageAssignment]) -> Table:
+    """Returns a table with one row per stage."""
+    table = Table(title=f"the target on {device}", title_justify="left")
+    table.add_column("stage", overflow="fold")
+    table.add_column("nodes on the device", overflow="fold")
+    table.add_column("left to the CPU", overflow="fold")
+    for each in stages:
         most = Counter(each.here).most_common(_KINDS)
         kinds = [f"{count} {kind}" for kind, count in most] + ["…"] * (len(each.here) > len(most))
-        there = f"{sum(each.here.values())}: {', '.join(kinds)}" if most else "none"
-        made.add_row(each.stage, there, ", ".join(each.elsewhere) or "none")
-    return made
+        here = f"{sum(each.here.values())}: {', '.join(kinds)}" if most else "none"
+        table.add_row(each.stage, here, ", ".join(each.elsewhere) or "none")
+    return table

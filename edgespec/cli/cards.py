@@ -1,4 +1,4 @@
-"""What a bench found as tables: in a terminal, or as Markdown."""
+"""Tables with the results of `edgespec bench`, for a terminal or as Markdown."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from edgespec.cli.tables import markdown_table
 from edgespec.measuring.bench import Line, Span
 from edgespec.measuring.equality import VERDICTS
 
-_DEPTHS = 8  # as many columns as eighty characters hold
+_DEPTHS = 8  # columns that fit eighty characters
 
 
 @dataclass(frozen=True)
 class Section:
-    """A table with a line per setting."""
+    """A table with a row per setting."""
 
     title: str
     header: tuple[str, ...]
@@ -26,7 +26,7 @@ class Section:
 
 
 def sections(lines: Sequence[Line]) -> list[Section]:
-    """A card's tables."""
+    """Returns the tables of a card."""
     speeds = tuple(
         (
             line.name, line.tokens_per_second, _span(line.tokens_per_second_range),
@@ -51,36 +51,37 @@ def sections(lines: Sequence[Line]) -> list[Section]:
     drafting = [line for line in lines if line.acceptance_by_depth]
     found = [
         Section(
-            "Speed, the median of the repeats",
-            ("setting", "tokens/s", "range", "to plain", "tokens/round", "equal to plain"), speeds,
+            "Speed, median of the repeats",
+            ("setting", "tokens/s", "range", "speedup", "tokens/round", "same text as plain"),
+            speeds,
         ),
         Section(
-            "A text, the median of the repeats",
+            "Latency and memory, median of the repeats",
             ("setting", "TTFT ms", "range", "TPOT ms", "range", "peak MiB"), texts,
         ),
         Section(
-            "A round, mean ms",
-            ("setting", "engine", "draft", "verify", "other", "not in engines"), rounds,
+            "Mean time per round in ms",
+            ("setting", "engine", "draft", "verify", "other", "outside engines"), rounds,
         ),
     ]  # fmt: skip
     if drafting:
         depth = min(_DEPTHS, max(len(line.acceptance_by_depth) for line in drafting))
         shares = tuple((line.name, *_shares(line, depth)) for line in drafting)
         header = ("setting", *(f"{n} or more" if n == 1 else f"{n}" for n in range(1, depth + 1)))
-        found.append(Section("Rounds that accepted so many draft tokens", header, shares))
+        found.append(Section("Share of rounds by accepted draft tokens", header, shares))
     compared = tuple(
         (line.name, line.engine, "yes" if line.exact else "no", line.bits.rows, line.bits.differing)
         for line in lines
         if line.bits is not None
     )
     if compared:
-        header = ("setting", "engine", "promised alike", "rows", "other bits")
-        found.append(Section("Rows computed again in other company", header, compared))
+        header = ("setting", "engine", "exact", "rows", "differing")
+        found.append(Section("Bits of rows computed again with other rows", header, compared))
     return found
 
 
 def print_card(heading: Sequence[str], lines: Sequence[Line]) -> None:
-    """Print a card for people, within eighty characters."""
+    """Prints a card within eighty columns."""
     console = Console()
     for text in heading:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -95,7 +96,7 @@ def print_card(heading: Sequence[str], lines: Sequence[Line]) -> None:
 
 
 def markdown(heading: Sequence[str], lines: Sequence[Line]) -> str:
-    """The same as Markdown."""
+    """Returns the card as Markdown."""
     parts = ["\n".join(f"* {text}" for text in heading)]
     parts += [
         f"{section.title}:\n\n{markdown_table(section.header, section.rows)}"

@@ -13,30 +13,33 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def endings_unheard() -> Iterator[None]:
-    """For a server that heeds them itself and repeats them when it has ended."""
-    from uvicorn.server import HANDLED_SIGNALS  # on Windows Ctrl-Break, too, which ends services
+def ignoring_termination() -> Iterator[None]:
+    """Ignores termination signals, for a server that handles them and raises them again at its end.
 
-    heard = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
-    for number in heard:
+    On Windows, Ctrl-Break, which ends services, is one of them.
+    """
+    from uvicorn.server import HANDLED_SIGNALS
+
+    handlers = {number: signal.getsignal(number) for number in HANDLED_SIGNALS}
+    for number in handlers:
         signal.signal(number, lambda _number, _frame: None)
     try:
         yield
     finally:
-        for number, handler in heard.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 @contextmanager
 def cancelled_by_sigint(stream: TextStream) -> Iterator[None]:
-    """Ctrl-C ends the text after the round under way; a second one does not wait for it."""
+    """Lets Ctrl-C end the text after the current round; a second Ctrl-C does not wait for it."""
     previous = signal.getsignal(signal.SIGINT)
 
     def cancel(_number: int, _frame: FrameType | None) -> None:
         stream.cancel()
         signal.signal(signal.SIGINT, previous)
 
-    if previous is not signal.SIG_IGN:  # as under nohup
+    if previous is not signal.SIG_IGN:  # ignored, for example, in a shell's background jobs
         signal.signal(signal.SIGINT, cancel)
     try:
         yield

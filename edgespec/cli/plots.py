@@ -1,4 +1,4 @@
-"""Cost curves as pictures: characters in a terminal, or a PNG file; a bench as a PNG file."""
+"""Plots of cost curves, as text or PNG, and of benchmark results as PNG."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from edgespec.measuring.bench import Line
 
 Curves = Mapping[str, Mapping[int, float]]
-"""Milliseconds by rows of each curve, by its label."""
+"""Curves by label; each has milliseconds by number of rows."""
 
 _MARKS = "ox+*#@%&"
-_HEIGHT, _STEP = 10, 10  # lines of the picture, characters from one number of rows to the next
+_HEIGHT, _STEP = 10, 10  # lines of the plot; characters between two numbers of rows
 
 
 def text_plot(curves: Curves) -> str:
-    """Milliseconds over rows, which stand at equal distances; a mark for each curve."""
+    """Plots milliseconds over rows, which are evenly spaced, with a mark for each curve."""
     rows = sorted({n for curve in curves.values() for n in curve})
     top = max(ms for curve in curves.values() for ms in curve.values())
     lines = [[" "] * (_STEP * (len(rows) - 1) + 1) for _ in range(_HEIGHT + 1)]
@@ -42,7 +42,7 @@ def text_plot(curves: Curves) -> str:
 
 
 def check_png(path: Path) -> None:
-    """See to it that `save_png` will work, before minutes are spent on what it shows.
+    """Checks that a PNG can be saved, before minutes are spent on measurements.
 
     Raises:
         InputError: if the name or folder is wrong, or matplotlib is missing.
@@ -52,13 +52,18 @@ def check_png(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"{path} is a folder: give --png the name of a file")
     if not path.parent.is_dir():
-        raise InputError(f"{path}: there is no folder {path.parent}: make it first")
+        raise InputError(f"{path}: there is no folder {path.parent}: create it first")
     if find_spec("matplotlib") is None:
-        raise InputError("--png draws with matplotlib: pip install 'edgespec[bench]'")
+        raise InputError("--png needs matplotlib: pip install 'edgespec[bench]'")
 
 
 def save_png(path: Path, panels: Mapping[str, Curves], rows: Sequence[int]) -> None:
-    """Draw a panel for each entry, side by side.
+    """Saves a plot with one panel per entry, side by side.
+
+    Args:
+        path: file to write.
+        panels: curves by title of the panel.
+        rows: numbers of rows on the axis.
 
     Raises:
         InputError: if the file cannot be written.
@@ -78,7 +83,7 @@ def save_png(path: Path, panels: Mapping[str, Curves], rows: Sequence[int]) -> N
 
 
 def save_bench_png(path: Path, lines: Sequence[Line], title: str) -> None:
-    """Draw each setting's speed with its range, and how deep its drafts were accepted.
+    """Saves a plot of each setting's speed with its range, and of its accepted draft tokens.
 
     Raises:
         InputError: if the file cannot be written.
@@ -86,7 +91,7 @@ def save_bench_png(path: Path, lines: Sequence[Line], title: str) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
-    figure.suptitle(title, parse_math=False)  # it names a folder, which may have dollars
+    figure.suptitle(title, parse_math=False)  # the folder's name may contain dollar signs
     speeds, depths = figure.subplots(1, 2)
     names = [line.name for line in lines]
     ranges = [line.tokens_per_second_range for line in lines]
@@ -102,7 +107,7 @@ def save_bench_png(path: Path, lines: Sequence[Line], title: str) -> None:
         if line.acceptance_by_depth:
             shares = line.acceptance_by_depth
             depths.plot(range(1, len(shares) + 1), shares, marker="o", label=line.name)
-    depths.set(xlabel="draft tokens", ylabel="rounds that accepted as many or more", ylim=(0, 1))
+    depths.set(xlabel="draft tokens", ylabel="share of rounds that accepted them", ylim=(0, 1))
     if depths.lines:
         depths.legend()
         depths.xaxis.get_major_locator().set_params(integer=True)

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 Show = Callable[[str, int], None]
-"""Shows what is done now, so many steps further than before."""
+"""Shows the current step's name and advances the bar by a number of steps."""
 
 
 @contextmanager
 def progress_bar(steps: int) -> Iterator[Show]:
-    """A bar of so many steps if stderr is a terminal, nothing if not."""
+    """Shows a bar with `steps` steps if stderr is a terminal; otherwise shows nothing."""
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     shown = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

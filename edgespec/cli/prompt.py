@@ -1,4 +1,4 @@
-"""Which of the command line's words is the prompt, and which the bundle."""
+"""Finds the bundle and the prompt among the command line's arguments."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ STDIN = "-"
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
-    """BUNDLE, PROMPT, -p and -f."""
+    """Declares BUNDLE, PROMPT, -p and -f."""
     parser.add_argument(
-        "bundle", nargs="?", metavar="BUNDLE", help="a bundle's folder (default: the embedded pair)"
-    )
+        "bundle", nargs="?", metavar="BUNDLE",
+        help="folder of a bundle (default: the embedded pair)",
+    )  # fmt: skip
     parser.add_argument(
-        "words", nargs="?", metavar="PROMPT", help="the text to continue; - or none: read stdin"
-    )
-    parser.add_argument("-p", "--prompt", metavar="PROMPT", help="the same, as an option")
+        "words", nargs="?", metavar="PROMPT",
+        help="the text to continue; read from stdin if it is - or missing",
+    )  # fmt: skip
+    parser.add_argument("-p", "--prompt", metavar="PROMPT", help="the prompt, as an option")
     parser.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a UTF-8 file")
 
 
 def bundle_and_prompt(arguments: argparse.Namespace) -> tuple[Path | None, str]:
-    """The bundle (None: the embedded pair) and the text of the prompt.
+    """Returns the bundle's folder (None for the embedded pair) and the prompt.
 
-    A single word is the bundle if another source gives the prompt or if it is a bundle's folder,
-    and else the prompt.
+    A single argument is the bundle if the prompt is given by an option, or if it is a bundle's
+    folder; otherwise it is the prompt.
 
     Raises:
         InputError: if there is no prompt, more than one, or one that is not UTF-8.
@@ -38,7 +40,7 @@ def bundle_and_prompt(arguments: argparse.Namespace) -> tuple[Path | None, str]:
     word, prompt, file = arguments.bundle, arguments.words, arguments.file
     options = [value for value in (arguments.prompt, file) if value is not None]
     if len(options) > 1 or (options and prompt is not None):
-        raise InputError("more than one prompt is given: use one of PROMPT, -p and -f")
+        raise InputError("more than one prompt is given: use only one of PROMPT, -p and -f")
     if options:
         _require_path(word)
     elif prompt is None and word is not None and not _is_bundle(word):
@@ -55,11 +57,11 @@ def bundle_and_prompt(arguments: argparse.Namespace) -> tuple[Path | None, str]:
 
 
 def _require_path(word: str | None) -> None:
-    """Beside -p or -f a word that names nothing on disk is more likely a second prompt."""
+    """Checks that a word besides -p or -f exists on disk; otherwise it may be a second prompt."""
     if word is not None and not _exists(word):
         raise InputError(
-            f"{word!r} is no bundle's folder, and the prompt is given by an option: "
-            "use one of PROMPT, -p and -f"
+            f"{word!r} is not a bundle's folder, and the prompt is given by an option: "
+            "use only one of PROMPT, -p and -f"
         )
 
 
@@ -78,7 +80,7 @@ def _is_bundle(word: str) -> bool:
 def _exists(word: str) -> bool:
     try:
         return word != "" and Path(word).exists()
-    except (OSError, ValueError):  # too long, or with a NUL: a text, not a path
+    except (OSError, ValueError):  # too long for a path, or has a NUL character
         return False
 
 

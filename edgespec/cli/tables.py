@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table, columns of numbers to the right."""
+    """Formats a Markdown table, with columns of numbers aligned to the right."""
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     right = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(header))]

@@ -1,1 +1,1 @@
-"""What a bundle does on this machine: its speed, its equality to plain decoding, its quality."""
+"""Measurements of a bundle: its speed, its equality to plain decoding, its quality."""

@@ -1,8 +1,8 @@
-"""Draft sources against plain decoding on this machine: the same texts, made in turns.
+"""Benchmark of draft sources against plain decoding, on the same texts.
 
-Each setting has a process of its own (`worker`), and text by text they take turns, so that what
-else the machine does falls on all of them. Where memory does not hold them side by side, they
-take turns by repeats, loaded anew each time.
+Each setting has its own process (`worker`). The settings take turns text by text, so that other
+load on the machine affects all of them. If memory does not hold all of them at once, they take
+turns by repeats, and are loaded again each time.
 """
 
 from __future__ import annotations
@@ -26,53 +26,56 @@ from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.engines import available_bytes
 
 PLAIN = "plain"
-"""The setting that others are compared with."""
+"""Name of the setting that the others are compared with."""
 
 Report = Callable[[str], None]
-"""Is told of each text before it is made."""
+"""Called before each text with a description of it."""
 
 Span = tuple[float, float]
+"""The smallest and the largest value."""
 
-_MODEL_DRAFTS = ("auto", "model")  # the others draft with no model that could overlap
+_MODEL_DRAFTS = ("auto", "model")  # only these use a draft model, which can overlap
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A setting's result.
+    """The result of one setting.
 
-    A time or speed is taken of each repeat; what counts is the median of the repeats, and its
-    `range` is the least and the most of them.
+    Times and speeds are the median of the repeats; their `range` is the smallest and the largest
+    of them.
 
     Attributes:
         name: plain, or the draft source.
-        engine: where the target ran.
-        context: tokens of prompt and output together.
-        tokens_per_second: all tokens of a repeat after each text's first, by their time.
-        tokens_per_second_range: see above.
-        speedup_vs_plain: of `tokens_per_second`.
-        ttft_ms: time to the first token, the median of the repeat's texts.
-        ttft_ms_range: see above.
-        tpot_ms: time per further token, the same way.
-        tpot_ms_range: see above.
-        mean_accepted_length: tokens a round.
-        acceptance_by_depth: share of the rounds that accepted one draft token or more, two or more
-            and so on; together they are the accepted draft tokens of a round.
-        draft_ms: of a round, on average.
-        verify_ms: of a round; with overlap also what is drafted meanwhile.
-        other_ms: of a round: choosing, committing, observing, and decoding the text.
-        outside_engines_ms: of a round, what passed outside the engines' calls; with overlap two
-            engines count at once, and it is too low.
-        peak_rss_mb: the process's largest resident memory, MiB, file-backed pages included.
-        equal_to_plain: the worst of `equality.VERDICTS` on the texts.
-        verdicts: how many texts there are of each.
-        texts: that were made.
-        new_tokens: of all texts.
-        rounds: of all texts, the prompts' passes left out.
-        sources: rounds by who drafted.
-        exact: whether the target's rows are promised to be the same bits in all company.
-        bits: of its rows, where they were compared (`bits.compare_bits`); None: they were not.
+        engine: engine that ran the target.
+        context: maximum number of tokens of prompt and output together.
+        tokens_per_second: speed over all texts of a repeat, without each text's first token.
+        tokens_per_second_range: range of the repeats.
+        speedup_vs_plain: `tokens_per_second` relative to plain decoding.
+        ttft_ms: time to the first token, median over the repeat's texts.
+        ttft_ms_range: range of the repeats.
+        tpot_ms: time per further token, median over the repeat's texts.
+        tpot_ms_range: range of the repeats.
+        mean_accepted_length: mean number of tokens per round.
+        acceptance_by_depth: share of rounds that accepted one draft token or more, two or more, and
+            so on; their sum is the mean number of accepted draft tokens per round.
+        draft_ms: mean time of drafting per round.
+        verify_ms: mean time of verification per round; with overlap it includes what is drafted
+            meanwhile.
+        other_ms: mean time per round of everything else: sampling, committing, learning and
+            decoding the text.
+        outside_engines_ms: mean time per round outside engine calls; too low with overlap, where
+            two engines count at once.
+        peak_rss_mb: peak resident memory of the process in MiB, file-backed pages included.
+        equal_to_plain: the worst of `equality.VERDICTS` over the texts.
+        verdicts: number of texts by verdict.
+        texts: number of texts that were made.
+        new_tokens: number of new tokens in all texts.
+        rounds: number of rounds in all texts, without the prompts' passes.
+        sources: number of rounds by draft source.
+        exact: whether the engine promises that a row's bits do not depend on the other rows.
+        bits: comparison of the rows' bits (`bits.compare_bits`); None if it was not made.
     """
 
     name: str
@@ -103,25 +106,26 @@ class Line:
 
 
 class Bench:
-    """Settings of a bundle, and the texts that each of them is to make.
+    """A benchmark: settings of a bundle and the texts that each of them makes.
 
     Args:
-        bundle: what all of them load.
-        options: how, but for the draft source. Where no context is said, it is no longer than the
-            texts need and `USUAL_CONTEXT`, so that memory rather holds all settings side by side.
-        drafts: the sources beside plain decoding.
-        requests: at least one text; the first one also warms up.
-        bits: positions of each setting's first text at which the bits of its target's logits are
-            compared as well; 0: none.
+        bundle: bundle that all settings load.
+        options: options of all settings except the draft source. If they have no context, it is at
+            most what the texts need or `USUAL_CONTEXT`, whichever is longer, so that memory is
+            more likely to hold all settings at once.
+        drafts: draft sources to compare with plain decoding.
+        requests: at least one text; the first one is also the warm-up.
+        bits: number of positions in each setting's first text at which the bits of the target's
+            logits are compared; 0 for none.
 
     Attributes:
-        settings: how each is loaded, by its name; `PLAIN` first.
-        together: whether memory holds all of them side by side.
+        settings: load options by name of the setting; `PLAIN` comes first.
+        together: whether memory holds all settings at once.
 
     Raises:
         DeviceError: if a device does not exist.
         InputError: if an option does not suit the bundle.
-        MemoryLimitError: if a setting does not fit memory.
+        MemoryLimitError: if a setting does not fit the memory.
     """
 
     def __init__(
@@ -153,27 +157,27 @@ class Bench:
             if context is None and plans[name].context > enough:
                 context = enough
                 plans[name] = deploy(bundle, replace(each, context=context))
-            # What the others take meanwhile is no reason to plan otherwise.
+            # Fixed limits, so that memory taken by the other settings does not change this plan.
             limits = {demand.device: demand.limit for demand in plans[name].devices}
             self.settings[name] = replace(each, context=context, memory=limits)
         self.together = _side_by_side(plans.values())
         if not self.together:
             _log.warning(
-                "memory does not hold %d settings side by side: they take turns by repeats",
+                "memory does not hold %d settings at once: they are loaded one after the other",
                 len(plans),
             )
 
     def measure(self, repeats: int, report: Report = lambda what: None) -> list[Line]:
-        """Make all texts in all settings, `repeats` times.
+        """Makes all texts in all settings, `repeats` times.
 
         Args:
-            repeats: at least one.
-            report: see `Report`; `steps` says how often.
+            repeats: number of repeats, at least one.
+            report: see `Report`; `steps` returns the number of calls.
 
         Raises:
             ContextLengthError: if a prompt does not fit a setting's context.
             DeviceError: if a setting's process ends.
-            InputError: if no text goes beyond its first token.
+            InputError: if no text has more than one token.
         """
         requests = self._requests
         made: dict[str, list[list[Made]]] = {name: [] for name in self.settings}
@@ -213,13 +217,13 @@ class Bench:
         return worker.bits(tokens, min(self._positions, len(tokens) - 1))
 
     def steps(self, repeats: int) -> int:
-        """How often `measure` reports: texts, warm-ups and comparisons of bits."""
+        """Returns how often `measure` reports: for texts, warm-ups and comparisons of bits."""
         texts, bits = len(self._requests), len(self.settings) if self._positions else 0
         made = sum(len(names) * (1 + turns * texts) for names, turns in self._shifts(repeats))
         return made + bits
 
     def _shifts(self, repeats: int) -> list[tuple[list[str], int]]:
-        """Settings that are loaded at the same time, and for how many repeats."""
+        """Returns the settings that are loaded at the same time, and the number of repeats."""
         names = list(self.settings)
         if self.together:
             return [(names, repeats)]
@@ -235,9 +239,9 @@ class Bench:
 
 
 def _side_by_side(plans: Iterable[Deployment]) -> bool:
-    """Whether memory holds all that these plans take."""
+    """Whether memory holds everything that these plans need."""
     needs: Counter[str] = Counter()
-    room = {HOST: available_bytes()}  # a limit of the user's is for each of them
+    room = {HOST: available_bytes()}  # a limit that the user sets is for each setting
     for planned in plans:
         for demand in planned.devices:
             needs[demand.device] += demand.total
@@ -249,24 +253,24 @@ def _require_room(name: str, context: int, requests: Sequence[Request]) -> None:
     for number, request in enumerate(requests, 1):
         if len(request.prompt) >= context:
             raise ContextLengthError(
-                f"prompt {number} has {len(request.prompt)} tokens and the context of {name} holds "
-                f"{context}, a new one included: leave it out or raise --context"
+                f"prompt {number} has {len(request.prompt)} tokens, and the context of {name} has "
+                f"room for {context} including a new one: leave it out or raise --context"
             )
 
 
 def _verdicts(
     worker: Worker, requests: Sequence[Request], texts: Sequence[Made], plain: Sequence[Made]
 ) -> Iterator[str]:
-    """One of `equality.VERDICTS` on each text.
+    """Yields one of `equality.VERDICTS` for each text.
 
-    What plain decoding gives on another engine may rightly differ: then the setting's own engine
-    decodes plainly, too.
+    Plain decoding on another engine may give another text. Then the setting's own engine repeats
+    the plain decoding.
     """
     for request, text, reference in zip(requests, texts, plain, strict=True):
         found, expected = text.result.tokens, reference.result.tokens
         if found != expected and text.result.engine != reference.result.engine:
             expected = worker.plain(request)
-        # Where memory is short, settings have contexts of their own: what both had room for counts.
+        # If memory is short, contexts may differ: only what fits both is compared.
         shorter = min(text.result, reference.result, key=lambda result: result.new_tokens)
         if shorter.finish_reason == "context":
             found, expected = found[: shorter.new_tokens], expected[: shorter.new_tokens]
@@ -276,7 +280,7 @@ def _verdicts(
 def _line(
     name: str, repeats: Sequence[Sequence[Made]], plain: float, context: int, verdicts: list[str]
 ) -> Line:
-    """A setting's line from all its texts; `plain` is plain decoding's tokens per second."""
+    """Summarizes all texts of a setting; `plain` is the speed of plain decoding in tokens/s."""
     made = [text for texts in repeats for text in texts]
     results = [text.result for text in made]
     rounds = sum(result.rounds for result in results)
@@ -321,10 +325,10 @@ def _line(
 
 
 def acceptance_by_depth(accepted: Sequence[int]) -> tuple[float, ...]:
-    """Share of the rounds that accepted one draft token or more, two or more, and so on.
+    """Returns the share of rounds that accepted one draft token or more, two or more, and so on.
 
     Args:
-        accepted: draft tokens that each round accepted, of at least one round.
+        accepted: number of accepted draft tokens in each round, for at least one round.
     """
     rounds = len(accepted)
     return tuple(
@@ -334,17 +338,17 @@ def acceptance_by_depth(accepted: Sequence[int]) -> tuple[float, ...]:
 
 
 def _middle(values: Sequence[float], digits: int) -> tuple[float, Span]:
-    """The median, the least and the most."""
+    """Returns the median, and the smallest and largest value."""
     least, most = (round(end(values), digits) for end in (min, max))
     return round(median(values), digits), (least, most)
 
 
 def _speed(texts: Sequence[Made]) -> float:
-    """Tokens per second of a repeat, after the first token of each text."""
+    """Returns the tokens per second of a repeat, without the first token of each text."""
     tokens, seconds = sum(text.result.new_tokens - 1 for text in texts), sum(map(_seconds, texts))
     if not tokens:
         raise InputError(
-            "no text goes beyond its first token, so there is no speed: give other prompts"
+            "every text ends after its first token, so speed cannot be measured: give other prompts"
         )
     return tokens / seconds
 
@@ -354,5 +358,5 @@ def _tpot_ms(texts: Sequence[Made]) -> float:
 
 
 def _seconds(text: Made) -> float:
-    """That the tokens after the first took."""
+    """Returns the time of all tokens after the first."""
     return text.result.tpot_ms * (text.result.new_tokens - 1) / 1e3

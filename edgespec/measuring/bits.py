@@ -1,7 +1,7 @@
-"""Whether a model's logits are the same bits however a text is read: the promise behind equality.
+"""Check that a model's logits have the same bits however a text is read.
 
-Texts alone show a difference late, where two tokens are nearly tied; the bits of their logits show
-it at the first row.
+This property makes drafted text equal to plain decoding. Texts show a difference only at near-ties
+of two tokens; the bits of the logits show it at the first row.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.trees.tree import ROOT, TokenTree
 
 CHUNKS = (64, 16, 5)
-"""Tokens of a prompt's chunks at most, one way to read it after the other."""
+"""Largest chunk sizes in tokens; the text is read once with each."""
 
 _TREE_ROWS = 16
 
 
 @dataclass(frozen=True)
 class Bits:
-    """How rows compare with the same rows computed one at a time.
+    """Comparison of rows with the same rows computed one at a time.
 
     Attributes:
-        rows: that were compared.
-        differing: those among them with any other bit in their logits.
-        where: up to five of them, as way and position.
+        rows: number of compared rows.
+        differing: number of rows whose logits differ in any bit.
+        where: up to five of these rows, as method and position.
     """
 
     rows: int
@@ -40,19 +40,19 @@ class Bits:
 
 
 def compare_bits(model: Model, text: Sequence[int], start: int, seed: int = 0) -> Bits:
-    """Compute a text's rows alone, and again in chunks, random trees and resumed texts.
+    """Computes a text's rows alone, and again in chunks, random trees and resumed texts.
 
     Args:
-        model: a target.
-        text: token ids; each row behind `start` is compared.
-        start: tokens that are read at once before.
-        seed: of chunks, trees and places to resume at.
+        model: target model.
+        text: token ids; the rows from `start` on are compared.
+        start: number of tokens that are read first, in one pass.
+        seed: seed of the chunks, trees and positions to resume at.
 
     Raises:
         ValueError: if there is no row to compare.
     """
     if not 0 < start < len(text):
-        raise ValueError(f"start is {start}: give 1 to {len(text) - 1}, less than the text has")
+        raise ValueError(f"start is {start}: give 1 to {len(text) - 1}")
     alone = Runner(model)
     alone.prefill(text[:start])
     expected = {}
@@ -60,26 +60,26 @@ def compare_bits(model: Model, text: Sequence[int], start: int, seed: int = 0) -
         expected[place] = _digest(alone.verify(Rows.chain([text[place]]))["logits"][0])
         alone.commit([0])
     rng = np.random.default_rng(seed)
-    ways = {f"chunks of {most}": _in_chunks(model, text, start, most, rng) for most in CHUNKS}
-    ways["trees"] = _in_trees(model, text, start, rng)
-    ways["resumed"] = _resumed(model, text, start, rng)
+    methods = {f"chunks of {most}": _in_chunks(model, text, start, most, rng) for most in CHUNKS}
+    methods["trees"] = _in_trees(model, text, start, rng)
+    methods["resumed"] = _resumed(model, text, start, rng)
     rows, wrong = 0, []
-    for way, found in ways.items():
+    for method, found in methods.items():
         for place, digest in found:
             rows += 1
             if digest != expected[place]:
-                wrong.append(f"{way} at {place}")
+                wrong.append(f"{method} at {place}")
     return Bits(rows, len(wrong), tuple(wrong[:5]))
 
 
 Found = Iterator[tuple[int, bytes]]
-"""Positions, and what stands for the bits of the logits there."""
+"""Positions, each with a hash of the logits there."""
 
 
 def _in_chunks(
     model: Model, text: Sequence[int], start: int, most: int, rng: np.random.Generator
 ) -> Found:
-    """The last row of each chunk of a prompt."""
+    """Yields the last row of each chunk, as a prompt is read in random chunks."""
     runner, place = Runner(model), start
     runner.prefill(text[:start])
     while place < len(text):
@@ -90,7 +90,7 @@ def _in_chunks(
 
 
 def _in_trees(model: Model, text: Sequence[int], start: int, rng: np.random.Generator) -> Found:
-    """The text's own branch of random trees, of which random parts are accepted."""
+    """Yields the text's own branch of random trees, of which random parts are accepted."""
     runner, place = Runner(model), start
     runner.prefill(text[:start])
     while place < len(text):
@@ -109,7 +109,7 @@ def _in_trees(model: Model, text: Sequence[int], start: int, rng: np.random.Gene
 def _random_tree(
     branch: Sequence[int], reach: int, vocab_size: int, rng: np.random.Generator
 ) -> tuple[TokenTree, list[int]]:
-    """A tree with this branch and others beside it, and the branch's nodes."""
+    """Returns a random tree that contains the branch, and the branch's nodes."""
     others = int(rng.integers(0, _TREE_ROWS - len(branch)))
     order = rng.permutation([True] * len(branch) + [False] * others)
     tokens, parents, depths, own = list[int](), list[int](), {ROOT: 0}, list[int]()
@@ -133,7 +133,7 @@ def _random_tree(
 
 
 def _resumed(model: Model, text: Sequence[int], start: int, rng: np.random.Generator) -> Found:
-    """Rows behind what is kept of a text that went on otherwise, and had a larger cache."""
+    """Yields rows after a beginning that is kept from a longer text, whose cache was larger."""
     runner = Runner(model)
     for _ in range(4):
         kept = int(rng.integers(start, len(text)))

@@ -1,4 +1,4 @@
-"""Whether two texts of a target are the same, as far as its arithmetic can tell."""
+"""Check whether two texts of a target are the same, up to its rounding errors."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from edgespec.runtime.sampling.noise import gumbel
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 VERDICTS = ("no", "near-tie", "yes")
-"""The worst first.
+"""Verdicts on two texts, the worst first.
 
-`yes`: the texts are the same. `near-tie`: they are the same up to a place where the target scores
-both tokens alike, closer than the rounding of a quantized model tells apart. `no`: a fault.
+`yes`: the texts are the same. `near-tie`: they are the same up to a place where the target's scores
+of the two tokens are closer than its rounding error. `no`: they differ, which is a bug.
 """
 
 _NEAR_TIE = 0.05  # standard deviations of the logits
-_COMPANIES = (1, 3, 8, 16)  # rows of a pass
+_BATCH_ROWS = (1, 3, 8, 16)  # rows per pass with which scores are computed again
 
 
 class Judge:
-    """Scores the tokens at which two texts part, by the target on the engines that made them.
+    """Compares the target's scores of the tokens at which two texts first differ.
 
-    A row's logits depend a little on the rows beside it: where activations are rounded to 8 bits,
-    a last digit of the summation order flips a step of the rounding now and then, and the logits
-    move by 2 % of their spread. So a near-tie is one if the target itself scores the two tokens
-    alike in some company. A target whose rows are exact has no near-ties.
+    A row's logits depend a little on the other rows of its pass: if activations are rounded to 8
+    bits, another summation order sometimes changes a rounding step, and the logits move by 2 % of
+    their spread. So two tokens are a near-tie if the target scores them alike in a pass of some
+    number of rows. A target whose rows are exact has no near-ties.
 
     Args:
-        target: as it made the texts.
-        tokenizer: of the target.
+        target: target, on the engines that made the texts.
+        tokenizer: tokenizer of the target.
     """
 
     def __init__(self, target: Model, tokenizer: Tokenizer) -> None:
@@ -49,26 +49,26 @@ class Judge:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> str:
-        """One of `VERDICTS` on two continuations of a prompt.
+        """Returns one of `VERDICTS` on two continuations of a prompt.
 
         Args:
             prompt: text or token ids.
-            expected: the tokens of plain decoding.
-            found: the others.
-            temperature: of both; nothing else may shape the sampling.
-            seed: of both.
+            expected: tokens of plain decoding.
+            found: tokens of the other continuation.
+            temperature: temperature of both; no other sampling options may be in use.
+            seed: seed of both.
         """
         if list(expected) == list(found):
             return "yes"
         pairs = list(zip(expected, found, strict=False))
         same = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
-        # Where rows are alike in all company, or one text just ends, no rounding explains it.
+        # If rows are exact, or one text merely ends earlier, rounding does not explain it.
         if same is None or self._target.exact:
             return "no"
         tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         most = self._target.shapes.rows[-1]
-        for company in sorted({min(company, most) for company in _COMPANIES}):
-            logits = self._logits(tokens, expected[:same], company)[: self._tokenizer.vocab_size]
+        for rows in sorted({min(rows, most) for rows in _BATCH_ROWS}):
+            logits = self._logits(tokens, expected[:same], rows)[: self._tokenizer.vocab_size]
             scores = logits.astype(np.float64)
             if temperature:
                 scores += temperature * gumbel(seed, len(tokens) + same, np.arange(scores.size))
@@ -77,21 +77,21 @@ class Judge:
                 return "near-tie"
         return "no"
 
-    def _logits(self, prompt: Sequence[int], made: Sequence[int], company: int) -> Floats:
-        """The row behind what was made so far, `company` rows to a pass; 1 is plain decoding."""
+    def _logits(self, prompt: Sequence[int], made: Sequence[int], rows: int) -> Floats:
+        """Computes the logits after `made` with `rows` rows per pass; 1 is plain decoding."""
         runner = Runner(self._target)
         logits: Floats = runner.prefill(prompt)["logits"][0]
-        for results in runner.score(made, company):
+        for results in runner.score(made, rows):
             logits = results["logits"][-1]
         return logits
 
 
 def worst(verdicts: Iterable[str]) -> str:
-    """The worst of at least one."""
+    """Returns the worst of at least one verdict."""
     return min(verdicts, key=VERDICTS.index)
 
 
 def tally(verdicts: Iterable[str]) -> str:
-    """How many there are of each, the worst first."""
+    """Describes the number of texts by verdict, the worst first."""
     found = Counter(verdicts)
     return ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])

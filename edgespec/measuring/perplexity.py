@@ -1,7 +1,7 @@
-"""How well a target predicts a text, and how far its predictions are from another bundle's.
+"""Perplexity of a target on a text, and the distance of its predictions from another bundle's.
 
-The text is read teacher-forced, in windows: a window's tokens are scored from where the one before
-ended, so that every token counts once, and those behind the first window's see at least
+The text is read teacher-forced, in windows. Each window scores the tokens after the end of the
+window before, so that no token counts twice; all but those of the first window see at least
 `window - stride` tokens before them.
 """
 
@@ -27,28 +27,28 @@ from edgespec.runtime.shapes import ROW_BUCKETS, row_bucket
 LogProbabilities = npt.NDArray[np.float64]
 
 Report = Callable[[int], None]
-"""Is told how many tokens were scored since the last time."""
+"""Called with the number of tokens scored since the last call."""
 
-# Rows of logits that a plan counts where nothing is drafted.
+# Rows of logits that a memory plan includes if nothing is drafted.
 _PLANNED_ROWS = row_bucket(default_tree("none") + 1)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """An average over tokens, and its standard error."""
+    """A mean over tokens and its standard error."""
 
     value: float
     error: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
-        """Of at least one value."""
+        """Computes the mean of at least one value."""
         error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         return cls(fmean(values), error)
 
     @property
     def perplexity(self) -> float:
-        """Where the average is of nats a token; infinite beyond what a float holds."""
+        """The perplexity, if the mean is of nats per token; infinite if a float overflows."""
         return exponential(self.value)
 
     @property
@@ -59,13 +59,13 @@ class Mean:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far predictions are from a reference's.
+    """Distance of a bundle's predictions from a reference's.
 
     Attributes:
-        nats: that the reference was surprised by a token.
-        kl: nats, KL(reference || bundle) of a token's distributions.
-        agreement: share of the tokens before which both hold the same token likeliest.
-        engine: where the reference ran.
+        nats: negative log-likelihood per token of the reference, in nats.
+        kl: KL(reference || bundle) per token, in nats.
+        agreement: share of tokens for which both have the same likeliest token.
+        engine: engine that ran the reference.
     """
 
     nats: Mean
@@ -76,16 +76,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a text showed.
+    """Result of evaluating a text.
 
     Attributes:
-        tokens: of the text.
-        scored: tokens that were predicted, which is all that have something before them.
-        window: tokens of context and scored ones together, a beginning-of-text token included.
-        stride: tokens from one window's start to the next one's.
-        nats: that the target was surprised by a token.
-        engine: where it ran.
-        against: None: there was no reference.
+        tokens: number of tokens in the text.
+        scored: number of scored tokens. A token without any context in its window is not scored.
+        window: number of tokens in a window, a beginning-of-text token included.
+        stride: number of tokens from one window's start to the next one's.
+        nats: negative log-likelihood per token of the target, in nats.
+        engine: engine that ran the target.
+        against: comparison with the reference; None if there is none.
     """
 
     tokens: int
@@ -99,7 +99,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Window:
-    """Part of a text: it is read from `start` to `stop`, and scored from `first` on."""
+    """A part of a text: tokens `start` to `stop` are read, those from `first` on are scored."""
 
     start: int
     first: int
@@ -107,10 +107,10 @@ class Window:
 
 
 class Scores:
-    """What models predicted, token by token; of two, the second is the first one's reference.
+    """Collects the predictions of one or two models, token by token.
 
     Args:
-        models: one or two.
+        models: number of models; the second one is the reference.
     """
 
     def __init__(self, models: int) -> None:
@@ -119,10 +119,14 @@ class Scores:
         self._agreed = 0
 
     def add(self, token: int, *logits: Floats) -> None:
-        """Score a token by each model's logits before it, [V].
+        """Scores a token.
+
+        Args:
+            token: id of the token.
+            logits: each model's logits for it, [V].
 
         Raises:
-            DeviceError: if logits hold a NaN or an infinity.
+            DeviceError: if logits are NaN or infinite.
         """
         found = [log_probabilities(each) for each in logits]
         for own, each in zip(self._nats, found, strict=True):
@@ -132,35 +136,35 @@ class Scores:
             self._agreed += int(found[0].argmax() == found[1].argmax())
 
     def nats(self, model: int) -> Mean:
-        """That a model was surprised by a token."""
+        """Returns the negative log-likelihood per token of a model, in nats."""
         return Mean.of(self._nats[model])
 
     @property
     def kl(self) -> Mean:
-        """Nats, KL(reference || model) of a token's distributions."""
+        """KL(reference || model) per token, in nats."""
         return Mean.of(self._divergences)
 
     @property
     def agreement(self) -> float:
-        """Share of the tokens before which both hold the same token likeliest."""
+        """Share of tokens for which both models have the same likeliest token."""
         return self._agreed / len(self._divergences)
 
 
 class Reading:
-    """A text, ready to be scored.
+    """A text that is ready to be evaluated.
 
     Args:
-        llm: whose target reads it.
-        text: some hundred words or more.
-        stride: tokens from one window's start to the next one's; None: half a window.
-        reference: to compare with; both are in memory at the same time, and of each the logits of
-            one pass.
+        llm: model whose target is evaluated.
+        text: text of a few hundred words or more.
+        stride: number of tokens from one window's start to the next one's; None for half a window.
+        reference: model to compare with. Both are in memory at once, each with the logits of one
+            pass.
 
     Attributes:
-        scored: tokens that will be.
+        scored: number of tokens that will be scored.
 
     Raises:
-        InputError: if the vocabularies differ, the text is empty or the stride out of range.
+        InputError: if the vocabularies differ, the text is empty or the stride is out of range.
     """
 
     def __init__(
@@ -172,19 +176,19 @@ class Reading:
         if reference is not None:
             self._require_same_tokens(text, llm, reference)
         if not self._tokens or len(self._beginning) + len(self._tokens) < 2:
-            raise InputError("the text has nothing to predict: give some hundred words")
+            raise InputError("the text is too short to predict: give a few hundred words")
         room = min(each.context_length for each in self._llms) - len(self._beginning)
         self._room = min(room, len(self._tokens))
         self._stride = max(self._room // 2, 1) if stride is None else stride
         if not 1 <= self._stride <= self._room:
             raise InputError(
-                f"stride is {self._stride}: give 1 to {self._room}, the text's tokens in a window"
+                f"stride is {self._stride}: give 1 to {self._room}, the tokens in a window"
             )
         self._windows = windows(len(self._tokens), self._room, self._stride, bool(self._beginning))
         self.scored = sum(window.stop - window.first for window in self._windows)
 
     def evaluate(self, report: Report = lambda tokens: None) -> Evaluation:
-        """Read the text, pass by pass."""
+        """Evaluates the text, pass by pass."""
         scores = Scores(len(self._llms))
         rows = rows_of_a_pass([llm.deployment for llm in self._llms])
         for window in self._windows:
@@ -209,7 +213,7 @@ class Reading:
         )
 
     def _predictions(self, llm: LLM, window: Window, rows: int) -> Iterator[Floats]:
-        """Logits before each scored token of a window, [V], valid until the next pass."""
+        """Yields the logits for each scored token of a window, [V], valid until the next pass."""
         tokens = [*self._beginning, *self._tokens[window.start : window.stop]]
         shift = len(self._beginning) - window.start
         runner = Runner(llm.target)
@@ -225,25 +229,25 @@ class Reading:
         if ours.vocab_size != theirs.vocab_size:
             raise InputError(
                 f"{reference.bundle.path} has a vocabulary of {theirs.vocab_size} and "
-                f"{llm.bundle.path} one of {ours.vocab_size}: compare bundles of one model"
+                f"{llm.bundle.path} one of {ours.vocab_size}: compare bundles of the same model"
             )
         same = self._beginning == theirs.encode("")
         if not same or self._tokens != theirs.encode(text, add_special=False):
             raise InputError(
-                f"{reference.bundle.path} reads the text as other tokens than {llm.bundle.path}: "
-                "compare bundles of one model"
+                f"{reference.bundle.path} splits the text into other tokens than "
+                f"{llm.bundle.path}: compare bundles of the same model"
             )
 
 
 def windows(tokens: int, room: int, stride: int, begins: bool) -> list[Window]:
-    """The windows of a text, in order.
+    """Returns the windows of a text, in order.
 
     Args:
-        tokens: of the text.
-        room: of them in a window.
-        stride: from one window's start to the next one's, `room` at most.
-        begins: whether each window begins with a token that is not of the text; if not, its own
-            first token has nothing before it to be predicted from.
+        tokens: number of tokens in the text.
+        room: number of the text's tokens in a window.
+        stride: number of tokens from one window's start to the next one's, at most `room`.
+        begins: whether each window starts with an extra beginning-of-text token. If not, a
+            window's first token has no context, and is not scored unless the window before did.
     """
     found, done = list[Window](), 0
     for start in range(0, tokens, stride):
@@ -258,7 +262,7 @@ def windows(tokens: int, room: int, stride: int, begins: bool) -> list[Window]:
 
 
 def exponential(value: float) -> float:
-    """Of e, this power; infinite beyond what a float holds."""
+    """Returns e to the power of a value; infinite if a float overflows."""
     try:
         return math.exp(value)
     except OverflowError:
@@ -266,17 +270,16 @@ def exponential(value: float) -> float:
 
 
 def log_probabilities(logits: Floats) -> LogProbabilities:
-    """[V] float64 of one row of logits.
+    """Computes log-probabilities, [V] float64, from one row of logits.
 
     Raises:
-        DeviceError: if the logits hold a NaN or an infinity.
+        DeviceError: if logits are NaN or infinite.
     """
     wide = logits.astype(np.float64)
     faulty = wide[~np.isfinite(wide)]
     if faulty.size:
         raise DeviceError(
-            f"the model's logits hold {faulty[0]}: run it on another device or at a higher "
-            "precision"
+            f"the model's logits contain {faulty[0]}: use another device or a higher precision"
         )
     wide -= wide.max()
     wide -= np.log(np.exp(wide).sum())
@@ -284,15 +287,16 @@ def log_probabilities(logits: Floats) -> LogProbabilities:
 
 
 def divergence(reference: LogProbabilities, other: LogProbabilities) -> float:
-    """KL(reference || other) in nats."""
+    """Computes KL(reference || other) in nats."""
     return float(np.exp(reference) @ (reference - other))
 
 
 def rows_of_a_pass(plans: Sequence[Deployment]) -> int:
-    """A prefill chunk, or as many rows as memory has room for the logits of.
+    """Returns the number of rows per pass: a prefill chunk, or fewer if memory limits the logits.
 
     Args:
-        plans: of models whose logits are held at once, each within what those before it left.
+        plans: deployments of models whose logits are in memory at once; each plan allows for the
+            memory of those before it.
     """
     logits: Counter[str] = Counter()
     left: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The prompts of a benchmark: those of files, or a few of ours."""
+"""The prompts of a benchmark, from files or built in."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ PYTHON = (
     "    def __repr__(self):\n",
     "def read_lines(stream, encoding='utf-8'):\n    for number, line in enumerate(stream):\n",
 )
-"""Beginnings of Python code, which the embedded pair was made for and others know well."""
+"""Built-in prompts: beginnings of Python code, which suit the embedded pair and other models."""
 
 _JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 _SHOWN = 5  # malformed lines that an error names
 
 
 def read_prompts(paths: Sequence[Path], limit: int | None = None) -> list[str]:
-    """The first `limit` prompts of some files; of `PYTHON` without any.
+    """Reads prompts from files; without files, returns those in `PYTHON`.
 
-    A line of a .jsonl file holds `prompt` (HumanEval) or `turns`, of which the first counts
-    (MT-Bench, Spec-Bench), since later ones ask about an answer. Any other file is one prompt.
+    Each line of a .jsonl file has `prompt` (HumanEval) or `turns` (MT-Bench, Spec-Bench). Only the
+    first turn is used, since later ones ask about an answer. Any other file is one prompt.
+
+    Args:
+        paths: files to read.
+        limit: maximum number of prompts.
 
     Raises:
-        InputError: if a file cannot be read or is no UTF-8, a line is malformed, or there is no
+        InputError: if a file cannot be read or is not UTF-8, a line is malformed, or there is no
             prompt.
     """
     if not paths:
@@ -55,17 +59,18 @@ def _read(path: Path) -> str:
         text = read_utf8(path, "the prompts")
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read ({error.strerror}): give a file of prompts"
+            f"{path} cannot be read ({error.strerror}): give a file with prompts"
         ) from error
     if not text.strip():
-        raise InputError(f"{path} holds no prompt: give at least one")
+        raise InputError(f"{path} is empty: give at least one prompt")
     return text
 
 
 def _lines(path: Path, text: str) -> list[str]:
-    """The prompts of JSON lines; blank lines are passed over."""
+    """Reads the prompts from JSON lines; blank lines are skipped."""
     prompts, wrong = [], []
-    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other line separators
+    # Not splitlines(): JSON strings may contain other line separators.
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -81,17 +86,17 @@ def _lines(path: Path, text: str) -> list[str]:
 
 
 def _prompt(line: str) -> str:
-    """The prompt of a line.
+    """Reads the prompt of a JSON line.
 
     Raises:
-        ValueError: saying what is wrong with it.
+        ValueError: if the line is malformed; the message says how.
     """
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        raise ValueError("is no JSON") from None
+        raise ValueError("is not JSON") from None
     if not isinstance(record, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     if "prompt" in record:
         field, prompt = "prompt", record["prompt"]
     elif "turns" in record:

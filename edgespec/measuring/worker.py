@@ -1,7 +1,7 @@
-"""Texts made in a process of its own, so that several settings can take turns.
+"""Generation of texts in a separate process, so that several settings can take turns.
 
-Each setting has an interpreter, engines and a peak of memory of its own; the others sleep while
-one works. What is asked and answered goes over a pipe.
+Each setting has its own interpreter, engines and peak memory; the others sleep while one works.
+Requests and answers go over a pipe.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from edgespec.measuring.bits import Bits
     from edgespec.measuring.equality import Judge
 
-_GRACE = 5.0  # seconds to end in, once nobody asks any more
+_GRACE = 5.0  # seconds that the process has to end after the pipe is closed
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Request:
-    """One text: the prompt's token ids, and how every setting makes it."""
+    """One text to make: the prompt's token ids and the options, the same in every setting."""
 
     prompt: tuple[int, ...]
     max_new_tokens: int
@@ -45,13 +45,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Made:
-    """A text, and its rounds behind the prompt's pass.
+    """A finished text and statistics of its rounds, without the prompt's pass.
 
     Attributes:
-        result: of the text.
-        accepted: draft tokens that each round accepted.
-        draft_seconds: that drafts took.
-        verify_seconds: that verifications took.
+        result: finished text.
+        accepted: number of accepted draft tokens in each round.
+        draft_seconds: total time of drafting.
+        verify_seconds: total time of verification.
     """
 
     result: GenerationResult
@@ -61,19 +61,20 @@ class Made:
 
 
 class Worker:
-    """A bundle loaded in a process of its own; a context manager that ends it.
+    """A bundle loaded in a separate process; a context manager that ends the process.
 
     Args:
-        name: of the setting, in messages.
-        bundle: a bundle's folder.
-        options: how to load it.
+        name: name of the setting in messages.
+        bundle: folder of the bundle.
+        options: options to load it with.
 
     Attributes:
-        context_length: tokens of prompt and output together.
+        context_length: maximum number of tokens of prompt and output together.
 
     Raises:
-        EdgespecError: as `LLM` does.
-        DeviceError: if the process ended, here and in all methods.
+        EdgespecError: as `LLM` does, also in all methods. The process stays usable after a text
+            failed.
+        DeviceError: if the process ended, also in all methods.
     """
 
     def __init__(self, name: str, bundle: Path, options: LoadOptions) -> None:
@@ -81,15 +82,15 @@ class Worker:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self._said = Path(self._folder.name) / "said"
+        self._output = Path(self._folder.name) / "output"
         level = logging.getLogger("edgespec").getEffectiveLevel()
         self._process = spawn.Process(
             target=_serve,
-            args=(theirs, self._said, level, bundle, asdict(options)),
+            args=(theirs, self._output, level, bundle, asdict(options)),
             daemon=True,
         )
         self._process.start()
-        theirs.close()  # or the end of the process would not end the pipe
+        theirs.close()  # otherwise the pipe would stay open after the process has ended
         try:
             self.context_length: int = self._answer()
         except BaseException:
@@ -98,12 +99,12 @@ class Worker:
             raise
 
     def make(self, request: Request) -> Made:
-        """A text, as if it were the first."""
+        """Makes a text, without what earlier texts taught."""
         made: Made = self._ask("make", request)
         return made
 
     def plain(self, request: Request) -> list[int]:
-        """The same text's tokens by plain decoding on this setting's engine."""
+        """Makes the same text by plain decoding on this setting's engine; returns its tokens."""
         tokens: list[int] = self._ask("plain", request)
         return tokens
 
@@ -113,12 +114,17 @@ class Worker:
         return verdict
 
     def bits(self, text: Sequence[int], positions: int) -> Bits:
-        """See `compare_bits`, of the last so many positions of a text of more tokens."""
+        """Compares the bits of the logits at the last positions of a text, see `compare_bits`.
+
+        Args:
+            text: token ids.
+            positions: number of positions, less than the text has.
+        """
         bits: Bits = self._ask("bits", text, positions)
         return bits
 
     def close(self) -> None:
-        """End the process, at once if it is at work."""
+        """Ends the process, even if it is working."""
         self._pipe.close()
         self._process.join(_GRACE)
         self._process.kill()
@@ -153,14 +159,15 @@ class Worker:
                 raise self._ended() from None
             if isinstance(answer, EdgespecError):
                 raise answer
-            if not isinstance(answer, _Remark):
+            if not isinstance(answer, _LogLine):
                 return answer
             _log.log(answer.level, "%s: %s", self._name, answer.text)
 
     def _ended(self) -> DeviceError:
         self._process.join(_GRACE)
-        said = self._said.read_text("utf-8", "replace").strip() if self._said.exists() else ""
-        last = f" ({said.splitlines()[-1]})" if said else ""
+        exists = self._output.exists()
+        output = self._output.read_text("utf-8", "replace").strip() if exists else ""
+        last = f" ({output.splitlines()[-1]})" if output else ""
         return DeviceError(
             f"{self._name}: its process ended with status {self._process.exitcode}{last}: "
             "leave it out, or use another --device"
@@ -168,40 +175,56 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class _Remark:
-    """What the process logged."""
+class _LogLine:
+    """A line that the process logged."""
 
     level: int
     text: str
 
 
-def _serve(pipe: Connection, said: Path, level: int, bundle: Path, options: dict[str, Any]) -> None:
-    """The process's part: answer until nobody asks any more."""
-    # The terminal's Ctrl-C is the asker's business, who ends this process; what it starts itself
-    # has the usual handler again.
+def _serve(
+    pipe: Connection, output: Path, level: int, bundle: Path, options: dict[str, Any]
+) -> None:
+    """Runs in the process: loads the bundle and answers until the pipe is closed.
+
+    Args:
+        pipe: end of the pipe for requests and answers.
+        output: file that takes what is printed.
+        level: level of log lines to pass on.
+        bundle: folder of the bundle.
+        options: options to load it with.
+    """
+    # The parent handles Ctrl-C in the terminal and ends this process. A handler, unlike SIG_IGN, is
+    # not inherited by processes that this one starts.
     signal.signal(signal.SIGINT, lambda *_: None)
-    descriptor = os.open(said, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for stream in (1, 2):  # libraries print, and stdout is for results
+    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream in (1, 2):  # libraries print, and the parent's stdout is for results
         os.dup2(descriptor, stream)
-    # What Python has made of a console on Windows writes to no file.
-    sys.stdout = sys.stderr = said.open("a", 1, "utf-8", "backslashreplace")
+    # On Windows, Python's own streams for a console do not follow the descriptors.
+    sys.stdout = sys.stderr = output.open("a", 1, "utf-8", "backslashreplace")
     log = logging.getLogger("edgespec")
     log.addHandler(_ToPipe(pipe))
     log.setLevel(level)
     try:
-        texts = _Texts(bundle, options)
+        try:
+            texts = _Texts(bundle, options)
+        except EdgespecError as error:
+            pipe.send(error)
+            return
         pipe.send(texts.context_length)
         while True:
             method, *arguments = pipe.recv()
-            pipe.send(getattr(texts, method)(*arguments))
-    except EdgespecError as error:
-        pipe.send(error)
+            try:
+                answer = getattr(texts, method)(*arguments)
+            except EdgespecError as error:
+                answer = error
+            pipe.send(answer)
     except (EOFError, BrokenPipeError):
         return
 
 
 class _Texts:
-    """What a process answers with; see `Worker`."""
+    """The methods of `Worker`, as the process runs them."""
 
     def __init__(self, bundle: Path, options: dict[str, Any]) -> None:
         from edgespec.api.llm import LLM
@@ -246,11 +269,11 @@ class _Texts:
 
 
 class _ToPipe(logging.Handler):
-    """Has the asker log what this process does."""
+    """Sends log lines to the parent, which logs them."""
 
     def __init__(self, pipe: Connection) -> None:
         super().__init__()
         self._pipe = pipe
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._pipe.send(_Remark(record.levelno, record.getMessage()))
+        self._pipe.send(_LogLine(record.levelno, record.getMessage()))

@@ -1,1 +1,1 @@
-"""A local HTTP server that speaks OpenAI's API; the extra `serve` has what it needs."""
+"""A local HTTP server with OpenAI's API; the extra `serve` installs its dependencies."""

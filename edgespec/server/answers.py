@@ -1,4 +1,4 @@
-"""Texts in the shapes of OpenAI's API, whole or as chunks of a stream."""
+"""Conversion of texts to responses of OpenAI's API, whole or as chunks of a stream."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from edgespec.server.service import Part
 Json = dict[str, Any]
 
 _REPLACEMENT = "\ufffd"
-_FINISH_REASONS = {"context": "length"}  # others are called as ours
+_FINISH_REASONS = {"context": "length"}  # the other names are the same
 
 
 class TokenTexts:
-    """The text of single tokens, as it is within a text.
+    """Text of single tokens, as it appears inside a longer text.
 
     Args:
-        tokenizer: of the tokens.
+        tokenizer: tokenizer of the tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # Some decoders drop a space at the beginning, so that a token needs one before it.
+        # Some decoders drop a space at the beginning of a text, so another token comes first.
         self._before = tokenizer.encode("a", add_special=False)[-1:]
         self._skipped = len(tokenizer.decode(self._before))
 
@@ -37,17 +37,17 @@ class TokenTexts:
         return whole[self._skipped :]
 
     def shown(self, token: int) -> str:
-        """What a reader sees of it: of special tokens nothing."""
+        """Returns the text of a token as readers see it; special tokens are empty."""
         return self._tokenizer.decode([*self._before, token])[self._skipped :]
 
 
 class Answer(ABC):
-    """One text of one request.
+    """The response to one request.
 
     Args:
-        model: as clients call it.
-        fingerprint: of the bundle.
-        texts: of its tokens.
+        model: name of the model for clients.
+        fingerprint: fingerprint of the bundle.
+        texts: text of single tokens.
     """
 
     _prefix = ""
@@ -63,7 +63,7 @@ class Answer(ABC):
         }
 
     def whole(self, result: GenerationResult) -> Json:
-        """The answer in one piece."""
+        """Returns the response in one piece."""
         return self._object(
             self._whole,
             self._whole_choice(result),
@@ -72,35 +72,35 @@ class Answer(ABC):
         )
 
     def opening(self) -> list[Json]:
-        """Chunks before the first part."""
+        """Returns the chunks before the first part."""
         return []
 
     def part(self, part: Part) -> Json:
-        """The chunk of a part."""
+        """Returns the chunk of a part."""
         choice = self._part_choice(part.text, part.logprobs)
         if not part.rounds:
             return self._object(self._chunk, choice)
         return self._object(self._chunk, choice, edgespec=self._rounds(part))
 
-    def closing(self, result: GenerationResult, told: int, usage: bool) -> list[Json]:
-        """Chunks after the last part.
+    def closing(self, result: GenerationResult, reported: int, usage: bool) -> list[Json]:
+        """Returns the chunks after the last part.
 
         Args:
-            result: the text.
-            told: tokens whose log-probabilities were in parts.
-            usage: whether the client wants to know what the text took.
+            result: finished text.
+            reported: number of tokens whose log-probabilities were in parts.
+            usage: whether the client asked for the numbers of tokens.
         """
-        choice = self._part_choice("", result.logprobs[told:]) | _finish(result)
+        choice = self._part_choice("", result.logprobs[reported:]) | _finish(result)
         chunks = [self._object(self._chunk, choice, edgespec=_speculation(result))]
         if usage:
             chunks.append({**self._object(self._chunk), "usage": _usage(result)})
         return chunks
 
     def _rounds(self, part: Part) -> Json:
-        """How the part came about; `drafted` is how many of its first characters were."""
+        """Returns statistics of a part; `drafted` is the number of drafted first characters."""
         drafted, last = 0, part.rounds[-1]
         if any(each.accepted for each in part.rounds):
-            # The target's own token ends a round, but one that ended in the midst of its draft.
+            # The last token of a round is the target's own, unless the text ended inside the draft.
             own = "" if last.accepted == len(last.tokens) else self._texts.shown(last.tokens[-1])
             drafted = max(len(part.text) - len(own), 0)
         tokens = sum(len(each.tokens) for each in part.rounds)
@@ -117,7 +117,7 @@ class Answer(ABC):
 
 
 class CompletionAnswer(Answer):
-    """`/v1/completions`."""
+    """A response of `/v1/completions`."""
 
     _prefix = "cmpl"
     _whole = _chunk = "text_completion"
@@ -130,8 +130,8 @@ class CompletionAnswer(Answer):
         return self._part_choice(result.text, result.logprobs) | _finish(result)
 
     def _part_choice(self, text: str, logprobs: Sequence[TokenLogprobs]) -> Json:
-        told = self._logprobs(logprobs) if logprobs else None
-        return {"index": 0, "text": text, "logprobs": told, "finish_reason": None}
+        shown = self._logprobs(logprobs) if logprobs else None
+        return {"index": 0, "text": text, "logprobs": shown, "finish_reason": None}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json:
         tokens = [self._texts[each.token] for each in logprobs]
@@ -152,40 +152,40 @@ class CompletionAnswer(Answer):
 
 
 class ChatAnswer(Answer):
-    """`/v1/chat/completions`."""
+    """A response of `/v1/chat/completions`."""
 
     _prefix = "chatcmpl"
     _whole = "chat.completion"
     _chunk = "chat.completion.chunk"
 
     def opening(self) -> list[Json]:
-        """The role comes first."""
+        """Returns a chunk with the role."""
         choice = self._part_choice("", ())
         choice["delta"]["role"] = "assistant"
         return [self._object(self._chunk, choice)]
 
     def _whole_choice(self, result: GenerationResult) -> Json:
         message = {"role": "assistant", "content": result.text, "refusal": None}
-        told = self._logprobs(result.logprobs)
-        return {"index": 0, "message": message, "logprobs": told} | _finish(result)
+        shown = self._logprobs(result.logprobs)
+        return {"index": 0, "message": message, "logprobs": shown} | _finish(result)
 
     def _part_choice(self, text: str, logprobs: Sequence[TokenLogprobs]) -> Json:
-        told = self._logprobs(logprobs)
-        return {"index": 0, "delta": {"content": text}, "logprobs": told, "finish_reason": None}
+        shown = self._logprobs(logprobs)
+        return {"index": 0, "delta": {"content": text}, "logprobs": shown, "finish_reason": None}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json | None:
         if not logprobs:
             return None
-        told = [
+        content = [
             self._token(each.token, each.logprob)
             | {"top_logprobs": [self._token(token, value) for token, value in each.top]}
             for each in logprobs
         ]
-        return {"content": told, "refusal": None}
+        return {"content": content, "refusal": None}
 
     def _token(self, token: int, logprob: float) -> Json:
         text = self._texts[token]
-        # Which bytes a part of a character has, the text does not tell.
+        # The bytes of an incomplete character cannot be found from the text.
         data = None if _REPLACEMENT in text else list(text.encode())
         return {"token": text, "logprob": logprob, "bytes": data}
 
@@ -204,6 +204,6 @@ def _usage(result: GenerationResult) -> Json:
 
 
 def _speculation(result: GenerationResult) -> Json:
-    """What OpenAI's API has no name for."""
+    """Returns statistics that OpenAI's API does not have."""
     names = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_per_second")
     return {name: getattr(result, name) for name in names}

@@ -1,4 +1,4 @@
-"""The application: routes, who may use them, and how refusals are told."""
+"""The ASGI application: routes, access control and error responses."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from edgespec.server.requests import ChatRequest, CompletionRequest
 
 _log = logging.getLogger(__name__)
 
-_OPEN = ("/", "/health", "/openapi.json")  # to everybody
+_OPEN = ("/", "/health", "/openapi.json")  # routes that need no API key
 _PHRASES = {
-    404: "there is nothing here: /openapi.json lists what there is",
-    405: "this route has another method: /openapi.json lists them",
+    404: "this route does not exist: /openapi.json lists all routes",
+    405: "this route does not support the method: /openapi.json lists the methods",
 }
 
 
 def application(
     served: Served, api_key: str | None, hosts: Iterable[str] | None, origins: Sequence[str] = ()
 ) -> Starlette:
-    """The server as an ASGI application.
+    """Creates the ASGI application.
 
     Args:
-        served: the model and its queue.
-        api_key: which clients must have; None: nobody needs one.
-        hosts: what they may call this machine; None: anything.
-        origins: other sites whose pages browsers let ask here; `*`: all.
+        served: model, its name and limits.
+        api_key: API key that clients must send; None if they need none.
+        hosts: allowed host names in requests; None for any.
+        origins: other origins whose web pages may use the server; `*` for all.
     """
-    metrics, llm = served.desk.metrics, served.desk.llm
+    metrics, llm = served.service.metrics, served.service.llm
 
     facts = {
         "id": served.model,
@@ -94,7 +94,7 @@ def application(
             Route("/openapi.json", openapi),
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in texts),
         ],
-        # Before the gate: browsers ask without the key whether a page may ask with it.
+        # CORS comes before the gate, since browsers send preflight requests without the key.
         middleware=[pages, gate] if origins else [gate],
         exception_handlers=dict.fromkeys(
             (RequestError, EdgespecError, HTTPException, Exception), refuse
@@ -103,10 +103,10 @@ def application(
 
 
 class _Gate:
-    """Lets requests through that come under a known name and with the key.
+    """Refuses requests with an unknown host name or without the API key.
 
-    A page of another site may have its own name stand for this machine, so that a browser lets it
-    read answers; the name in the request gives it away.
+    Checking the host name prevents DNS rebinding: a page of another site may let its own host name
+    point to this machine, so that a browser would let it read the answers.
     """
 
     def __init__(
@@ -128,14 +128,15 @@ class _Gate:
         host = request.headers.get("host", "").lower()
         if self._hosts is not None and _without_port(host) not in self._hosts:
             return RequestError(
-                403, "the server answers to localhost alone: ask it there, or start it with --host",
+                403, "the server only accepts requests to localhost: use that name, or start it "
+                "with --host",
                 "unknown_host",
             )  # fmt: skip
-        # The path that is routed by: a URL is made of the Host header, too, whatever that says.
+        # The path that routing uses. A URL would also depend on the untrusted Host header.
         if self._key is None or request.scope["path"] in _OPEN:
             return None
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        # Headers are bytes, which Starlette reads as Latin-1.
+        # Headers are bytes, which Starlette decodes as Latin-1.
         if scheme.lower() == "bearer" and hmac.compare_digest(key.encode("latin-1"), self._key):
             return None
         return RequestError(
@@ -150,12 +151,12 @@ def _without_port(host: str) -> str:
 
 
 def _refused(error: Exception, metrics: Metrics) -> Response:
-    """The answer for what went wrong."""
+    """Returns the response for an error."""
     headers: dict[str, str] = {}
     if isinstance(error, RequestError):
         refusal = error
     elif isinstance(error, InputError):
-        # Clients shorten a conversation by this code, or by the message's words.
+        # Some clients shorten a conversation if they find this code, or words of the message.
         long = isinstance(error, ContextLengthError)
         refusal = RequestError(
             400, str(error), "context_length_exceeded" if long else "invalid_value"
@@ -164,7 +165,7 @@ def _refused(error: Exception, metrics: Metrics) -> Response:
         refusal = RequestError(error.status_code, _PHRASES.get(error.status_code, error.detail))
         headers.update(error.headers or {})
     else:
-        if isinstance(error, EdgespecError):  # others are logged by who runs the application
+        if isinstance(error, EdgespecError):  # the ASGI server logs other errors
             _log.error("%s", error)
         refusal = fault()
     if refusal.status == 401:

@@ -1,4 +1,4 @@
-"""Bodies as they come in: JSON as one of the classes of `requests`, or what is wrong with it."""
+"""Parsing of request bodies into the classes of `requests`, with readable errors."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from starlette.requests import Request
 from edgespec.server.refusals import SHOWN, RequestError, shown
 from edgespec.server.requests import TextRequest
 
-_TRIED = re.compile(r"str$|constrained-|list\[|literal\[")
+_UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[")  # pydantic's names of types
 
 Body = TypeVar("Body", bound=TextRequest)
 
 
 async def read(request: Request, kind: type[Body], limit: int) -> Body:
-    """What a client has sent.
+    """Reads and checks the body of a request.
 
     Args:
-        request: whose body is read.
-        kind: what it should be.
-        limit: bytes that it may have.
+        request: request to read.
+        kind: class of the body.
+        limit: maximum number of bytes.
 
     Raises:
-        ClientDisconnect: if the client goes meanwhile.
-        RequestError: if it is something else.
+        ClientDisconnect: if the client disconnects meanwhile.
+        RequestError: if the body is too large or invalid.
     """
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # A page of another site can post anything else here without asking the browser first.
+    # Browsers let pages of other sites post some content types without asking, but not JSON.
     if content != "application/json":
         raise RequestError(
             415, f"the content type is {shown(content)}: send application/json", "not_json"
@@ -48,14 +48,14 @@ async def read(request: Request, kind: type[Body], limit: int) -> Body:
 
 
 def _refusal(error: ValidationError) -> RequestError:
-    """What is wrong with the field that is wrong most deeply."""
+    """Describes the most deeply nested error."""
     found = error.errors(include_url=False, include_context=False)
     deepest = max(found, key=lambda each: len(each["loc"]))
     if deepest["type"] == "json_invalid":
-        return RequestError(400, f"the body is no JSON in UTF-8: {deepest['msg']}", "invalid_json")
+        return RequestError(400, f"the body is not UTF-8 JSON: {deepest['msg']}", "invalid_json")
     name = _name(deepest["loc"])[:SHOWN]
     if deepest["type"] == "extra_forbidden":
-        return RequestError(400, f"{name} is not known here: leave it out", "unknown", name)
+        return RequestError(400, f"{name} is not supported: leave it out", "unknown", name)
     if deepest["type"] == "missing":
         return RequestError(400, f"{name} is missing: give it", "missing", name)
     wanted = [each["msg"] for each in found if _name(each["loc"])[:SHOWN] == name]
@@ -65,5 +65,5 @@ def _refusal(error: ValidationError) -> RequestError:
 
 
 def _name(place: tuple[int | str, ...]) -> str:
-    """Of a field; where it may be one thing or another, its place also says which was tried."""
-    return ".".join(part for part in map(str, place) if not _TRIED.match(part))
+    """Returns a field's name without the types that pydantic adds for members of a union."""
+    return ".".join(part for part in map(str, place) if not _UNION_MEMBER.match(part))

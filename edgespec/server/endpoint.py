@@ -1,4 +1,4 @@
-"""The routes that give texts: a body in, an answer or a stream of server-sent events out."""
+"""The routes that generate text and return JSON or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -18,118 +18,120 @@ from edgespec.server.answers import Answer, Json, TokenTexts
 from edgespec.server.bodies import read
 from edgespec.server.refusals import RequestError, fault
 from edgespec.server.requests import TextRequest
-from edgespec.server.service import Desk, Part
+from edgespec.server.service import Part, TextService
 
-Give = Callable[[Json], Awaitable[None]]
+SendJson = Callable[[Json], Awaitable[None]]
+"""Sends a JSON response."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Served:
-    """What the server has.
+    """The model that is served, and its settings.
 
     Attributes:
-        desk: which makes the texts.
-        model: as clients call it.
-        body_limit: bytes of a request's body at most.
+        service: service that generates the texts.
+        model: name of the model for clients.
+        body_limit: maximum number of bytes in a request's body.
     """
 
-    desk: Desk
+    service: TextService
     model: str
     body_limit: int
 
     def require(self, model: str) -> None:
-        """Nothing, where a client calls the model by its name.
+        """Checks that a client asks for the model that is served.
 
         Raises:
-            RequestError: if it means another.
+            RequestError: if it asks for another one.
         """
         if model != self.model:
             raise RequestError(
-                404, f"there is no model of that name here: use {self.model!r}",
+                404, f"there is no model of that name: use {self.model!r}",
                 "model_not_found", "model",
             )  # fmt: skip
 
 
 class TextEndpoint:
-    """One route, as an ASGI application: it must know when its client goes.
+    """A route that generates text, as an ASGI application so that it can see clients disconnect.
 
     Args:
-        served: what the server has.
-        asks: the bodies it reads.
-        answers: the shape of what it gives.
+        served: model that is served.
+        bodies: class of the request bodies.
+        answers: class of the responses.
     """
 
     def __init__(
         self,
         served: Served,
-        asks: type[TextRequest],
+        bodies: type[TextRequest],
         answers: type[Answer],
     ) -> None:
         self._served = served
-        self._asks = asks
+        self._service = served.service
+        self._bodies = bodies
         self._answers = answers
-        self._texts = TokenTexts(served.desk.llm.tokenizer)
-        self._fingerprint = f"fp_{served.desk.llm.bundle.digest[:12]}"
+        self._texts = TokenTexts(served.service.llm.tokenizer)
+        self._fingerprint = f"fp_{served.service.llm.bundle.digest[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answers one request."""
         try:
-            asked = await read(Request(scope, receive), self._asks, self._served.body_limit)
+            body = await read(Request(scope, receive), self._bodies, self._served.body_limit)
         except ClientDisconnect:
             return
-        if asked.model is not None:
-            self._served.require(asked.model)
+        if body.model is not None:
+            self._served.require(body.model)
         answer = self._answers(self._served.model, self._fingerprint, self._texts)
-        if asked.stream:
-            work = self._stream(asked, answer, _Events(send))
+        if body.stream:
+            work = self._stream(body, answer, _Events(send))
         else:
-            work = self._whole(asked, answer, partial(_send_json, scope, receive, send))
-        await _until_gone(receive, work)
+            work = self._whole(body, answer, partial(_send_json, scope, receive, send))
+        await _until_disconnect(receive, work)
 
-    async def _whole(self, asked: TextRequest, answer: Answer, give: Give) -> None:
+    async def _whole(self, body: TextRequest, answer: Answer, send: SendJson) -> None:
         async def drop(_part: Part) -> None:
             pass
 
-        result = await self._served.desk.text(partial(asked.begin, self._served.desk.llm), drop)
-        await give(answer.whole(result))
+        result = await self._service.text(partial(body.begin, self._service.llm), drop)
+        await send(answer.whole(result))
 
-    async def _stream(self, asked: TextRequest, answer: Answer, events: _Events) -> None:
-        told = 0
+    async def _stream(self, body: TextRequest, answer: Answer, events: _Events) -> None:
+        reported = 0  # tokens whose log-probabilities were sent
 
         async def show(part: Part) -> None:
-            nonlocal told
+            nonlocal reported
             await events.begin(answer.opening())
-            told += len(part.logprobs)
-            await events.give(answer.part(part))
+            reported += len(part.logprobs)
+            await events.send(answer.part(part))
 
-        begin = partial(asked.begin, self._served.desk.llm)
+        begin = partial(body.begin, self._service.llm)
         try:
-            result = await self._served.desk.text(begin, show)
+            result = await self._service.text(begin, show)
         except Exception as error:
             if not events.begun:
                 raise
             if not isinstance(error, RequestError):
                 _log.exception("a text has failed")
             refusal = error if isinstance(error, RequestError) else fault()
-            self._served.desk.metrics.refused(refusal.status)
+            self._service.metrics.refused(refusal.status)
             await events.end(refusal.body)
             return
         await events.begin(answer.opening())
-        usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
-        await events.give(*answer.closing(result, told, usage))
+        usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        await events.send(*answer.closing(result, reported, usage))
         await events.end("[DONE]")
 
 
 class _Events:
-    """Server-sent events of one answer.
+    """The server-sent events of one response.
 
     Args:
-        send: of the ASGI server.
+        send: the ASGI server's function to send messages.
 
     Attributes:
-        begun: the status is out, and it is 200.
+        begun: whether the headers were sent, with status 200.
     """
 
     def __init__(self, send: Send) -> None:
@@ -137,26 +139,26 @@ class _Events:
         self.begun = False
 
     async def begin(self, opening: Iterable[Json]) -> None:
-        """Once: headers and the first events."""
+        """Sends the headers and the first events; further calls do nothing."""
         if self.begun:
             return
         self.begun = True
-        # Clients take text without a charset for Latin-1, though events have no other than this.
+        # Event streams are always UTF-8, but some clients assume Latin-1 without a charset.
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self.give(*opening)
+        await self.send(*opening)
 
-    async def give(self, *events: Json | str, more: bool = True) -> None:
-        """Further events."""
+    async def send(self, *events: Json | str, more: bool = True) -> None:
+        """Sends events."""
         body = "".join(f"data: {_line(event)}\n\n" for event in events).encode()
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def end(self, event: Json | str) -> None:
-        """The last one."""
-        await self.give(event, more=False)
+        """Sends the last event."""
+        await self.send(event, more=False)
 
 
 def _line(event: Json | str) -> str:
@@ -167,8 +169,8 @@ async def _send_json(scope: Scope, receive: Receive, send: Send, body: Json) -> 
     await JSONResponse(body)(scope, receive, send)
 
 
-async def _until_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, and cancel it when the client has gone."""
+async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Does the work, and cancels it if the client disconnects."""
     task = asyncio.ensure_future(work)
 
     async def watch() -> None:
@@ -180,7 +182,7 @@ async def _until_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None
     try:
         await task
     except asyncio.CancelledError:
-        if not watcher.done():  # it is us who are to end
+        if not watcher.done():  # this task was cancelled, not the work
             raise
     finally:
         watcher.cancel()

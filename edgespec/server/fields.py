@@ -1,4 +1,4 @@
-"""What the fields of a body may hold."""
+"""Types of the fields in request bodies."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-# Of long lists the first wrong item is told: an error for each would take seconds.
+# Validation of a list stops at its first wrong item: an error for each could take seconds.
 LONG = Field(fail_fast=True)
 SOME = Field(min_length=1, fail_fast=True)
 
 Count = Annotated[int, Field(ge=1)]
-Unlimited = Literal[-1]  # llama.cpp's, for as many tokens as there is room for
-One = Annotated[int, Field(ge=1, le=1)]  # a literal would also be true
+Unlimited = Literal[-1]  # as in llama.cpp: as many tokens as fit
+One = Annotated[int, Field(ge=1, le=1)]  # a literal would also accept true
 Nothing = Annotated[float, Field(ge=0, le=0)]
 Empty = Annotated[list[Any], Field(max_length=0)]
 Text = Annotated[str, Field(min_length=1)]
@@ -21,7 +21,7 @@ Tokens = Annotated[list[int], SOME]
 
 
 class Fields(BaseModel):
-    """JSON as it is: no text for a number, no field that nobody reads."""
+    """Base of all bodies: unknown fields are errors, and types are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -32,12 +32,12 @@ def _off(value: bool) -> bool:
     return value
 
 
-# As with `One`: a literal would also be 0.
+# As with `One`: a literal would also accept 0.
 Off = Annotated[bool, AfterValidator(_off), WithJsonSchema({"type": "boolean", "const": False})]
 
 
 def unset(value: int | None) -> int | None:
-    """None for -1: llama.cpp's and vLLM's clients write it where OpenAI's leave a number out."""
+    """Turns -1 into None: clients of llama.cpp and vLLM send -1 for a missing number."""
     return None if value == -1 else value
 
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads: texts, tokens, times, the queue, memory."""
+"""Prometheus metrics: texts, tokens, times, the queue, memory."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _TTFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TPOT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _ROUNDS = (0, 1, 2, 4)
-# Counters by the field of a result that they sum up.
+# Fields of a result that are summed up in counters, with the counters' help texts.
 _COUNTED = {
-    "prompt_tokens": "tokens of prompts",
-    "reused": "tokens of prompts that were in the caches already",
-    "new_tokens": "tokens that were made",
+    "prompt_tokens": "prompt tokens",
+    "reused": "prompt tokens that were in the caches already",
+    "new_tokens": "generated tokens",
     "rounds": "passes of the target after the prompts'",
-    "drafted": "tokens that were proposed",
-    "accepted": "proposed tokens that became text",
+    "drafted": "drafted tokens",
+    "accepted": "drafted tokens that became text",
 }
 
 
 class Metrics:
-    """Numbers of one server since it began.
+    """Metrics of one server since its start.
 
     Args:
-        queue: whose length is told.
+        queue: queue whose length is reported.
     """
 
     def __init__(self, queue: Queue) -> None:
         registry = self._registry = CollectorRegistry()
         self._texts = Counter(
-            "edgespec_texts", "texts by why they ended", ["finish_reason"], registry=registry
+            "edgespec_texts", "texts by finish reason", ["finish_reason"], registry=registry
         )
         self._refusals = Counter(
-            "edgespec_refusals", "requests without a whole text, by status", ["status"],
+            "edgespec_refusals", "requests without a complete text, by status", ["status"],
             registry=registry,
         )  # fmt: skip
         self._sums = {
@@ -52,30 +52,36 @@ class Metrics:
             for name, text in _COUNTED.items()
         }
         self._ttft = Histogram(
-            "edgespec_time_to_first_token_seconds", "from the request, waiting included",
+            "edgespec_time_to_first_token_seconds",
+            "time from the request to the first token, including waiting",
             buckets=_TTFT_SECONDS, registry=registry,
         )  # fmt: skip
         self._tpot = Histogram(
-            "edgespec_time_per_output_token_seconds", "a text's mean, the first token left out",
+            "edgespec_time_per_output_token_seconds",
+            "mean time per token of a text, without the first token",
             buckets=_TPOT_SECONDS, registry=registry,
         )  # fmt: skip
         self._cancels = Histogram(
-            "edgespec_rounds_after_cancel", "that a text still made when its client had gone",
+            "edgespec_rounds_after_cancel", "rounds that a text made after its client disconnected",
             buckets=_ROUNDS, registry=registry,
         )  # fmt: skip
         for name, text, value in (
-            ("texts_running", "texts being made", lambda: queue.running),
-            ("texts_waiting", "requests waiting for their turn", lambda: queue.waiting),
-            ("resident_memory_bytes", "of the process, mapped files included", _resident),
+            ("texts_running", "texts being generated", lambda: queue.running),
+            ("texts_waiting", "requests waiting in the queue", lambda: queue.waiting),
+            (
+                "resident_memory_bytes",
+                "resident memory of the process, including mapped files",
+                _resident,
+            ),
         ):
             Gauge(f"edgespec_{name}", text, registry=registry).set_function(value)
 
     def finished(self, result: GenerationResult, waited: float) -> None:
-        """Count a text, one that was cut short too.
+        """Counts a text, including one that was cancelled.
 
         Args:
-            result: of it.
-            waited: seconds from the request until it was begun.
+            result: result of the text.
+            waited: seconds from the request to the start of the text.
         """
         self._texts.labels(result.finish_reason).inc()
         for name, counter in self._sums.items():
@@ -86,20 +92,20 @@ class Metrics:
             self._tpot.observe(result.tpot_ms / 1e3)
 
     def abandoned(self, rounds: int) -> None:
-        """Count a text whose client went, and the rounds that it still made."""
+        """Counts the rounds that a text made after its client disconnected."""
         self._cancels.observe(rounds)
 
     def unbegun(self) -> None:
-        """Count a text whose client went before it was begun."""
+        """Counts a text whose client disconnected before it started."""
         self._texts.labels("cancelled").inc()
         self.abandoned(0)
 
     def refused(self, status: int) -> None:
-        """Count a request without a text, or with one that failed when its stream had begun."""
+        """Counts a request without a text, or with a text that failed during its stream."""
         self._refusals.labels(str(status)).inc()
 
     def text(self) -> bytes:
-        """In Prometheus's text format."""
+        """Returns the metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document, whose requests are the classes that check them."""
+"""The OpenAPI document, with schemas from the classes that check the requests."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _ERROR: Json = {
     },
 }
 _REFUSALS = {
-    "400": "the body is not what is asked for",
+    "400": "the body is invalid",
     "404": "there is no such model",
-    "413": "the body is too long",
+    "413": "the body is too large",
     "415": "the body is not JSON",
-    "429": "too many texts are waiting",
+    "429": "too many requests are waiting",
     "500": "the server has failed",
     "503": "the server is shutting down",
 }
 
 
 def document(needs_key: bool) -> Json:
-    """Of all routes.
+    """Returns the OpenAPI document of all routes.
 
     Args:
-        needs_key: whether clients must have an API key.
+        needs_key: whether clients must send an API key.
     """
     _, schemas = models_json_schema(
         [(CompletionRequest, "validation"), (ChatRequest, "validation")],
@@ -65,12 +65,12 @@ def document(needs_key: bool) -> Json:
         "security": security,
         "paths": {
             "/v1/models": _reads("the model that is served", _OBJECT, needs_key),
-            "/v1/models/{model}": _reads("the same by its name", _OBJECT, needs_key, "model"),
-            "/v1/completions": _makes("a text that goes on from a prompt", "CompletionRequest"),
+            "/v1/models/{model}": _reads("the model of this name", _OBJECT, needs_key, "model"),
+            "/v1/completions": _makes("the continuation of a prompt", "CompletionRequest"),
             "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
-            "/": _reads("a page to chat on", _PAGE, False),
-            "/metrics": _reads("numbers for Prometheus", _PLAIN, needs_key),
-            "/health": _reads("whether the server is there", _OBJECT, False),
+            "/": _reads("a chat page", _PAGE, False),
+            "/metrics": _reads("metrics for Prometheus", _PLAIN, needs_key),
+            "/health": _reads("whether the server is running", _OBJECT, False),
             "/openapi.json": _reads("this document", _OBJECT, False),
         },
     }
@@ -82,7 +82,7 @@ def _reads(summary: str, content: Json, needs_key: bool, name: str | None = None
     if needs_key:
         responses["401"] = _refusal("the API key is missing or wrong")
     if name is not None:
-        responses["404"] = _refusal("there is none of this name")
+        responses["404"] = _refusal("there is no model of this name")
         schema = {"type": "string", "minLength": 1}
         further["parameters"] = [{"name": name, "in": "path", "required": True, "schema": schema}]
     return {"get": {"summary": summary, "responses": responses, **further}}

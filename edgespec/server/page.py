@@ -1,4 +1,4 @@
-"""The chat page: one file that needs nothing else."""
+"""The chat page, a single HTML file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 _TEXT = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
-# What models say can do no harm: the page loads nothing and talks to its own server alone.
+# Text from a model can do no harm: the page loads nothing and connects only to its own server.
 _HEADERS = {
     "content-security-policy": (
         "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -20,5 +20,5 @@ _HEADERS = {
 
 
 async def page(_request: Request) -> Response:
-    """Give the page."""
+    """Returns the page."""
     return HTMLResponse(_TEXT, headers=_HEADERS)

@@ -1,23 +1,23 @@
-"""What the server answers where it gives no text: OpenAI's shape of an error."""
+"""Errors that clients see, in OpenAI's format."""
 
 from __future__ import annotations
 
 from typing import Any
 
 SHOWN = 40
-"""Characters of what a client has sent, in an error."""
+"""Maximum number of characters of a client's value in an error message."""
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class RequestError(Exception):
-    """A request that is not served.
+    """A request that is refused.
 
     Args:
-        status: of HTTP.
-        message: what is wrong, and the remedy; no path of this machine.
-        code: a word for programs.
-        param: the field of the body that is wrong.
+        status: HTTP status.
+        message: what is wrong, and the remedy; without paths of this machine.
+        code: error code for programs.
+        param: field of the body that is wrong.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class RequestError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """As OpenAI's clients read it."""
+        """The error as JSON values in OpenAI's format."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         error = {
             "message": str(self),
@@ -42,18 +42,18 @@ class RequestError(Exception):
 
 
 def shutting_down() -> RequestError:
-    """No further text, or not the rest of one."""
+    """Returns the error for requests during shutdown."""
     return RequestError(
-        503, "the server is shutting down: ask again when it is back", "shutting_down"
+        503, "the server is shutting down: try again when it is back", "shutting_down"
     )
 
 
 def fault() -> RequestError:
-    """Something failed that the client cannot mend; what it was may name files of this machine."""
-    return RequestError(500, "the server has failed: its log says how", "internal_error")
+    """Returns the error for internal failures, without details, which could name local files."""
+    return RequestError(500, "the server has failed: its log has the details", "internal_error")
 
 
 def shown(value: Any) -> str:
-    """A value in an error."""
+    """Formats a value for an error message, shortened to `SHOWN` characters."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -1,4 +1,4 @@
-"""What clients may send: the fields of a body, what they may hold, and what is made of them."""
+"""The request bodies of OpenAI's API, and their conversion to texts."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ from edgespec.server.fields import (
 )
 from edgespec.server.refusals import RequestError, shown
 
-# What a completion has where nothing is said, in OpenAI's API.
-_COMPLETION_TOKENS = 16
+_COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
 _SAMPLING = ("seed", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 class StreamOptions(Fields):
-    """Of a streamed answer."""
+    """Options of a streamed response."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # chunks are never padded
 
 
 class JsonSchema(Fields):
-    """A schema, as OpenAI wraps it. It always holds, so that `strict` changes nothing."""
+    """A JSON schema in OpenAI's format. It is always enforced, whatever `strict` is."""
 
     name: str | None = None
     description: str | None = None
@@ -51,22 +50,23 @@ class JsonSchema(Fields):
 
 
 class ResponseFormat(Fields):
-    """What the answer is written in."""
+    """The format of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
     @property
     def structure(self) -> dict[str, Any]:
-        """As an option of a text.
+        """The generation option for this format.
 
         Raises:
-            RequestError: if there is a schema where none is asked for, or the other way round.
+            RequestError: if a schema is given with another type than json_schema, or is missing
+                with that type.
         """
         if (self.json_schema is not None) != (self.type == "json_schema"):
             raise RequestError(
-                400, f"response_format.type is {shown(self.type)}: give json_schema with "
-                "'json_schema' and with nothing else", param="response_format",
+                400, f"response_format.type is {shown(self.type)}: give json_schema with the type "
+                "'json_schema' and with no other", param="response_format",
             )  # fmt: skip
         if self.json_schema is not None:
             return {"json_schema": self.json_schema.schema_}
@@ -74,16 +74,16 @@ class ResponseFormat(Fields):
 
 
 class Speculative(Fields):
-    """How this text is drafted, which never changes it."""
+    """Draft options of a text, which never change it."""
 
     draft: str | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
 
 
 class TextRequest(Fields, ABC):
-    """What both kinds of texts have.
+    """Fields that completions and chat have in common.
 
-    What would change the text and is not implemented may have the value that changes nothing.
+    Options that are not implemented are accepted with the value that has no effect.
     """
 
     model: str | None = None
@@ -109,16 +109,15 @@ class TextRequest(Fields, ABC):
     grammar: str | None = None
 
     def begin(self, llm: LLM) -> TextStream:
-        """The text, not begun.
+        """Creates the stream of the text, without starting it.
 
         Raises:
-            InputError: if the model cannot take the prompt, an option is out of its range, or a
-                draft is wanted that was not loaded.
-            RequestError: if a schema is given where none is asked for, or the other way round; if
-                likely tokens are asked for without log-probabilities.
+            InputError: if the prompt is invalid, an option is out of range, or the draft source was
+                not loaded.
+            RequestError: if `response_format` or the log-probability options contradict themselves.
         """
         drafts = self.speculative or Speculative()
-        said = {
+        given = {
             name: value
             for name in (*_SAMPLING, "regex", "grammar")
             if (value := getattr(self, name)) is not None
@@ -133,7 +132,7 @@ class TextRequest(Fields, ABC):
             logprobs=self.likeliest,
             draft_source=drafts.draft,
             num_assistant_tokens=drafts.num_draft_tokens,
-            **said,
+            **given,
             **structure,
         )
 
@@ -141,26 +140,26 @@ class TextRequest(Fields, ABC):
     def _temperature(self) -> float:
         if self.temperature is None:
             return 1.0
-        # Some clients, ragas among them, write 1e-8 where they mean 0.
+        # Some clients, such as ragas, send 1e-8 for 0.
         return 0.0 if self.temperature < LEAST_TEMPERATURE else self.temperature
 
     @property
     @abstractmethod
     def tokens(self) -> int | None:
-        """To make at most; None: as many as the context holds."""
+        """The maximum number of new tokens; None for as many as fit the context."""
 
     @property
     @abstractmethod
     def likeliest(self) -> int | None:
-        """How many of the likeliest tokens to report with each; None: no log-probability."""
+        """The number of likeliest tokens to report per token; None for no log-probabilities."""
 
     @abstractmethod
     def prompt_for(self, llm: LLM) -> str | list[int]:
-        """What the model goes on from."""
+        """Returns the prompt for the model."""
 
 
 def _only(prompt: Any) -> Any:
-    """The prompt in a list of prompts, as clients send it that could send several."""
+    """Unpacks a list with one prompt, which clients send that support several prompts."""
     if not isinstance(prompt, list) or not prompt or not isinstance(prompt[0], str | list):
         return prompt
     if len(prompt) > 1:
@@ -196,7 +195,7 @@ class CompletionRequest(TextRequest):
 
 
 class _Part(Fields):
-    """What clients also note in messages, and in their parts, asks for nothing."""
+    """Base of messages and their parts, in which unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -209,10 +208,10 @@ class TextContent(_Part):
 
 
 class Message(_Part):
-    """One of a conversation.
+    """A message of a conversation.
 
-    The last fields would change the text, or hold some of it. Answers have them with nothing in
-    them, and so they come back.
+    The fields after `content` are not supported. They are accepted empty, since clients send
+    answers back with them.
     """
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -235,7 +234,7 @@ class Message(_Part):
 
     @property
     def plain(self) -> dict[str, str]:
-        """As chat templates have it; `developer` is OpenAI's newer word for `system`."""
+        """The message for chat templates; `developer` is OpenAI's newer name for `system`."""
         text = self.content or ""
         if not isinstance(text, str):
             text = "".join(part.text for part in text)
@@ -250,13 +249,13 @@ class ChatRequest(TextRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     modalities: list[Literal["text"]] | None = None
-    # There are no tools, but clients without any may say so, and what to do with them.
+    # Tools are not supported, but clients without tools may send these fields.
     tools: Empty | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
     functions: Empty | None = None
     function_call: Literal["none", "auto"] | None = None
-    # What OpenAI's servers keep, queue and guess by; no text depends on it.
+    # Fields for storage, scheduling, caching and speculation on OpenAI's servers; no effect here.
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     service_tier: str | None = None
@@ -265,10 +264,10 @@ class ChatRequest(TextRequest):
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
-    # How models answer that have learned to be told.
+    # Fields for models that were trained to follow them; no effect here.
     reasoning_effort: str | None = None
     verbosity: str | None = None
-    # What some clients say that they do not want.
+    # Fields that some clients send as null.
     audio: None = None
     moderation: None = None
     web_search_options: None = None

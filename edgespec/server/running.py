@@ -1,4 +1,4 @@
-"""A server from its socket to its end."""
+"""Starting, running and stopping the server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edgespec.server.app import application
 from edgespec.server.endpoint import Served
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
-_GRACE_SECONDS = 10  # for clients that do not read what they asked for
+_GRACE_SECONDS = 10  # time at shutdown for clients that do not read their responses
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that clients can reach; port 0: any that is free.
+    """Opens a listening socket; port 0 means any free port.
 
     Raises:
-        InputError: if it cannot be had.
+        InputError: if the socket cannot be opened.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -27,26 +27,27 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"port {port} of {host} cannot be had ({reason}): give others with --host and --port"
+            f"cannot listen on port {port} of {host} ({reason}): choose others with --host and "
+            "--port"
         ) from error
 
 
 def is_local(sock: socket.socket) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach the socket."""
     address: str = sock.getsockname()[0]
     return address.startswith("127.") or address == "::1"
 
 
 class Server(uvicorn.Server):
-    """Serves until SIGTERM or SIGINT, or until `should_exit` is set.
+    """A server that runs until SIGTERM or SIGINT, or until `should_exit` is set.
 
-    Then no client is let in any more, and texts end after their present round.
+    Then it accepts no more requests, and texts end after their current round.
 
     Args:
-        served: the model and its queue.
-        api_key: which clients must have; None: nobody needs one.
-        sock: from `listen`.
-        ready: called when clients are let in.
+        served: model, its name and limits.
+        api_key: API key that clients must send; None if they need none.
+        sock: socket from `listen`.
+        ready: function to call when the server accepts requests.
         origins: see `application`.
     """
 
@@ -55,7 +56,7 @@ class Server(uvicorn.Server):
         ready: Callable[[], None] = lambda: None, origins: Sequence[str] = (),
     ) -> None:  # fmt: skip
         hosts = (*_LOCAL, sock.getsockname()[0]) if is_local(sock) else None
-        self._desk = served.desk
+        self._service = served.service
         self._sock = sock
         self._ready = ready
         super().__init__(
@@ -67,15 +68,15 @@ class Server(uvicorn.Server):
         )  # fmt: skip
 
     def serve_here(self) -> None:
-        """Until the end, on this thread."""
+        """Runs the server on this thread until it stops."""
         self.run([self._sock])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's."""
+        """See uvicorn; also calls `ready`."""
         await super().startup(sockets)
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, which waits for answers under way: these end soon."""
-        self._desk.close()
+        """See uvicorn, which waits for open responses; closing the service ends them soon."""
+        self._service.close()
         await super().shutdown(sockets)

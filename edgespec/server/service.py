@@ -1,4 +1,4 @@
-"""Requests become texts, each read by a thread in its turn."""
+"""Generation of the texts of all requests, in order, on threads."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from edgespec.server.refusals import shutting_down
 
 @dataclass(frozen=True)
 class Part:
-    """What came of a text at a time.
+    """A piece of a text with its statistics.
 
     Attributes:
-        text: not empty.
-        logprobs: of the tokens that have come since the last part, where they were asked for.
-        rounds: since the last part; of the prompt's own there is none.
+        text: piece of text, not empty.
+        logprobs: log-probabilities of the tokens since the last part; empty if not requested.
+        rounds: rounds since the last part, without the prompt's.
     """
 
     text: str
@@ -37,17 +37,18 @@ class Part:
 Show = Callable[[Part], Awaitable[None]]
 
 
-class Desk:
-    """Makes the texts of all requests.
+class TextService:
+    """Generates the texts of all requests.
 
     Args:
-        llm: which makes them.
-        parallel: texts at once; they take turns, round by round.
-        limit: how many may wait.
+        llm: model to use.
+        parallel: number of texts at once; they take turns, round by round.
+        limit: maximum number of waiting requests.
 
     Attributes:
-        queue: who waits.
-        metrics: what was made.
+        llm: model in use.
+        queue: queue of the requests.
+        metrics: metrics of the server.
     """
 
     def __init__(self, llm: LLM, parallel: int, limit: int) -> None:
@@ -59,22 +60,22 @@ class Desk:
         self._closed = False
 
     def close(self) -> None:
-        """End texts after their present round; who waits, and who still comes, is refused."""
+        """Ends texts after their current round, and refuses waiting and further requests."""
         self._closed = True
         self.queue.close()
         for stream in self._reading:
             stream.cancel()
 
     async def text(self, begin: Callable[[], TextStream], show: Show) -> GenerationResult:
-        """Make a text in its turn; it ends after a round if the task is cancelled.
+        """Generates a text when it is its turn; it ends after a round if the task is cancelled.
 
         Args:
-            begin: checks the request and gives its text, on a thread.
-            show: is given the parts as they come.
+            begin: function that checks the request and creates the stream; called on a thread.
+            show: called with the parts as they come.
 
         Raises:
-            EdgespecError: what `begin` or the text raises.
-            RequestError: if too many wait, or the server shuts down, in the midst of the text too.
+            EdgespecError: if `begin` or the text fails.
+            RequestError: if too many requests wait, or the server shuts down, also during the text.
         """
         asked = time.perf_counter()
         with ExitStack() as place:
@@ -82,7 +83,7 @@ class Desk:
             try:
                 stream = await asyncio.to_thread(begin)
                 await turn
-            except asyncio.CancelledError:  # the client has gone
+            except asyncio.CancelledError:  # the client has disconnected
                 self.metrics.unbegun()
                 raise
             if self._closed:
@@ -95,20 +96,23 @@ class Desk:
     async def _read(
         self, stream: TextStream, show: Show, waited: float, leave: Callable[[], None]
     ) -> GenerationResult:
-        """Read a text on a thread, to its end, or until this task is cancelled and a round over.
+        """Reads a text on a thread to its end, or to the end of a round if this task is cancelled.
 
-        The text leaves its place when it is made: a client that reads slowly keeps nobody waiting.
+        The text leaves the queue when it is finished, so that a slow client does not make others
+        wait.
         """
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[Part | None]()
 
         def read() -> GenerationResult:
-            told = made = 0
+            tokens_sent = rounds_sent = 0
             try:
                 with closing(stream):
                     for piece in stream:
-                        logprobs, rounds = stream.logprobs[told:], stream.rounds[made:]
-                        told, made = told + len(logprobs), made + len(rounds)
-                        part = Part(piece, tuple(logprobs), tuple(rounds))
+                        logprobs = tuple(stream.logprobs[tokens_sent:])
+                        rounds = tuple(stream.rounds[rounds_sent:])
+                        tokens_sent += len(logprobs)
+                        rounds_sent += len(rounds)
+                        part = Part(piece, logprobs, rounds)
                         loop.call_soon_threadsafe(parts.put_nowait, part)
                 self.metrics.finished(stream.result, waited)
                 return stream.result
@@ -121,7 +125,7 @@ class Desk:
         try:
             while (part := await parts.get()) is not None:
                 await show(part)
-        except BaseException:  # the client has gone
+        except BaseException:  # the client has disconnected
             rounds = len(stream.rounds)
             stream.cancel()
             await asyncio.wait([reader])

@@ -1,1 +1,1 @@
-"""What the operating system has and keeps: files, processors, the user's cache folder."""
+"""Access to the operating system: files, processors, memory limits, the user's cache folder."""

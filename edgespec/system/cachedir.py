@@ -1,4 +1,4 @@
-"""The user's cache folder: what was measured and learned, verified hashes, compiled models."""
+"""The user's cache folder: measurements, learned values, verified hashes and compiled models."""
 
 from __future__ import annotations
 
@@ -21,30 +21,31 @@ _log = logging.getLogger(__name__)
 
 
 def cache_folder(name: str) -> Path | None:
-    """A sub-folder of the cache, made if need be; None where there is none.
+    """Returns a sub-folder of the cache and creates it if needed; None if that is impossible.
 
-    `EDGESPEC_CACHE` overrides the platform's own place. One that is write-protected can be read.
+    `EDGESPEC_CACHE` overrides the platform's usual location. A write-protected folder can still be
+    read.
     """
     try:
         folder = _base() / name
-    except RuntimeError as error:  # the user has no home
-        _warn("the cache", str(error))
+    except RuntimeError as error:  # the user has no home directory
+        _warn("the cache folder", str(error))
         return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         next(folder.iterdir(), None)
     except OSError as error:
-        not_kept(folder, error)
+        warn_unwritable(folder, error)
         return None
     return folder
 
 
 def cache_file(name: str, facts: object) -> Path | None:
-    """The file of a record in a sub-folder, one for all facts that it depends on; None: no folder.
+    """Returns the path of the record that belongs to these facts; None if there is no cache.
 
     Args:
-        name: of the sub-folder.
-        facts: whose `repr` tells them from all others.
+        name: name of the sub-folder.
+        facts: everything that the record depends on; its `repr` is hashed into the file name.
     """
     folder = cache_folder(name)
     if folder is None:
@@ -53,7 +54,12 @@ def cache_file(name: str, facts: object) -> Path | None:
 
 
 def store(file: Path | None, record: object) -> None:
-    """Replace a file by a dataclass, as a whole or not at all; where none can be, nothing is."""
+    """Writes a dataclass as JSON, replacing the file atomically; only warns if it cannot.
+
+    Args:
+        file: path from `cache_file`; nothing is written if it is None.
+        record: dataclass to write.
+    """
     if file is None:
         return
     partial = file.with_suffix(f".partial-{os.getpid()}-{threading.get_ident()}")
@@ -61,13 +67,13 @@ def store(file: Path | None, record: object) -> None:
         partial.write_text(json.dumps(records.encode(record)), encoding="utf-8")
         partial.replace(file)
     except OSError as error:
-        not_kept(file.parent, error)
+        warn_unwritable(file.parent, error)
         with suppress(OSError):
             partial.unlink(missing_ok=True)
 
 
 def stored(file: Path | None, kind: type[_Record]) -> _Record | None:
-    """The dataclass in a file; None if there is none, or it is damaged."""
+    """Reads a dataclass that `store` has written; None if the file is missing or damaged."""
     if file is None:
         return None
     try:
@@ -75,20 +81,20 @@ def stored(file: Path | None, kind: type[_Record]) -> _Record | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        _log.info("%s is of no use (%s): it is made anew", file, error)
+        _log.info("%s cannot be used (%s) and is replaced", file, error)
         return None
 
 
-def not_kept(folder: Path, error: OSError) -> None:
-    """Say, once a process, that a sub-folder of the cache does not take what it should keep."""
-    _warn(str(folder.parent), error.strerror or str(error))
+def warn_unwritable(folder: Path, error: OSError) -> None:
+    """Warns once per process that a sub-folder of the cache cannot be written."""
+    _warn(f"the cache folder {folder.parent}", error.strerror or str(error))
 
 
 @cache
 def _warn(where: str, reason: str) -> None:
     _log.warning(
-        "nothing is kept in %s (%s), so that loading takes longer every time: set EDGESPEC_CACHE "
-        "to a folder that can be written to",
+        "cannot write to %s (%s), so every load takes longer: set EDGESPEC_CACHE "
+        "to a writable folder",
         where,
         reason,
     )
@@ -96,11 +102,11 @@ def _warn(where: str, reason: str) -> None:
 
 def _base() -> Path:
     if root := os.environ.get("EDGESPEC_CACHE"):
-        return Path(root).expanduser()  # which files of settings leave to programs
+        return Path(root).expanduser()  # no shell expands ~ in a service's settings file
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "edgespec"
     if sys.platform == "darwin":
         return Path.home() / "Library/Caches/edgespec"
-    # The specification has relative ones ignored: each working folder would have its own.
+    # The XDG specification says to ignore relative paths.
     caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (caches if caches.is_absolute() else Path.home() / ".cache") / "edgespec"

@@ -1,7 +1,7 @@
-"""What Linux's control groups leave to this process, as in containers, services and batch jobs.
+"""Memory and CPU limits that Linux control groups set, as in containers, services and batch jobs.
 
-Versions 1 and 2, and both at once. What limits a group limits all below it, so the least of the
-process's own group and those above it counts, as far as the process sees them.
+Control groups of version 1, version 2 and both at once are supported. A group's limit also holds
+for all groups below it, so the lowest limit of the process's group and its visible parents counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 _PROCESS = Path("/proc/self")
 
-# Files of version 2 and of version 1: what may be used, and what is used.
+# Files with the limit and the current use, for version 2 and for version 1.
 _MEMORY = (
     ("memory.max", "memory.current"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -20,24 +20,24 @@ _MEMORY = (
 
 
 def free_bytes(process: Path = _PROCESS) -> int | None:
-    """Memory that the groups may still use; None where nothing limits them.
+    """Returns the bytes of memory that the process may still use; None if nothing limits it.
 
     Args:
-        process: its folder in /proc.
+        process: folder of the process in /proc.
     """
     found = []
     for group in _groups("memory", process):
         for limit, used in _MEMORY:
-            with suppress(OSError, ValueError):  # of the other version, or no limit ("max")
+            with suppress(OSError, ValueError):  # the other version's file, or no limit ("max")
                 found.append(_free(group, limit, used))
     return min(found, default=None)
 
 
 def processor_quota(process: Path = _PROCESS) -> float | None:
-    """How many processors' time the groups may use; None where nothing limits them.
+    """Returns how many processors' worth of time the process may use; None if nothing limits it.
 
     Args:
-        process: its folder in /proc.
+        process: folder of the process in /proc.
     """
     found = []
     for group in _groups("cpu", process):
@@ -50,13 +50,13 @@ def processor_quota(process: Path = _PROCESS) -> float | None:
 
 
 def _groups(controller: str, process: Path) -> Iterator[Path]:
-    """The folders of the process's groups that may have this controller, and of those above."""
+    """Yields the folders of the process's groups for this controller, and of their parents."""
     try:
         memberships, mounts = (
             (process / name).read_text("utf-8", "surrogateescape").splitlines()
             for name in ("cgroup", "mountinfo")
         )
-    except OSError:  # another system, or one that hides them
+    except OSError:  # not Linux, or /proc is hidden
         return
     for membership in memberships:
         _, controllers, path = membership.split(":", 2)
@@ -64,15 +64,21 @@ def _groups(controller: str, process: Path) -> Iterator[Path]:
             continue
         for mount in mounts:
             place, _, kind = mount.partition(" - ")
-            # Version 2 has one hierarchy for all controllers, and names none. Version 1 has some of
-            # other controllers, without the files of this one.
+            # Version 2 has one hierarchy for all controllers and names none of them. In version 1
+            # some hierarchies belong to other controllers and lack this one's files.
             if kind.startswith("cgroup " if controllers else "cgroup2 "):
                 _, _, _, root, folder, *_ = place.split(" ")
                 yield from _upwards(Path(folder), PurePosixPath(root), PurePosixPath(path))
 
 
 def _upwards(folder: Path, root: PurePosixPath, path: PurePosixPath) -> Iterator[Path]:
-    """A group and those above it, where `folder` shows what the hierarchy has from `root` on."""
+    """Yields the folder of a group and of its parents.
+
+    Args:
+        folder: mount point, which shows the hierarchy from `root` downwards.
+        root: group that the mount point stands for.
+        path: group of the process.
+    """
     seen = path.is_relative_to(root) and ".." not in path.parts
     group = folder / path.relative_to(root) if seen else folder
     yield group
@@ -82,11 +88,11 @@ def _upwards(folder: Path, root: PurePosixPath, path: PurePosixPath) -> Iterator
 
 
 def _free(group: Path, limit: str, used: str) -> int:
-    """What may still be used; cached files that the group can drop count as free.
+    """Returns the free bytes of a group; cached files that it can drop count as free.
 
     Raises:
         OSError: if there is no such group.
-        ValueError: if it has no limit.
+        ValueError: if the group has no limit.
     """
     statistics = (group / "memory.stat").read_text().split()
     values = dict(zip(statistics[::2], statistics[1::2], strict=True))
@@ -95,11 +101,11 @@ def _free(group: Path, limit: str, used: str) -> int:
 
 
 def _quota(quota: str, period: str) -> float:
-    """Processors from microseconds of their time in a period.
+    """Returns a number of processors from a quota and its period, both in microseconds.
 
     Raises:
         ValueError: if there is no limit.
     """
-    if int(quota) < 0:  # as version 1 has it; version 2 has "max"
+    if int(quota) < 0:  # version 1's way to say no limit; version 2 says "max"
         raise ValueError(quota)
     return int(quota) / int(period)

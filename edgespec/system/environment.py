@@ -1,4 +1,4 @@
-"""What a measurement says beside its numbers: the machine, the versions, the memory it took."""
+"""Facts reported with each measurement: the machine, the package versions, the memory used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES = (
 
 
 def hardware() -> dict[str, object]:
-    """The machine: CPU and its extensions, CPUs, memory in GiB, load of the last minute."""
+    """Returns the CPU model, its extensions, the number of CPUs, memory in GiB, and the load."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cpu": processors.model_name(),
@@ -39,7 +39,7 @@ def hardware() -> dict[str, object]:
 
 
 def versions() -> dict[str, str]:
-    """Python and those of the packages that decide speed which are installed."""
+    """Returns the versions of Python, edgespec and the installed packages that affect speed."""
     found = {"python": platform.python_version(), "edgespec": edgespec.__version__}
     for package in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -48,9 +48,10 @@ def versions() -> dict[str, str]:
 
 
 def git_revision() -> str | None:
-    """The commit of the checkout that runs, `-dirty` behind it where files differ; None in a wheel.
+    """Returns the commit of the running checkout; None if this is not a checkout.
 
-    Whatever repository a wheel happens to be installed below is not ours.
+    The suffix `-dirty` means that files have changed. A repository that a wheel happens to be
+    installed in does not count.
     """
     checkout = Path(edgespec.__file__).resolve().parent.parent
     if not (checkout / ".git").exists():
@@ -65,13 +66,13 @@ def git_revision() -> str | None:
 
 
 def peak_rss_mb() -> float:
-    """This process's largest resident memory so far, MiB, file-backed pages included."""
+    """Returns the process's peak resident memory in MiB, file-backed pages included."""
     if sys.platform == "win32":
         return round(psutil.Process().memory_info().peak_wset / MIB, 1)
-    # Linux's rusage also knows what the process that started this one held then.
+    # On Linux, rusage also counts the memory of the process that started this one.
     if own := proc_field("/proc/self/status", "VmHWM"):
         return round(int(own.split()[0]) / 1024, 1)
     import resource
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, on macOS bytes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB; bytes on macOS
     return round(peak / (MIB if sys.platform == "darwin" else 1024), 1)

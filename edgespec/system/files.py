@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole or not at all."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -14,39 +14,38 @@ from edgespec.errors import InputError
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Where to write what is to become `path`, and does when the context ends without an error.
+    """Yields a temporary path that replaces `path` if the block ends without an error.
 
-    A symbolic link stays one: what it points to is replaced.
+    A symbolic link stays one: the file that it points to is replaced.
 
     Raises:
-        InputError: if it cannot be written; a file that was there stays as it was.
+        InputError: if `path` cannot be written; an existing file stays as it was.
     """
     try:
         target = _target(path)
-        # A device's name would be a file's then, and so would that of a loop of links.
+        # Moving a file here would replace a device, or a loop of links, by a regular file.
         if os.path.lexists(target) and not target.is_file():
-            raise OSError("no regular file")
-        if target.exists() and not os.access(target, os.W_OK):  # a move asks the folder alone
+            raise OSError("not a regular file")
+        if target.exists() and not os.access(target, os.W_OK):  # a move checks only the folder
             raise OSError("write-protected")
-        # Whatever happens before the file is moved into place, the folder is removed.
+        # The temporary folder is removed even if an error prevents the move.
         with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=target.parent) as folder:
             partial = Path(folder) / "partial"
             yield partial
-            with partial.open("rb+") as file:  # Windows flushes what may be written alone
+            with partial.open("rb+") as file:  # Windows flushes only files open for writing
                 os.fsync(file.fileno())
-            if target.exists():  # who may read it does not change
+            if target.exists():  # keep the file's permissions
                 shutil.copymode(target, partial)
             partial.replace(target)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{path} cannot be written ({reason}): name a file in a folder that exists and can be "
-            "written to"
+            f"{path} cannot be written ({reason}): name a file in an existing, writable folder"
         ) from error
 
 
 def _target(path: Path) -> Path:
     try:
         return Path(os.path.realpath(path))
-    except ValueError as error:  # a name with a NUL
+    except ValueError as error:  # the name has a NUL character
         raise OSError(error) from error

@@ -1,4 +1,4 @@
-"""The interpreter for what should not stay in this process: it is a process of its own."""
+"""The Python interpreter to use for work in a separate process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 _NAMES = ("python", "pypy")
 
-UNSEEN: dict[str, Any] = {}
-"""For `subprocess`: a program without a console would see one flash up on Windows."""
+NO_CONSOLE: dict[str, Any] = {}
+"""Arguments for `subprocess` that keep a console window from flashing up on Windows."""
 
 if sys.platform == "win32":
-    UNSEEN["startupinfo"] = subprocess.STARTUPINFO(dwFlags=subprocess.STARTF_USESHOWWINDOW)
+    NO_CONSOLE["startupinfo"] = subprocess.STARTUPINFO(dwFlags=subprocess.STARTF_USESHOWWINDOW)
 
 
 def interpreter() -> str | None:
-    """The program to give Python code to; None where Python is part of another program.
+    """Returns the path of the Python interpreter; None if Python is part of another program.
 
-    That one, be it frozen as by PyInstaller or only embed Python, would begin once more.
+    A program that embeds Python, or was frozen as by PyInstaller, would start itself again.
     """
     program = sys.executable or ""
     if getattr(sys, "frozen", False) or not Path(program).name.lower().startswith(_NAMES):

@@ -16,42 +16,43 @@ from edgespec.system.procfs import proc_field
 _CPUINFO = "/proc/cpuinfo"
 _EXTENSIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
 
-# Linux lists beside each logical processor those of the same core.
+# Linux lists for each logical processor the logical processors of the same core.
 _TOPOLOGY, _SIBLINGS = Path("/sys/devices/system/cpu"), "topology/thread_siblings_list"
 
 
 @cache
 def model_name() -> str:
-    """The processors', as far as the system tells it."""
+    """Returns the processor's model name, as far as the system knows it."""
     return proc_field(_CPUINFO, "model name") or platform.processor() or platform.machine()
 
 
 @cache
 def extensions() -> tuple[str, ...]:
-    """Their instructions that decide how fast quantized products are; on Linux, else none.
+    """Returns the instruction sets that matter for quantized products; empty outside Linux.
 
-    Virtual machines on unlike processors give these one name, such as "Intel(R) Xeon(R) Processor".
+    The model name alone does not tell: virtual machines call different processors by one name,
+    such as "Intel(R) Xeon(R) Processor".
     """
     flags = (proc_field(_CPUINFO, "flags") or proc_field(_CPUINFO, "Features")).split()
     return tuple(name for name in _EXTENSIONS if name in flags)
 
 
 def default_threads() -> int:
-    """Physical cores that this process may use: a second thread per core slows matmuls down.
+    """Returns the number of physical cores that this process may use.
 
-    Of a quota of processor time, as containers have, whole processors: more threads use a period's
-    time up before it ends, and then all wait for the next.
+    A second thread per core slows matmuls down. A container's quota of processor time is rounded
+    down to whole processors: more threads would use up a period's time early and then all wait.
     """
     quota = control_groups.processor_quota()
     return _cores() if quota is None else max(1, min(_cores(), int(quota)))
 
 
 def _cores() -> int:
-    """Those whose processors this process may run on, be it all of a core's or one."""
+    """Returns the number of cores with at least one logical processor allowed to this process."""
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     if not hasattr(os, "sched_getaffinity"):
         return cores
     allowed = os.sched_getaffinity(0)
-    with suppress(OSError):  # where /sys is not to be seen
+    with suppress(OSError):  # /sys may be hidden
         return len({(_TOPOLOGY / f"cpu{n}" / _SIBLINGS).read_text() for n in allowed})
     return min(cores, len(allowed))

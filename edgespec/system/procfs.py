@@ -1,4 +1,4 @@
-"""What Linux tells in files of fields, one to a line: of processes and processors."""
+"""Reading `name: value` files of Linux's /proc."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def proc_field(file: str, name: str) -> str:
-    """The first value of a field; empty where there is none, or no such file."""
+    """Returns the first value of a field; empty if the field or the file is missing."""
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

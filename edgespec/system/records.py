@@ -1,4 +1,4 @@
-"""Frozen dataclasses to and from JSON, with errors that say which field is wrong."""
+"""Conversion of frozen dataclasses to and from JSON, with errors that name the wrong field."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 T = TypeVar("T")
 
 LEFT_OUT = {"left out": True}
-"""Metadata of a field that is not written where it has its default."""
+"""Metadata of a field that is not written if it has its default value."""
 
 
 class RecordError(ValueError):
-    """A JSON value that does not fit the dataclass; the message names its place."""
+    """A JSON value that does not fit the dataclass; the message names the field."""
 
 
 def encode(record: object) -> Any:
-    """A dataclass (nested, with tuples and dicts) as plain JSON values."""
+    """Converts a dataclass, which may hold others, tuples and dicts, to plain JSON values."""
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
         fields = [(f, getattr(record, f.name)) for f in dataclasses.fields(record)]
         kept = [(f, v) for f, v in fields if f.metadata != LEFT_OUT or v != f.default]
@@ -32,12 +32,18 @@ def encode(record: object) -> Any:
 
 
 def decode(kind: type[T], data: Any, where: str) -> T:
-    """The dataclass `kind` from JSON values.
+    """Builds the dataclass `kind` from JSON values.
 
-    Fields the dataclass does not know are refused: they mean another format.
+    Unknown fields are errors, since they mean another format.
+
+    Args:
+        kind: dataclass to build.
+        data: JSON values.
+        where: name of the whole value in error messages.
 
     Raises:
-        RecordError: naming the place (`where.field`), what was expected and what was found.
+        RecordError: if a value does not fit; it names the field as `where.field`, and what was
+            expected and found.
     """
     value: T = _decode(kind, data, where)
     return value
@@ -53,7 +59,7 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
     if origin is dict:
         pairs = _expect(dict, data, where)
         return {key: _decode(arguments[1], v, f"{where}.{key}") for key, v in pairs.items()}
-    if origin is types.UnionType:  # with None, as no other union is
+    if origin is types.UnionType:  # `X | None`; no other unions are used
         return None if data is None else _decode(arguments[0], data, where)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         with suppress(OverflowError):

@@ -1,7 +1,8 @@
-"""Python's end, which waits for engines that a daemon thread is in.
+"""Makes interpreter shutdown wait for engine calls of daemon threads.
 
-Before 3.14 a thread that comes back from a library while Python ends is unwound where C++ allows no
-unwinding: the process then aborts with "terminate called without an active exception".
+Before Python 3.14, a thread that returns from a library during shutdown is unwound through C++
+frames that allow no unwinding, and the process aborts with "terminate called without an active
+exception".
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import os
 import threading
 
 
-class Underway:
-    """What Python's end waits for; a context manager, for any number of threads at once.
+class EngineCalls:
+    """Context manager around engine calls, for any number of threads at once.
 
-    From then on only the thread that ends Python gets in, as functions of `atexit` may want to: the
-    others wait for good.
+    Shutdown waits for the calls that are running. After that only the thread that shuts Python
+    down may enter, as `atexit` functions may do; other threads block forever.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._inside: list[int] = []  # threads
-        self._last: int | None = None
+        self._inside: list[int] = []  # identifiers of the threads that are in a call
+        self._last: int | None = None  # identifier of the thread that shuts Python down
 
     def __enter__(self) -> None:
         with self._changed:
@@ -35,20 +36,21 @@ class Underway:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Wait for the others who are in, and let nobody in any more but this thread."""
+        """Waits for the calls of other threads, and lets only this thread enter from now on."""
         with self._changed:
             self._last = threading.get_ident()
-            # Ctrl-C may have kept this thread from saying that it was out.
+            # Ctrl-C may have kept this thread from leaving its own call.
             self._changed.wait_for(lambda: {*self._inside} <= {self._last})
 
     def forked(self) -> None:
-        """Only the thread that forked has come along."""
+        """Forgets all threads but the one that forked, since no other exists in the child."""
         self._changed = threading.Condition()
         self._inside = [each for each in self._inside if each == threading.get_ident()]
 
 
-UNDERWAY = Underway()
+ENGINE_CALLS = EngineCalls()
+"""The engine calls of this process."""
 
-atexit.register(UNDERWAY.end)
+atexit.register(ENGINE_CALLS.end)
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=UNDERWAY.forked)
+    os.register_at_fork(after_in_child=ENGINE_CALLS.forked)

@@ -1,4 +1,4 @@
-"""Texts from outside, which are UTF-8."""
+"""Reading UTF-8 text from files and streams."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from edgespec.errors import InputError
 
 
 def read_utf8(path: Path, what: str = "it") -> str:
-    """A file's text.
+    """Reads a text file.
 
     Args:
-        path: of the file.
-        what: see `decoded`.
+        path: path of the file.
+        what: name of the content in the error message.
 
     Raises:
-        InputError: if it is not UTF-8.
-        OSError: if it cannot be read.
+        InputError: if the file is not UTF-8.
+        OSError: if the file cannot be read.
     """
     return decoded(path.read_bytes(), str(path), what)
 
 
 def decoded(data: bytes, source: str, what: str = "it") -> str:
-    """The text of bytes, without what Windows adds: a byte order mark, and returns in line ends.
+    """Decodes UTF-8 bytes, and removes a byte order mark and the carriage returns of Windows.
 
     Args:
-        data: bytes.
-        source: where they are from.
-        what: they hold, for the remedy.
+        data: bytes to decode.
+        source: name of their origin in the error message.
+        what: name of the content in the error message.
 
     Raises:
-        InputError: if they are not UTF-8.
+        InputError: if the bytes are not UTF-8.
     """
     try:
         text = data.decode()

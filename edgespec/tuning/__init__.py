@@ -1,1 +1,1 @@
-"""The parts of an export that run the model: calibration, skip-set trials, variants for NPUs."""
+"""The parts of an export that run the model: calibration, skip-set search, variants for NPUs."""

@@ -1,7 +1,7 @@
-"""Calibration at export: a text, the model that reads it, and what its bundle makes of the rest.
+"""Calibration during export, and the quality of the bundle on text that was held out.
 
-`export` knows how a model reads tokens and `runtime` how texts become tokens and what a bundle
-predicts; here the two meet.
+This connects `export`, which runs the original model on tokens, with `runtime`, which tokenizes
+text and runs bundles.
 """
 
 from __future__ import annotations
@@ -29,34 +29,35 @@ from edgespec.system.processors import default_threads
 from edgespec.tuning.texts import PASSAGES, WARM_UP, pieces_of, read_text
 
 _PIECES = 40
-# Which pieces in turn are for what; the others are what weights are fitted to.
+# Of every `_TURN` pieces, the one at `_JUDGED` measures errors and the one at `_HELD_OUT` measures
+# the bundle's quality. Weights are fitted to the others.
 _TURN, _JUDGED, _HELD_OUT = 8, 3, 7
-_ROWS = 32  # of a pass whose logits are all read
-_TILE_ROWS = 8192  # of the output projection
-# KL in nats up to which a bundle is called so.
+_ROWS = 32  # rows of a pass whose logits are all read
+_TILE_ROWS = 8192  # rows of the output projection that are multiplied at once
+# Descriptions of a bundle's quality, each with the largest KL in nats that it stands for.
 _WORDS = (
     (0.01, "hard to tell from the original"),
     (0.05, "close to the original"),
-    (0.15, "near the original, with other words here and there"),
+    (0.15, "similar to the original, with other words here and there"),
 )
-_POOR = "far from the original: a higher precision answers better, as --precision int8"
+_POOR = "far from the original: use a higher precision, such as --precision int8"
 
 Report = Callable[[int, int], None]
-"""Is told how many layers of a model have read the text, and how many there are."""
+"""Called with the number of layers that have read the text, and the number of all layers."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What is left of a model in its bundle, on text that nothing was fitted to.
+    """Quality of a bundle relative to the original model, on text that nothing was fitted to.
 
     Attributes:
-        tokens: that were predicted.
-        kl: nats, KL(original || bundle) of a token's distributions, on average.
-        agreement: share of the tokens before which both hold the same token likeliest.
-        perplexity: of the bundle.
-        original: perplexity of the original.
+        tokens: number of predicted tokens.
+        kl: mean KL(original || bundle) per token, in nats.
+        agreement: share of tokens for which both have the same likeliest token.
+        perplexity: perplexity of the bundle.
+        original: perplexity of the original model.
     """
 
     tokens: int
@@ -75,15 +76,15 @@ class Quality:
 
 
 class TextCalibration:
-    """What `export_bundle` asks to calibrate a role.
+    """Calibration on a text, to be called by `export_bundle` for each role.
 
     Args:
-        path: the text; None: passages of ours, in English and Python.
+        path: file with the text; None for the built-in passages in English and Python.
         report: see `Report`.
 
     Raises:
         InputError: if the text is empty or not UTF-8.
-        OSError: if it cannot be read.
+        OSError: if the file cannot be read.
     """
 
     def __init__(self, path: Path | None = None, report: Report = lambda done, total: None) -> None:
@@ -94,20 +95,20 @@ class TextCalibration:
     def __call__(
         self, role: str, checkpoint: Checkpoint, block_size: int | None, spool: Spool
     ) -> Calibration | None:
-        """See `Calibrate`.
+        """Calibrates a role, see `Calibrate`.
 
         Raises:
-            InputError: if the user's text is too short, or unknown to the model's tokenizer.
+            InputError: if the user's text is too short, or the tokenizer does not know it.
         """
         tokenizer = Tokenizer.from_folder(checkpoint.path)
-        source = "our passages" if self._path is None else str(self._path)
+        source = "the built-in text" if self._path is None else str(self._path)
         try:
             pieces = pieces_of(self._text, tokenizer, _PIECES, source)
         except InputError as error:
             if self._path is not None:
                 raise
-            # A model of another language is none the worse for what ours says of it.
-            _log.warning("not calibrated: %s; give a text of its own with --calibration", error)
+            # A model for another language is exported without calibration.
+            _log.warning("not calibrated: %s; give a suitable text with --calibration", error)
             return None
         texts = _parted([piece.tokens for piece in pieces])
         found = calibrate(checkpoint, texts, block_size, spool, self._report)
@@ -116,13 +117,13 @@ class TextCalibration:
         return found
 
     def quality(self, folder: Path) -> Quality | None:
-        """What a bundle's target predicts of the text that was held out.
+        """Measures the quality of a bundle's target on the text that was held out.
 
         Args:
-            folder: the bundle that was made with this, which may still grow.
+            folder: folder of the bundle that was calibrated with this; it may be unfinished.
 
         Returns:
-            None if nothing was calibrated or held out.
+            The quality; None if nothing was calibrated or held out.
         """
         if self._held_out is None:
             return None
@@ -148,7 +149,13 @@ class TextCalibration:
 
 @dataclass(frozen=True)
 class _HeldOut:
-    """Texts that nothing is fitted to, and what the original's head reads of them."""
+    """Texts that nothing is fitted to.
+
+    Attributes:
+        checkpoint: original model.
+        texts: token ids of each text; all have the same length.
+        read: input of the original's output projection, for all tokens of all texts.
+    """
 
     checkpoint: Checkpoint
     texts: Sequence[Sequence[int]]
@@ -162,7 +169,7 @@ def _parted(pieces: Sequence[Sequence[int]]) -> Texts:
 
 
 def _predicted(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:
-    """Logits behind each judged token but the last, valid until the next one's are asked for."""
+    """Yields a bundle's logits for the tokens after the warm-up, each valid until the next one."""
     runner = Runner(model)
     runner.prefill(tokens[:WARM_UP])
     for results in runner.score(tokens[WARM_UP:-1], _ROWS):
@@ -170,7 +177,7 @@ def _predicted(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:
 
 
 def _logits(checkpoint: Checkpoint, read: Floats) -> Floats:
-    """[rows, vocab_size] float32 of the original, from what its head reads."""
+    """Computes the original's logits, [rows, vocab_size] float32, from its last hidden states."""
     head, tensors = checkpoint.decoder.lm_head, checkpoint.tensors
     parts = [
         read @ tensors.read_rows(head.weight, start, min(start + _TILE_ROWS, head.out_features)).T

@@ -1,6 +1,6 @@
-"""Stages compiled ahead of time, for machines that need not be here.
+"""Compilation of stages ahead of time, for devices that need not be in this machine.
 
-`runtime` has the compiler; what it makes becomes part of a bundle that is there already.
+The compiled stages are added to an existing bundle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgespec.runtime.execution.stage_files import stage_file
 from edgespec.runtime.shapes import Shapes
 
 Report = Callable[[str, int, int], None]
-"""Is called with a word for what is done, the files made and the files in all."""
+"""Called with the name of the step, the number of finished files and the number of all files."""
 
 
 def precompile(
@@ -29,28 +29,28 @@ def precompile(
     shapes: Shapes | None = None,
     report: Report = lambda name, done, total: None,
 ) -> int:
-    """Compile a bundle's target for a device, into the bundle.
+    """Compiles a bundle's target for a device and adds the result to the bundle.
 
-    What was compiled before for the same device is replaced. Until all is compiled the bundle stays
-    as it is.
+    This replaces stages that were compiled for the same device before. The bundle does not change
+    until everything is compiled.
 
     Args:
-        path: of the bundle.
-        device: such as qnn:x-elite.
-        shapes: of calls there; each is compiled for itself; None: those that are chosen for the
-            model's context where memory is not short.
-        report: told how much is done.
+        path: folder of the bundle.
+        device: device such as qnn:x-elite.
+        shapes: shapes of calls, each of which is compiled separately; None for the shapes that the
+            runtime chooses for the model's context if there is enough memory.
+        report: see `Report`.
 
     Returns:
-        Bytes that the bundle has grown by.
+        Number of bytes that the bundle has grown by.
 
     Raises:
         BundleError: if the bundle cannot be used.
         DeviceError: if the compiler is missing, or refuses a stage.
-        InputError: if nothing is known of the device, or shapes are not fixed.
+        InputError: if the device is unknown, or the shapes are not fixed.
     """
     if shapes is not None and not shapes.capacities:
-        raise InputError("shapes must be fixed to be compiled for: give them, as 8/32x1024")
+        raise InputError("shapes must be fixed to compile for them: give them as 8/32x1024")
     bundle, tool = bundles.load(path), compiler(device)
     if shapes is None:
         shapes = ahead_of_time(bundle.target.context_length)
@@ -58,7 +58,7 @@ def precompile(
         made = _compiled(bundle, tool, device, shapes, Path(folder), report)
         variant = _variant(bundle)
         kept = tuple(each for each in variant.compiled if each.device != device)
-        # Old files may have the names of new ones.
+        # Old files may have the same names as new ones, so they are removed first.
         bundle = replace_variant(bundle, replace(variant, compiled=kept))
         after = replace_variant(bundle, replace(variant, compiled=kept + made), Path(folder))
     return after.size - bundle.size
@@ -67,7 +67,7 @@ def precompile(
 def _compiled(
     bundle: Bundle, tool: Compiler, device: str, shapes: Shapes, folder: Path, report: Report
 ) -> tuple[Compiled, ...]:
-    """The target's stages, compiled one after the other."""
+    """Compiles the target's stages one after the other."""
     made: list[Compiled] = []
     stages = range(len(bundle.target.stages))
     total = len(stages) * len(shapes.all)
@@ -89,7 +89,7 @@ def _compiled(
 
 
 def _variant(bundle: Bundle) -> Variant:
-    """The target's for NPUs; where its own stages suit them, one that names these."""
+    """Returns the target's variant for NPUs; by default, one with the target's own stages."""
     found = bundle.variant(TARGET, NPU)
     target = bundle.target
     return found or Variant(TARGET, NPU, target.precision, HALF_BIAS_OFF, target.stages, (), {})

@@ -1,4 +1,4 @@
-"""A target's variant for NPUs with integer weights and 16-bit activations, calibrated on text."""
+"""Quantization of a target's variant for NPUs: integer weights and 16-bit activations."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from edgespec.system.processors import default_threads
 from edgespec.tuning.texts import PASSAGES, Piece, pieces_of, read_text
 
 QUANTIZED = {"w8a16": 8, "w4a16": 4}
-"""Precisions, and the bits of a weight; activations have 16."""
+"""Bits per weight by precision; activations have 16 bits."""
 
-# Far below any score, and near enough that 16 bits tell scores apart: a step is 0.002.
+# Far below any score, but small enough for 16-bit activations to resolve scores: a step is 0.002.
 _BIAS_OFF = -100.0
 _PIECES = 8
-_ROWS = 8  # of a verification
+_ROWS = 8  # rows of a verification
 
 
 def quantize_variant(path: Path, precision: str, calibration: Path | None = None) -> int:
-    """Quantize the plain weights of a bundle's variant for NPUs.
+    """Quantizes the plain weights of a bundle's variant for NPUs.
 
-    The variant is run on the CPU over the text, to see what ranges activations have. Until all is
-    written the bundle stays as it is.
+    The variant reads the text on the CPU to find the ranges of its activations. The bundle does not
+    change until everything is written.
 
     Args:
-        path: of a bundle that was exported with an NPU precision of fp32.
+        path: folder of a bundle that was exported with an NPU precision of fp32.
         precision: one of `QUANTIZED`.
-        calibration: the text; None: passages of ours, in English and Python.
+        calibration: file with the text; None for the built-in passages in English and Python.
 
     Returns:
-        Bytes that the bundle has grown by; below 0 where it got smaller.
+        Number of bytes that the bundle has grown by; negative if it got smaller.
 
     Raises:
         BundleError: if the bundle cannot be used.
@@ -54,7 +54,7 @@ def quantize_variant(path: Path, precision: str, calibration: Path | None = None
             f"{path} has no plain weights for NPUs: export it with --npu-precision fp32"
         )
     pieces = _text(path, calibration)
-    # What hides rows is part of what is calibrated.
+    # The bias that hides rows is an activation too, so it must be the final one already.
     kept = (each for each in bundle.manifest.variants if each is not variant)
     hidden = replace(variant, bias_off=_BIAS_OFF)
     bundle = replace(bundle, manifest=replace(bundle.manifest, variants=(*kept, hidden)))
@@ -84,19 +84,22 @@ def quantize_variant(path: Path, precision: str, calibration: Path | None = None
 
 def _text(path: Path, calibration: Path | None) -> list[Piece]:
     text = "\n\n".join(PASSAGES) if calibration is None else read_text(calibration)
-    source = "our passages" if calibration is None else str(calibration)
+    source = "the built-in text" if calibration is None else str(calibration)
     return pieces_of(text, Tokenizer.from_folder(path), _PIECES, source)
 
 
 def _calibrate(bundle: Bundle, tool: Quantizer, pieces: Sequence[Piece]) -> None:
-    """Show the tool calls; the model ends here, since Windows deletes no file that is mapped."""
+    """Runs the model so that the tool sees its calls.
+
+    The model is freed on return, since Windows cannot delete files that are mapped.
+    """
     model = Model.load(bundle, TARGET, tool, default_threads())
     for piece in pieces:
         _read(model, piece.tokens)
 
 
 def _read(model: Model, tokens: Sequence[int]) -> None:
-    """As a text is read: half of it at once, the rest by verifications."""
+    """Reads tokens as in generation: the first half in one pass, the rest in verifications."""
     runner, half = Runner(model), len(tokens) // 2
     runner.prefill(tokens[:half])
     for _ in runner.score(tokens[half:], _ROWS):

@@ -1,4 +1,4 @@
-"""Trying layer-skip drafts on a target that is being exported: agreement, and what stages cost."""
+"""Trials of layer-skip drafts on a target during export: their agreement, and the stages' cost."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Tokens = npt.NDArray[np.int64]
 TIMED_ROWS = (1, 2, 4, 8, 16)
 
 DRAFTED_ROWS = 2
-"""Rows of a draft that each row sees beside itself: it stands in the middle of a chain of five."""
+"""Number of earlier drafted rows that each row sees, as in the middle of a chain of five."""
 
-_TIMED_LENGTH = 224  # rows of text before what is timed; with the 16 they fill the first capacity
+_TIMED_LENGTH = 224  # rows in the cache before timed calls; with 16 more the first capacity is full
 _TURNS, _LEAST_TURNS, _TURNS_SECONDS = 20, 3, 2.0
 
 
@@ -36,11 +36,11 @@ class Text:
     """Pieces of text that the whole model has read.
 
     Attributes:
-        runner: holds all of them, one behind the other, as scratch rows.
-        starts: the first row of each.
-        pieces: their tokens.
-        choices: of each piece, the target's choice behind every token of it, by the temperature.
-        surprise: nats a token that the target was surprised by, on average.
+        runner: runner that holds all pieces as scratch rows, one after the other.
+        starts: first scratch row of each piece.
+        pieces: tokens of each piece.
+        choices: the target's choice after every token of each piece, by temperature.
+        surprise: mean negative log-likelihood of the target, in nats per token.
     """
 
     runner: Runner
@@ -51,12 +51,12 @@ class Text:
 
 
 class Evaluator:
-    """A target whose sublayers can be switched off.
+    """Runs a target whose sublayers can be switched off.
 
     Args:
-        gated: as `export.skips.Trial` has it.
-        engine: to run it on.
-        threads: for its operators.
+        gated: bundle with gates, see `export.skipping.sets.Trial`.
+        engine: engine to run it on.
+        threads: number of threads of the engine.
     """
 
     def __init__(self, gated: Bundle, engine: Engine, threads: int) -> None:
@@ -70,7 +70,7 @@ class Evaluator:
         }
 
     def read(self, pieces: Sequence[Piece]) -> Text:
-        """Have the whole model read pieces of text, each for itself."""
+        """Lets the whole model read pieces of text, each independent of the others."""
         runner, starts, choices, surprises = Runner(self._model), [], [], []
         for piece in pieces:
             rows, start = len(piece.tokens), runner.scratch
@@ -84,7 +84,7 @@ class Evaluator:
         return Text(runner, starts, tokens, choices, float(np.concatenate(surprises).mean()))
 
     def agreements(self, text: Text, skipped: Sequence[int]) -> Agreements:
-        """Where the draft that leaves these sublayers out chooses what the target does."""
+        """Finds where a draft without these sublayers chooses the same tokens as the target."""
         found: dict[float, list[npt.NDArray[np.bool_]]] = {GREEDY: [], SAMPLED: []}
         drafted = self.drafted(text, skipped)
         for logits, start, choices in zip(drafted, text.starts, text.choices, strict=True):
@@ -94,13 +94,13 @@ class Evaluator:
         return Agreements(found[GREEDY], found[SAMPLED])
 
     def drafted(self, text: Text, skipped: Sequence[int]) -> Iterator[Array]:
-        """Logits of a draft that leaves these sublayers out, behind every token of the pieces.
+        """Computes the logits of a draft without these sublayers, after every token of the pieces.
 
-        One pass for each piece: every row sees the last rows as the draft computes them and those
-        before as the target did, since a round begins with the target's.
+        One pass per piece. As in a round, every row sees the last few rows as the draft computes
+        them, and all earlier rows as the target computed them.
 
         Yields:
-            [tokens, V] of each piece, valid until the next call.
+            Logits of each piece, [tokens, V], valid until the next call.
         """
         for tokens, start in zip(text.pieces, text.starts, strict=True):
             rows = len(tokens)
@@ -114,9 +114,9 @@ class Evaluator:
             yield results["logits"][:rows]
 
     def _chosen(self, logits: Array, temperature: float, start: int) -> Tokens:
-        """[n] choices behind n rows of logits, the noise being that of places from `start` on.
+        """Chooses a token for each of n rows of logits, with the noise of positions from `start`.
 
-        A draft ranks its likeliest tokens by the same rule: this is what it would put first.
+        A draft ranks its candidates by the same rule, and this is the one it would put first.
         """
         choose = self._samplers[temperature].choose
         return np.array([choose(row, start + place, ()) for place, row in enumerate(logits)])
@@ -124,20 +124,20 @@ class Evaluator:
     def continued(
         self, openings: Sequence[Piece], length: int, banned: Sequence[int], seed: int
     ) -> list[Piece]:
-        """Texts of so many tokens that the model makes itself, all of them in the same calls.
+        """Lets the model continue texts, all of them in the same calls.
 
         Args:
-            openings: of the texts, shorter than `length`, each with a temperature.
-            length: of the texts.
-            banned: tokens that never come.
-            seed: of the noise.
+            openings: beginnings of the texts, shorter than `length`, each with a temperature.
+            length: number of tokens of the finished texts.
+            banned: tokens that are never chosen.
+            seed: seed of the noise.
         """
         runner, rng = Runner(self._model), np.random.default_rng(seed)
         heat = np.array([[opening.temperature or GREEDY] for opening in openings])
         texts = [list(opening.tokens) for opening in openings]
 
         def chosen(logits: Array, who: Sequence[int]) -> list[int]:
-            """By the Gumbel-max trick."""
+            """Samples by the Gumbel-max trick."""
             noisy = logits + heat[who] * rng.gumbel(size=logits.shape)
             noisy[:, list(banned)] = -np.inf
             return [int(token) for token in noisy.argmax(1)]
@@ -165,14 +165,14 @@ class Evaluator:
 
 
 def measure_stages(bundle: Bundle, engine: Engine, threads: int) -> StageTimes:
-    """Time the stages of a target; numbers of rows take turns."""
+    """Times the stages of a target, alternating between the numbers of rows."""
     compiled = Model.load(bundle, TARGET, engine, threads)
     stages = [_Timed(executable) for executable in compiled.executables]
     model = Model(compiled.role, stages, compiled.device, compiled.shapes)
     runner = Runner(model)
     runner.skip(_TIMED_LENGTH)
     batches = [Rows([0] * n, range(n), np.tri(n, dtype=np.bool_), [START] * n) for n in TIMED_ROWS]
-    for batch in batches:  # the first calls of a shape plan for it
+    for batch in batches:  # an engine's first call with a new shape is slower
         runner.verify(batch)
     samples: list[list[list[float]]] = [[] for _ in batches]
     hosts, begin = [], time.perf_counter()
@@ -180,7 +180,7 @@ def measure_stages(bundle: Bundle, engine: Engine, threads: int) -> StageTimes:
         if turn >= _LEAST_TURNS and time.perf_counter() - begin > _TURNS_SECONDS:
             break
         for batch, taken in zip(batches, samples, strict=True):
-            runner.verify(batch)  # pays for the change of shape
+            runner.verify(batch)  # absorbs the cost of the change of shape
             start = time.perf_counter()
             runner.verify(batch)
             runner.draft(batch)
@@ -196,7 +196,7 @@ def measure_stages(bundle: Bundle, engine: Engine, threads: int) -> StageTimes:
 
 
 class _GatedModel(Model):
-    """A model of one stage that has gates; all calls share them."""
+    """A model of one stage whose input `gates` switches sublayers on and off for all calls."""
 
     def __init__(self, role: Role, executables: Sequence[Executable], device: str) -> None:
         super().__init__(role, executables, device)
@@ -210,7 +210,7 @@ class _GatedModel(Model):
 
 
 class _Timed:
-    """A stage that notes how long its calls take."""
+    """A stage that records the time of its calls."""
 
     def __init__(self, stage: Executable) -> None:
         self._stage = stage
@@ -229,7 +229,7 @@ class _Timed:
 
 
 def _surprise(logits: Array, tokens: Tokens) -> npt.NDArray[np.float64]:
-    """[n] nats: -log p of each token."""
+    """Computes the negative log-likelihood of each of n tokens, [n] nats."""
     wide = logits.astype(np.float64)
     peak = wide.max(1)
     found: npt.NDArray[np.float64] = (

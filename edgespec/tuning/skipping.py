@@ -1,7 +1,7 @@
-"""The search for skip sets at export: text, measurements and the search, put together.
+"""The search for skip sets during export, from text and measurements to scored sets.
 
-`export` knows how to search and how to write a target that can be tried; here it meets `runtime`,
-which runs what was written. See docs/layer-skip.md.
+This connects `export`, which has the search algorithm and writes targets to try, with `runtime`,
+which runs them. See docs/layer-skip.md.
 """
 
 from __future__ import annotations
@@ -27,40 +27,41 @@ from edgespec.tuning.skip_trials import Evaluator, Text, measure_stages
 from edgespec.tuning.texts import PASSAGES, PIECE, Piece, openings, pieces_of, read_text
 
 DEFAULT_BUDGET = 60.0
-"""Seconds."""
+"""Default time for the search in seconds."""
 
-# The search's share of the budget; the rest is for measuring, and for what estimates miss.
+# Share of the budget for the search; the rest is for measurements and errors of the estimate.
 _SEARCHING = 0.8
-# Sets that there should be time for, which decides how much text each is tried on.
+# Number of sets that should be tried at least, which limits the text for each, and at most.
 _WANTED, _MOST = 40, 120
 _FEWEST_PIECES, _MOST_PIECES = 2, 8
-_COMPARED_ROWS = 8  # of the verifications that decide between engines
-_OPENING = 24  # tokens of ours before those that the model makes itself
-_MAKING = 0.2  # share of the budget that making text may take
-# A model that is surprised by a text nearly as much as by any other of its tokens.
+_COMPARED_ROWS = 8  # rows of the verifications by which engines are compared
+_OPENING = 24  # tokens of a built-in opening before those that the model generates
+_MAKING = 0.2  # share of the budget for generating text
+# A text is unsuitable if it surprises the model by more than this share of random tokens' surprise.
 _CHANCE = 0.9
 
 Report = Callable[[int, int], None]
-"""Is told how many sets were tried and how many will be."""
+"""Called with the number of sets that were tried, and the number of all sets to try."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How skip sets are searched and scored.
+    """Options of the search for skip sets.
 
     Attributes:
-        calibration: a text to try them on; None: what the model makes of a few openings.
-        budget: seconds for all of it, more or less.
-        evaluations: sets to try; None: as many as the budget has time for.
-        pieces: of text that each is tried on, of `PIECE` tokens, at least two; None: by the budget.
-        seed: of everything random.
-        engine: that runs and is measured; cpu: the faster one for verifications.
-        threads: for its operators; None: the physical cores.
+        calibration: file with a text to try sets on; None for text that the model generates.
+        budget: approximate time for everything in seconds.
+        evaluations: number of sets to try; None for as many as the budget allows.
+        pieces: number of pieces of `PIECE` tokens that each set is tried on, at least two; None
+            for as many as the budget allows.
+        seed: random seed.
+        engine: engine to run and measure; cpu for the one with faster verifications.
+        threads: number of threads of the engine; None for the number of physical cores.
 
     Raises:
-        InputError: on a value out of range.
+        InputError: if a value is out of range.
     """
 
     calibration: Path | None = None
@@ -73,23 +74,23 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.budget < math.inf:
-            raise InputError(f"the layer-skip budget is {self.budget}: give seconds above 0")
+            raise InputError(f"the layer-skip budget is {self.budget}: give more than 0 seconds")
         if self.pieces is not None and self.pieces < _FEWEST_PIECES:
             raise InputError(
-                f"pieces is {self.pieces}: give {_FEWEST_PIECES} or more, for a greedy and a "
-                "sampled one"
+                f"pieces is {self.pieces}: give at least {_FEWEST_PIECES}, for one greedy and one "
+                "sampled piece"
             )
 
 
 @dataclass(frozen=True)
 class TrialText:
-    """What skip sets are tried on, as the target has read it.
+    """The text that skip sets are tried on, as read by the target.
 
     Attributes:
-        searched: what sets are tried on.
-        held_out: what those that are kept are scored on, since the best of many was lucky on the
-            first; the same text where there is too little.
-        piece_seconds: that a pass over a piece takes.
+        searched: text for the search.
+        held_out: text for the final scores, since the best of many sets was partly lucky on
+            `searched`; the same text if there is too little.
+        piece_seconds: time of a pass over one piece.
     """
 
     searched: Text
@@ -98,14 +99,14 @@ class TrialText:
 
 
 class LayerSkipSearch:
-    """What `export_bundle` asks for skip sets; sets that it is given are scored.
+    """Search for skip sets, to be called by `export_bundle`. Sets that are given are only scored.
 
     Args:
-        options: see there.
+        options: options of the search.
         report: see `Report`.
 
     Attributes:
-        summary: one line about what was found.
+        summary: one line about the result.
 
     Raises:
         InputError: if the calibration text cannot be used.
@@ -121,7 +122,7 @@ class LayerSkipSearch:
         self.summary = ""
 
     def __call__(self, trial: Trial, given: tuple[SkipSet, ...]) -> tuple[SkipSet, ...]:
-        """See `export.skips.SkipSearch`."""
+        """Searches and scores skip sets, see `export.skipping.sets.SkipSearch`."""
         self._begin = time.perf_counter()
         layout = trial.gated.target.layout
         if layout.layers < 2:
@@ -136,9 +137,9 @@ class LayerSkipSearch:
             found, kept = self._search(trial, evaluator, costs, text)
             sets, tried = [each.skipped for each in kept], len(found)
         agreements = [evaluator.agreements(text.held_out, each) for each in sets]
-        del evaluator, text  # before the stages come
+        del evaluator, text  # frees memory before the stages are loaded
         cuts = trial.cuts | skip_cuts(sets, layout)
-        # From here on with what the stages take that all sets together cut.
+        # From here on, costs are measured on stages that are cut for all kept sets.
         costs = costs.refined(measure_stages(trial.cut(cuts), self.engine, self._threads))
         scored = [
             SkipSet(skipped, score(skipped, agreed, costs, self.engine.name, cuts))
@@ -151,13 +152,13 @@ class LayerSkipSearch:
 
     @property
     def engine(self) -> Engine:
-        """The one that runs everything behind `probe`."""
+        """The engine in use, after `probe` has chosen it."""
         return self._engines[0]
 
     def probe(self, trial: Trial) -> PassCosts:
-        """What sublayers cost, from a cut in which each kind of them is alone.
+        """Measures the cost of sublayers, on stages that isolate each kind, and picks the engine.
 
-        Of several engines the fastest stays.
+        The fastest of several engines is used from then on.
         """
         layout = trial.gated.target.layout
         cut = trial.cut(probe_cuts(layout))
@@ -170,7 +171,7 @@ class LayerSkipSearch:
         return costs
 
     def trial_text(self, trial: Trial, evaluator: Evaluator, costs: PassCosts) -> TrialText:
-        """Have text, as much as there is time for, and read it.
+        """Gets as much text as the budget allows, and lets the target read it.
 
         Raises:
             InputError: if the user's text is too short or the tokenizer does not know it.
@@ -181,7 +182,7 @@ class LayerSkipSearch:
         fitting = int(_SEARCHING * options.budget / (_WANTED * seconds))
         wanted = options.pieces or min(max(fitting, _FEWEST_PIECES), _MOST_PIECES)
         pieces = self._pieces(trial, evaluator, tokenizer, costs, 2 * wanted)
-        # Every other piece, so that both halves come from all over the text.
+        # Alternate pieces, so that both halves come from all parts of the text.
         text = held_out = evaluator.read(pieces[::2])
         if len(pieces) >= 2 * _FEWEST_PIECES:
             held_out = evaluator.read(pieces[1::2])
@@ -189,7 +190,7 @@ class LayerSkipSearch:
         return TrialText(text, held_out, seconds)
 
     def problem(self, trial: Trial, evaluator: Evaluator, costs: PassCosts, text: Text) -> Problem:
-        """What is searched."""
+        """Returns the search problem."""
         return Problem(
             costs,
             self.engine.name,
@@ -205,14 +206,17 @@ class LayerSkipSearch:
         costs: PassCosts,
         count: int,
     ) -> list[Piece]:
-        """The user's text, the model's own, or if that takes too long, ours."""
+        """Returns pieces of the user's text, else of text that the model generates.
+
+        If generating takes too long, the built-in text is used.
+        """
         options, role = self._options, trial.gated.target
         if self._given_text is not None:
             return pieces_of(self._given_text, tokenizer, count, str(options.calibration))
-        # The openings are short: what takes time is a call for each token behind them.
+        # The openings are short: most of the time goes into one call per generated token.
         making = (PIECE - _OPENING) * costs.whole(min(count, costs.rows[-1]))
         if making > _MAKING * options.budget:
-            _log.info("trying sets on our own text: the model's would take %.0f s", making)
+            _log.info("using the built-in text: generating text would take %.0f s", making)
             return pieces_of("\n".join(PASSAGES), tokenizer, count, "the built-in text")
         never = {*role.eos_ids, *tokenizer.special_ids}
         never |= {*range(tokenizer.vocab_size, role.vocab_size)}
@@ -226,15 +230,15 @@ class LayerSkipSearch:
         chance = math.log(vocabulary)
         if self._given_text is not None and text.surprise > _CHANCE * chance:
             _log.warning(
-                "%s: its tokens surprise the model by %.1f nats each, of any others it would be "
-                "%.1f: scores on a text that it cannot read say little",
+                "%s: the model's loss on it is %.1f nats per token, and %.1f on random tokens: "
+                "scores on a text that the model does not understand mean little",
                 self._options.calibration, text.surprise, chance,
             )  # fmt: skip
 
     def _search(
         self, trial: Trial, evaluator: Evaluator, costs: PassCosts, text: TrialText
     ) -> tuple[list[Tried], list[Tried]]:
-        """All sets that were tried, and those to keep."""
+        """Returns all sets that were tried, and those to keep."""
         options = self._options
         problem = self.problem(trial, evaluator, costs, text.searched)
         left = _SEARCHING * options.budget - (time.perf_counter() - self._begin)
@@ -250,24 +254,31 @@ class LayerSkipSearch:
         return found, choose(found, problem)
 
     def _summarize(self, name: str, sets: Sequence[SkipSet], tried: int, uncut: float) -> str:
-        """Of the best set, beside plain decoding, tokens/s of which are `uncut` in one stage."""
+        """Describes the best set.
+
+        Args:
+            name: name of the best set.
+            sets: scored sets, the best first.
+            tried: number of sets that were tried.
+            uncut: speed of plain decoding in tokens/s with the target in one stage.
+        """
         seconds = time.perf_counter() - self._begin
         score = sets[0].score
         assert score is not None
         greedy, sampled = score.greedy, score.sampled
         speeds = (
-            f"{greedy.tokens_per_second:.1f} tokens/s greedily and "
-            f"{sampled.tokens_per_second:.1f} sampled against {uncut:.1f} of plain decoding, "
-            f"{score.plain_tokens_per_second:.1f} with the target cut"
+            f"{greedy.tokens_per_second:.1f} tokens/s greedy and "
+            f"{sampled.tokens_per_second:.1f} sampled; plain decoding has {uncut:.1f}, or "
+            f"{score.plain_tokens_per_second:.1f} with the target cut into stages"
         )
         start = f"layer-skip: {tried} sets tried in {seconds:.0f} s, {len(sets)} kept"
         if max(greedy.tokens_per_second, sampled.tokens_per_second) <= uncut:
             return (
-                f"{start}: none promises more than plain decoding, the best {name}: {speeds}; "
-                "without --layer-skip the target is not cut"
+                f"{start}: no set is expected to beat plain decoding, the best is {name} with "
+                f"{speeds}; export without --layer-skip to leave the target uncut"
             )
         return (
-            f"{start}: {name} promises {speeds} ({score.engine}, "
+            f"{start}: {name} is expected to reach {speeds} ({score.engine}, "
             f"agreement {greedy.agreement:.0%} and {sampled.agreement:.0%})"
         )
 
@@ -278,7 +289,7 @@ def _promised(one: SkipSet) -> float:
 
 
 def _piece_seconds(evaluator: Evaluator, tokenizer: Tokenizer) -> float:
-    """Of a pass over a piece, the second time."""
+    """Measures the time of a pass over one piece, after a first pass as warm-up."""
     text = evaluator.read(pieces_of("\n".join(PASSAGES), tokenizer, 1, "the built-in text"))
     evaluator.agreements(text, ())
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The text on which skip sets are tried, as pieces of tokens."""
+"""Text for calibration and skip-set trials, as pieces of tokens."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.textfiles import read_utf8
 
 PIECE = 128
-"""Tokens of a piece at most: what one call reads."""
+"""Maximum number of tokens in a piece, which one call reads."""
 
 WARM_UP = 16
-"""First tokens of a piece that are not judged, since they lack what came before them."""
+"""Number of first tokens of a piece that are not scored, since they have little context."""
 
 GREEDY, SAMPLED = 0.0, 0.8
-"""Temperatures of the kinds of text on which sets are tried."""
+"""Temperatures of greedy and sampled text in trials."""
 
-_FEWEST = 64  # tokens that are worth anything
-# Shares from which on a text is not what the tokenizer was made for: tokens a byte, and unknown
-# tokens a token.
+_FEWEST = 64  # fewest useful tokens
+# Limits above which a text does not suit the tokenizer: tokens per byte, and the share of unknown
+# tokens for a warning and for an error.
 _BYTEWISE, _UNKNOWN, _MOSTLY_UNKNOWN = 0.9, 0.05, 0.5
 
 _log = logging.getLogger(__name__)
 
 
 def read_text(path: Path) -> str:
-    """A file's text.
+    """Reads a calibration text from a file.
 
     Raises:
-        InputError: if it is empty or not UTF-8.
-        OSError: if it cannot be read.
+        InputError: if the file is empty or not UTF-8.
+        OSError: if the file cannot be read.
     """
     text = read_utf8(path, "the calibration text")
     if not text.strip():
-        raise InputError(f"{path}: no text in it: give a calibration text of some hundred words")
+        raise InputError(f"{path} is empty: give a calibration text of a few hundred words")
     return text
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of one kind, or of any.
+    """A piece of text.
 
     Attributes:
-        tokens: of the text.
-        temperature: at which the model makes it; None: others wrote it, and it says something of
-            either kind.
+        tokens: token ids.
+        temperature: temperature at which the model generates the text; None if somebody else wrote
+            it, so that it stands for greedy and sampled text.
     """
 
     tokens: Sequence[int]
@@ -56,30 +56,31 @@ class Piece:
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """At which drafts are judged on it."""
+        """Temperatures at which drafts are tried on it."""
         return (GREEDY, SAMPLED) if self.temperature is None else (self.temperature,)
 
 
 def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[Piece]:
-    """Pieces from all over a text.
+    """Cuts pieces from all parts of a text.
 
     Args:
-        text: at least `_FEWEST` tokens.
-        tokenizer: the target's.
-        count: pieces at most.
-        source: what the text is called in messages.
+        text: text of at least `_FEWEST` tokens.
+        tokenizer: tokenizer of the target.
+        count: maximum number of pieces.
+        source: name of the text in messages.
 
     Returns:
-        As many pieces as the text has room for, at least one; each begins as a text does.
+        As many pieces as the text allows, at least one; each starts with the tokens that a text
+        starts with.
 
     Raises:
-        InputError: if it is too short or the tokenizer does not know it.
+        InputError: if the text is too short or the tokenizer does not know it.
     """
     beginning = tokenizer.encode("")
     tokens = tokenizer.encode(text, add_special=False)
     if len(tokens) < _FEWEST:
         raise InputError(
-            f"{source}: {len(tokens)} tokens: {_FEWEST} are needed and some thousand wanted"
+            f"{source}: it has {len(tokens)} tokens: give at least {_FEWEST}, better a few thousand"
         )
     unknown = sum(token == tokenizer.unknown_id for token in tokens) / len(tokens)
     if unknown > _MOSTLY_UNKNOWN:
@@ -92,8 +93,8 @@ def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[
         _log.warning("%s: %.0f %% of its tokens are unknown to the model", source, 100 * unknown)
     elif bytewise > _BYTEWISE:
         _log.warning(
-            "%s: %.2f tokens a byte, so the tokenizer was not made for such text: the model will "
-            "hardly be used on it", source, bytewise,
+            "%s: %.2f tokens per byte: the tokenizer was not made for such text, so give one like "
+            "those that the model will read", source, bytewise,
         )  # fmt: skip
     length = PIECE - len(beginning)
     fitting = max(min(count, len(tokens) // length), 1)
@@ -103,10 +104,10 @@ def pieces_of(text: str, tokenizer: Tokenizer, count: int, source: str) -> list[
 
 
 def openings(tokenizer: Tokenizer, length: int, count: int) -> list[Piece]:
-    """Beginnings of so many tokens from our passages in turns, no two of them alike.
+    """Returns different beginnings of the built-in passages, `length` tokens each.
 
-    Two by two they are to be continued greedily and sampled: most texts will be made in one of
-    these ways, and greedy ones are easier to draft.
+    Half of them are to be continued greedily and half sampled: most users do one or the other, and
+    greedy text is easier to draft.
     """
     found = []
     for number in range(count):
@@ -250,4 +251,4 @@ int main(void)
 }
 """,
 )
-"""Prose and code for models that nothing else is known about."""
+"""Built-in prose and code, for calibration and trials without a text from the user."""

@@ -20,7 +20,7 @@ from edgespec.runtime.engines import Engines
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
-from edgespec.system.shutdown import UNDERWAY
+from edgespec.system.shutdown import ENGINE_CALLS
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def paired(
     """
     pairing = profiles.recall_pairing(bundle, engines, threads)
     if pairing is None:
-        with UNDERWAY:
+        with ENGINE_CALLS:
             pairing = Pairing(slowdown(*models()))
         profiles.remember_pairing(bundle, engines, threads, pairing)
     _log.info("the target's passes take %.2f times as long beside drafts", pairing.slowdown)

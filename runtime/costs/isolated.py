@@ -32,7 +32,7 @@ from edgespec.runtime.execution.exactness import use_exact_shapes
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.sizes import role_bytes
 from edgespec.system import records
-from edgespec.system.interpreter import UNSEEN, interpreter
+from edgespec.system.interpreter import NO_CONSOLE, interpreter
 
 Step = tuple[str, int | None]
 """Of measuring a role: the capacity that it has come to; None: it goes on, or is done."""
@@ -207,7 +207,7 @@ def _converse(
         try:
             process = subprocess.Popen(
                 [python, "-P", "-c", _CHILD],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, **UNSEEN,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, **NO_CONSOLE,
             )  # fmt: skip
         except OSError as error:
             return f"no process to measure in could be started ({error})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from edgespec.system.shutdown import UNDERWAY
+from edgespec.system.shutdown import ENGINE_CALLS
 
 
 class FairLock:
@@ -22,17 +22,17 @@ class FairLock:
         self._waiting: deque[threading.Lock] = deque()
 
     def __enter__(self) -> None:
-        UNDERWAY.__enter__()
+        ENGINE_CALLS.__enter__()
         try:
             self._take()
         except BaseException:
-            UNDERWAY.__exit__()
+            ENGINE_CALLS.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
         with self._inner:
             self._pass_on()
-        UNDERWAY.__exit__()
+        ENGINE_CALLS.__exit__()
 
     def _take(self) -> None:
         with self._inner:

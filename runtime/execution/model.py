@@ -10,7 +10,7 @@ from edgespec.runtime.engines import Engine, Executable, joined
 from edgespec.runtime.execution.feeds import BiasBuffers, Feeds, FeedSizes, Rope, bias_buffers
 from edgespec.runtime.execution.stage_files import bias_off, role_shapes, stage_file, stages_for
 from edgespec.runtime.shapes import ANY_SHAPES, ROW_BUCKETS, Shapes
-from edgespec.system.shutdown import UNDERWAY
+from edgespec.system.shutdown import ENGINE_CALLS
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Model:
             engines = [engines] * len(role.stages)
         executables = []
         for number, engine in enumerate(engines):
-            with UNDERWAY:
+            with ENGINE_CALLS:
                 file = stage_file(bundle, name, number, engine)
                 executables.append(engine.compile(file, threads))
         role = replace(

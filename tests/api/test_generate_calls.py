@@ -95,7 +95,7 @@ def test_prompts_of_nothing_are_refused(pairs):
 
 def test_bytes_are_not_taken_for_ids(pairs):
     for prompt in (b"def", bytearray(b"def"), memoryview(b"def")):
-        with pytest.raises(InputError, match="b'def', which is no text: decode it"):
+        with pytest.raises(InputError, match="b'def', which is not text: decode it"):
             pairs.llm("llama", ENGINES[0], "model").generate(prompt)
 
 
@@ -155,7 +155,7 @@ def test_counts_have_a_least_and_perhaps_a_most(kind, name, least, most):
     for value in (least, most or 10**6):
         assert getattr(kind(**{name: value}), name) == value
     for value in (least - 1, float(least), True):
-        with pytest.raises(InputError, match=f"{name} .*: give a whole number from {least} "):
+        with pytest.raises(InputError, match=f"{name} .*: give a whole number of at least {least}"):
             kind(**{name: value})
     if most:
         with pytest.raises(InputError, match=f"{name} .*is {most + 1}: give {most} or less"):
@@ -164,7 +164,7 @@ def test_counts_have_a_least_and_perhaps_a_most(kind, name, least, most):
 
 def test_unknown_keywords_are_errors(pairs):
     llm = pairs.llm("llama", ENGINES[0], "model")
-    known = r"unknown option 'max_tokens' \(perhaps max_new_tokens\): use one of .*max_new_tokens,"
+    known = r"did you mean max_new_tokens\?\): use one of .*max_new_tokens,"
     with pytest.raises(TypeError, match=known):
         llm.generate("x", max_tokens=3)
     with pytest.raises(TypeError, match="unknown option 'max_tokens'"):
@@ -200,5 +200,5 @@ def test_a_source_that_is_not_there_is_refused(pairs):
         LLM(pairs.pair("llama").path, draft="layer-skip")
     with pytest.raises(InputError, match="draft_memory is given with draft 'lookup'"):
         LLM(pairs.pair("llama").path, draft="lookup", draft_memory="memory")
-    with pytest.raises(InputError, match="draft_source is '': what was loaded with draft 'lookup'"):
+    with pytest.raises(InputError, match="draft_source is '': a model loaded with draft 'lookup'"):
         pairs.llm("llama", ENGINES[0], "lookup").generate("x", draft_source="")

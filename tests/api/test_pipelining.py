@@ -146,7 +146,7 @@ def test_a_device_that_fails_while_it_is_measured_ends_the_overlap(pairs, monkey
     monkeypatch.setattr(pipelining, "apart", lambda *_: True)
     for _ in range(2):  # nothing is remembered
         assert pipelines("auto", llm.bundle, llm._loaded, 1) is Serial
-    assert caplog.text.count("drafts wait for the target") == 2
+    assert caplog.text.count("drafting and verifying at once failed") == 2
     assert not working_threads()
 
 

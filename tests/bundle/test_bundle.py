@@ -66,9 +66,9 @@ def test_the_digest_names_the_content_and_not_the_place(folder, tmp_path):
 
 
 def test_hints_say_what_the_folder_is_instead(tmp_path):
-    remedy = "give the folder that `edgespec export MODEL -o BUNDLE` has written"
+    remedy = "give a folder that `edgespec export MODEL -o BUNDLE` has written"
     refused(tmp_path / "nowhere", "no such folder", remedy)
-    refused(tmp_path, f"holds no {MANIFEST}", remedy)
+    refused(tmp_path, f"it has no {MANIFEST}", remedy)
     (tmp_path / "config.json").write_text("{}")
     refused(tmp_path, f"edgespec export {tmp_path}")
 
@@ -178,13 +178,13 @@ def test_verify_finds_what_a_remembered_load_does_not(folder):
 def test_names_that_leave_the_bundle_are_refused(folder, name):
     shutil.copy(folder / "target.data", folder.parent / "target.data")
     rename_entry(folder, name)
-    refused(folder, "leaves the bundle", repr(name))
+    refused(folder, "is outside the bundle's folder or invalid", repr(name))
 
 
 def test_absolute_names_are_refused(folder):
     name = str(shutil.copy(folder / "target.data", folder.parent / "target.data"))
     rename_entry(folder, name)
-    refused(folder, "leaves the bundle", repr(name))
+    refused(folder, "is outside the bundle's folder or invalid", repr(name))
 
 
 def rename_entry(folder, name):
@@ -197,7 +197,7 @@ def test_links_that_leave_the_bundle_are_refused(folder):
     outside = folder.parent / "outside"
     (folder / "target.data").rename(outside)
     linked(folder / "target.data", outside)
-    refused(folder, "leaves the bundle", "'target.data'")
+    refused(folder, "is outside the bundle's folder or invalid", "'target.data'")
 
 
 def test_a_linked_folder_is_the_folder(folder):

@@ -76,7 +76,8 @@ SCORES = [
         ("roles.target.precision.scales", ["x"], "roles.target.precision.scales is 'x'"),
         ("roles.target.precision.block_size", [0], "roles.target.precision.block_size is 0"),
         ("roles.draft.precision.weights", ["int8"], "roles.draft.precision.block_size is 0"),
-        ("roles.draft.precision.lm_head", ["int8"], "roles.draft.precision.block_size is 0"),
+        ("roles.draft.precision.weights", ["w8a8"], "roles.draft.precision.block_size is 0"),
+        ("roles.draft.precision.lm_head", ["int8", "w8a8"], "roles.draft.precision.block_size"),
         ("roles.target.stages", [[]], "roles.target.stages is ()"),
         (f"{STAGE}.start", [1, 10**30], "roles.target.stages[0].start is 1"),
         (f"{STAGE}.stop", [0, 4, 6, 10**30], "roles.target.stages[0].stop is "),
@@ -99,7 +100,7 @@ def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, val
     whole = (folder / MANIFEST).read_text()
     for value in values:
         (folder / MANIFEST).write_text(changed(whole, place, value))
-        refused(folder, f"manifest.{part}", "which cannot be: export the checkpoint again")
+        refused(folder, f"manifest.{part}", "which is not valid: export the checkpoint again")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_commands_that_are_refused(cli, words):
 def test_help_says_what_a_command_is_for(cli, capsys):
     with pytest.raises(SystemExit):
         cli("serve", "--help")
-    assert "\nAnswer programs that speak OpenAI's API" in capsys.readouterr().out
+    assert "\nServe a bundle on this machine with OpenAI's API" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_inspect_shows_every_role_and_file(cli):
         assert f"{role['parameters']:,}" in result.out
         worst = max(role["quantization_error"].values())
         assert f"{worst:.2%} worst" in result.out
-    assert f"all {len(facts['files'])} files match" in result.out
+    assert f"all {len(facts['files'])} files are correct" in result.out
 
 
 @pytest.mark.parametrize("name", ["qwen[int4]", "a[/b]"])
@@ -82,8 +82,8 @@ def test_inspect_shows_brackets_as_they_are(cli, tmp_path, name):
     ("cuts", "borders", "shown"),
     [
         ([], [], "1"),
-        ([3], [], "2, cut before 1m; devices can meet nowhere"),
-        ([4, 9, 16], [2], "4, cut before 2, 4m, the head; devices can meet before 2"),
+        ([3], [], "2, cut before 1m; one device only"),
+        ([4, 9, 16], [2], "4, cut before 2, 4m, the head; can be split between devices before 2"),
     ],
 )
 def test_inspect_shows_where_stages_end(cli, monkeypatch, cuts, borders, shown):
@@ -117,7 +117,7 @@ def test_export_says_sizes_and_warns_in_one_line(cli, checkpoint, tmp_path):
 @pytest.mark.parametrize("layers", ["a", "1,,2", ""])
 def test_export_cut_at_what_is_no_number(cli, tmp_path, layers):
     result = cli("export", tmp_path, "-o", tmp_path / "out", f"--cut-layers={layers}")
-    fails(result, f"{layers!r} is no list of layers", "as in 4 or 4,8")
+    fails(result, f"{layers!r} is not a list of layers", "such as 4 or 4,8")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_export_cut_at_what_is_no_number(cli, tmp_path, layers):
 )
 def test_export_options_that_would_do_nothing(cli, tmp_path, alone, needed):
     result = cli("export", tmp_path, "-o", tmp_path / "out", alone)
-    fails(result, f"{alone.split('=')[0]} does nothing without {needed}: add that")
+    fails(result, f"{alone.split('=')[0]} does nothing without {needed}: add {needed}")
 
 
 def test_export_of_what_is_not_there(cli, tmp_path):

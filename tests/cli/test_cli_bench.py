@@ -84,9 +84,10 @@ def test_a_card_fits_eighty_characters(cli, card):
 
 def test_a_card_as_markdown(cli, card):
     lines = cli("bench", *card, "--markdown", "--temperature", "0.5").out.splitlines()
-    assert lines[1].startswith("* 1 prompts, up to 128 new tokens, T=0.5, seed 0; ")
+    assert lines[1].startswith("* 1 prompts, up to 128 new tokens, temperature 0.5, seed 0; ")
     assert (
-        "| setting | tokens/s | range         | to plain | tokens/round | equal to plain |" in lines
+        "| setting | tokens/s | range         | speedup | tokens/round | same text as plain |"
+        in lines
     )
     tables = [line for line in lines if line.startswith("| ---")]
     assert len(tables) == 4
@@ -97,7 +98,7 @@ def test_a_fault_is_an_exit_code_and_a_warning(cli, card, told):
     result = cli("bench", *card, "--json")
     assert result.code == 1
     assert json.loads(result.out)["settings"][1]["equal_to_plain"] == "no"
-    assert "warning: lookup made another text than plain decoding" in result.err
+    assert "warning: lookup: the text differs from plain decoding's" in result.err
 
 
 def test_bits_are_compared_where_asked_for(cli, card, told):
@@ -107,7 +108,7 @@ def test_bits_are_compared_where_asked_for(cli, card, told):
     assert [name for name, *_ in compared] == ["plain", "lookup"]
     assert compared[0][2][-len(TEXT) :] == TEXT
     assert compared[0][3] == 5
-    assert "Rows computed again in other company" in result.out
+    assert "Bits of rows computed again with other rows" in result.out
     assert "bits" not in {entry[1] for entry in told.log[: told.log.index(compared[0])]}
 
 
@@ -120,7 +121,7 @@ def test_other_bits_are_a_fault_where_rows_are_promised_alike(cli, card, told, e
     assert result.code == code
     bits = json.loads(result.out)["settings"][1]["bits"]
     assert (bits["rows"], bits["differing"]) == (90, 2)
-    assert ("2 of 90 rows differ in their bits (trees at 17)" in result.err) == exact
+    assert ("the bits of 2 of 90 rows differ (trees at 17)" in result.err) == exact
 
 
 def test_bits_of_a_real_target(cli, pairs):
@@ -151,10 +152,10 @@ def test_what_was_measured_is_shown_where_no_picture_can_be_written(cli, card, t
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["--draft", "auto,magic"], ["'magic' is none of auto, none, model"]),
+        (["--draft", "auto,magic"], ["'magic' is not one of auto, none, model"]),
         (["--repeat", "0"], ["repeat is 0"]),
         (["--limit", "0"], ["limit is 0"]),
-        (["-n", "1"], ["max_new_tokens is 1: give a whole number from 2"]),
+        (["-n", "1"], ["max_new_tokens is 1: give a whole number of at least 2"]),
         (["--temperature", "-1"], ["temperature is -1"]),
         (["--threads", "0"], ["threads is 0"]),
         (["--threads", "5000"], ["threads is 5000: give 1024 or less"]),

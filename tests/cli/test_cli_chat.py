@@ -16,7 +16,7 @@ from edgespec.cli import main
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 SHORT = [*FAST, "-n", "6", "--draft", "lookup"]
-CUT = "cut after 6 tokens: a larger -n gives more\n"
+CUT = "stopped after 6 tokens: use a larger -n for a longer text\n"
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_stats_tell_what_was_reused(cli, bundles):
     lines = said("/stats", "hello", "/stats", "and then?", "/stats")
     result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
     nothing, first, second = result.err.replace(CUT, "").splitlines()
-    assert "nothing was answered" in nothing
+    assert "no answer yet" in nothing
     assert "6 tokens (length)" in first
     assert " 0 of " in first
     assert " 0 of " not in second
@@ -156,7 +156,7 @@ def test_the_context_ends(cli, bundles):
     arguments = ["chat", bundles / "chat", *FAST, "--draft", "none", "--context", "24"]
     result = cli(*arguments, stdin=said("hello", "hello"))
     assert result.code == 0
-    assert "/reset begins anew" in result.err
+    assert "new conversation with /reset" in result.err
     assert "the prompt has" in result.err
 
 
@@ -212,7 +212,7 @@ def test_a_message_that_a_template_refuses_does_not_end_the_conversation(cli, te
     result = cli("chat", templated(picky), *SHORT, stdin=lines)
     assert (result.code, result.out) == (0, "")
     assert "chat template refuses" in result.err
-    assert "0 messages are in" in result.err
+    assert "saved 0 messages to" in result.err
 
 
 def test_a_template_that_wants_a_system_message_is_not_broken(cli, templated):

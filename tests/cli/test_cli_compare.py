@@ -176,7 +176,9 @@ def test_a_way_that_does_not_fit_says_so_and_is_not_measured(cli, compared, monk
     assert [way["best"] for way in ways] == [False, True, False, False]
     shown = cli("plan", "--compare", *compared.words, "--memory", "cpu=1GiB,gpu=2MiB").out
     assert f"overlap with the draft on gpu: {ways[3]['refusal']}\n" in shown
-    assert "serial with the draft on cpu is best at 0.75: run it with --pipeline serial\n" in shown
+    assert (
+        "serial with the draft on cpu is fastest at 0.75: run it with --pipeline serial\n" in shown
+    )
 
 
 def test_a_way_that_no_engine_takes_says_so(compared):
@@ -200,7 +202,7 @@ def test_ways_as_a_table(cli, compared):
             way["way"], way["target"], way["draft"] or "-", memory["cpu"], memory.get("gpu", "-"),
             *(f"{rate:.1f}" for rate in way["tokens_per_second"].values()),
         ] in lines  # fmt: skip
-    best = "overlap with the draft on gpu is best at 0.75: run it with"
+    best = "overlap with the draft on gpu is fastest at 0.75: run it with"
     assert result.out.endswith(f"{best} --draft-device gpu --pipeline overlap\n")
 
 
@@ -218,7 +220,9 @@ def test_what_does_not_fit_as_asked_may_fit_another_way(cli, compared):
     result = cli(*words, "--compare")
     assert result.code == 3
     assert result.err == cli(*words).err
-    assert result.out.endswith("offload is best at 0.75: run it with --place 0-=gpu --draft none\n")
+    assert result.out.endswith(
+        "offload is fastest at 0.75: run it with --place 0-=gpu --draft none\n"
+    )
     assert "weights" not in result.out
     found = json.loads(cli(*words, "--compare", "--json").out)
     assert [way["fits"] for way in found["ways"]] == [False, True, False, False, False]
@@ -253,12 +257,12 @@ def test_a_placement_of_the_users_holds_beside_a_draft_model(compared, words):
 def test_that_something_is_measured_is_said_before(cli, laptop, monkeypatch):
     words = ["plan", "--compare", "--simulate", laptop, "--json", "--threads", 1]
     alone = cli(*words, "--device", "gpu", "--draft-device", "gpu")  # whose calls are not known
-    assert alone.err.count("this takes a while\n") == 1
+    assert alone.err.count("which takes a while\n") == 1
     remember(EMBEDDED, laptop)
     assert cli(*words).err == ""
     monkeypatch.setattr(profiles, "recall_pairing", lambda *_: None)
     beside = cli(*words)  # nor is what drafts cost the target
-    assert beside.err.count("this takes a while\n") == 1
+    assert beside.err.count("which takes a while\n") == 1
 
 
 @pytest.mark.slow
@@ -267,7 +271,7 @@ def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):
     words = ["plan", pairs.pair("cut").path, "--compare", "--simulate", laptop, "--json"]
     words += ["--memory", "cpu=1GiB,gpu=31MiB", "--context", 256]
     first = cli(*words)
-    assert first.err.count("this takes a while\n") == 1
+    assert first.err.count("which takes a while\n") == 1
     plain, offload, _, serial, overlap = ways = json.loads(first.out)["ways"]
     assert (offload["way"], offload["target"]) == ("offload", "0-3=cpu,4-=gpu")
     assert [way["refusal"] for way in ways] == [None] * 5

@@ -16,7 +16,7 @@ from commandline import FAST, PROMPT
 
 from edgespec.api.stream import TextStream
 from edgespec.cli import main
-from edgespec.cli.interrupts import endings_unheard
+from edgespec.cli.interrupts import ignoring_termination
 
 FULL = Path("/dev/full")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of POSIX")
@@ -135,7 +135,7 @@ def test_what_ends_a_server_is_not_heard_again(monkeypatch):
     monkeypatch.setattr(uvicorn.server, "HANDLED_SIGNALS", (signal.SIGINT, signal.SIGUSR1))
     before = signal.signal(signal.SIGUSR1, lambda number, _frame: heard.append(number))
     try:
-        with endings_unheard():
+        with ignoring_termination():
             signal.raise_signal(signal.SIGUSR1)
         assert heard == []
         signal.raise_signal(signal.SIGUSR1)

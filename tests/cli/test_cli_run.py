@@ -84,7 +84,7 @@ def test_what_follows_two_dashes_is_no_option(cli, llm):
     [
         (["-p", "a", "-f", "b"], "more than one prompt"),
         ([BUNDLE, "a", "-p", "b"], "more than one prompt"),
-        (["a", "-p", "b"], "'a' is no bundle's folder"),
+        (["a", "-p", "b"], "'a' is not a bundle's folder"),
         (["a", "b", "c"], "unrecognized arguments: c"),
         (["a", "b"], "a is not a bundle: no such folder"),
         ([""], "the prompt is empty"),
@@ -218,7 +218,7 @@ def test_text_goes_to_stdout_and_facts_to_stderr(cli, llm):
     result = cli("run", PROMPT, "-n", 20, *FAST)
     assert result.out == expected.text + "\n"
     cut, facts = result.err.splitlines()
-    assert cut == "cut after 20 tokens: a larger -n gives more"
+    assert cut == "stopped after 20 tokens: use a larger -n for a longer text"
     assert facts.startswith("20 tokens (length), ")
     assert " tokens/s, mean accepted length " in result.err
     assert re.search(r"draft: auto \((\S+ \d+%(, )?)+\), engine: onnxruntime:cpu\n$", result.err)

@@ -70,7 +70,7 @@ def chat(bundle):
 
     def begin(before=""):
         begun.append(Terminal(before, bundle, *FAST, "-n", 3, "--draft", "none"))
-        begun[-1].until("/help tells")
+        begun[-1].until("/help shows")
         begun[-1].until("> ")
         return begun[-1]
 
@@ -83,7 +83,7 @@ def heard(terminal, tmp_path):
     """What the user has said, message by message."""
     file = tmp_path / "talk.json"
     terminal.type(f"/save {file}\r")
-    terminal.until("messages are in")
+    terminal.until("messages to")
     terminal.leave()
     messages = json.loads(file.read_text("utf-8"))
     return [each["content"] for each in messages if each["role"] == "user"]
@@ -118,7 +118,7 @@ def test_what_is_pasted_is_one_message(brackets, chat, tmp_path):
     terminal = chat()
     assert "\x1b[?2004h" in terminal.shown  # the terminal is asked to mark it
     terminal.type(pasted(TEXT + "\n", True))
-    terminal.until("cut after 3 tokens")
+    terminal.until("stopped after 3 tokens")
     terminal.until("> ")
     assert heard(terminal, tmp_path) == [TEXT]
 
@@ -127,7 +127,7 @@ def test_what_is_typed_ahead_is_not_a_paste(brackets, chat, tmp_path):
     terminal = chat()
     terminal.type("one\rtwo\r")
     for _ in range(2):
-        terminal.until("cut after 3 tokens")
+        terminal.until("stopped after 3 tokens")
     terminal.until("> ")
     assert heard(terminal, tmp_path) == ["one", "two"]
 
@@ -138,7 +138,7 @@ def test_without_marks_lines_that_come_together_are_one_message(chat, tmp_path, 
     assert "\x1b[?2004h" not in terminal.shown
     for text in (TEXT, "typed"):
         terminal.type(pasted(text, False))
-        terminal.until("cut after 3 tokens")
+        terminal.until("stopped after 3 tokens")
         terminal.until("> ")
     assert heard(terminal, tmp_path) == [TEXT, "typed"]
 
@@ -149,10 +149,10 @@ def test_a_block_is_typed_or_pasted(chat, tmp_path, marked):
         terminal.type(line + "\r")
         terminal.until(r"\. ")
     terminal.type('    pass"""\r')
-    terminal.until("cut after 3 tokens")
+    terminal.until("stopped after 3 tokens")
     terminal.until("> ")
     terminal.type(pasted('"""\na\nb\n"""', marked))
-    terminal.until("cut after 3 tokens")
+    terminal.until("stopped after 3 tokens")
     terminal.until("> ")
     assert heard(terminal, tmp_path) == ["def f():\n    pass", "a\nb"]
 
@@ -161,6 +161,6 @@ def test_code_that_begins_with_a_docstring_is_no_block(chat, tmp_path, marked):
     terminal = chat("" if marked else PLAIN)
     code = '"""What it is."""\nx = 1'
     terminal.type(pasted(code, marked))
-    terminal.until("cut after 3 tokens")
+    terminal.until("stopped after 3 tokens")
     terminal.until("> ")
     assert heard(terminal, tmp_path) == [code]

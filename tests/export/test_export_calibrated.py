@@ -184,7 +184,8 @@ def test_without_calibration_keys_and_values_get_more_bits(exported):
 
 
 @pytest.mark.parametrize(
-    ("kl", "word"), [(0.003, "hard to tell"), (0.04, "close"), (0.1, "near"), (0.5, "--precision")]
+    ("kl", "word"),
+    [(0.003, "hard to tell"), (0.04, "close"), (0.1, "similar"), (0.5, "--precision")],
 )
 def test_quality_has_a_word(kl, word):
     quality = Quality(tokens=222, kl=kl, agreement=0.9, perplexity=12.3, original=11.9)
@@ -224,9 +225,9 @@ def test_a_text_of_the_users_own(saved_checkpoint, cli, tmp_path):
 @pytest.mark.parametrize(
     ("content_", "message"),
     [
-        (b"", "no text in it"),
+        (b"", "is empty"),
         (b"\xff\xfe\x00\x01" * 99, "UTF-8"),
-        (b"Too short.", "are needed"),
+        (b"Too short.", "give at least"),
     ],
 )
 def test_texts_that_cannot_be_used(saved_checkpoint, cli, tmp_path, output, content_, message):

@@ -286,7 +286,7 @@ def test_a_killed_export_leaves_nothing_that_loads_and_the_next_one_succeeds(sav
     assert not output.exists()
     (left,) = output.parent.iterdir()
     assert left.name.startswith(".bundle.partial-")
-    with pytest.raises(BundleError, match="holds no manifest"):
+    with pytest.raises(BundleError, match="it has no manifest"):
         bundles.load(left)
     export_bundle(saved, output)
     bundles.load(output).verify()

@@ -96,7 +96,7 @@ def test_what_memory_does_not_hold_together_takes_turns_by_repeats(told, monkeyp
     told.texts = {name: [made(1.0) for _ in range(6)] for name in ("plain", "auto")}
     told.log, reports = [], []
     found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1), ["auto"], short_texts(2))
-    assert "memory does not hold 2 settings side by side" in caplog.text
+    assert "memory does not hold 2 settings at once" in caplog.text
     found.measure(2, reports.append)
     turn = [("load"), 0, 0, 1, "end"]
     expected = [(name, what) for _ in range(2) for name in ("plain", "auto") for what in turn]
@@ -157,11 +157,13 @@ def test_acceptance_by_depth():
 
 def test_what_cannot_be_measured(told):
     told.texts = {"plain": [made(0.0, (), TEXT[:1]) for _ in range(2)]}
-    with pytest.raises(InputError, match="no text goes beyond its first token"):
+    with pytest.raises(InputError, match="every text ends after its first token"):
         measured([], 1, 1, told)
     long = [Request((1,), 13, 0.0, 0), Request((1,) * 50, 13, 0.0, 0)]
     found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1), [], long)
-    with pytest.raises(ContextLengthError, match="prompt 2 has 50 tokens and the context of plain"):
+    with pytest.raises(
+        ContextLengthError, match="prompt 2 has 50 tokens, and the context of plain"
+    ):
         found.measure(1)
     with pytest.raises(MemoryLimitError, match="MiB on cpu"):
         measured(["auto"], 1, 1, told, memory="20MiB")

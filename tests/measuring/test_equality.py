@@ -53,7 +53,7 @@ def test_a_text_that_ends_early_is_a_fault(llm, judge, kept):
 @pytest.mark.parametrize("company", [1, 3, 16])
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 5}])
 def test_a_tie_is_forgiven_where_the_target_sees_one(llm, judge, monkeypatch, sampling, company):
-    monkeypatch.setattr(equality, "_COMPANIES", (company,))
+    monkeypatch.setattr(equality, "_BATCH_ROWS", (company,))
     place, text = 7, text_of(llm, **sampling)
     tokens = llm.tokenizer.encode(SHORT_PROMPT)
     logits = Runner(llm.target).prefill([*tokens, *text[:place]])["logits"][0].astype(np.float64)

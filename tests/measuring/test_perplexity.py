@@ -144,7 +144,7 @@ def test_a_mean_has_an_error():
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_logits_that_are_no_numbers_are_the_devices_fault(value):
-    with pytest.raises(DeviceError, match=f"the model's logits hold {value}: .*another device"):
+    with pytest.raises(DeviceError, match=f"the model's logits contain {value}: .*another device"):
         log_probabilities(np.array([1, value], np.float32))
 
 
@@ -161,7 +161,10 @@ def test_a_perplexity_beyond_what_a_float_holds(cli, pairs, text, monkeypatch):
     assert facts["perplexity"] is facts["perplexity_error"] is None
     assert facts["against"]["perplexity"] is None
     assert facts["nats_per_token"] == facts["against"]["nats_per_token"] > 1000
-    assert cli(*words).out.splitlines()[1:3] == ["perplexity inf ± inf", "reference inf, so +0.00%"]
+    assert cli(*words).out.splitlines()[1:3] == [
+        "perplexity inf ± inf",
+        "reference inf, the bundle's is +0.00%",
+    ]
 
 
 def test_a_bundle_is_at_no_distance_from_itself(cli, pairs, text):
@@ -205,7 +208,7 @@ def test_results_are_lines_for_people(cli, pairs, text):
     first, second, third, fourth, fifth = result.out.splitlines()
     assert first.endswith("on onnxruntime:cpu")
     assert second.startswith("perplexity ")
-    assert third.endswith("so +0.00%")
+    assert third.endswith("the bundle's is +0.00%")
     assert fourth == "mean KL 0 ± 0 nats"
     assert fifth == "same likeliest token 100.00%"
 
@@ -214,8 +217,8 @@ def test_results_are_lines_for_people(cli, pairs, text):
     ("words", "parts"),
     [
         (["--text", "nowhere.txt"], ["nowhere.txt: No such file"]),
-        (["--text", "empty"], ["nothing to predict"]),
-        (["--text", "one"], ["nothing to predict"]),
+        (["--text", "empty"], ["too short to predict"]),
+        (["--text", "one"], ["too short to predict"]),
         (["--text", "binary"], ["binary: byte 0 is not UTF-8"]),
         (["--text", "good", "--stride", "0"], ["stride is 0: give 1 to"]),
         (["--text", "good", "--stride", "999"], ["stride is 999: give 1 to"]),
@@ -234,7 +237,7 @@ def test_what_cannot_be_evaluated(cli, pairs, tmp_path, monkeypatch, words, part
 def test_bundles_of_other_tokens_are_not_compared(cli, pairs, text):
     path = pairs.pair("llama").path
     found = cli("eval", "--text", text, "--against", path, *DEVICE)
-    fails(found, "has a vocabulary of 331", "4096", "compare bundles of one model")
+    fails(found, "has a vocabulary of 331", "4096", "compare bundles of the same model")
 
 
 def test_bundles_that_read_the_text_otherwise_are_not_compared():
@@ -249,7 +252,7 @@ def test_bundles_that_read_the_text_otherwise_are_not_compared():
     ours = reader([0], [5, 6])
     assert Reading(ours, "text", reference=reader([0], [5, 6])).scored == 2
     for other in (reader([], [5, 6]), reader([0], [5, 7])):
-        with pytest.raises(InputError, match="a bundle reads the text as other tokens than"):
+        with pytest.raises(InputError, match="a bundle splits the text into other tokens than"):
             Reading(ours, "text", reference=other)
 
 

@@ -54,9 +54,9 @@ def test_without_files_there_are_prompts_too():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"prompt": "cut', "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ('["a prompt"]', "is no JSON object"),
+        ('{"prompt": "cut', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('["a prompt"]', "is not a JSON object"),
         ('{"text": "a"}', "has neither prompt nor turns"),
         ('{"prompt": 3}', "has 3 for prompt, not a text"),
         ('{"prompt": ""}', 'has "" for prompt, not a text'),
@@ -78,7 +78,7 @@ def test_every_malformed_line_is_named_up_to_some(tmp_path):
     with pytest.raises(InputError) as error:
         read_prompts([path])
     for number in (1, 3, 4, 5, 6):
-        assert f"line {number} is no JSON;" in str(error.value)
+        assert f"line {number} is not JSON;" in str(error.value)
     assert "; and 1 more lines: give" in str(error.value)
 
 
@@ -86,7 +86,7 @@ def test_every_malformed_line_is_named_up_to_some(tmp_path):
     ("content", "reason"),
     [
         (b"\xff{}", "byte 0 is not UTF-8"),
-        (b" \n\n", "holds no prompt"),
+        (b" \n\n", "is empty"),
         (None, "cannot be read"),
     ],
 )

@@ -88,4 +88,4 @@ def test_refusals(cli, tmp_path):
     text.write_text("some words", encoding="utf-8")
     fails(cli("eval", BUNDLE), "--text", "--suite")
     fails(cli("eval", BUNDLE, "--suite", "--text", text), "not allowed with")
-    fails(cli("eval", BUNDLE, "--suite", "--stride", "5"), "--stride is for --text")
+    fails(cli("eval", BUNDLE, "--suite", "--stride", "5"), "--stride is only for --text")

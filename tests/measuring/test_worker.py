@@ -58,6 +58,13 @@ def test_errors_come_over_the_pipe(pairs):
         Worker("layer-skip", pairs.pair("llama").path, options)
 
 
+def test_a_text_that_fails_is_no_end(worker):
+    for _ in range(2):
+        with pytest.raises(InputError, match="token id -1 is not in the vocabulary"):
+            worker.make(Request((-1,), 4, 0.0, 0))
+    assert worker.make(Request((5,), 4, 0.0, 0)).result.new_tokens
+
+
 def test_a_process_that_dies_is_named(pairs):
     options = LoadOptions(device=ENGINES[0], draft="none", threads=1)
     with Worker("plain", pairs.pair("llama").path, options) as dying:

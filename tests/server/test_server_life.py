@@ -21,7 +21,7 @@ from servers import MODEL, PLACE, PROMPT, serving, until
 
 from edgespec import LLM
 from edgespec.server.queue import Queue
-from edgespec.server.service import Desk
+from edgespec.server.service import TextService
 
 LONG = {"model": MODEL, "temperature": 0, "max_tokens": 400}
 SHORT = {"model": MODEL, "temperature": 0, "max_tokens": 8}
@@ -50,11 +50,11 @@ def ask(client, errors=()):
 
 def test_more_than_may_wait_are_told_to_come_later(llm, expected):
     with serving(llm, limit=2) as running, ThreadPoolExecutor(3) as threads:
-        client, queue = running.client(), running.desk.queue
+        client, queue = running.client(), running.service.queue
         with llm.lock:  # no round is made meanwhile
             answers = [threads.submit(ask, client) for _ in range(3)]
             until(lambda: (queue.running, queue.waiting) == (1, 2))
-            with pytest.raises(openai.RateLimitError, match="2 texts are waiting") as caught:
+            with pytest.raises(openai.RateLimitError, match="2 requests are waiting") as caught:
                 ask(client)
             assert caught.value.response.headers["retry-after"] == "1"
             assert running.metrics()["edgespec_texts_waiting"] == 2
@@ -105,12 +105,12 @@ def test_a_short_text_beside_a_long_one_does_not_wait_for_it(llm, expected):
         with client.completions.create(prompt=PROMPT, stream=True, **LONG) as long:
             next(iter(long))
             assert ask(client) == expected
-            assert running.desk.queue.running == 1
+            assert running.service.queue.running == 1
 
 
 def test_a_client_that_reads_nothing_keeps_nobody_waiting(llm, expected):
     """Its text is made, and what it was not shown yet waits for it alone."""
-    desk = Desk(llm, 1, 1)
+    service = TextService(llm, 1, 1)
     begin = partial(llm.stream, PROMPT, max_new_tokens=8)
 
     async def read_nothing(_part):
@@ -120,15 +120,15 @@ def test_a_client_that_reads_nothing_keeps_nobody_waiting(llm, expected):
         pass
 
     async def work():
-        idle = asyncio.create_task(desk.text(begin, read_nothing))
-        result = await asyncio.wait_for(desk.text(begin, read), 30)
+        idle = asyncio.create_task(service.text(begin, read_nothing))
+        result = await asyncio.wait_for(service.text(begin, read), 30)
         assert not idle.done()
         idle.cancel()
         await asyncio.wait([idle])
         return result.text
 
     assert asyncio.run(work()) == expected
-    assert desk.queue.running == 0
+    assert service.queue.running == 0
 
 
 # Clients that go
@@ -141,7 +141,7 @@ def test_a_disconnect_ends_the_text_within_a_round(llm, expected):
             with client.completions.create(prompt=PROMPT, stream=True, **LONG) as chunks:
                 for _ in zip(range(3), chunks, strict=False):
                     pass
-        until(lambda: running.desk.queue.running == 0)
+        until(lambda: running.service.queue.running == 0)
         numbers = running.metrics()
         assert numbers["edgespec_rounds_after_cancel_count"] == 3
         assert numbers['edgespec_rounds_after_cancel_bucket{le="1.0"}'] == 3
@@ -153,7 +153,7 @@ def test_a_disconnect_ends_the_text_within_a_round(llm, expected):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_before_the_first_token_leaves_nothing(llm, expected, stream):
     with serving(llm) as running:
-        queue = running.desk.queue
+        queue = running.service.queue
         body = {"prompt": PROMPT, "stream": stream, **LONG}
         with llm.lock:
             connections = [connect(running, body) for _ in range(3)]
@@ -172,7 +172,7 @@ def test_a_client_that_goes_before_the_first_token_leaves_nothing(llm, expected,
 
 
 def test_a_client_that_goes_while_its_request_is_checked_is_counted(llm):
-    desk = Desk(llm, 1, 1)
+    service = TextService(llm, 1, 1)
     checking, checked = threading.Event(), threading.Event()
 
     def begin():
@@ -181,15 +181,15 @@ def test_a_client_that_goes_while_its_request_is_checked_is_counted(llm):
         return llm.stream(PROMPT, max_new_tokens=8)
 
     async def work():
-        task = asyncio.create_task(desk.text(begin, None))
+        task = asyncio.create_task(service.text(begin, None))
         await asyncio.to_thread(checking.wait, 30)
         task.cancel()
         await asyncio.wait([task])
         checked.set()
 
     asyncio.run(work())
-    assert desk.queue.running == 0
-    assert b'edgespec_texts_total{finish_reason="cancelled"} 1.0' in desk.metrics.text()
+    assert service.queue.running == 0
+    assert b'edgespec_texts_total{finish_reason="cancelled"} 1.0' in service.metrics.text()
 
 
 def connect(running, body):
@@ -209,7 +209,7 @@ def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(llm, expected)
                 b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
             )
         assert ask(running.client()) == expected
-        assert running.desk.queue.running == 0
+        assert running.service.queue.running == 0
 
 
 # The end
@@ -218,7 +218,7 @@ def test_a_client_that_goes_in_the_midst_of_its_body_is_forgotten(llm, expected)
 def test_a_shutdown_ends_texts_after_their_round(llm):
     """A text under way is told that it is cut, who waits is refused, and the port is closed."""
     with serving(llm) as running, ThreadPoolExecutor(2) as threads:
-        client, queue = running.client(), running.desk.queue
+        client, queue = running.client(), running.service.queue
         chunks = iter(client.completions.create(prompt=PROMPT, stream=True, **LONG))
         next(chunks)
         with llm.lock:
@@ -239,7 +239,7 @@ def test_a_shutdown_does_not_wait_for_a_client_that_reads_nothing(llm):
     with serving(llm) as running:
         with llm.lock:
             sock = connect(running, {"prompt": PROMPT, "stream": True, **LONG})
-            until(lambda: running.desk.queue.running == 1)
+            until(lambda: running.service.queue.running == 1)
         running.server.should_exit = True
         running.thread.join(30)
         assert not running.thread.is_alive()
@@ -303,13 +303,13 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(cli, tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         fails(cli("serve", tmp_path, "--port", port), f"port {port} of 127.0.0.1", "--port")
-    fails(cli("serve", "--host", "no.such.host.invalid"), "no.such.host.invalid cannot be had")
+    fails(cli("serve", "--host", "no.such.host.invalid"), "of no.such.host.invalid")
     fails(cli("serve", "--port", 65536), "--port is 65536")
     fails(cli("serve", "--parallel", 0), "--parallel is 0")
     fails(cli("serve", "--queue", -1), "--queue is -1")
     fails(cli("serve", "--api-key", ""), "API key is empty")
     for key in ("schlüssel", "secret\n", " secret", "sec\tret"):
-        fails(cli("serve", tmp_path, "--api-key", key), "use ASCII")
+        fails(cli("serve", tmp_path, "--api-key", key), "printable ASCII")
     fails(cli("serve", "--max-body", "much"), "size 'much'")
     fails(cli("serve", "--allow-origin", "http://a.example/"), "without a path")
 
@@ -317,7 +317,7 @@ def test_what_cannot_be_served_is_refused_before_anything_is_loaded(cli, tmp_pat
 def test_whoever_can_reach_a_server_without_a_key_is_said(cli, tmp_path):
     result = cli("serve", tmp_path, "--host", "0.0.0.0", "--port", 0)
     assert result.code == 2
-    assert "whoever can reach 0.0.0.0 may use the model: give --api-key" in result.err
+    assert "anybody who can reach 0.0.0.0 can use the model: set --api-key" in result.err
 
 
 def test_without_its_packages_the_command_names_them(tmp_path):

@@ -77,7 +77,7 @@ def test_what_is_beyond_openai(client):
         ({"response_format": {"type": "json_schema"}}, "give json_schema"),
         ({"response_format": {**FORMAT, "type": "text"}}, "give json_schema"),
         ({"response_format": {"type": "xml"}}, "response_format.type is 'xml'"),
-        ({"response_format": FORMAT, "regex": "a"}, "can follow one of them"),
+        ({"response_format": FORMAT, "regex": "a"}, "can follow only one of them"),
         ({"regex": "("}, "regex cannot be used"),
         ({"grammar": "x"}, "grammar cannot be used"),
     ],

@@ -17,7 +17,7 @@ from edgespec import LLM
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.server.endpoint import Served
 from edgespec.server.running import Server, listen
-from edgespec.server.service import Desk
+from edgespec.server.service import TextService
 
 MODEL = "tiny"
 PROMPT = "def fibonacci(n):\n"
@@ -42,7 +42,7 @@ class Running:
 
     url: str
     server: Server
-    desk: Desk
+    service: TextService
     thread: threading.Thread
 
     @property
@@ -76,14 +76,14 @@ def serving(
     """Run a server for a model."""
     ready = threading.Event()
     with listen(host, 0) as sock:
-        desk = Desk(llm, parallel, limit)
-        server = Server(Served(desk, MODEL, 100_000), api_key, sock, ready.set, origins)
+        service = TextService(llm, parallel, limit)
+        server = Server(Served(service, MODEL, 100_000), api_key, sock, ready.set, origins)
         thread = threading.Thread(target=server.serve_here)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         thread.start()
         try:
             assert ready.wait(_PATIENCE)
-            yield Running(url, server, desk, thread)
+            yield Running(url, server, service, thread)
         finally:
             server.should_exit = True
             thread.join(_PATIENCE)

@@ -37,7 +37,7 @@ def test_without_a_cache_every_load_hashes(hashed, monkeypatch, tmp_path, caplog
     bundles.load(BUNDLE)
     assert len(hashed) == 2 * once > 0
     [warning] = caplog.messages
-    assert warning.startswith(f"nothing is kept in {tmp_path / 'file'} (")
+    assert warning.startswith(f"cannot write to the cache folder {tmp_path / 'file'} (")
     assert "set EDGESPEC_CACHE" in warning
 
 
@@ -73,7 +73,7 @@ def test_the_cache_is_the_users_or_there_is_none(monkeypatch, tmp_path, caplog):
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 1 << 30)  # whom the system does not know
     assert cache_folder("verified") is None
-    assert "nothing is kept in the cache (Could not determine home directory" in caplog.text
+    assert "cannot write to the cache folder (Could not determine home directory" in caplog.text
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder("verified") == tmp_path / "edgespec" / "verified"
 

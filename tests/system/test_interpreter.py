@@ -84,7 +84,9 @@ def test_a_write_protected_cache_is_no_place_for_conversions(cache, monkeypatch,
     monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
     assert loaded(monkeypatch).executables
     [warning] = caplog.messages
-    assert warning.startswith(f"nothing is kept in {cache.parent} (write-protected), ")
+    assert warning.startswith(
+        f"cannot write to the cache folder {cache.parent} (write-protected), "
+    )
 
 
 def test_what_another_process_has_converted_meanwhile_is_used(cache, monkeypatch, caplog):

@@ -1,4 +1,4 @@
-"""`edgespec bench`: draft sources against plain decoding on this machine, as a card or JSON."""
+"""`edgespec bench`: compares draft sources with plain decoding, as a card or JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ import edgespec
 from edgespec import bundle as bundles
 from edgespec.api.options import GenerationOptions
 from edgespec.bundle import Bundle
-from edgespec.cli.arguments import DEVICE_HELP, MEMORY_HELP, add_bundle, add_option, add_pipeline
+from edgespec.cli.arguments import (
+    CHAT_HELP,
+    DEVICE_HELP,
+    DRAFT_DEVICE_HELP,
+    MEMORY_HELP,
+    TEMPERATURE_HELP,
+    THREADS_HELP,
+    add_bundle,
+    add_option,
+    add_pipeline,
+)
 from edgespec.cli.plots import check_png, save_bench_png
 from edgespec.cli.progress import progress_bar
 from edgespec.errors import InputError
@@ -23,7 +33,7 @@ from edgespec.runtime.deployment.options import DRAFTS, LoadOptions
 if TYPE_CHECKING:
     from edgespec.measuring.worker import Request
 
-_FAULT = 1  # a text that differs from plain decoding's is a fault of ours
+_FAULT = 1  # exit code if a text differs from plain decoding's, which is a bug
 _NEW_TOKENS = 128
 _SHORT_HASH = 12
 
@@ -31,33 +41,37 @@ _log = logging.getLogger(__name__)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Declares the arguments."""
     add_bundle(parser)
     show = parser.add_mutually_exclusive_group()
     show.add_argument("--json", action="store_true", help="print one JSON object")
     show.add_argument("--markdown", action="store_true", help="print the card as Markdown")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the card in a file")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="save a plot of the results")
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--prompts", action="append", type=Path, default=[], metavar="FILE",
-        help="a .jsonl file with prompt or turns (of which the first counts) in every line, or any "
-        "text file, which is one prompt; may be repeated (default: beginnings of Python code)",
+        help="a .jsonl file with prompt or turns in every line (only the first turn is used), or "
+        "any other text file, which is one prompt; may be repeated (default: beginnings of Python "
+        "code)",
     )  # fmt: skip
-    texts.add_argument("--limit", type=int, metavar="N", help="use the first N prompts")
-    texts.add_argument("--chat", action="store_true", help="ask by the model's chat template")
+    texts.add_argument("--limit", type=int, metavar="N", help="use only the first N prompts")
+    texts.add_argument("--chat", action="store_true", help=CHAT_HELP)
     texts.add_argument(
         "--repeat", type=int, default=3, metavar="N",
-        help="make every text N times; medians count (default: %(default)s)",
+        help="make every text N times and report medians (default: %(default)s)",
     )  # fmt: skip
     texts.add_argument(
         "--bits", type=int, default=0, metavar="N",
-        help="also compare the bits of the target's logits at the last N positions of the first "
-        "text: alone, in chunks, in random trees, and behind resumed texts (default: no)",
+        help="also check that the bits of the target's logits at the last N positions of the first "
+        "text do not change if rows are computed in chunks, random trees or resumed texts "
+        "(default: no)",
     )  # fmt: skip
-    add_option(texts, "max_new_tokens", "tokens of a text at most", "-n", default=_NEW_TOKENS)
-    add_option(texts, "temperature", "0 is greedy", kind=float)
-    add_option(texts, "seed", "of the sampling, the same in all settings", default=0)
-    drafting = parser.add_argument_group("settings, beside plain decoding")
+    add_option(
+        texts, "max_new_tokens", "maximum number of new tokens per text", "-n", default=_NEW_TOKENS
+    )
+    add_option(texts, "temperature", TEMPERATURE_HELP, kind=float)
+    add_option(texts, "seed", "seed of the sampling, the same in all settings", default=0)
+    drafting = parser.add_argument_group("settings to compare with plain decoding")
     drafting.add_argument(
         "--draft", type=_drafts, default=("auto",), metavar="SOURCE,...",
         help=f"draft sources: {', '.join(DRAFTS)} (default: auto)",
@@ -65,18 +79,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_pipeline(drafting)
     machine = parser.add_argument_group("machine")
     add_option(machine, "device", DEVICE_HELP, kind=str)
-    add_option(machine, "draft_device", "where the draft model runs", kind=str)
-    add_option(machine, "threads", "of each engine (default: physical cores)")
-    add_option(machine, "context", "tokens of prompt and output (default: 4096 or what texts need)")
-    machine.add_argument("--memory", metavar="SIZE", help=f"of each setting: {MEMORY_HELP}")
+    add_option(machine, "draft_device", DRAFT_DEVICE_HELP, kind=str)
+    add_option(machine, "threads", THREADS_HELP)
+    add_option(
+        machine, "context",
+        "maximum number of tokens of prompt and output (default: 4096, or more if texts need it)",
+    )  # fmt: skip
+    machine.add_argument("--memory", metavar="SIZE", help=f"for each setting: {MEMORY_HELP}")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Measure, and print a card or JSON.
+    """Measures, and prints a card or JSON.
 
     Returns:
-        0; `_FAULT` if a text differs from plain decoding's where no rounding explains it, or rows
-        differ in their bits where they are promised to be the same.
+        0; or `_FAULT` if a text differs from plain decoding's and rounding does not explain it, or
+        if the bits of exact rows differ.
     """
     from edgespec.measuring.prompts import read_prompts
 
@@ -111,36 +128,36 @@ def execute(arguments: argparse.Namespace) -> int:
         print_card(_heading(bundle, facts), lines)
     wrong = [line.name for line in lines if line.equal_to_plain == "no"]
     for name in wrong:
-        _log.warning("%s made another text than plain decoding: please report it", name)
+        _log.warning("%s: the text differs from plain decoding's: please report it", name)
     for line in lines:
         if line.exact and line.bits is not None and line.bits.differing:
             wrong.append(line.name)
             _log.warning(
-                "%s: %d of %d rows differ in their bits (%s): please report it",
+                "%s: the bits of %d of %d rows differ (%s): please report it",
                 *(line.name, line.bits.differing, line.bits.rows, ", ".join(line.bits.where)),
             )
-    if arguments.png is not None:  # last, so that nothing measured is lost if it cannot be written
+    if arguments.png is not None:  # last, so that no results are lost if it cannot be written
         save_bench_png(arguments.png, lines, _heading(bundle, facts)[0])
     return _FAULT if wrong else 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what no bundle is needed for to refuse."""
+    """Checks the options that can be checked without a bundle."""
     for name, least in (("repeat", 1), ("limit", 1), ("max_new_tokens", 2), ("bits", 0)):
         value = getattr(arguments, name)
         if value is not None and value < least:
-            raise InputError(f"{name} is {value}: give a whole number from {least} upwards")
+            raise InputError(f"{name} is {value}: give a whole number of at least {least}")
     GenerationOptions(temperature=arguments.temperature, seed=arguments.seed)
     if arguments.png is not None:
         check_png(arguments.png)
 
 
 def _drafts(text: str) -> tuple[str, ...]:
-    """Names of draft sources; plain decoding is always there."""
+    """Parses names of draft sources; drops none, since plain decoding is always measured."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in DRAFTS:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(DRAFTS)}")
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(DRAFTS)}")
     return tuple(name for name in names if name != "none")
 
 
@@ -187,14 +204,14 @@ def _facts(bundle: Bundle, arguments: argparse.Namespace, prompts: int) -> dict[
 
 
 def _heading(bundle: Bundle, facts: Mapping[str, Any]) -> list[str]:
-    """What was measured, how and where."""
-    heat = f"T={facts['temperature']:g}, seed {facts['seed']}"
+    """Returns lines that say what was measured, how and where."""
+    sampling = f"temperature {facts['temperature']:g}, seed {facts['seed']}"
     machine = facts["hardware"]
     return [
-        f"{bundle.path}: {facts['precision']}, a target of {bundle.target.parameters:,} "
-        f"parameters, {bundle.digest[:_SHORT_HASH]}",
+        f"{bundle.path}: {facts['precision']}, a target with {bundle.target.parameters:,} "
+        f"parameters, digest {bundle.digest[:_SHORT_HASH]}",
         f"{facts['prompts']} prompts, up to {facts['max_new_tokens']} new tokens, "
-        f"{heat if facts['temperature'] else 'greedy'}; repeats: {facts['repeats']}, "
+        f"{sampling if facts['temperature'] else 'greedy'}; repeats: {facts['repeats']}, "
         f"threads: {facts['threads']}",
         f"{machine['cpu']}, {machine['usable_cpus']} CPUs, {machine['memory_gib']} GiB, "
         f"load {machine['load_average']}; edgespec {edgespec.__version__}",

@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 
 _BLOCK = '"""'
 _HELP = f"""\
-/reset      begin a new conversation
-/save FILE  write the conversation to a JSON file; --history FILE goes on from it
-/stats      of the last answer: speed, drafts, what was reused
-/help       this
-/exit       leave, as Ctrl-D does
-Lines between {_BLOCK} and {_BLOCK} are one message, and so are those that are pasted
-at once, but on Windows. Ctrl-C stops an answer."""
+/reset      start a new conversation
+/save FILE  save the conversation to a JSON file, to continue it with --history FILE
+/stats      show statistics of the last answer: speed, drafts, reused tokens
+/help       show this help
+/exit       quit, like Ctrl-D
+Lines between {_BLOCK} and {_BLOCK} are one message. So are pasted lines, except on
+Windows. Ctrl-C stops an answer."""
 
 Message = dict[str, str]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments; the defaults are those of the API."""
+    """Declares the arguments; the defaults are those of the API."""
     add_bundle(parser)
     parser.add_argument(
         "--system", metavar="TEXT",
-        help="tell the model first how to answer, in place of what --history says there",
+        help="system message that tells the model how to answer; replaces that of --history",
     )  # fmt: skip
     parser.add_argument(
-        "--history", type=Path, metavar="FILE", help="go on with a conversation that /save wrote"
+        "--history", type=Path, metavar="FILE", help="continue a conversation that /save wrote"
     )
     add_text_options(parser.add_argument_group("text"))
     add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
@@ -58,17 +58,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Talk until the end of the input or /exit.
+    """Answers messages until the end of the input or /exit.
 
     Returns:
         0.
     """
     options = given(arguments, GENERATION_DEFAULTS)
-    checked(GenerationOptions, options)  # before a large model is loaded in vain
+    checked(GenerationOptions, options)  # before a large model is loaded
     if sys.stdin is None or sys.stdout is None:
-        raise InputError("there is nobody to talk to: leave stdin and stdout open")
+        raise InputError("chat needs stdin and stdout: leave them open")
     if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
-        sys.stdin.reconfigure(encoding="utf-8-sig")  # whatever code page Windows has for pipes
+        sys.stdin.reconfigure(encoding="utf-8-sig")  # not the code page that Windows has for pipes
     messages = [] if arguments.history is None else _read(arguments.history)
     if arguments.system is not None:
         if messages and messages[0]["role"] == "system":
@@ -85,7 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 class _Conversation:
-    """What was said, and the session that holds it in the model."""
+    """The messages so far, and the session with the model's caches for them."""
 
     def __init__(self, llm: LLM, messages: list[Message], options: dict[str, Any]) -> None:
         self._llm = llm
@@ -96,14 +96,14 @@ class _Conversation:
         self._last: GenerationResult | None = None
         self._typed = Typed()
         if llm.tokenizer.has_chat_template:
-            # A template that cannot write even this will not write what comes.
+            # Fails early if the chat template is broken.
             llm.tokenizer.chat([*messages, {"role": "user", "content": "hello"}])
         else:
-            _say("this model has no chat template: what you write is continued as plain text")
+            _say("this model has no chat template: it continues your messages as plain text")
 
     def talk(self) -> None:
         if self._typed.by_hand:
-            _say("/help tells what can be done here")
+            _say("/help shows the commands")
         while (line := self._line("> ")) is not None and line.strip() != "/exit":
             said = self._message(line)
             try:
@@ -115,7 +115,7 @@ class _Conversation:
                 _say(str(error))
 
     def _message(self, line: str) -> str:
-        """What a line says, with those that follow it in a block."""
+        """Returns the message that a line begins, with the other lines of its block."""
         pasted = "\n" in line and not line.rstrip().endswith(_BLOCK)
         if pasted or not line.startswith(_BLOCK):
             return line
@@ -135,7 +135,7 @@ class _Conversation:
                 return None
             except KeyboardInterrupt:
                 print()
-                _say("Ctrl-D or /exit leaves")
+                _say("quit with Ctrl-D or /exit")
             except UnicodeDecodeError as error:
                 raise InputError(f"stdin is not UTF-8 ({error.reason}): convert it") from error
 
@@ -145,7 +145,7 @@ class _Conversation:
         elif command == "/save":
             self._save(rest.strip())
         elif command == "/stats":
-            _say("nothing was answered yet" if self._last is None else _facts(self._last))
+            _say("there is no answer yet" if self._last is None else _facts(self._last))
         elif command == "/help":
             _say(_HELP)
         else:
@@ -153,11 +153,11 @@ class _Conversation:
 
     def _save(self, name: str) -> None:
         if not name:
-            raise InputError("/save needs a file's name: /save FILE")
+            raise InputError("/save needs a file name: /save FILE")
         text = json.dumps(self._messages, ensure_ascii=False, indent=1) + "\n"
         with replaced(Path(name)) as partial:
             partial.write_bytes(text.encode())
-        _say(f"{len(self._messages)} messages are in {name}")
+        _say(f"saved {len(self._messages)} messages to {name}")
 
     def _answer(self, said: str) -> None:
         asked = [*self._messages, {"role": "user", "content": said}]
@@ -172,7 +172,7 @@ class _Conversation:
         if stream.result.finish_reason == "length":
             _say(cut_off(stream.result.new_tokens))
         elif stream.result.finish_reason == "context":
-            _say("the context is full: /reset begins anew")
+            _say("the context is full: start a new conversation with /reset")
 
     def _prompt(self, messages: list[Message]) -> str | list[int]:
         if self._llm.tokenizer.has_chat_template:
@@ -181,30 +181,30 @@ class _Conversation:
 
 
 def _read(path: Path) -> list[Message]:
-    """The conversation in a file.
+    """Reads a conversation from a file.
 
     Raises:
-        InputError: if it holds none.
-        OSError: if it cannot be read.
+        InputError: if the file does not contain a conversation.
+        OSError: if the file cannot be read.
     """
     try:
         messages = json.loads(path.read_text(encoding="utf-8-sig"))
         texts = [each["role"] + each["content"] for each in messages]
         if isinstance(messages, list) and all(isinstance(text, str) for text in texts):
-            "".join(texts).encode()  # JSON may hold half characters, which no model reads
+            "".join(texts).encode()  # fails on lone surrogates, which JSON may contain
             return messages
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
-    raise InputError(f"{path} holds no conversation: give a file that /save wrote")
+    raise InputError(f"{path} does not contain a conversation: give a file that /save wrote")
 
 
 def _facts(result: GenerationResult) -> str:
     sources = [f"{name} {count}" for name, count in result.sources.items()]
     facts = [
         f"{result.new_tokens} tokens ({result.finish_reason})",
-        f"the first after {result.ttft_ms:.0f} ms",
+        f"first token after {result.ttft_ms:.0f} ms",
         f"{result.tokens_per_second:.1f} tokens/s",
-        f"{result.reused} of {result.prompt_tokens} tokens of the prompt reused",
+        f"{result.reused} of {result.prompt_tokens} prompt tokens reused",
         f"mean accepted length {result.mean_accepted_length:.2f}",
         f"rounds by source: {', '.join(sources) or 'none'}",
     ]
@@ -212,5 +212,5 @@ def _facts(result: GenerationResult) -> str:
 
 
 def _say(text: str) -> None:
-    """To the user, not part of the conversation."""
+    """Prints a line for the user that is not part of the conversation."""
     print(text, file=sys.stderr, flush=True)

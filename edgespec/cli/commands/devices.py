@@ -1,4 +1,4 @@
-"""`edgespec devices`: what this machine can run models on, and what is missing for the rest."""
+"""`edgespec devices`: the usable devices of this machine, and why others cannot be used."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Declares the arguments."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print the devices.
+    """Prints the devices.
 
     Raises:
-        DeviceError: if there are two distributions of ONNX Runtime, so that neither can be trusted.
+        DeviceError: if two distributions of ONNX Runtime are installed, which break each other.
     """
     from edgespec.runtime.deployment.devices import find_devices
     from edgespec.runtime.engines import best_gpu, require_one_distribution
@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _show(found: list[Device], gpu: str | None) -> None:
     table = Table()
     table.add_column("device", no_wrap=True)
-    table.add_column("hardware")  # of which some have long names
+    table.add_column("hardware")  # may wrap, since some names are long
     table.add_column("memory", no_wrap=True)
     table.add_column("free", justify="right", no_wrap=True)
     for each in found:
@@ -52,11 +52,13 @@ def _show(found: list[Device], gpu: str | None) -> None:
             table.add_row(name, each.hardware, each.memory, size)
     console = Console()
     console.print(table)
-    console.print(f"gpu is {gpu or 'the cpu, as no GPU can be used'}", highlight=False)
+    console.print(
+        f"the device gpu means {gpu or 'the cpu, since no GPU can be used'}", highlight=False
+    )
     for each in found:
         if each.reason is not None:
             line = f"{each.name} cannot be used: {each.reason}"
-            if console.is_terminal:  # no word of a command is broken
+            if console.is_terminal:  # words of a command are not broken
                 line = fill(
                     line, console.width, subsequent_indent="  ", break_long_words=False,
                     break_on_hyphens=False,

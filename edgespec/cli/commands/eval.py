@@ -1,4 +1,4 @@
-"""`edgespec eval`: perplexity over a text or a suite of them, and the distance from a reference."""
+"""`edgespec eval`: perplexity on a text or a suite, and the distance from a reference bundle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.cli.arguments import DEVICE_HELP, MEMORY_HELP, add_bundle, add_option
+from edgespec.cli.arguments import DEVICE_HELP, MEMORY_HELP, THREADS_HELP, add_bundle, add_option
 from edgespec.cli.progress import progress_bar
 from edgespec.cli.tables import markdown_table
 from edgespec.errors import InputError
@@ -22,38 +22,40 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Declares the arguments."""
     add_bundle(parser)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--text", type=Path, metavar="FILE", help="a UTF-8 text to predict")
+    what.add_argument("--text", type=Path, metavar="FILE", help="evaluate on this UTF-8 text")
     what.add_argument(
         "--suite", action="store_true",
-        help="prose, code, dialogue and arithmetic of ours, and five questions: one card",
+        help="evaluate on built-in prose, code, dialogue and arithmetic, and show the answers to "
+        "five questions",
     )  # fmt: skip
     parser.add_argument(
         "--against", type=Path, metavar="BUNDLE",
-        help="a bundle of the same model to compare with, as one of fp32; both are loaded",
+        help="also compare with this bundle of the same model, for example in fp32; both are in "
+        "memory at once",
     )  # fmt: skip
     parser.add_argument(
         "--stride", type=int, metavar="N",
-        help="with --text: tokens from the start of a window to that of the next (default: half a "
+        help="with --text: number of tokens between the starts of two windows (default: half a "
         "window)",
     )  # fmt: skip
     parser.add_argument(
         "--json", action="store_true",
-        help="print one JSON object; a perplexity beyond what a float holds is null there",
+        help="print one JSON object; a perplexity too large for a float is null",
     )  # fmt: skip
     machine = parser.add_argument_group("machine")
     add_option(machine, "device", DEVICE_HELP, kind=str)
-    add_option(machine, "threads", "of each engine (default: physical cores)")
-    add_option(machine, "context", "tokens of a window (default: what the model was made for)")
+    add_option(machine, "threads", THREADS_HELP)
+    add_option(machine, "context", "number of tokens in a window (default: the model's context)")
     machine.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Read the text or the suite, and print what it showed."""
+    """Evaluates on the text or the suite, and prints the result."""
     if arguments.suite and arguments.stride is not None:
-        raise InputError("--stride is for --text: leave it out beside --suite")
+        raise InputError("--stride is only for --text: leave it out with --suite")
     text = None if arguments.suite else read_utf8(arguments.text)
 
     from edgespec.api.llm import LLM
@@ -62,7 +64,8 @@ def execute(arguments: argparse.Namespace) -> int:
     llm = LLM(arguments.bundle, draft="none", memory=arguments.memory, **how)
     reference = None
     if arguments.against is not None:
-        # What the first one will take is not there for the second; a byte is refused with numbers.
+        # The second bundle gets the memory that the first one leaves, at least one byte, so that a
+        # refusal shows the numbers.
         left = {each.device: max(each.limit - each.total, 1) for each in llm.deployment.devices}
         reference = LLM(arguments.against, draft="none", memory=left, **how)
     facts, lines = (
@@ -78,7 +81,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 Found = tuple[dict[str, Any], list[str]]
-"""For JSON, and for the terminal."""
+"""Results as JSON values and as lines for the terminal."""
 
 
 def _text(llm: LLM, reference: LLM | None, text: str, name: str, stride: int | None) -> Found:
@@ -127,7 +130,7 @@ def _of_machine() -> dict[str, Any]:
 
 
 def _numbers(found: Evaluation) -> dict[str, Any]:
-    """What a text showed, without the names of what read it."""
+    """Returns the result of a text as JSON values, without the names of the bundles."""
     numbers: dict[str, Any] = {
         "tokens": found.tokens,
         "scored": found.scored,
@@ -152,7 +155,7 @@ def _numbers(found: Evaluation) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """For JSON, which has no infinity."""
+    """Returns None for an infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
@@ -160,7 +163,7 @@ def _lines(found: Evaluation) -> list[str]:
     from edgespec.measuring.perplexity import exponential
 
     lines = [
-        f"{found.scored} of {found.tokens} tokens, windows of {found.window}, "
+        f"{found.scored} of {found.tokens} tokens scored, windows of {found.window} tokens, "
         f"stride {found.stride}, on {found.engine}",
         f"perplexity {found.nats.perplexity:.6g} ± {found.nats.perplexity_error:.2g}",
     ]
@@ -168,7 +171,7 @@ def _lines(found: Evaluation) -> list[str]:
         kl, nats = found.against.kl, found.against.nats
         more = exponential(found.nats.value - nats.value) - 1
         lines += [
-            f"reference {nats.perplexity:.6g}, so {more:+.2%}",
+            f"reference {nats.perplexity:.6g}, the bundle's is {more:+.2%}",
             f"mean KL {kl.value:.4g} ± {kl.error:.2g} nats",
             f"same likeliest token {found.against.agreement:.2%}",
         ]
@@ -176,14 +179,14 @@ def _lines(found: Evaluation) -> list[str]:
 
 
 def _card(card: Card) -> list[str]:
-    """Tables of the texts, then the answers."""
+    """Formats a table of the texts, and then the answers."""
     from edgespec.measuring.perplexity import exponential
     from edgespec.measuring.suite import overall
 
     header = ["text", "tokens", "perplexity", "±"]
     compared = next(iter(card.texts.values())).against is not None
     if compared:
-        header += ["reference", "KL, nats", "same likeliest"]
+        header += ["reference", "KL, nats", "same likeliest token"]
     rows = []
     for kind, found in card.texts.items():
         row = [kind, found.scored, f"{found.nats.perplexity:.4g}"]

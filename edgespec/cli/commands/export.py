@@ -1,4 +1,4 @@
-"""`edgespec export`: a checkpoint in, a bundle out."""
+"""`edgespec export`: makes a bundle from a checkpoint."""
 
 from __future__ import annotations
 
@@ -44,80 +44,82 @@ _DEVICES = ", ".join(soc.device for soc in SOCS.values())
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments; the defaults are those of `ExportOptions`."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder, or a Hub id owner/name")
+    """Declares the arguments; the defaults are those of `ExportOptions`."""
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="the folder to make"
+        "checkpoint", metavar="CHECKPOINT", help="folder of a checkpoint, or a Hub id owner/name"
     )
     parser.add_argument(
-        "--draft", metavar="CHECKPOINT", help="a smaller model with the same tokenizer"
+        "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create"
     )
-    _add(
-        parser, "precision", PRECISIONS, "of the target's weights; int4: 4 bits, and 8 for the "
-        "vocabulary and the matrices that need them; int4-small: 4 bits for all, faster and worse; "
-        "int8: twice the bytes, next to the original; w8a8: products of integers, for CPUs without "
-        "VNNI"
+    parser.add_argument(
+        "--draft", metavar="CHECKPOINT",
+        help="checkpoint of a draft model: a smaller model with the same tokenizer",
     )  # fmt: skip
     _add(
-        parser, "draft_precision", PRECISIONS, "of the draft's (default: the target's, or "
-        "int4-small where that is int4)"
+        parser, "precision", PRECISIONS, "precision of the target's weights; int4: 4 bits, and 8 "
+        "bits for the vocabulary and sensitive matrices; int4-small: 4 bits for all, faster and "
+        "less accurate; int8: close to the original, twice the size; w8a8: 8-bit integer products, "
+        "for CPUs without VNNI"
     )  # fmt: skip
     _add(
-        parser, "lm_head_precision", STORED, "of the output projection and the embedding (default: "
-        "the weights', or int8 where they are int4)"
+        parser, "draft_precision", PRECISIONS, "precision of the draft's weights (default: the "
+        "target's, or int4-small if that is int4)"
     )  # fmt: skip
-    _add(parser, "kv_precision", KV_PRECISIONS, "of the KV cache")
     _add(
-        parser, "npu_precision", (*NPU_PRECISIONS, *QUANTIZED), "of a target's variant for NPUs, "
-        "beside it; w8a16, w4a16: integers, with 16-bit activations calibrated on a text "
-        "(default: none, or fp16 with --compile-for)",
+        parser, "lm_head_precision", STORED, "precision of the output projection and the embedding "
+        "(default: that of the weights, or int8 if that is int4)"
+    )  # fmt: skip
+    _add(parser, "kv_precision", KV_PRECISIONS, "precision of the KV cache")
+    _add(
+        parser, "npu_precision", (*NPU_PRECISIONS, *QUANTIZED), "also add a variant of the target "
+        "for NPUs with this precision; w8a16, w4a16: 8- or 4-bit weights, and 16-bit activations "
+        "calibrated on a text (default: none, or fp16 with --compile-for)",
     )  # fmt: skip
     parser.add_argument(
         "--block-size", choices=(_AUTO, *map(str, sorted(BLOCK_SIZES))), default=_AUTO,
-        help="weights per scale; auto: the largest that divides every row (default: %(default)s)",
+        help="number of weights per scale; auto: the largest one that divides every row (default: "
+        "%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--cut-layers", type=_layers, default=_DEFAULTS["cut_layers"], metavar="N[,N...]",
-        help="end a stage before these layers, so that `run --place` can put the two sides on "
+        help="cut the model before these layers, so that `run --place` can put the parts on "
         "different devices",
     )  # fmt: skip
     parser.add_argument(
         "--layer-skip", default=_NONE, metavar="auto|none|SETS",
-        help="drafts on the target's own layers: search which to leave out, or leave out these: "
-        "4-6 for layers, 4a or 4m for an attention or MLP, commas between them, / between sets "
-        "(default: %(default)s)",
+        help="let the target draft for itself with some layers left out; auto: search for the best "
+        "sets; SETS: 4-6 for layers, 4a or 4m for an attention or MLP, commas between them, / "
+        "between sets (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE",
-        help="a text such as the model will read: quantized weights are fitted to what it does "
-        "with it (default: passages of ours), and layer-skip drafts are tried on it (default: what "
-        "the model makes)",
+        help="a text like those that the model will read; quantized weights are fitted to it "
+        "(default: a built-in text), and layer-skip sets are tried on it (default: text that the "
+        "model generates)",
     )  # fmt: skip
     parser.add_argument(
         "--no-calibration", action="store_true",
-        help="quantize without having the model read anything: faster and worse",
+        help="quantize without calibration: faster export, lower quality",
     )  # fmt: skip
     parser.add_argument(
         "--layer-skip-budget", type=float, default=None, metavar="SECONDS",
-        help=f"that the search may take, more or less (default: {DEFAULT_BUDGET:g})",
+        help=f"approximate time for the layer-skip search (default: {DEFAULT_BUDGET:g})",
     )  # fmt: skip
     parser.add_argument(
         "--compile-for", action="append", default=[], metavar="DEVICE",
-        help=f"compile the target for this NPU, too, which need not be here: {_DEVICES}; may be "
-        "given several times",
+        help="also compile the target for this NPU, which need not be in this machine: "
+        f"{_DEVICES}; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--compile-shapes", type=Shapes.parse, metavar="ROWSxCAPACITIES",
-        help="rows and cache rows of its calls, as 8/32x1024; each pair is compiled for itself "
-        f"(default: 8 and 32 rows, for the model's context or {LONGEST_UNASKED} tokens)",
+        help="rows and cache capacities to compile for, such as 8/32x1024; each pair is compiled "
+        f"separately (default: 8 and 32 rows, for the model's context or {LONGEST_UNASKED} tokens)",
     )  # fmt: skip
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the bundle that is there already"
-    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Export, and print sizes before and after and what a search has found."""
+    """Exports, and prints the sizes, the quality and the result of a search."""
     _refuse_alone(arguments)
     skips = _skip_sets(arguments)
     given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
@@ -126,11 +128,11 @@ def execute(arguments: argparse.Namespace) -> int:
         given["npu_precision"] = NPU_PRECISIONS[0]
     quantized = arguments.npu_precision in QUANTIZED
     if quantized:
-        given["npu_precision"] = "fp32"  # and then from there
+        given["npu_precision"] = "fp32"  # exported first, and then quantized
     options = ExportOptions(
         **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
     )
-    # Before anything is exported in vain.
+    # Checked first, since an export takes long.
     for device in arguments.compile_for:
         compiler(device)
     if arguments.calibration is not None:
@@ -149,7 +151,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 arguments.calibration, lambda done, total: show("reading", done, total)
             )
         )
-        # All of it before an older bundle makes room: a text may be too short, a compiler refuse.
+        # An older bundle is replaced only after all steps, any of which may fail.
         with replacing(arguments.output, options.overwrite, sources) as folder:
             report = write_bundle(target, folder, draft, options, show, search, calibration)
             if calibration is not None:
@@ -170,8 +172,8 @@ def execute(arguments: argparse.Namespace) -> int:
         print(quality)
     if fault is not None:
         _log.warning(
-            "the chat template is broken (%s): repair it in %s and export again; until then chat "
-            "may fail, and run works without it", fault, arguments.checkpoint,
+            "the chat template is broken (%s): repair it in %s and export again; until then, chat "
+            "may fail, but run works without --chat", fault, arguments.checkpoint,
         )  # fmt: skip
     if arguments.compile_for:
         print(f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more")
@@ -181,24 +183,26 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_alone(arguments: argparse.Namespace) -> None:
-    """Options that would do nothing: another one was forgotten."""
+    """Refuses options that have no effect without another one."""
     for name, needed in (("draft_precision", "draft"), ("compile_shapes", "compile_for")):
         if getattr(arguments, name) is not None and not getattr(arguments, needed):
             alone, other = (f"--{each.replace('_', '-')}" for each in (name, needed))
-            raise InputError(f"{alone} does nothing without {other}: add that, or leave this out")
+            raise InputError(
+                f"{alone} does nothing without {other}: add {other}, or leave out {alone}"
+            )
 
 
 def _skip_sets(arguments: argparse.Namespace) -> tuple[str, ...] | None:
-    """The sets that are asked for; none of them: search; None: no layer-skip drafts."""
+    """Returns the given skip sets; an empty tuple to search for them; None for no layer-skip."""
     if arguments.layer_skip == _AUTO:
         return ()
     if arguments.layer_skip != _NONE:
         sets = tuple(arguments.layer_skip.split("/"))
         for each in sets:
-            parse(each)  # refused before a checkpoint is read
+            parse(each)  # checked before a checkpoint is read
         return sets
     if arguments.layer_skip_budget is not None:
-        raise InputError("--layer-skip-budget is for layer-skip drafts: add --layer-skip auto")
+        raise InputError("--layer-skip-budget needs a search: add --layer-skip auto")
     return None
 
 
@@ -224,13 +228,13 @@ def _layers(text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of layers: give their numbers, as in 4 or 4,8"
+            f"{text!r} is not a list of layers: give their numbers, such as 4 or 4,8"
         ) from None
 
 
 @contextmanager
 def _progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """One bar a role on stderr if that is a terminal; nothing if not."""
+    """Shows one bar per role if stderr is a terminal; otherwise shows nothing."""
     console = Console(stderr=True)
     columns = TextColumn("{task.description:7}"), BarColumn(), TaskProgressColumn(), TimeRemaining()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:

@@ -1,4 +1,4 @@
-"""`edgespec inspect`: what a bundle holds, as tables or JSON."""
+"""`edgespec inspect`: the contents of a bundle, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from edgespec.runtime.deployment.placement import borders
 from edgespec.system import records
 
 _SHORT_HASH = 12
-_MATRICES = 7  # of a layer
+_MATRICES = 7  # matrices per layer
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Declares the arguments."""
     add_bundle(parser)
-    parser.add_argument("--verify", action="store_true", help="hash every file")
+    parser.add_argument("--verify", action="store_true", help="check the hash of every file")
     parser.add_argument(
         "--device", metavar="DEVICE",
-        help="compile the target for this NPU, such as qnn:emulated, and list what would be left "
-        "to the CPU: that is an error unless the name ends in #partly",
+        help="compile the target for this NPU, such as qnn:emulated, and list the nodes that are "
+        "left to the CPU; any such node is an error unless the name ends in #partly",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the manifest and more as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print the manifest's facts, after hashing all files if asked to."""
+    """Prints the contents of the manifest, after checking all hashes if requested."""
     bundle = bundles.load(arguments.bundle)
     if arguments.verify:
         bundle.verify()
@@ -62,14 +62,14 @@ def execute(arguments: argparse.Namespace) -> int:
     made = ", ".join(f"{key} {value}" for key, value in bundle.manifest.provenance.items())
     console.print(f"format {bundle.manifest.format}, made from: {made}")
     if arguments.verify:
-        console.print(f"all {len(bundle.manifest.files)} files match their hashes")
+        console.print(f"the hashes of all {len(bundle.manifest.files)} files are correct")
     if told:
         console.print(assignment_table(arguments.device, told))
     return DeviceError.exit_code if refused else 0
 
 
 def _roles(bundle: Bundle) -> Table:
-    """One column a role, so that eighty characters hold it."""
+    """Returns a table with one column per role, so that it fits eighty characters."""
     table = Table(title=str(bundle.path), title_justify="left")
     table.add_column("role")
     columns = []
@@ -104,29 +104,31 @@ def _facts(role: Role) -> dict[str, str]:
         "weights": _stored(precision.weights, precision.block_size) + _wide(role),
         "output projection": _stored(precision.lm_head, precision.block_size),
         "KV cache": precision.kv,
-        "rows": "alike in all company, where an engine can" if role.ordered else "near-ties differ",
+        "same text with drafts": "yes, on engines that support it"
+        if role.ordered
+        else "except at near-ties of two tokens",
         "quantization error": _error(role.quantization_error),
     }
 
 
 def _stages(role: Role) -> str:
-    """How many, and where they end."""
+    """Describes how many stages there are, and where they are cut."""
     cuts = _cuts(role)
     if not cuts:
         return "1"
     names = map(role.layout.name, cuts)
     layers = ", ".join(map(str, borders(role)))
-    meet = f"before {layers}" if layers else "nowhere"
-    return f"{len(role.stages)}, cut before {', '.join(names)}; devices can meet {meet}"
+    split = f"can be split between devices before {layers}" if layers else "one device only"
+    return f"{len(role.stages)}, cut before {', '.join(names)}; {split}"
 
 
 def _cuts(role: Role) -> list[int]:
-    """The sublayers before which a stage ends."""
+    """Returns the sublayers before which a stage ends."""
     return [stage.start for stage in role.stages[1:]]
 
 
 def _error(errors: dict[str, float]) -> str:
-    """Relative RMS: the mean over tensors, and the worst of them."""
+    """Formats relative RMS errors: the mean over tensors, and the worst one."""
     if not errors:
         return "none"
     worst = max(errors, key=errors.__getitem__)
@@ -134,7 +136,7 @@ def _error(errors: dict[str, float]) -> str:
 
 
 def _skip_sets(bundle: Bundle) -> Table:
-    """What layer-skip drafts leave out, and what was promised where the bundle was made."""
+    """Returns a table of the skip sets, with their estimated speeds when the bundle was made."""
     table = Table(title="layer-skip drafts", title_justify="left")
     table.add_column("left out", overflow="fold")
     for column in ("stages", "cost", "plain", "text", "agreed", "drafts", "tokens/s"):
@@ -161,7 +163,7 @@ def _skip_sets(bundle: Bundle) -> Table:
 
 
 def _variants(variants: tuple[Variant, ...]) -> Table:
-    """What there is for devices that a role's own stages do not suit."""
+    """Returns a table of the variants."""
     table = Table("variant", "weights", "KV cache", title="variants", title_justify="left")
     table.add_column("quantization error", overflow="fold")
     table.add_column("compiled for", overflow="fold")

@@ -1,4 +1,4 @@
-"""`edgespec plan`: what memory a bundle takes and what of it fits, and which way to run it."""
+"""`edgespec plan`: how much memory a bundle needs, whether it fits, and how to run it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgespec import bundle as bundles
-from edgespec.cli import ways
+from edgespec.cli import comparison
 from edgespec.cli.arguments import (
     LOAD_DEFAULTS,
     add_bundle,
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 
 _EXACT = {
     True: "yes, bit for bit",
-    False: "up to near-ties of its two best tokens",
-    None: "not tried on this machine yet; the first load does",
+    False: "yes, except where the two likeliest tokens are nearly tied",
+    None: "unknown, the first load on this machine checks it",
 }
 
 _log = logging.getLogger(__name__)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments, which are those of `run`."""
+    """Declares the arguments, which are those of `run`."""
     add_bundle(parser)
     add_draft(parser)
     add_device_options(parser)
     parser.add_argument(
         "--compare", action="store_true",
-        help="also compare ways to decode by tokens per second, on measured costs: plain, partly "
-        "on the GPU, with the draft model before the target's passes or beside them",
+        help="also compare the expected speed of ways to run the bundle, from measured costs: "
+        "plain, partly on the GPU, and with a draft model that runs before or during verification",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the plan as JSON, in MiB")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Print the plan, and ways to run the bundle, which may fit where the plan does not.
+    """Prints the plan, and other ways to run the bundle, which may fit if the plan does not.
 
     Raises:
-        MemoryLimitError: after printing, if nothing fits.
+        MemoryLimitError: after printing, if the plan does not fit.
     """
     options = LoadOptions(**given(arguments, LOAD_DEFAULTS))
     bundle = bundles.load(arguments.bundle)
@@ -71,13 +71,13 @@ def execute(arguments: argparse.Namespace) -> int:
 
         compared = compare(bundle, replace(options, context=found.context), cache(_say_measuring))
     if arguments.json:
-        facts = _facts(found, place) | {"ways": compared and ways.facts(compared)}
+        facts = _facts(found, place) | {"ways": compared and comparison.facts(compared)}
         print(json.dumps({"simulated": options.machine, **facts}))
     else:
         if found.fits:
             _show(found)
         if compared is not None and any(way.refusal is None for way in compared):
-            ways.show(compared)
+            comparison.show(compared)
         elif found.fits and place is not None:
             print(f'run it with --place "{place}"')
     found.require_fit()
@@ -85,7 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _say_measuring() -> None:
-    line = "edgespec: measuring what calls cost on this machine, once: this takes a while"
+    line = "edgespec: measuring the speed of this machine once, which takes a while"
     print(line, file=sys.stderr, flush=True)
 
 
@@ -100,16 +100,16 @@ def _facts(found: Deployment, place: str | None) -> dict[str, Any]:
         "why": {name: role.why for name, role in found.roles.items()},
         "exact": found.exact,
         "place": place,
-        "devices": [ways.device_facts(demand) for demand in found.devices],
+        "devices": [comparison.device_facts(demand) for demand in found.devices],
         "shapes": [_shape_facts(each) for each in found.shapes],
     }
 
 
 def _show(found: Deployment) -> None:
-    """One column a device, so that eighty characters hold it."""
+    """Prints a table with one column per device, so that it fits eighty characters."""
     table = Table()
     table.add_column("MiB")
-    columns = [ways.device_facts(demand) for demand in found.devices]
+    columns = [comparison.device_facts(demand) for demand in found.devices]
     for column in columns:
         table.add_column(column["device"], justify="right")
     labels = {
@@ -132,10 +132,10 @@ def _show(found: Deployment) -> None:
     console.print(found.name, markup=False, highlight=False, style="italic", soft_wrap=True)
     console.print(table)
     lines = [
-        f"context {found.context:,}, draft {found.draft}, trees of up to {found.max_tree} nodes, "
-        f"prompts read {found.prefill_chunk} tokens at a time",
+        f"context of {found.context:,} tokens, draft {found.draft}, draft trees of up to "
+        f"{found.max_tree} nodes, prompts read in chunks of {found.prefill_chunk} tokens",
         *(f"{name} on {role.device}: {role.why}" for name, role in found.roles.items()),
-        f"the same text with and without drafts: {_EXACT[found.exact]}",
+        f"same text with and without drafts: {_EXACT[found.exact]}",
     ]
     for line in lines:
         console.print(line, markup=False, highlight=False)

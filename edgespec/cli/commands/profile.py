@@ -1,4 +1,4 @@
-"""`edgespec profile`: what calls of each role cost here, as tables, pictures or JSON."""
+"""`edgespec profile`: the time of each role's calls on this machine, as tables, plots or JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET, Bundle
-from edgespec.cli.arguments import PLACE_HELP, add_bundle
+from edgespec.cli.arguments import PLACE_HELP, THREADS_HELP, add_bundle
 from edgespec.cli.plots import Curves, check_png, save_png, text_plot
 from edgespec.cli.progress import Show, progress_bar
 from edgespec.errors import DeviceError
@@ -26,17 +26,22 @@ if TYPE_CHECKING:
     from edgespec.runtime.costs.isolated import Job
     from edgespec.runtime.engines import Engines
 
-    Choice = Mapping[str, Engines]  # engines of the stages of each role that is measured
+    Choice = Mapping[str, Engines]  # the engines of each measured role's stages
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One line of the result.
+    """One cost curve: the times of a role's calls on an engine.
 
     Attributes:
-        place: where the target's layers run, if the user placed them.
-        context: cache capacity in rows, filled up but for the largest call.
-        ms: median milliseconds of calls by their rows, which took turns.
+        role: name of the role.
+        engine: name of the engine.
+        device: device of the engine.
+        place: device of each of the target's layers, if the user placed them.
+        precision: precision of the weights.
+        threads: number of threads per engine.
+        context: cache capacity in rows; the cache is full except for room for the largest call.
+        ms: median milliseconds of a call by its number of rows.
     """
 
     role: str
@@ -50,30 +55,29 @@ class Measured:
 
     @property
     def where(self) -> str:
-        """What tells it from other lines of its role and context."""
+        """The engine and device or the placement, which tell curves of a role apart."""
         return self.place or f"{self.engine}:{self.device}"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    """Declares the arguments."""
     add_bundle(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--device", action="append", metavar="DEVICE",
-        help="cpu: all its engines (the default), or an engine's full name; may be repeated",
+        help="device to measure: an engine's full name, or cpu for all CPU engines (the default); "
+        "may be repeated",
     )  # fmt: skip
     where.add_argument(
-        "--place", metavar="LAYERS=DEVICE,...", help=f"{PLACE_HELP}; measures the target alone"
+        "--place", metavar="LAYERS=DEVICE,...", help=f"{PLACE_HELP}; measures only the target"
     )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="of each engine (default: physical cores)"
-    )
+    parser.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the curves in a file")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="save a plot of the curves")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Measure every role on every engine asked for, or the placed target; remember and show it."""
+    """Measures, stores and shows the costs of every role on every engine, or the placed target."""
     options = LoadOptions(threads=arguments.threads, place=arguments.place)
     if arguments.png is not None:
         check_png(arguments.png)
@@ -84,7 +88,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print(json.dumps({"curves": [asdict(line) for line in measured]}))
     else:
         _show(bundle, measured)
-    if arguments.png is not None:  # last, so that nothing measured is lost if it cannot be written
+    if arguments.png is not None:  # last, so that no results are lost if it cannot be written
         panels = {role: _labelled(measured, role) for role in choices[0]}
         rows = sorted({n for line in measured for n in line.ms})
         save_png(arguments.png, panels, rows)
@@ -92,7 +96,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _choices(bundle: Bundle, options: LoadOptions, devices: list[str]) -> list[Choice]:
-    """All roles on each engine, or the placed target on each that its devices leave open."""
+    """Returns all roles on each engine, or the placed target on each engine of its devices."""
     from edgespec.runtime.deployment.deployment import target_choices
 
     if options.place is not None:
@@ -105,10 +109,10 @@ def _choices(bundle: Bundle, options: LoadOptions, devices: list[str]) -> list[C
 
 
 def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) -> list[Measured]:
-    """All curves, role by role.
+    """Measures all curves, role by role.
 
     Raises:
-        DeviceError: if there is a role that no engine takes.
+        DeviceError: if no engine can run one of the roles.
     """
     from edgespec.runtime.costs.isolated import Job, measure_apart
     from edgespec.runtime.costs.timing import shapes
@@ -153,7 +157,7 @@ def _show(bundle: Bundle, measured: list[Measured]) -> None:
         lines = [line for line in measured if line.role == name]
         title = (
             f"{name}: {role.parameters:,} parameters, {role.precision.weights}, "
-            f"{lines[0].threads} threads: T(n) in ms, over T(1)"
+            f"{lines[0].threads} threads: time T(n) of a call of n rows in ms, and T(n) / T(1)"
         )
         console.print(_table(title, lines))
         console.print(text_plot(_labelled(measured, name)), markup=False, highlight=False)
@@ -174,12 +178,12 @@ def _table(title: str, lines: list[Measured]) -> Table:
 
 
 def _digits(ms: float) -> str:
-    """Three of them, which is more than a measurement is good for."""
+    """Formats milliseconds with three significant digits."""
     return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 def _labelled(measured: list[Measured], role: str) -> Curves:
-    """The smallest and the largest context of each engine: more would hide one another."""
+    """Returns the curves with the smallest and largest context of each engine, to fit one plot."""
     lines = [line for line in measured if line.role == role]
     shown: list[Measured] = []
     for where in dict.fromkeys(line.where for line in lines):

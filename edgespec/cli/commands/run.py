@@ -1,4 +1,4 @@
-"""`edgespec run`: a prompt in, its continuation out as it is made."""
+"""`edgespec run`: continues a prompt and prints the text as it is generated."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from edgespec.api.options import GenerationOptions, checked
 from edgespec.cli import INTERRUPTED
 from edgespec.cli.arguments import (
+    CHAT_HELP,
     GENERATION_DEFAULTS,
     LOAD_DEFAULTS,
     add_device_options,
@@ -32,18 +33,18 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments; the defaults are those of the API."""
+    """Declares the arguments; the defaults are those of the API."""
     add_prompt_arguments(parser)
-    parser.add_argument("--chat", action="store_true", help="ask by the model's chat template")
+    parser.add_argument("--chat", action="store_true", help=CHAT_HELP)
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     add_option(
         parser, "logprobs",
-        "with --json: the log-probability of each token, and of the N likeliest beside it",
+        "with --json: include the log-probabilities of each token and of the N likeliest ones",
     )  # fmt: skip
     parser.add_argument(
         "--explain", action="store_true",
-        help="say on stderr after the text what each round drafted, what it brought, and what was "
-        "expected",
+        help="print a table of the rounds on stderr: what each one drafted, its tokens and time, "
+        "and the expected values",
     )  # fmt: skip
     add_text_options(parser.add_argument_group("text"))
     add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
@@ -51,14 +52,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Generate, and print the text with a line of facts, or JSON.
+    """Generates a text, and prints it with a line of statistics, or as JSON.
 
     Returns:
-        0, or `INTERRUPTED` if the user cut the text short.
+        0, or `INTERRUPTED` if the user stopped the text.
     """
     bundle, prompt = bundle_and_prompt(arguments)
     options = given(arguments, GENERATION_DEFAULTS)
-    checked(GenerationOptions, options)  # before a large model is loaded in vain
+    checked(GenerationOptions, options)  # before a large model is loaded
 
     from edgespec.api.llm import LLM
 
@@ -85,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _explain(rounds: Sequence[Round]) -> None:
-    """A line for each round; what was expected stands beside what came, if anything was."""
+    """Prints a line for each round, with the expected values if drafts were planned."""
     from rich.console import Console
     from rich.table import Table
 
@@ -97,15 +98,15 @@ def _explain(rounds: Sequence[Round]) -> None:
     for number, step in enumerate(rounds, 1):
         tokens, ms = [str(len(step.tokens))], [f"{step.seconds * 1e3:.1f}"]
         if planned:
-            told = step.forecast
-            tokens.append("" if told is None else f"{told.tokens:.2f}")
-            ms.append("" if told is None else f"{told.seconds * 1e3:.1f}")
+            forecast = step.forecast
+            tokens.append("" if forecast is None else f"{forecast.tokens:.2f}")
+            ms.append("" if forecast is None else f"{forecast.seconds * 1e3:.1f}")
         table.add_row(str(number), step.source, str(step.drafted), *tokens, *ms)
     Console(stderr=True).print(table)
 
 
 def _show_prompt(prompt: str) -> None:
-    """On a terminal the prompt comes first, so that the whole reads as one text."""
+    """Prints the prompt on a terminal, so that prompt and output read as one text."""
     if prompt and sys.stdout is not None and sys.stdout.isatty():
         from rich.console import Console
         from rich.text import Text
@@ -119,7 +120,7 @@ def _facts(result: GenerationResult, sampled: bool) -> str:
         f"{result.tokens_per_second:.1f} tokens/s",
         f"mean accepted length {result.mean_accepted_length:.2f}",
         f"draft: {result.draft}{_shares(result)}",
-        f"engine: {result.engine}{'' if result.exact else ' (equal up to near-ties)'}",
+        f"engine: {result.engine}{'' if result.exact else ' (exact except at near-ties)'}",
     ]
     if result.draft_engine not in (None, result.engine):
         facts.append(f"draft model: {result.draft_engine}")
@@ -129,7 +130,7 @@ def _facts(result: GenerationResult, sampled: bool) -> str:
 
 
 def _shares(result: GenerationResult) -> str:
-    """Of which rounds each source drafted, where there is a choice."""
+    """Formats the share of rounds by source, if drafts were planned."""
     if result.draft not in PLANNED_DRAFTS or not result.rounds:
         return ""
     shares = [f"{name} {count / result.rounds:.0%}" for name, count in result.sources.items()]

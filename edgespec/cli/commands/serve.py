@@ -1,4 +1,4 @@
-"""`edgespec serve`: a local server that speaks OpenAI's API."""
+"""`edgespec serve`: a local server with OpenAI's API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgespec.cli.arguments import (
     add_draft_source,
     given,
 )
-from edgespec.cli.interrupts import endings_unheard
+from edgespec.cli.interrupts import ignoring_termination
 from edgespec.errors import InputError
 from edgespec.runtime.deployment.options import parse_size
 
@@ -31,53 +31,56 @@ _log = logging.getLogger(__name__)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments; those of the model are the API's, with its defaults."""
+    """Declares the arguments; those of the model have the API's defaults."""
     add_bundle(parser)
     parser.add_argument(
-        "--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     parser.add_argument(
-        "--port", type=int, default=8080, metavar="N", help="0: any (default: %(default)s)"
-    )
+        "--port", type=int, default=8080, metavar="N",
+        help="port to listen on; 0: any free port (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE),
-        help=f"what clients must send; other users see it here, and not in {KEY_VARIABLE}",
+        help="API key that clients must send; other users of this machine can see it in the "
+        f"process list, unlike the environment variable {KEY_VARIABLE}",
     )  # fmt: skip
     parser.add_argument(
         "--allow-origin", action="append", default=[], metavar="ORIGIN",
-        help="another site whose pages may ask here, as http://localhost:3000; *: all; repeatable",
+        help="let web pages of this origin use the server, such as http://localhost:3000; *: all; "
+        "may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--model-name", metavar="NAME", help="what clients call the model (default: its folder)"
+        "--model-name", metavar="NAME", help="name of the model for clients (default: its folder's)"
     )
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--parallel", type=int, default=1, metavar="N",
-        help="texts at once, which share the speed (default: %(default)s)",
+        help="number of texts to generate at once; they share the speed (default: %(default)s)",
     )  # fmt: skip
     texts.add_argument(
         "--queue", type=int, default=64, metavar="N",
-        help="requests that may wait; others are told to come later (default: %(default)s)",
+        help="number of requests that may wait; further ones are refused (default: %(default)s)",
     )  # fmt: skip
     texts.add_argument(
         "--max-body", type=parse_size, default="4MiB", metavar="SIZE",
-        help="of a request at most (default: %(default)s)",
+        help="maximum size of a request's body (default: %(default)s)",
     )  # fmt: skip
     texts.add_argument(
         "--sessions", type=int, metavar="N",
-        help="texts of full length to have memory for (default: as many as --parallel)",
+        help="number of texts of full length to reserve cache memory for (default: as --parallel)",
     )  # fmt: skip
     texts.add_argument(
         "--prefix-reuse", action=argparse.BooleanOptionalAction, default=True,
-        help="go on from what earlier texts have left; where rows are not exact, a near-tie may "
-        "then fall otherwise (default: on)",
+        help="reuse caches for the beginning that a prompt shares with an earlier text; on engines "
+        "that are not exact, a near-tie of two tokens may then go the other way (default: on)",
     )  # fmt: skip
     add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
     add_device_options(parser.add_argument_group("machine"))
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Serve until Ctrl-C or SIGTERM.
+    """Serves until Ctrl-C or SIGTERM.
 
     Returns:
         0.
@@ -86,7 +89,7 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         from edgespec.server.endpoint import Served
         from edgespec.server.running import Server, is_local, listen
-        from edgespec.server.service import Desk
+        from edgespec.server.service import TextService
     except ModuleNotFoundError as error:
         raise InputError(
             f'the server needs the package {error.name}: pip install "edgespec[serve]"'
@@ -95,19 +98,21 @@ def execute(arguments: argparse.Namespace) -> int:
 
     with listen(arguments.host, arguments.port) as sock:
         if not is_local(sock) and arguments.api_key is None:
-            _log.warning("whoever can reach %s may use the model: give --api-key", arguments.host)
+            _log.warning(
+                "anybody who can reach %s can use the model: set --api-key", arguments.host
+            )
         options = given(arguments, LOAD_DEFAULTS)
         options["sessions"] = arguments.sessions or arguments.parallel
         with LLM(arguments.bundle, **options) as llm:
-            desk = Desk(llm, arguments.parallel, arguments.queue)
+            service = TextService(llm, arguments.parallel, arguments.queue)
             name = arguments.model_name or _name(llm.bundle)
-            served = Served(desk, name, arguments.max_body)
-            place = f"http://{_shown(sock.getsockname()[:2])}"
+            served = Served(service, name, arguments.max_body)
+            url = f"http://{_host_and_port(sock.getsockname()[:2])}"
 
             def ready() -> None:
-                print(f"{name} is served on {place}: Ctrl-C stops it", file=sys.stderr, flush=True)
+                print(f"{name} is served on {url}: Ctrl-C stops it", file=sys.stderr, flush=True)
 
-            with endings_unheard():
+            with ignoring_termination():
                 Server(served, arguments.api_key, sock, ready, arguments.allow_origin).serve_here()
             if arguments.draft_memory is not None:
                 llm.save_draft_memory(arguments.draft_memory)
@@ -115,31 +120,31 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Before a large model is loaded in vain."""
+    """Checks the options before a large model is loaded."""
     for name, least in (("parallel", 1), ("queue", 0), ("sessions", 1)):
         value = getattr(arguments, name)
         if value is not None and value < least:
-            raise InputError(f"--{name} is {value}: give a whole number from {least} upwards")
+            raise InputError(f"--{name} is {value}: give a whole number of at least {least}")
     if arguments.port not in _PORTS:
         raise InputError(f"--port is {arguments.port}: give a number up to {_PORTS[-1]}")
     for origin in arguments.allow_origin:
         if not _ORIGIN.fullmatch(origin):
             raise InputError(
-                f"--allow-origin is {origin!r}: give it as http://localhost:3000, without a path, "
-                "or * for all"
+                f"--allow-origin is {origin!r}: give an origin such as http://localhost:3000, "
+                "without a path, or * for all"
             )
     key = arguments.api_key
     if key == "":
         raise InputError("the API key is empty: give one, or leave it out")
     if key is not None and not (key.isascii() and key.isprintable() and key == key.strip()):
         raise InputError(
-            "the API key has what headers cannot have: use ASCII alone, in one line and without "
-            "spaces around it"
+            "the API key has characters that HTTP headers cannot contain: use printable ASCII "
+            "characters, without spaces around them"
         )
 
 
 def _name(bundle: Bundle) -> str:
-    """The folder's; the embedded pair's says nothing."""
+    """Returns the name of the bundle's folder, or of the embedded pair's target."""
     from edgespec.models.embedded import BUNDLE
 
     if bundle.path.resolve() == BUNDLE.resolve():
@@ -147,6 +152,6 @@ def _name(bundle: Bundle) -> str:
     return bundle.path.resolve().name
 
 
-def _shown(address: tuple[str, int]) -> str:
+def _host_and_port(address: tuple[str, int]) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,7 +1,7 @@
-"""One card of a bundle's quality: four short texts to predict, and five questions to answer.
+"""A quick check of a bundle's quality: four short texts to predict, five questions to answer.
 
 The texts were written for this purpose, and no bundle is fitted to them. They are short: a
-difference of two or three per cent in perplexity is within their error, which the card shows.
+difference of two or three per cent in perplexity is within the error that the card shows.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ QUESTIONS = (
     "What is 12 plus 30?",
     "Write a Python function that returns the larger of two numbers.",
 )
-"""What the model is asked, greedily and without a system prompt."""
+"""Questions to the model, which are answered greedily and without a system prompt."""
 
 ANSWER_TOKENS = 48
-"""Tokens of an answer at most."""
+"""Maximum number of tokens in an answer."""
 
 Report = Callable[[str, int], None]
-"""Is told the part under way and how many of its tokens came since the last time."""
+"""Called with the current part and the number of its tokens done since the last call."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a question brought.
+    """The answers to one question.
 
     Attributes:
         question: one of `QUESTIONS`.
-        text: the bundle's answer.
-        reference: the reference's answer; None without a reference.
+        text: answer of the bundle.
+        reference: answer of the reference; None if there is none.
     """
 
     question: str
@@ -49,11 +49,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Card:
-    """What the suite showed.
+    """The results of the suite.
 
     Attributes:
-        texts: how each text was predicted, by the names in `TEXTS`.
-        answers: one for each of `QUESTIONS`, in order.
+        texts: evaluation of each text, by the names in `TEXTS`.
+        answers: one answer for each of `QUESTIONS`, in order.
     """
 
     texts: dict[str, Evaluation]
@@ -61,17 +61,17 @@ class Card:
 
 
 class Suite:
-    """The texts and questions, ready for a bundle.
+    """The suite, ready to run on a bundle.
 
     Args:
-        llm: the bundle under test, loaded without drafts.
-        reference: a bundle of the same model to compare with, or None.
+        llm: bundle under test, loaded without drafts.
+        reference: bundle of the same model to compare with, or None.
 
     Attributes:
-        tokens: that will be scored or may be generated, for a progress bar.
+        tokens: number of tokens to score and to generate at most, for a progress bar.
 
     Raises:
-        InputError: if the two bundles are not of one model.
+        InputError: if the two bundles are not of the same model.
     """
 
     def __init__(self, llm: LLM, reference: LLM | None = None) -> None:
@@ -81,7 +81,7 @@ class Suite:
         self.tokens = scored + ANSWER_TOKENS * len(QUESTIONS) * len(self._llms)
 
     def run(self, report: Report = lambda part, tokens: None) -> Card:
-        """Predict the texts and answer the questions."""
+        """Predicts the texts and answers the questions."""
         texts = {
             kind: reading.evaluate(lambda tokens, kind=kind: report(kind, tokens))  # type: ignore[misc]
             for kind, reading in self._readings.items()
@@ -95,16 +95,16 @@ class Suite:
 
 
 def read(kind: str) -> str:
-    """A text of the suite, by its name in `TEXTS`."""
+    """Reads a text of the suite, by its name in `TEXTS`."""
     return files(__package__).joinpath(f"{kind}.txt").read_text(encoding="utf-8")
 
 
 def overall(texts: Sequence[Evaluation]) -> tuple[float, float | None, float | None]:
-    """Means over the tokens of all texts.
+    """Computes means over the tokens of all texts.
 
     Returns:
-        Nats per token; KL to the reference in nats, and the share of equal likeliest tokens, both
-        None without a reference.
+        Nats per token; KL to the reference in nats; and the share of tokens for which both have the
+        same likeliest token. The last two are None without a reference.
     """
     scored = sum(each.scored for each in texts)
     nats = sum(each.nats.value * each.scored for each in texts) / scored

@@ -41,8 +41,8 @@ from edgespec.runtime.engines.host import (
 )
 from edgespec.runtime.engines.openvino_core import core
 from edgespec.runtime.shapes import ANY_SHAPES, Shape, Shapes
-from edgespec.system.cachedir import cache_folder, not_kept
-from edgespec.system.interpreter import UNSEEN, interpreter
+from edgespec.system.cachedir import cache_folder, warn_unwritable
+from edgespec.system.interpreter import NO_CONSOLE, interpreter
 
 # From ONNX, quantized weights are copied before they are packed; from OpenVINO's own format they
 # are mapped, which spares memory of their size. Below this size (bytes) nobody notices.
@@ -245,7 +245,7 @@ def _readable(stage: StageFile) -> Path:
     converted = folder / f"{stage.key}-{ov.__version__.split('-')[0]}.xml"
     if not converted.exists():
         if not os.access(folder, os.W_OK):  # before much is done in vain
-            not_kept(folder, PermissionError("write-protected"))
+            warn_unwritable(folder, PermissionError("write-protected"))
             return stage.graph
         _log.info("converting %s for OpenVINO, once", stage.graph.name)
         failure = _convert(stage.graph, converted)
@@ -268,7 +268,7 @@ def _convert(graph: Path, converted: Path) -> str | None:
     command = [python, "-P", str(Path(__file__).with_name("openvino_ir.py"))]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         [*command, str(graph), str(converted)],
-        capture_output=True, encoding="utf-8", errors="replace", check=False, **UNSEEN,
+        capture_output=True, encoding="utf-8", errors="replace", check=False, **NO_CONSOLE,
     )  # fmt: skip
     if done.returncode == 0:
         return None

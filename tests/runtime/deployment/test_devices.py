@@ -274,7 +274,7 @@ def test_devices_as_a_table(cli):
         usable = any(line.startswith(f"│ {name}") for line in said)
         reasons = [line for line in said if line.startswith(f"{name} cannot be used: ")]
         assert usable != bool(reasons)
-    assert f"gpu is {best_gpu() or 'the cpu, as no GPU can be used'}" in found.out
+    assert f"the device gpu means {best_gpu() or 'the cpu, since no GPU can be used'}" in found.out
 
 
 HERE = [
@@ -291,7 +291,7 @@ def test_devices_in_a_terminal_of_eighty_columns(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     lines = cli("devices", terminal=True).out.splitlines()
-    end = next(i for i, line in enumerate(lines) if line.startswith("gpu is "))
+    end = next(i for i, line in enumerate(lines) if line.startswith("the device gpu means "))
     table, reasons = lines[:end], lines[end + 1 :]
     assert all(len(line) <= 80 for line in table)
     assert sum("123,456 MiB" in line and "onnxruntime:cpu" in line for line in table) == 1

@@ -72,7 +72,7 @@ def test_a_plan_as_json(cli):
 def test_a_plan_as_a_table(cli):
     result = cli("plan", "--draft", "none", "--memory", "1GB")
     assert result.code == 0
-    for part in ("KV caches", "16.0", "953.7", "context 2,048, draft none"):
+    for part in ("KV caches", "16.0", "953.7", "context of 2,048 tokens, draft none"):
         assert part in result.out
 
 
@@ -174,7 +174,7 @@ def test_trees_stay_within_the_plan(caplog):
     assert 7 <= tight.plan.max_tree < llm.plan.max_tree
     with caplog.at_level(logging.WARNING, "edgespec"):
         result = tight.generate(PROMPT, max_new_tokens=8, num_assistant_tokens=127)
-    assert f"trees of {tight.plan.max_tree} nodes" in caplog.text
+    assert f"limited to {tight.plan.max_tree} nodes" in caplog.text
     assert result.tokens == llm.generate(PROMPT, max_new_tokens=8).tokens
 
 

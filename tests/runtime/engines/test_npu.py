@@ -101,10 +101,10 @@ def test_a_variant_that_is_cut_elsewhere_is_refused(with_variant, tmp_path):
     for name, file in ((file.name, file) for file in with_variant.path.iterdir()):
         (tmp_path / name).write_bytes(file.read_bytes())
     bundles.save_manifest(tmp_path, replace(manifest, variants=(wrong,)))
-    with pytest.raises(BundleError, match="the variant 'npu' of 'target' is not cut as it is"):
+    with pytest.raises(BundleError, match="the stages of 'target' and its variant 'npu' differ"):
         bundles.load(tmp_path)
     bundles.save_manifest(tmp_path, replace(manifest, variants=(replace(variant, role="judge"),)))
-    with pytest.raises(BundleError, match="'npu' of 'judge'"):
+    with pytest.raises(BundleError, match="'judge' and its variant 'npu'"):
         bundles.load(tmp_path)
 
 

@@ -128,8 +128,8 @@ def test_the_calibration_text_is_the_users(cli, checkpoint, tmp_path):
     fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: No such file")
     assert not output.exists()
     text.write_text("too short")
-    fails(cli(*words), f"{text}: ", "tokens: 64 are needed")
-    fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: ", "tokens: 64 are needed")
+    fails(cli(*words), f"{text}: ", "tokens: give at least 64")
+    fails(cli(*words, "--npu-precision", "w8a16"), f"{text}: ", "tokens: give at least 64")
     assert list(tmp_path.iterdir()) == [text]
     text.write_text("def twice(x):\n    return x * 2\n" * 40)
     found = cli(*words, "--npu-precision", "w8a16")
@@ -141,5 +141,5 @@ def test_the_calibration_text_is_the_users(cli, checkpoint, tmp_path):
     assert "w8a16" in cli("inspect", output).out
     text.write_text("too short")
     before = content(tmp_path)
-    fails(cli(*words, "--npu-precision", "w4a16", "--overwrite"), "tokens: 64 are needed")
+    fails(cli(*words, "--npu-precision", "w4a16", "--overwrite"), "tokens: give at least 64")
     assert content(tmp_path) == before

@@ -136,7 +136,7 @@ def test_stages_share_one_file_of_weights(bundle_of):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"skip_sets": ("",)}, "'' names no sublayers"),
+        ({"skip_sets": ("",)}, "'' does not name sublayers"),
         ({"skip_sets": ("0m",)}, "skip set 0m: layer 0 cannot be left out"),
         ({"skip_sets": ("1m,4a",)}, "there is no 4a: the model has layers 0 to 3"),
         ({"skip_sets": ("1a", "2a", "3a", "1m")}, "into 7 stages"),

@@ -1,4 +1,4 @@
-"""What `edgespec plan --compare` prints: ways to run a bundle, beside each other."""
+"""Output of `edgespec plan --compare`: a comparison of ways to run a bundle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEFAULTS = LoadOptions()
 
 
 def device_facts(demand: Demand) -> dict[str, Any]:
-    """What a device's memory has to hold, as JSON has it, in MiB."""
+    """Returns the memory that a device needs, in MiB, as JSON values."""
     from edgespec.runtime.deployment.demands import MIB
 
     terms = {f"{term}_mb": round(size / MIB, 1) for term, size in demand.terms.items()}
@@ -34,7 +34,7 @@ def device_facts(demand: Demand) -> dict[str, Any]:
 
 
 def facts(ways: Sequence[Way]) -> list[dict[str, Any]]:
-    """The ways as JSON has them."""
+    """Returns the ways to run a bundle as JSON values."""
     from edgespec.runtime.deployment.comparing import best
 
     return [
@@ -56,7 +56,7 @@ def facts(ways: Sequence[Way]) -> list[dict[str, Any]]:
 
 
 def show(ways: Sequence[Way]) -> None:
-    """A table, why ways are out of the question, and how to run the best one."""
+    """Prints a table, the reasons why ways are impossible, and the options of the best way."""
     from edgespec.runtime.deployment.comparing import ACCEPTANCES, USUAL_ACCEPTANCE, best
 
     console = Console()
@@ -65,7 +65,7 @@ def show(ways: Sequence[Way]) -> None:
     chosen = best(ways)
     if chosen is not None:
         words = _words(chosen.options)
-        lines.append(f"{_called(chosen)} is best at {USUAL_ACCEPTANCE}: run it with {words}")
+        lines.append(f"{_called(chosen)} is fastest at {USUAL_ACCEPTANCE}: run it with {words}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -73,7 +73,7 @@ def show(ways: Sequence[Way]) -> None:
 def _table(ways: Sequence[Way], acceptances: Sequence[float]) -> Table:
     devices = sorted({device for way in ways for device in _memory(way)})
     table = Table(
-        title="expected tokens/s by the share of drafted tokens that are right, "
+        title="expected tokens/s by the share of drafted tokens that are accepted, "
         f"with a context of {ways[0].deployment.context:,}",
         title_justify="left", box=box.SIMPLE, pad_edge=False,
     )  # fmt: skip
@@ -92,13 +92,13 @@ def _table(ways: Sequence[Way], acceptances: Sequence[float]) -> Table:
 
 
 def _called(way: Way) -> str:
-    """What tells a way from the others."""
+    """Returns a name that tells a way from the others."""
     draft = _draft(way)
     return way.name if draft is None else f"{way.name} with the draft on {draft}"
 
 
 def _target(way: Way) -> str:
-    """As users say it."""
+    """Returns the target's device or placement, as in the options."""
     return way.options.place or way.options.device
 
 
@@ -107,13 +107,13 @@ def _draft(way: Way) -> str | None:
 
 
 def _memory(way: Way) -> dict[str, str]:
-    """What each device takes, in MiB."""
+    """Returns the memory that each device needs, in MiB."""
     taken = map(device_facts, way.deployment.devices)
     return {each["device"]: f"{each['total_mb']:,.0f}" for each in taken}
 
 
 def _words(options: LoadOptions) -> str:
-    """The options of `run` that make this way of another; a shell may split at commas."""
+    """Returns the options of `run` for this way; values with commas are quoted for the shell."""
     words = []
     for name in _SHOWN:
         value = getattr(options, name)
