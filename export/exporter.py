@@ -14,7 +14,7 @@ from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
 from edgespec.export.calibration.calibrate import Calibrate, to_widen, widened_by_rule
 from edgespec.export.destination import replacing
-from edgespec.export.formats.spool import Spool
+from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.sources.hub import source_name
@@ -172,7 +172,7 @@ def write_bundle(
     roles = {}
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
-        with Spool(folder) as rounded:
+        with RoundedMatrices(folder) as rounded:
             precision = _calibrated(name, checkpoint, options, calibration, rounded)
             with RoleWriter(
                 folder, name, checkpoint, precision, candidates[name], progress, rounded
@@ -285,9 +285,9 @@ def _calibrated(
     checkpoint: Checkpoint,
     options: ExportOptions,
     calibration: Calibrate | None,
-    rounded: Spool,
+    rounded: RoundedMatrices,
 ) -> bundle.Precision:
-    """A role's precision, with the matrices that get 8 bits; those that have 4 are in the spool."""
+    """A role's precision, with the matrices that get 8 bits; those that have 4 are in `rounded`."""
     precision, decoder = _precision(name, checkpoint.decoder, options), checkpoint.decoder
     seen = None
     if calibration is not None and precision.block_size:

@@ -13,7 +13,7 @@ import numpy as np
 from edgespec.export.calibration.forward import Forward, Weights
 from edgespec.export.formats.blocks import Floats, dequantize_rows
 from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
-from edgespec.export.formats.spool import Spool
+from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.models import Checkpoint, Decoder, Linear, Sublayer
 
 # Of the first tokens of a text the residual stream is unlike all others: no matrix is judged there.
@@ -56,7 +56,7 @@ class Texts:
     held_out: Sequence[Sequence[int]]
 
 
-Calibrate = Callable[[str, Checkpoint, int | None, Spool], Calibration | None]
+Calibrate = Callable[[str, Checkpoint, int | None, RoundedMatrices], Calibration | None]
 """Calibrates a role: its name, its model, the weights that share a scale, None where nothing is to
 be rounded, and where rounded matrices go. None where its text says nothing of the model."""
 
@@ -65,7 +65,7 @@ def calibrate(
     checkpoint: Checkpoint,
     texts: Texts,
     block_size: int | None,
-    spool: Spool,
+    rounded: RoundedMatrices,
     progress: Progress = lambda done, total: None,
 ) -> Calibration:
     """Have a model read texts, layer by layer, and round its matrices to 4 bits by what they read.
@@ -77,7 +77,7 @@ def calibrate(
         checkpoint: the model.
         texts: see there.
         block_size: weights that share a scale; None: nothing is rounded.
-        spool: gets the rounded matrices.
+        rounded: gets the rounded matrices.
         progress: told of each layer.
 
     Raises:
@@ -89,7 +89,7 @@ def calibrate(
     forward = Forward(checkpoint, np.array([text for part in parts for text in part], np.int64))
     length = len(texts.fitted[0])
     fitted, judged = (len(part) * length for part in parts[:2])
-    judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, spool)
+    judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, rounded)
     for done, layer in enumerate(decoder.layers, 1):
         for sublayer in layer:
             _read(forward, sublayer, judge)
@@ -136,19 +136,24 @@ class _Judge:
         judged: rows by which damage is told, but for each text's first ones.
         length: rows of a text.
         block_size: weights that share a scale; None: nothing is rounded.
-        spool: gets the rounded matrices.
+        rounded: gets the rounded matrices.
 
     Attributes:
         damage, sizes: see `Calibration`.
     """
 
     def __init__(
-        self, fitted: slice, judged: slice, length: int, block_size: int | None, spool: Spool
+        self,
+        fitted: slice,
+        judged: slice,
+        length: int,
+        block_size: int | None,
+        rounded: RoundedMatrices,
     ) -> None:
         self._fitted, self._judged = fitted, judged
         rows = np.arange(judged.stop - judged.start)
         self._counts = rows % length >= min(_WARM_UP, length - 1)
-        self._block_size, self._spool = block_size, spool
+        self._block_size, self._rounded = block_size, rounded
         self.damage: dict[str, float] = {}
         self.sizes: dict[str, int] = {}
 
@@ -179,7 +184,7 @@ class _Judge:
         for layer in layers:
             name, weight = layer.weight, weights[layer.weight]
             found = quantize_with_feedback(weight, columns)
-            self._spool.keep(name, found)
+            self._rounded.keep(name, found)
             others = {**weights, name: dequantize_rows(found, BITS)[:, : layer.in_features]}
             change = np.square(compute(few, others) - wanted).sum(axis=1)
             self.damage[name] = float((change / square)[self._counts].mean())

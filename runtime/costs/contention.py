@@ -14,7 +14,7 @@ from statistics import median
 from edgespec.bundle import Bundle
 from edgespec.errors import DeviceError
 from edgespec.runtime.costs import profiles
-from edgespec.runtime.costs.profiles import Pairing
+from edgespec.runtime.costs.profiles import OverlapCost
 from edgespec.runtime.costs.timing import timed
 from edgespec.runtime.engines import Engines
 from edgespec.runtime.execution.feeds import Rows
@@ -54,9 +54,9 @@ def apart(target: Iterable[str], draft: Iterable[str]) -> bool:
     return not _processors(target) & _processors(draft)
 
 
-def paired(
+def overlap_cost(
     bundle: Bundle, engines: Engines, threads: int, models: Callable[[], tuple[Model, Model]]
-) -> Pairing:
+) -> OverlapCost:
     """What running a target and its draft model at once costs: recalled, or measured now.
 
     Args:
@@ -68,13 +68,13 @@ def paired(
     Raises:
         DeviceError: if a device fails while it is measured.
     """
-    pairing = profiles.recall_pairing(bundle, engines, threads)
-    if pairing is None:
+    cost = profiles.recall_overlap_cost(bundle, engines, threads)
+    if cost is None:
         with UNDERWAY:
-            pairing = Pairing(slowdown(*models()))
-        profiles.remember_pairing(bundle, engines, threads, pairing)
-    _log.info("the target's passes take %.2f times as long beside drafts", pairing.slowdown)
-    return pairing
+            cost = OverlapCost(slowdown(*models()))
+        profiles.remember_overlap_cost(bundle, engines, threads, cost)
+    _log.info("the target's passes take %.2f times as long beside drafts", cost.slowdown)
+    return cost
 
 
 def _processors(engines: Iterable[str]) -> set[str]:

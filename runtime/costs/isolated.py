@@ -27,7 +27,7 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.costs.timing import measure, shapes
-from edgespec.runtime.engines import CallSizes, Engines, engine, joined
+from edgespec.runtime.engines import CallSizes, Engines, engine, joined_names
 from edgespec.runtime.execution.exactness import settle
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.sizes import role_bytes
@@ -69,7 +69,7 @@ class Job:
     @property
     def device(self) -> str:
         """The engines' names, joined by `+`."""
-        return joined(each.name for engines in self.roles.values() for each in engines)
+        return joined_names(each.name for engines in self.roles.values() for each in engines)
 
 
 Report = Callable[[Job, str, int], None]
@@ -160,7 +160,7 @@ def _steps(job: Job, python: str | None, found: dict[str, Profile]) -> Generator
         if role in found:
             profiles.remember(job.bundle, role, engines, job.threads, found[role])
         else:
-            device = joined(each.name for each in engines)
+            device = joined_names(each.name for each in engines)
             found[role] = Profile(job.full, {}, f"{device}: {role}: {failure}")
         if found[role].refusal is not None:
             _log.warning("%s", found[role].refusal)

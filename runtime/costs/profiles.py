@@ -48,7 +48,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Lived:
+class DecodingCosts:
     """What the calls of texts took.
 
     Attributes:
@@ -76,7 +76,7 @@ class Profile:
     points: dict[str, dict[str, Spread]]
     refusal: str | None = None
     times: int = 1
-    lived: Lived | None = None
+    lived: DecodingCosts | None = None
 
     @classmethod
     def measured(cls, full: bool, seconds: Mapping[int, Mapping[int, Sequence[float]]]) -> Profile:
@@ -148,7 +148,7 @@ def _curve(points: Mapping[int, Mapping[int, float]], shapes: Shapes) -> Curve:
 
 
 @dataclass(frozen=True)
-class Pairing:
+class OverlapCost:
     """What running a target and its draft at once gave.
 
     Attributes:
@@ -170,10 +170,10 @@ def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Profile
     return profile
 
 
-def recall_pairing(bundle: Bundle, engines: Engines, threads: int) -> Pairing | None:
+def recall_overlap_cost(bundle: Bundle, engines: Engines, threads: int) -> OverlapCost | None:
     """The same of a pair, whose engines are the target's and then the draft's."""
-    pairing = stored(measurement_file(bundle, _PAIR, engines, threads), Pairing)
-    return pairing if pairing is not None and 1 <= pairing.slowdown < math.inf else None
+    cost = stored(measurement_file(bundle, _PAIR, engines, threads), OverlapCost)
+    return cost if cost is not None and 1 <= cost.slowdown < math.inf else None
 
 
 def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile: Profile) -> None:
@@ -202,10 +202,12 @@ def remember_lived(
         seconds = {
             n: before.seconds.get(n, s) ** (1 - share) * s**share for n, s in seconds.items()
         }
-    lived = Lived(known.lived_calls + curve.observed, seconds)
+    lived = DecodingCosts(known.lived_calls + curve.observed, seconds)
     store(measurement_file(bundle, role, engines, threads), replace(known, lived=lived))
 
 
-def remember_pairing(bundle: Bundle, engines: Engines, threads: int, pairing: Pairing) -> None:
-    """Store what `recall_pairing` finds."""
-    store(measurement_file(bundle, _PAIR, engines, threads), pairing)
+def remember_overlap_cost(
+    bundle: Bundle, engines: Engines, threads: int, cost: OverlapCost
+) -> None:
+    """Store what `recall_overlap_cost` finds."""
+    store(measurement_file(bundle, _PAIR, engines, threads), cost)

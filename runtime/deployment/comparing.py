@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError
-from edgespec.runtime.costs.contention import apart, paired
+from edgespec.runtime.costs.contention import apart, overlap_cost
 from edgespec.runtime.curve import Seconds
 from edgespec.runtime.deployment.demands import MIB
 from edgespec.runtime.deployment.deployment import (
@@ -34,7 +34,7 @@ _DEFAULTS = LoadOptions()
 
 
 @dataclass(frozen=True)
-class Way:
+class Strategy:
     """One way to run a bundle, and what it promises.
 
     Attributes:
@@ -60,7 +60,7 @@ class Way:
         return self.deployment.options
 
 
-def compare(bundle: Bundle, options: LoadOptions, notice: Callable[[], None]) -> list[Way]:
+def compare(bundle: Bundle, options: LoadOptions, notice: Callable[[], None]) -> list[Strategy]:
     """All ways that there are: with and without a draft model, on the devices that were named.
 
     A placement of the user's holds beside a draft model, too; one that is proposed does not. A
@@ -79,13 +79,13 @@ def compare(bundle: Bundle, options: LoadOptions, notice: Callable[[], None]) ->
     return [_weighed(way, notice) for way in list(_ways(bundle, options))]
 
 
-def best(ways: Sequence[Way]) -> Way | None:
+def best(ways: Sequence[Strategy]) -> Strategy | None:
     """The way that promises most at the usual acceptance, the simplest of equals; None: of none."""
     able = [way for way in ways if way.refusal is None]
     return max(able, key=lambda way: way.rates[USUAL_ACCEPTANCE], default=None)
 
 
-def _ways(bundle: Bundle, options: LoadOptions) -> Iterator[Way]:
+def _ways(bundle: Bundle, options: LoadOptions) -> Iterator[Strategy]:
     alone = replace(options, draft="none", draft_device=_DEFAULTS.draft_device)
     yield _planned("plain", bundle, replace(alone, place=None, gpu_layers=None))
     place, target = place_to_use(bundle, alone), options
@@ -101,7 +101,7 @@ def _ways(bundle: Bundle, options: LoadOptions) -> Iterator[Way]:
         engines = serial.deployment.engines
         if apart(engines[TARGET], engines[DRAFT]):
             both = replace(serial.deployment, options=replace(serial.options, pipeline="overlap"))
-            yield Way("overlap", both)
+            yield Strategy("overlap", both)
 
 
 def _placed(options: LoadOptions, place: str) -> LoadOptions:
@@ -113,7 +113,7 @@ def _draft_devices(options: LoadOptions) -> tuple[str, ...]:
     return (device, GPU) if device == _DEFAULTS.draft_device and gpu_of(options) else (device,)
 
 
-def _with_draft(bundle: Bundle, options: LoadOptions) -> Way:
+def _with_draft(bundle: Bundle, options: LoadOptions) -> Strategy:
     """Serial decoding by all sources, or by the draft model alone where it would give way else."""
     weighed = _planned("serial", bundle, replace(options, draft="auto"))
     if weighed.deployment.draft == "model":
@@ -121,11 +121,11 @@ def _with_draft(bundle: Bundle, options: LoadOptions) -> Way:
     return _planned("serial", bundle, replace(options, draft="model"))
 
 
-def _planned(name: str, bundle: Bundle, options: LoadOptions) -> Way:
-    return Way(name, deploy(bundle, options))
+def _planned(name: str, bundle: Bundle, options: LoadOptions) -> Strategy:
+    return Strategy(name, deploy(bundle, options))
 
 
-def _weighed(way: Way, notice: Callable[[], None]) -> Way:
+def _weighed(way: Strategy, notice: Callable[[], None]) -> Strategy:
     """A way with what it promises, or why it cannot be run."""
     if not way.deployment.fits:
         return replace(way, refusal=_lacking(way.deployment))
@@ -172,7 +172,7 @@ def _rates(
         return target, draft
 
     engines = (*roles[TARGET].engines, *roles[DRAFT].engines)
-    slowdown = paired(found.bundle, engines, threads, models).slowdown
+    slowdown = overlap_cost(found.bundle, engines, threads, models).slowdown
     return {share: pair.overlap(share, slowdown) for share in ACCEPTANCES}, slowdown
 
 

@@ -29,7 +29,7 @@ from edgespec.runtime.engines import (
     Engines,
     Fixable,
     Footprint,
-    joined,
+    joined_names,
 )
 from edgespec.runtime.execution.sizes import kv_bytes, stage_sizes
 from edgespec.runtime.execution.stage_files import role_shapes
@@ -228,7 +228,7 @@ class _Account:
             taken = [engine.fixed(alone).footprint(stage, calls) for stage, engine in npus]
             yield FixedShape(
                 role,
-                joined(_library(engine) for _, engine in npus),
+                joined_names(_library(engine) for _, engine in npus),
                 shape,
                 sum(each.weights + each.logits + each.workspace for each in taken),
                 shape in self._request.roles[role].ready,

@@ -18,7 +18,7 @@ from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.isolated import Job, measure_apart
 from edgespec.runtime.costs.profiles import PARTS, Profile
 from edgespec.runtime.curve import Curve
-from edgespec.runtime.engines import Engines, common_shapes, joined
+from edgespec.runtime.engines import Engines, common_shapes, joined_names
 from edgespec.runtime.shapes import ROW_BUCKETS, Shape, capacity_bucket
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Candidate:
     @property
     def device(self) -> str:
         """The engines' names, joined by `+`."""
-        return joined(self.names)
+        return joined_names(self.names)
 
 
 def names_of(engines: Engines) -> Names:

@@ -24,7 +24,7 @@ from edgespec.runtime.engines.base import (
     StageOutputs,
     StageSizes,
     common_shapes,
-    joined,
+    joined_names,
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import available_bytes
@@ -60,7 +60,7 @@ __all__ = [
     "common_shapes",
     "compiler",
     "engine",
-    "joined",
+    "joined_names",
     "quantizer",
     "require_one_distribution",
     "simulated_name",

@@ -316,6 +316,6 @@ def row_count(feeds: Mapping[str, Array]) -> int:
     return len(feeds["hidden" if "hidden" in feeds else "input_ids"])
 
 
-def joined(names: Iterable[str]) -> str:
+def joined_names(names: Iterable[str]) -> str:
     """Engines' names as people read them: each once, with `+` between."""
     return "+".join(dict.fromkeys(names))

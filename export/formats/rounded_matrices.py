@@ -12,7 +12,7 @@ import numpy as np
 from edgespec.export.formats.blocks import QuantizedRows
 
 
-class Spool(Mapping[str, QuantizedRows]):
+class RoundedMatrices(Mapping[str, QuantizedRows]):
     """Quantized matrices by name, in a file that goes when the `with` statement ends.
 
     Where the system can, it has no name, so that not even a killed process leaves it.
@@ -25,7 +25,7 @@ class Spool(Mapping[str, QuantizedRows]):
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
         self._kept: dict[str, tuple[int, tuple[int, ...], QuantizedRows]] = {}
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> RoundedMatrices:
         return self
 
     def __exit__(self, *failure: object) -> None:
