@@ -67,7 +67,7 @@ def test_without_a_gpu_the_cpu_is_used_with_one_warning(monkeypatch, caplog, opt
         llm = LLM(**{"device": "cpu", "draft": "none", "threads": 1, **options})
         result = llm.generate(PROMPT, max_new_tokens=8)
     [record] = caplog.records
-    assert record.getMessage().startswith("no GPU can be used here, so gpu is the cpu")
+    assert record.getMessage().startswith("no GPU can be used, so the CPU is used")
     assert result.engine in engines.CPU_ENGINES
     if result.engine == wanted.engine:
         assert result.tokens == wanted.tokens

@@ -267,7 +267,7 @@ def test_an_engine_that_is_not_installed_is_passed_over_with_a_warning(monkeypat
     assert len(cpu_engines()) == 1
     assert [record.message for record in caplog.records] == [f"device {ENGINES[1]}: not here"]
     monkeypatch.setattr(device_names, "CPU_ENGINES", ENGINES[1:])
-    with pytest.raises(DeviceError, match="no engine for the cpu is installed: device openvino"):
+    with pytest.raises(DeviceError, match="no engine for the CPU is installed: device openvino"):
         cpu_engines()
 
 
@@ -291,7 +291,7 @@ def test_an_engine_that_refuses_in_the_end_is_passed_over_with_a_warning(
     assert loaded.curve.seconds(8, 256) == pytest.approx(STEEP[8])
     assert [record.message for record in caplog.records] == [f"{ENGINES[1]} refused it"]
     monkeypatch.setattr(OnnxRuntimeCpu, "compile", refuse)
-    with pytest.raises(DeviceError, match=r"target: no engine on this machine takes .*; .*"):
+    with pytest.raises(DeviceError, match=r"target: no engine on this machine can run .*; .*"):
         load_models(small, {"target": CPU})
     with pytest.raises(DeviceError, match=f"^{ENGINES[1]} refused it$"):
         load_models(small, {"target": Placement(ENGINES[1], 1, ((1,),))})
