@@ -130,9 +130,9 @@ def told(**facts):
     return f"print({json.dumps(facts)!r}, flush=True)"
 
 
-NOTHING = "with status 0 and without a result$"
+NOTHING = "with status 0 without a result$"
 FAILURES = {
-    "import os; os.kill(os.getpid(), 9)": "with status -9 and without a result$",
+    "import os; os.kill(os.getpid(), 9)": "with status -9 without a result$",
     "raise SystemExit('first\\nout of memory')": r"with status 1 .* \(out of memory\)$",
     "raise ValueError('three')": r"with status 1 .* \(ValueError: three\)$",
     "print('rubbish')": NOTHING,
