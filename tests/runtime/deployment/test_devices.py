@@ -106,7 +106,9 @@ def test_a_package_that_is_not_installed(no_plugin, monkeypatch, cli):
 def test_a_vulkan_loader_that_is_missing(no_plugin, monkeypatch):
     pytest.importorskip("onnxruntime_ep_webgpu")
     monkeypatch.setattr(no_plugin.ctypes, "CDLL", missing)
-    with pytest.raises(DeviceError, match=r"no Vulkan .*it is gone.*: install its driver"):
+    with pytest.raises(
+        DeviceError, match=r"the Vulkan library is missing .*it is gone.*: install its driver"
+    ):
         engine("webgpu:0")
 
 
