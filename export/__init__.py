@@ -1,4 +1,4 @@
-"""From a checkpoint to a bundle of quantized ONNX graphs, without torch."""
+"""Exports checkpoints to bundles of quantized ONNX graphs, without torch."""
 
 from __future__ import annotations
 

@@ -272,10 +272,10 @@ def edited(source, folder, name, change):
 @pytest.mark.parametrize(
     ("kind", "name", "value", "message"),
     [
-        (CheckpointError, "model.layers.1.mlp.up_proj.weight", np.nan, "holds infinity or NaN"),
-        (CheckpointError, "model.norm.weight", np.nan, "holds infinity or NaN"),
-        (CheckpointError, "model.embed_tokens.weight", np.inf, "holds infinity or NaN"),
-        (ExportError, "model.layers.1.mlp.up_proj.weight", 1e5, "half precision ends at 65504"),
+        (CheckpointError, "model.layers.1.mlp.up_proj.weight", np.nan, "contains infinity or NaN"),
+        (CheckpointError, "model.norm.weight", np.nan, "contains infinity or NaN"),
+        (CheckpointError, "model.embed_tokens.weight", np.inf, "contains infinity or NaN"),
+        (ExportError, "model.layers.1.mlp.up_proj.weight", 1e5, "of half precision is 65504"),
         (
             CheckpointError,
             "model.layers.0.input_layernorm.weight",

@@ -265,8 +265,8 @@ def test_more_than_two_pairs_are_refused(name, shapes):
     with pytest.raises(InputError) as refused:
         engine(f"{name}#{shapes}")
     assert str(refused.value) == (
-        f"device {name}#{shapes}: {count} pairs of rows and capacity, each compiled with weights "
-        f"of its own: give 2 at most, as {name}#8/32x1024"
+        f"device {name}#{shapes}: {count} pairs of rows and capacity, each with its own copy "
+        f"of the weights: give at most 2, as {name}#8/32x1024"
     )
 
 
