@@ -130,7 +130,7 @@ class WeightStream:
             faint += part.faint_norm
         if faint > _FAINT_SHARE * norm:
             raise ExportError(
-                f"{self.tensors.folder}: {name} holds weights of about "
+                f"{self.tensors.folder}: {name} contains weights of about "
                 f"{np.sqrt(norm / (rows * width)):.2g}, too small for scales in half "
                 f"precision: export at fp32"
             )
