@@ -1,10 +1,10 @@
-"""What ordered attention costs a target beside split attention: calls of both in turns.
+"""Measures the cost of ordered attention compared with split attention; calls take turns.
 
     python benchmarks/attention_cost.py CHECKPOINT --work FOLDER --rows 1,2,4,8,16,32,63
 
-The checkpoint is exported twice, as always and with the attention that drafts have, which is not
-the same bits in all company. Medians of the ratios of calls one after the other; where the machine
-does other work, --cpu-time counts the processor's time instead of the clock's.
+The checkpoint is exported twice, as usual and with the attention of drafts, whose results may
+depend on the other rows of a call. It prints medians of the ratios of successive calls. On a busy
+machine, --cpu-time measures processor time instead of wall-clock time.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _bundle(arguments: argparse.Namespace, form: str) -> bundles.Bundle:
-    """Exported now, or by an earlier run."""
+    """Returns the bundle, exported now or by an earlier run."""
     path = arguments.work / f"{arguments.checkpoint.name}-{arguments.precision}-{form}"
     if not path.exists():
         options = ExportOptions(arguments.precision)

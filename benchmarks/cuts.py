@@ -1,9 +1,9 @@
-"""What a cut costs: passes of one target in 1, 2, 4 and 8 stages, on each engine.
+"""Measures the cost of cuts: passes of one target in 1, 2, 4 and 8 stages, on each engine.
 
     python benchmarks/cuts.py models/embedded/checkpoints/python-7m --precision int8
 
-Each is exported into a temporary folder, cut into stages of as many layers. Numbers of stages take
-turns, so that what else the machine does falls on all of them.
+The target is exported into a temporary folder with each number of stages, of equally many layers.
+Numbers of stages take turns, so that other load on the machine affects all of them alike.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _WARM_UP = 3  # turns
 
 @dataclass(frozen=True)
 class Cost:
-    """Passes of `rows` rows by a target in `stages` stages.
+    """The cost of passes of `rows` rows with a target in `stages` stages.
 
     Attributes:
-        milliseconds: The median.
-        ratio: To one stage.
+        milliseconds: Median milliseconds of a pass.
+        ratio: Ratio to the cost with one stage.
     """
 
     engine: str
@@ -87,7 +87,7 @@ def _export(
 def _measure(
     made: dict[int, bundles.Bundle], name: str, arguments: argparse.Namespace
 ) -> list[Cost]:
-    """All numbers of rows and stages on one engine."""
+    """Measures all numbers of rows and stages on one engine."""
     text = Tokenizer.from_folder(made[1].path).encode("\n\n".join(PYTHON))
     tokens = list(islice(cycle(text), arguments.context + max(arguments.rows)))
     runners = {}

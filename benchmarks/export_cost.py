@@ -1,9 +1,9 @@
-"""What an export costs: seconds, peak memory and bytes of `edgespec export`.
+"""Measures seconds, peak memory and bundle size of `edgespec export`.
 
     python benchmarks/export_cost.py wide-7m --draft wide-1m --precision int4
 
-The export runs in a process of its own. Its memory is anonymous plus shared, what the machine must
-really have; mapped pages of the checkpoint are not in it, the system takes them back at will.
+The export runs in a separate process. Its memory is anonymous plus shared memory, which the machine
+must really have. Mapped pages of the checkpoint do not count: the system can reclaim them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long the first token takes: behind a long prompt, and from the start of the process.
+"""Measures the time to the first token: after a long prompt, and from the start of the process.
 
     python benchmarks/first_token.py BUNDLE --prompt-tokens 1024
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _cold_start(arguments: argparse.Namespace) -> float:
-    """Seconds until `edgespec run` has printed something."""
+    """Returns the seconds until `edgespec run` prints its first character."""
     command = [
         sys.executable, "-m", "edgespec", "run", str(arguments.bundle), PYTHON[0], "-n", "8",
         f"--draft={arguments.draft}", f"--device={arguments.device}",
@@ -74,7 +74,7 @@ def _cold_start(arguments: argparse.Namespace) -> float:
 
 
 def _time_to_first_token(arguments: argparse.Namespace) -> tuple[list[float], str]:
-    """Seconds of each repeat, and where the target ran."""
+    """Returns the seconds of each repeat, and the target's device."""
     llm = LLM(
         arguments.bundle,
         draft=arguments.draft,
@@ -93,7 +93,7 @@ def _time_to_first_token(arguments: argparse.Namespace) -> tuple[list[float], st
 
 
 def _spread(seconds: list[float], factor: float, digits: int) -> tuple[float, float, float]:
-    """Median, least and most."""
+    """Returns median, minimum and maximum."""
     middle, least, most = (round(of(seconds) * factor, digits) for of in (median, min, max))
     return middle, least, most
 

@@ -1,4 +1,4 @@
-"""Speed and sameness of what peers made, for each kind of prompts apart."""
+"""Tables of the peers' speed and of how their texts compare, for each kind of prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Speed:
-    """A setting's texts of one kind; `to_plain` compares with the same peer's plain decoding."""
+    """The speed of a setting's texts of one kind.
+
+    `to_plain` is the ratio to the same peer's plain decoding.
+    """
 
     prompts: str
     peer: str
@@ -36,18 +39,18 @@ class Speed:
 
 @dataclass(frozen=True)
 class Sameness:
-    """Whether a setting's texts of one kind are those of plain decoding, and come a second time.
+    """Whether a setting's texts of one kind equal those of plain decoding, and are repeatable.
 
     Attributes:
-        prompts: The kind.
-        peer: Its name.
-        weights: Their precision.
-        setting: How it decodes.
-        texts: How many there are.
-        from_plain: First places at which texts differ from the same peer's plain decoding; None:
-            that could not be run.
-        from_itself: First places at which texts of the first two repeats differ.
-        verdicts: On the texts, see `Decoder.verdict`.
+        prompts: Kind of the prompts.
+        peer: Name of the peer.
+        weights: Precision of its weights.
+        setting: Name of the setting.
+        texts: Number of texts.
+        from_plain: First positions at which texts differ from the same peer's plain decoding; None
+            if plain decoding could not run.
+        from_itself: First positions at which texts of the first two repeats differ.
+        verdicts: Verdicts on the texts, see `Decoder.verdict`.
     """
 
     prompts: str
@@ -110,7 +113,7 @@ def print_samenesses(found: Sequence[Sameness]) -> None:
 
 
 def difference(expected: Sequence[int], found: Sequence[int]) -> int | None:
-    """The first place at which two texts differ; None: there is none."""
+    """Returns the first position at which two texts differ; None if they are equal."""
     if list(expected) == list(found):
         return None
     pairs = enumerate(zip(expected, found, strict=False))

@@ -1,12 +1,12 @@
-"""Drafts on the target's own stages: what they save, accept and bring, against what was promised.
+"""Measures layer-skip drafts: time saved, acceptance and speed, compared with their scores.
 
     python benchmarks/layer_skip.py BUNDLE [BUNDLE ...]
 
-For bundles of one target with skip sets (`edgespec export --layer-skip`); the first may have none.
-First, a draft's call and the verification behind a chain, which takes over what the draft's leading
-stages computed, against one that computes all rows afresh. Then texts: chains of each set, what
-`--draft layer-skip` and `--draft auto` choose, and plain decoding, in turns. All are compared with
-plain decoding by the first bundle.
+The bundles have the same target and different skip sets (`edgespec export --layer-skip`); the first
+may have none. First, it measures a draft's call and the verification after a chain, which reuses
+the results of the draft's first stages, against one that computes all rows again. Then it generates
+texts with chains of each set, with `--draft layer-skip`, `--draft auto` and plain decoding, in
+turns. All are compared with plain decoding by the first bundle.
 """
 
 from __future__ import annotations

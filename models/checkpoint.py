@@ -163,7 +163,7 @@ def _log_unused(path: Path, decoder: Decoder, tensors: TensorStore) -> None:
 
 
 def _chat_template(path: Path) -> str | None:
-    """Returns the template from its own file or, in older checkpoints, from the tokenizer's config."""
+    """Returns the template from its own file or else from the tokenizer's config."""
     file = path / "chat_template.jinja"
     if file.is_file():
         return read_text(file)
