@@ -63,7 +63,7 @@ _TEMPERATURES = (0.0, 0.8)
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A bundle, ready to run."""
+    """A loaded bundle."""
 
     bundle: Bundle
     loaded: dict[str, Loaded]
@@ -76,10 +76,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """How texts are made: by a source of edgespec's, or in chains of one skip set.
+    """A way to generate texts: a draft source, or chains of one skip set.
 
     Attributes:
-        asked: drafted tokens of a round with that set; None: what its score promises most of.
+        asked: draft length with that set; None: the best length by its score.
     """
 
     part: Part
@@ -101,7 +101,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Text:
-    """A text that was made: tokens and seconds after the first one."""
+    """A generated text: tokens, and the seconds after the first one."""
 
     tokens: tuple[int, ...]
     seconds: float
@@ -141,10 +141,10 @@ def _load(bundle: Bundle, arguments: argparse.Namespace) -> Part:
 
 
 def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Median milliseconds of a draft's call, and of the verification behind a chain.
+    """Returns median milliseconds of a draft's call, and of the verification after a chain.
 
-    That one takes over what the draft computed (behind) or does not (afresh), in turns. Either way
-    it follows the draft's calls of one row, so that both pay for the change of shape.
+    The verification reuses the draft's results ("behind") or not ("afresh"), in turns. Both follow
+    the draft's calls of one row, so both include the change of shape.
     """
     tokens = Tokenizer.from_folder(part.bundle.path).encode("\n\n".join(PYTHON))
     runner = Runner(part.loaded[TARGET].model)
@@ -188,7 +188,7 @@ def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object
 
 
 def _chain_row(rows: Rows, depth: int) -> Rows:
-    """The call of a draft that runs one row of a chain."""
+    """Returns a function that runs a draft's call of one row of a chain."""
     mask = rows.mask[depth : depth + 1, : depth + 1]
     return Rows([rows.tokens[depth]], [depth], mask, [rows.parents[depth]])
 
@@ -218,7 +218,7 @@ def _texts(parts: Sequence[Part], arguments: argparse.Namespace) -> dict[Way, di
 
 
 def _text(way: Way, request: Request) -> Text:
-    """One text, as if it were the first."""
+    """Generates one text without experience from earlier ones."""
     bundle, loaded = way.part.bundle, way.part.loaded
     tokenizer = Tokenizer.from_folder(bundle.path)
     runner = Runner(loaded[TARGET].model)
@@ -290,7 +290,7 @@ def _speeds(
 
 
 def _rate(made: dict[Request, Text]) -> float:
-    """Tokens per second after the first of each text."""
+    """Returns tokens per second, without the first token of each text."""
     texts = made.values()
     return sum(len(t.tokens) - 1 for t in texts) / sum(t.seconds for t in texts)
 

@@ -1,4 +1,4 @@
-"""Prompts of further kinds than edgespec's own (`edgespec.measuring.prompts`)."""
+"""Prompts in addition to those of edgespec (`edgespec.measuring.prompts`)."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ _RANDOM_TOKENS = 48
 
 
 def random_tokens(vocab_size: int, count: int) -> list[tuple[int, ...]]:
-    """Prompts without any sense, the same ones every time."""
+    """Returns prompts of random tokens, the same ones every time."""
     drawn = np.random.default_rng(0).integers(vocab_size, size=(count, _RANDOM_TOKENS))
     return [tuple(row) for row in drawn.tolist()]

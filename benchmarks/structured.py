@@ -1,10 +1,10 @@
-"""Whether text that a JSON schema shapes is valid, and how fast it is made, beside free text.
+"""Checks that text constrained by a JSON schema is valid, and compares its speed with free text.
 
     python benchmarks/structured.py
 
-Texts under the schema and free texts take turns, sampled at the same temperature from the same
-prompts. Every text under the schema is read and validated by the jsonschema package; speeds are
-tokens over seconds of all texts of a kind, the first token of each left out.
+Constrained and free texts take turns, sampled at the same temperature from the same prompts. The
+jsonschema package validates every constrained text. Speeds are tokens per second over all texts of
+a kind, without the first token of each.
 """
 
 from __future__ import annotations
