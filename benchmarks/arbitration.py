@@ -263,15 +263,22 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=count, default=8, help="prompts of each kind, an even number (default 8)"
     )
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.8])
     parser.add_argument(
-        "--forecast-tokens", type=count, default=256, help="of each longer text (default 256)"
+        "--forecast-tokens",
+        type=count,
+        default=256,
+        help="tokens of each longer text (default 256)",
     )
     parser.add_argument(
         "--repeat", type=count, default=2, help="samples of each prompt (default 2)"
     )
-    parser.add_argument("--kinds", nargs="+", choices=_KINDS, default=_KINDS, help="of prompts")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=_KINDS, default=_KINDS, help="kinds of prompts"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     if arguments.new_tokens < 2:

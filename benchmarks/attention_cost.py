@@ -36,12 +36,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--work", type=Path, required=True, help="folder of bundles, kept")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for bundles, which are kept"
+    )
     parser.add_argument("--precision", choices=PRECISIONS, default="int4")
     parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16, 32, 63])
-    parser.add_argument("--context", type=count, default=200, help="committed rows")
+    parser.add_argument("--context", type=count, default=200, help="rows in the cache")
     parser.add_argument("--rounds", type=count, default=15)
-    parser.add_argument("--cpu-time", action="store_true", help="of all threads, not the clock's")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure processor time of all threads"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     clock = time.process_time if arguments.cpu_time else time.perf_counter

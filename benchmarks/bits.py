@@ -34,8 +34,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
-    parser.add_argument("--positions", type=count, default=100, help="rows behind each start")
-    parser.add_argument("--start", type=counts, default=[30], help="tokens before, as 30,990")
+    parser.add_argument(
+        "--positions", type=count, default=100, help="number of rows after each start"
+    )
+    parser.add_argument(
+        "--start", type=counts, default=[30], help="tokens before the first row, such as 30,990"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     lines: list[dict[str, object]] = []

@@ -152,7 +152,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="edgespec and its peers on one checkpoint.")
     parser.add_argument("target", type=Path, help="folder of the checkpoint")
     parser.add_argument("--draft", type=Path, help="folder of its draft's checkpoint")
-    parser.add_argument("--cache", type=Path, required=True, help="where all is made and kept")
+    parser.add_argument(
+        "--cache", type=Path, required=True, help="folder for all files, which are kept"
+    )
     parser.add_argument(
         "--peers", type=lambda text: names(text, tuple(PEERS)),
         default=[name for name in PEERS if name not in BY_NAME_ALONE],
@@ -165,14 +167,27 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--prompts", type=Path, nargs="+", default=(), help="JSON lines with prompt or turns"
     )
-    parser.add_argument("--limit", type=count, help="use the first so many prompts")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument("--limit", type=count, help="number of prompts to use, from the first")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0])
-    parser.add_argument("--contexts", type=counts, default=[], help="instead, such as 512,2048")
-    parser.add_argument("--repeat", type=count, default=3, help="the median counts (default 3)")
-    parser.add_argument("--raw", type=Path, metavar="FILE", help="keep every text as JSON")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds")
-    parser.add_argument("--prepare", action="store_true", help="set up only")
+    parser.add_argument(
+        "--contexts",
+        type=counts,
+        default=[],
+        help="context lengths to test instead of prompts, such as 512,2048",
+    )
+    parser.add_argument(
+        "--repeat", type=count, default=3, help="repeats; the median is reported (default 3)"
+    )
+    parser.add_argument(
+        "--raw", type=Path, metavar="FILE", help="write every text to this JSON file"
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds to this file")
+    parser.add_argument(
+        "--prepare", action="store_true", help="only create environments and models"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     if arguments.draft is None:

@@ -115,11 +115,15 @@ def _measure(
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The cost of a target in several stages.")
     parser.add_argument("checkpoint", type=Path, help="folder of the target")
-    parser.add_argument("--precision", default="int4", help="as edgespec export takes it")
-    parser.add_argument("--rows", type=counts, default=[1, 8], help="of a pass (default 1,8)")
-    parser.add_argument("--context", type=count, default=256, help="committed rows (default 256)")
-    parser.add_argument("--rounds", type=count, default=30, help="the median counts (default 30)")
-    parser.add_argument("--scratch", type=Path, help="where bundles are made and deleted")
+    parser.add_argument("--precision", default="int4", help="precision, as for edgespec export")
+    parser.add_argument("--rows", type=counts, default=[1, 8], help="rows of a pass (default 1,8)")
+    parser.add_argument(
+        "--context", type=count, default=256, help="rows in the cache (default 256)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, default=30, help="repeats; the median is reported (default 30)"
+    )
+    parser.add_argument("--scratch", type=Path, help="folder for temporary bundles")
     add_threads(parser)
     return parser.parse_args()
 

@@ -61,9 +61,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time and memory of an export.")
     parser.add_argument("checkpoint", type=Path, help="folder of the target")
     parser.add_argument("--draft", type=Path, help="folder of the draft")
-    parser.add_argument("--precision", default="int4", help="as edgespec export takes it")
-    parser.add_argument("--runs", type=int, default=3, help="the median time counts (default 3)")
-    parser.add_argument("--scratch", type=Path, help="where bundles are made and deleted")
+    parser.add_argument("--precision", default="int4", help="precision, as for edgespec export")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="repeats; the median time is reported (default 3)"
+    )
+    parser.add_argument("--scratch", type=Path, help="folder for temporary bundles")
     return parser.parse_args()
 
 

@@ -101,10 +101,14 @@ def _spread(seconds: list[float], factor: float, digits: int) -> tuple[float, fl
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Cold start, and TTFT behind a long prompt.")
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
-    parser.add_argument("--prompt-tokens", type=count, default=1024, help="default 1024")
+    parser.add_argument(
+        "--prompt-tokens", type=count, default=1024, help="tokens of the prompt (default 1024)"
+    )
     parser.add_argument("--draft", choices=DRAFTS, default="auto")
-    parser.add_argument("--device", default="cpu", help="of the target (default cpu)")
-    parser.add_argument("--repeat", type=count, default=5, help="the median counts (default 5)")
+    parser.add_argument("--device", default="cpu", help="device of the target (default cpu)")
+    parser.add_argument(
+        "--repeat", type=count, default=5, help="repeats; the median is reported (default 5)"
+    )
     add_threads(parser)
     return parser.parse_args()
 

@@ -137,7 +137,7 @@ class GgufFile:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A GGUF file as a checkpoint in fp16.")
     parser.add_argument("file", type=Path)
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to make")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to create")
     arguments = parser.parse_args()
     if arguments.output.exists():
         parser.error(f"{arguments.output} exists: give another folder, or remove it")

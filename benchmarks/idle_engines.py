@@ -84,8 +84,10 @@ def _busy_cores() -> float:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Do idle engines cost anything?")
-    parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, help="with a draft model")
-    parser.add_argument("--turns", type=count, default=100, help="of each kind (default 100)")
+    parser.add_argument(
+        "bundle", type=Path, nargs="?", default=BUNDLE, help="folder of a bundle with a draft model"
+    )
+    parser.add_argument("--turns", type=count, default=100, help="calls of each kind (default 100)")
     add_threads(parser)
     return parser.parse_args()
 

@@ -298,11 +298,17 @@ def _rate(made: dict[Request, Text]) -> float:
 def _parse_arguments() -> argparse.Namespace:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE", help="their folders")
+    parser.add_argument(
+        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="folders of the bundles"
+    )
     parser.add_argument("--device", default="onnxruntime:cpu", help="default: %(default)s")
-    parser.add_argument("--prompts", type=count, default=4, help="of each kind (default 4)")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of a text (default 64)")
-    parser.add_argument("--rounds", type=count, default=10, help="the median counts (default 10)")
+    parser.add_argument("--prompts", type=count, default=4, help="prompts of each kind (default 4)")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of a text (default 64)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, default=10, help="repeats; the median is reported (default 10)"
+    )
     parser.add_argument(
         "--chain", type=count, metavar="N",
         help="drafted tokens of a round (default: what each set's score promises most of)",

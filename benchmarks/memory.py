@@ -149,15 +149,22 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Planned and real memory.")
     parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
     parser.add_argument(
-        "--contexts", type=counts, default=[512, 2048], help="tokens (default 512,2048)"
+        "--contexts",
+        type=counts,
+        default=[512, 2048],
+        help="context lengths in tokens (default 512,2048)",
     )
     parser.add_argument(
         "--drafts", default="auto", help="sources, as edgespec run takes them (default %(default)s)"
     )
     parser.add_argument(
-        "--engines", default="onnxruntime:cpu,openvino:cpu", help="full names (default both)"
+        "--engines",
+        default="onnxruntime:cpu,openvino:cpu",
+        help="full names of engines (default both)",
     )
-    parser.add_argument("--new-tokens", type=count, default=16, help="of each text (default 16)")
+    parser.add_argument(
+        "--new-tokens", type=count, default=16, help="tokens of each text (default 16)"
+    )
     parser.add_argument(
         "--limit", type=float, default=1.5, metavar="FACTOR",
         help="of a large bundle's weights; half precision takes more than twice them on ONNX "

@@ -210,7 +210,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--shapes", type=Shapes.parse, default=Shapes((8,), (128,)), help="default %(default)s"
     )
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
     add_threads(parser)
     return parser.parse_args()
 

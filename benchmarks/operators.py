@@ -193,9 +193,13 @@ def _add(costs: Costs, kind: str, seconds: float, number: int = 1) -> None:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A verification pass by operator.")
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
-    parser.add_argument("--rows", type=count, default=8, help="of the pass (default 8)")
-    parser.add_argument("--context", type=count, default=256, help="committed rows (default 256)")
-    parser.add_argument("--rounds", type=count, default=20, help="the mean counts (default 20)")
+    parser.add_argument("--rows", type=count, default=8, help="rows of a pass (default 8)")
+    parser.add_argument(
+        "--context", type=count, default=256, help="rows in the cache (default 256)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, default=20, help="repeats; the mean is reported (default 20)"
+    )
     parser.add_argument(
         "--engines", nargs="+", choices=CPU_ENGINES, default=CPU_ENGINES, help="default: both"
     )

@@ -257,9 +257,16 @@ def _draw(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Pipelines on simulated laptops.")
-    parser.add_argument("laptops", nargs="*", metavar="LAPTOP", help="default: all that come along")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds")
+    parser.add_argument(
+        "laptops",
+        nargs="*",
+        metavar="LAPTOP",
+        help="simulated machines (default: all of the package)",
+    )
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds to this file")
     arguments = parser.parse_args()
     for name in arguments.laptops:
         if name not in laptops():

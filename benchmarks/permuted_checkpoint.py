@@ -90,7 +90,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to make")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to create")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     checkpoint = load_checkpoint(arguments.checkpoint)

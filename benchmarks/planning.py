@@ -186,8 +186,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What auto decides, judged by given costs.")
     parser.add_argument("bundle", type=Path, nargs="?", help="default: the embedded pair")
     parser.add_argument("--prompts", type=Path, action="append", default=[])
-    parser.add_argument("--limit", type=count, help="prompts at most")
-    parser.add_argument("--new-tokens", type=count, default=128, help="of each text (default 128)")
+    parser.add_argument("--limit", type=count, help="maximum number of prompts")
+    parser.add_argument(
+        "--new-tokens", type=count, default=128, help="tokens of each text (default 128)"
+    )
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
     add_threads(parser)
     return parser.parse_args()

@@ -28,7 +28,7 @@ def main() -> None:
     )
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
     parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16])
-    parser.add_argument("--context", type=count, default=200, help="committed rows")
+    parser.add_argument("--context", type=count, default=200, help="rows in the cache")
     parser.add_argument("--rounds", type=count, default=9)
     add_threads(parser)
     arguments = parser.parse_args()

@@ -182,8 +182,10 @@ def _parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
-    parser.add_argument("--work", type=Path, required=True, help="where all is made and kept")
-    parser.add_argument("--permute", action="store_true", help="change columns' places first")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for all files, which are kept"
+    )
+    parser.add_argument("--permute", action="store_true", help="permute the columns first")
     parser.add_argument(
         "--ours", type=lambda text: names(text, tuple(_OURS)) if text else [],
         default=["int4", "int4-small", "int8"], help=f"of {','.join(_OURS)}",

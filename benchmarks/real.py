@@ -249,8 +249,12 @@ def _is_checkpoint(folder: Path) -> bool:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a person with a real model sees.")
     parser.add_argument("folder", type=Path, help="a folder of checkpoints' folders")
-    parser.add_argument("--cache", type=Path, required=True, help="where all is made and kept")
-    parser.add_argument("--models", metavar="NAMES", help="of the folder's (default all)")
+    parser.add_argument(
+        "--cache", type=Path, required=True, help="folder for all files, which are kept"
+    )
+    parser.add_argument(
+        "--models", metavar="NAMES", help="names of models in the folder (default all)"
+    )
     parser.add_argument(
         "--precision", type=lambda text: names(text, tuple(_OURS)), default=["int4"],
         help=f"of {','.join(_OURS)} (default int4)",
@@ -266,9 +270,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--chat-prompts", type=Path, nargs="+", default=(), help="JSON lines of questions"
     )
-    parser.add_argument("--texts", type=count, default=8, help="of each kind (default 8)")
-    parser.add_argument("--tokens", type=count, default=64, help="of each text (default 64)")
-    parser.add_argument("--repeat", type=count, default=3, help="the median counts (default 3)")
+    parser.add_argument("--texts", type=count, default=8, help="texts of each kind (default 8)")
+    parser.add_argument("--tokens", type=count, default=64, help="tokens of each text (default 64)")
+    parser.add_argument(
+        "--repeat", type=count, default=3, help="repeats; the median is reported (default 3)"
+    )
     parser.add_argument(
         "--parts", type=lambda text: names(text, _PARTS), default=list(_PARTS),
         help=f"of {','.join(_PARTS)} (default all)",

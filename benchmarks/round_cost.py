@@ -270,9 +270,11 @@ class _Stopwatch:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Python's share of a decoding round.")
     parser.add_argument("bundle", type=Path, nargs="?", help="default: the embedded pair")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
     parser.add_argument(
-        "--repeat", type=count, default=8, help="texts; the median counts (default 8)"
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
+    parser.add_argument(
+        "--repeat", type=count, default=8, help="texts; the median is reported (default 8)"
     )
     add_threads(parser)
     arguments = parser.parse_args()

@@ -109,11 +109,15 @@ def _turn(llm: LLM, judge: Judge, history: Sequence[int], new_tokens: int) -> Tu
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The second turn of a conversation.")
     parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, help="folder of the bundle")
-    parser.add_argument("--history", type=count, default=1000, help="tokens (default 1000)")
-    parser.add_argument("--new-tokens", type=count, default=32, help="of each answer (default 32)")
+    parser.add_argument(
+        "--history", type=count, default=1000, help="tokens of the history (default 1000)"
+    )
+    parser.add_argument(
+        "--new-tokens", type=count, default=32, help="tokens of each answer (default 32)"
+    )
     parser.add_argument("--repeat", type=count, default=3, help="conversations (default 3)")
     parser.add_argument("--draft", choices=DRAFTS, default="auto")
-    parser.add_argument("--device", default="cpu", help="of the target (default cpu)")
+    parser.add_argument("--device", default="cpu", help="device of the target (default cpu)")
     add_threads(parser)
     return parser.parse_args()
 

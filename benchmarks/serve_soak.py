@@ -243,13 +243,15 @@ def _seconds(text: str) -> int:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Many clients of one server, some of whom go.")
+    parser = argparse.ArgumentParser(
+        description="Many clients of one server, some of which disconnect."
+    )
     parser.add_argument("bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE")
-    parser.add_argument("--minutes", type=count, default=10, help="default 10")
-    parser.add_argument("--seconds", type=_seconds, help="instead of minutes, from 8 upwards")
-    parser.add_argument("--clients", type=count, default=16, help="default 16")
+    parser.add_argument("--minutes", type=count, default=10, help="minutes to run (default 10)")
+    parser.add_argument("--seconds", type=_seconds, help="seconds to run instead, at least 8")
+    parser.add_argument("--clients", type=count, default=16, help="number of clients (default 16)")
     parser.add_argument("--parallel", type=count, default=4, help="texts at once (default 4)")
-    parser.add_argument("--device", default="onnxruntime:cpu", help="a full name")
+    parser.add_argument("--device", default="onnxruntime:cpu", help="full name of the engine")
     add_threads(parser)
     return parser.parse_args()
 

@@ -154,8 +154,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--calibration", type=Path, metavar="FILE")
     parser.add_argument("--evaluations", type=count, default=60, metavar="N")
     parser.add_argument("--seeds", type=count, default=3, metavar="N")
-    parser.add_argument("--pieces", type=count, metavar="N", help="of text, 128 tokens each")
-    parser.add_argument("--budget", type=float, default=60, help="seconds that sizes the text")
+    parser.add_argument("--pieces", type=count, metavar="N", help="pieces of text, 128 tokens each")
+    parser.add_argument(
+        "--budget", type=float, default=60, help="seconds for which the amount of text is chosen"
+    )
     add_threads(parser)
     return parser.parse_args()
 

@@ -137,10 +137,14 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--prompts", type=Path, nargs="+", default=(), help="JSON lines with prompt or turns"
     )
-    parser.add_argument("--limit", type=count, help="use the first so many prompts")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument("--limit", type=count, help="number of prompts to use, from the first")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.8])
-    parser.add_argument("--repeat", type=count, default=3, help="the median counts (default 3)")
+    parser.add_argument(
+        "--repeat", type=count, default=3, help="repeats; the median is reported (default 3)"
+    )
     parser.add_argument(
         "--draft", nargs="+", choices=DRAFTS, default=["model", "lookup", "recycling", "auto"]
     )

@@ -113,8 +113,10 @@ def _mean_length(results: list[GenerationResult]) -> float:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Text under a JSON schema, and free text.")
     parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, help="folder of the bundle")
-    parser.add_argument("--texts", type=count, default=200, help="of each kind (default 200)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="default 1")
+    parser.add_argument("--texts", type=count, default=200, help="texts of each kind (default 200)")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, help="sampling temperature (default 1)"
+    )
     parser.add_argument("--draft", choices=DRAFTS, default="auto")
     add_threads(parser)
     return parser.parse_args()

@@ -159,9 +159,15 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
     parser.add_argument("--role", default=bundles.TARGET, choices=(bundles.TARGET, bundles.DRAFT))
     parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16], help="such as 1,2,4,8")
-    parser.add_argument("--context", type=count, default=256, help="committed rows (default 256)")
-    parser.add_argument("--rounds", type=count, default=20, help="the median counts (default 20)")
-    parser.add_argument("--precisions", action="store_true", help="OpenVINO's other ones, too")
+    parser.add_argument(
+        "--context", type=count, default=256, help="rows in the cache (default 256)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, default=20, help="repeats; the median is reported (default 20)"
+    )
+    parser.add_argument(
+        "--precisions", action="store_true", help="also measure OpenVINO's other precisions"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     arguments.rows = sorted({1, _TREE_ROWS, *arguments.rows})

@@ -276,7 +276,7 @@ def main() -> int:
     """Runs the command; see the module's docstring."""
     parser = argparse.ArgumentParser(description="The same outputs at the cost of a larger model.")
     parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to make")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to create")
     parser.add_argument("--hidden", type=int, required=True, help="size of the residual stream")
     parser.add_argument("--intermediate", type=int, required=True, help="inner size of the MLP")
     parser.add_argument("--head-dim", type=int, help="default: 128 where it is a multiple")

@@ -46,7 +46,7 @@ def test_an_adapter(source, output, merged):
     if not merged:
         (source / "config.json").unlink()
         (source / "model.safetensors").rename(source / "adapter_model.safetensors")
-    match = "adapter_config.json: base_model_name_or_path='meta-llama/Llama-2-7b-hf' .* merge them"
+    match = "adapter_config.json: base_model_name_or_path='meta-llama/Llama-2-7b-hf' .* merge both"
     refused(UnsupportedModelError, match, output, source)
 
 
@@ -135,7 +135,7 @@ def test_weights_are_too_small_where_the_others_are_not_much_larger(source, outp
     tensors[name][0] = 1e-3
     save_file(tensors, source / "model.safetensors")
     options = ExportOptions(precision)
-    refused(ExportError, f"{name} holds weights .* too small", output, source, None, options)
+    refused(ExportError, f"{name} contains weights .* too small", output, source, None, options)
     tensors[name][0] = 1.0
     save_file(tensors, source / "model.safetensors")
     export_bundle(source, output, options=options)
@@ -197,7 +197,7 @@ def test_a_model_on_the_hub_whose_licence_was_not_accepted(monkeypatch):
         raise GatedRepoError.__new__(GatedRepoError)  # its arguments differ between versions
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(ExportError, match=r"one/two: .* its licence: .* `hf auth login`"):
+    with pytest.raises(ExportError, match=r"one/two: .* its licence first: .* `hf auth login`"):
         resolve_checkpoint("one/two")
 
 

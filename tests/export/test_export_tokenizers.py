@@ -104,5 +104,5 @@ def test_a_token_of_conversations_that_only_the_settings_know_is_refused(source,
     export_bundle(source, output)
     shutil.rmtree(output)
     edit_json(settings, **{place: "<|im_end|>"})
-    match = r"added_tokens_decoder: 330 is '<\|im_end\|>', which tokenizer\.json lacks"
+    match = r"added_tokens_decoder: 330 is '<\|im_end\|>', which is missing in tokenizer\.json"
     refused(CheckpointError, match, output, source)
