@@ -64,7 +64,7 @@ class Sameness:
 
 
 def speeds(kinds: Kinds, made: Measured) -> list[Speed]:
-    """Of all ways."""
+    """Returns the speeds of all peers and settings."""
     found = []
     for kind, span in kinds.items():
         rows = [row for row in made.rows if row.prompt in span]
@@ -84,7 +84,7 @@ def speeds(kinds: Kinds, made: Measured) -> list[Speed]:
 
 
 def print_speeds(found: Sequence[Speed]) -> None:
-    """As a table."""
+    """Prints them as a table."""
     print_table(
         ["prompts", "peer", "weights", "setting", "tokens/s", "range", "to plain", "TTFT ms"],
         [
@@ -96,12 +96,12 @@ def print_speeds(found: Sequence[Speed]) -> None:
 
 
 def samenesses(kinds: Kinds, made: Measured) -> list[Sameness]:
-    """Of all ways, which have made each text twice or more."""
+    """Compares the texts of all peers and settings, which must have each text at least twice."""
     return [_sameness(kind, span, made, way) for kind, span in kinds.items() for way in made.ways]
 
 
 def print_samenesses(found: Sequence[Sameness]) -> None:
-    """As a table."""
+    """Prints them as a table."""
     print_table(
         ["prompts", "peer", "weights", "setting", "as plain", "again", "verdicts"],
         [

@@ -70,7 +70,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Of the bundle's folder."""
+        """Name of the bundle's folder."""
         return self.bundle.path.resolve().name
 
 

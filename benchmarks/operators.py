@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _WARM_UP = 3  # passes
 _WANTED = 20  # per cent of a pass outside the quantized products, at most
 _QUANTIZED = ("MatMulNBits", "MatMulInteger", "FullyConnectedCompressed")
-"""What the engines call a product with quantized weights."""
+"""The engines' names for a product with quantized weights."""
 
 Costs = dict[str, tuple[int, float]]
 """Operators of a pass, and their seconds, by type."""

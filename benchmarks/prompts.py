@@ -25,7 +25,7 @@ CHAT = (
     "Write a short and polite mail that asks a colleague to send a report by Friday.",
     "How do I undo the last commit in git without losing my changes?",
 )
-"""What people ask a model that was tuned for instructions."""
+"""Questions for a model that was tuned for instructions."""
 
 _EDITED = (
     "class Counter:\n    def __init__(self):\n        self.total = 0\n\n"

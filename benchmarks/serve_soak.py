@@ -153,7 +153,7 @@ def _served(arguments: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[by
 async def _soak(
     pid: int, url: str, known: list[Known], arguments: argparse.Namespace, seconds: float
 ) -> tuple[list[int], Counter[str]]:
-    """What the server's memory was, second by second, and what became of the requests."""
+    """The server's memory in every second, and the counts of request outcomes."""
     end = time.monotonic() + seconds
     outcomes: Counter[str] = Counter()
     sizes = []

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loading:
-    """How a bundle is loaded."""
+    """A combination of load options for a bundle."""
 
     bundle: str
     draft: str
