@@ -1,17 +1,17 @@
-"""Whether `--draft auto` is as good as the best fixed setting, without being told which that is.
+"""Compares `--draft auto` with the best fixed setting, which auto has to find by itself.
 
     python benchmarks/arbitration.py BUNDLE
 
-Texts of five kinds are made by plain decoding, by a grid of fixed settings and by auto: Python,
-English prose, questions by the chat template (where there is one), random tokens, and prompts that
-repeat themselves (a file written again). For each
-kind the best fixed setting is picked on one half of the prompts and auto is compared with it on
-the other half, both ways round. Every text starts without experience, is made by all settings in
-turn, and is compared with plain decoding's on the same engine (`texts.compare`).
+Plain decoding, a grid of fixed settings and auto generate texts of five kinds: Python, English
+prose, questions with the chat template (if there is one), random tokens, and prompts that repeat
+themselves (a file written again). For each kind, the best fixed setting is picked on one half of
+the prompts and compared with auto on the other half, and vice versa. Every text starts without
+experience; settings take turns. Each text is compared with that of plain decoding on the same
+engine (`texts.compare`).
 
-A sampled text of 64 tokens is luck: the same setting on other seeds is 10 % faster or slower. So
-each prompt is sampled several times. And the planner's forecast is judged on longer texts that
-auto makes by itself, since it is held to it after ten rounds, when a repetition is nearly over.
+The speed of a sampled text of 64 tokens varies: other seeds are 10 % faster or slower. So each
+prompt is sampled several times. The planner's forecast is checked from the tenth round on, when
+short repetitive texts are nearly over, so it is checked on longer texts by auto alone.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ class Line:
     """Auto on one kind of prompts at one temperature.
 
     Attributes:
-        kind: of the prompts.
-        temperature: of the sampling.
+        kind: kind of the prompts.
+        temperature: sampling temperature.
         plain: tokens per second of the fastest plain decoding.
-        picks: the best fixed setting of each half, by the other.
+        picks: for each half, the fixed setting that is best on the other half.
         best: tokens per second of these picks.
-        auto: tokens per second.
-        to_best: auto to the picks.
-        to_plain: auto to plain decoding.
-        predicted: tokens per second that the planner expected, to those that came, in the rounds
-            after the tenth of longer texts; the median, None where no text had as many.
-        sources: shares of auto's rounds.
-        equal: how auto's texts relate to plain decoding's.
+        auto: tokens per second of auto.
+        to_best: ratio of auto's speed to that of the picks.
+        to_plain: ratio of auto's speed to that of plain decoding.
+        predicted: ratio of expected to actual tokens per second, in the rounds of longer texts
+            after the tenth; the median, or None if no text has as many rounds.
+        sources: share of auto's rounds for each draft source.
+        equal: comparison of auto's texts with those of plain decoding.
     """
 
     kind: str
@@ -150,7 +150,7 @@ def main() -> None:
 
 
 def _prompts(arguments: argparse.Namespace) -> dict[str, Sequence[str | tuple[int, ...]]]:
-    """An even number of prompts of each kind."""
+    """Returns an even number of prompts of each kind."""
     vocab_size = bundles.load(arguments.bundle).target.vocab_size
     limit = arguments.limit
     tokenizer = Tokenizer.from_folder(arguments.bundle)
@@ -168,7 +168,7 @@ def _prompts(arguments: argparse.Namespace) -> dict[str, Sequence[str | tuple[in
 
 
 def _asked(tokenizer: Tokenizer, question: str) -> tuple[int, ...]:
-    """A question as the model's chat template puts it."""
+    """Returns a question in the model's chat template."""
     chat = tokenizer.chat([{"role": "user", "content": question}])
     return tuple(tokenizer.encode(chat, add_special=False))
 
@@ -206,7 +206,7 @@ def _line(
 
 
 def _predicted(group: Sequence[Request], planned: Results) -> float | None:
-    """Tokens per second that were expected of these texts, to those that came."""
+    """Returns the ratio of expected to actual tokens per second of these texts."""
     made = [planned[_auto(planned)][request] for request in group]
     ratios = [
         r.predicted_tokens_per_second / r.measured_tokens_per_second
@@ -217,7 +217,7 @@ def _predicted(group: Sequence[Request], planned: Results) -> float | None:
 
 
 def _picks(group: Sequence[Request], results: Results) -> list[tuple[Setting, Sequence[Request]]]:
-    """For each half of the requests the fixed setting that is best on the other half."""
+    """Returns, for each half of the requests, the fixed setting that is best on the other half."""
     fixed = [setting for setting in results if setting.loading.draft != "auto"]
     halves = group[::2], group[1::2]
     return [
@@ -227,14 +227,14 @@ def _picks(group: Sequence[Request], results: Results) -> list[tuple[Setting, Se
 
 
 def _rate(parts: Iterable[tuple[Setting, Sequence[Request]]], results: Results) -> float:
-    """Tokens per second over texts, each by its setting."""
+    """Returns the tokens per second over texts, each with its setting."""
     made = [results[setting][request] for setting, requests in parts for request in requests]
     tokens, seconds = further(made)
     return tokens / seconds
 
 
 def _overall(groups: Iterable[Sequence[Request]], results: Results) -> float:
-    """Tokens per second of auto to those of the picks, over all kinds."""
+    """Returns the ratio of auto's speed to that of the picks, over all kinds."""
     auto = _auto(results)
     own = [(auto, group) for group in groups]
     picks = [pick for _, group in own for pick in _picks(group, results)]
@@ -246,7 +246,7 @@ def _auto(results: Results) -> Setting:
 
 
 def _name(setting: Setting) -> str:
-    """As a user would ask for it."""
+    """Returns a setting's name as the command line's options."""
     loading = setting.loading
     if loading.draft == "none":
         return f"none on {loading.device.partition(':')[0]}"
@@ -263,15 +263,22 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=count, default=8, help="prompts of each kind, an even number (default 8)"
     )
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.8])
     parser.add_argument(
-        "--forecast-tokens", type=count, default=256, help="of each longer text (default 256)"
+        "--forecast-tokens",
+        type=count,
+        default=256,
+        help="tokens of each longer text (default 256)",
     )
     parser.add_argument(
         "--repeat", type=count, default=2, help="samples of each prompt (default 2)"
     )
-    parser.add_argument("--kinds", nargs="+", choices=_KINDS, default=_KINDS, help="of prompts")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=_KINDS, default=_KINDS, help="kinds of prompts"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     if arguments.new_tokens < 2:

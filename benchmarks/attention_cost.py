@@ -1,10 +1,10 @@
-"""What ordered attention costs a target beside split attention: calls of both in turns.
+"""Measures the cost of ordered attention compared with split attention; calls take turns.
 
     python benchmarks/attention_cost.py CHECKPOINT --work FOLDER --rows 1,2,4,8,16,32,63
 
-The checkpoint is exported twice, as always and with the attention that drafts have, which is not
-the same bits in all company. Medians of the ratios of calls one after the other; where the machine
-does other work, --cpu-time counts the processor's time instead of the clock's.
+The checkpoint is exported twice, as usual and with the attention of drafts, whose results may
+depend on the other rows of a call. It prints medians of the ratios of successive calls. On a busy
+machine, --cpu-time measures processor time instead of wall-clock time.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--work", type=Path, required=True, help="folder of bundles, kept")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for bundles, which are kept"
+    )
     parser.add_argument("--precision", choices=PRECISIONS, default="int4")
     parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16, 32, 63])
-    parser.add_argument("--context", type=count, default=200, help="committed rows")
+    parser.add_argument("--context", type=count, default=200, help="rows in the cache")
     parser.add_argument("--rounds", type=count, default=15)
-    parser.add_argument("--cpu-time", action="store_true", help="of all threads, not the clock's")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure processor time of all threads"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     clock = time.process_time if arguments.cpu_time else time.perf_counter
@@ -70,7 +74,7 @@ def main() -> None:
 
 
 def _bundle(arguments: argparse.Namespace, form: str) -> bundles.Bundle:
-    """Exported now, or by an earlier run."""
+    """Returns the bundle, exported now or by an earlier run."""
     path = arguments.work / f"{arguments.checkpoint.name}-{arguments.precision}-{form}"
     if not path.exists():
         options = ExportOptions(arguments.precision)

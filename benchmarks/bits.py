@@ -1,11 +1,11 @@
-"""Whether a row's logits are the same bits in all company, on each CPU engine.
+"""Checks on each CPU engine whether a row's logits have the same bits in every call.
 
     python benchmarks/bits.py BUNDLE ... --positions 200 --start 30,990
 
 Rows of a text are computed one at a time, and again in chunks of three sizes, in random trees of up
-to 16 rows of which random parts are accepted, and behind texts that went on otherwise and were
-resumed. The text is ours, in English and Python, read by the bundle's tokenizer and repeated as
-often as it takes; 990 and the like go across position 1024, where capacities change their kind.
+to 16 rows of which random parts are accepted, and after a different continuation was discarded. The
+text comes with edgespec, in English and Python, and is repeated as often as needed. A start such as
+990 lets the text cross position 1024, where the steps between capacities change.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
-    parser.add_argument("--positions", type=count, default=100, help="rows behind each start")
-    parser.add_argument("--start", type=counts, default=[30], help="tokens before, as 30,990")
+    parser.add_argument(
+        "--positions", type=count, default=100, help="number of rows after each start"
+    )
+    parser.add_argument(
+        "--start", type=counts, default=[30], help="tokens before the first row, such as 30,990"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     lines: list[dict[str, object]] = []

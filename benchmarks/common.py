@@ -1,4 +1,4 @@
-"""What every benchmark reports beside its numbers, and how memory is measured."""
+"""Shared parts of all benchmarks: arguments, output and memory measurement."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ _POLL_SECONDS = 0.01
 
 
 def print_result(benchmark: str, values: Mapping[str, object]) -> None:
-    """Print the one JSON line that ends every benchmark."""
+    """Prints the JSON line that ends every benchmark."""
     result = {"benchmark": benchmark, **values, "hardware": hardware(), "versions": versions()}
     print(json.dumps(result), flush=True)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a Markdown table, numbers to the right."""
+    """Prints a Markdown table with numbers aligned right."""
     print(markdown_table(header, rows))
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    """Declare --threads, which every command that runs an engine has."""
-    parser.add_argument("--threads", type=count, default=2, help="of each engine (default 2)")
+    """Declares the option --threads."""
+    parser.add_argument("--threads", type=count, default=2, help="threads per engine (default 2)")
 
 
 def count(text: str) -> int:
-    """An argument that is a whole number of at least 1."""
+    """Parses an argument that is a positive whole number."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of at least 1")
     return int(text)
 
 
 def counts(text: str) -> list[int]:
-    """An argument that is a list of such numbers: 1,2,4."""
+    """Parses an argument that is a list of positive whole numbers, such as 1,2,4."""
     return [count(part) for part in text.split(",")]
 
 
 def names(text: str, known: Sequence[str]) -> list[str]:
-    """An argument that is a list of names: a,b."""
+    """Parses an argument that is a list of names, such as a,b."""
     found = text.split(",")
     for name in found:
         if name not in known:
@@ -62,9 +62,9 @@ def names(text: str, known: Sequence[str]) -> list[str]:
 
 
 def exit_code(main: Callable[[], None]) -> int:
-    """Run a command; an error of edgespec's is one line and its exit code.
+    """Runs a command and returns its exit code; errors of edgespec are printed as one line.
 
-    What nobody reads any more, as behind `| head`, is thrown away.
+    Output to a closed pipe, as with `| head`, is discarded.
     """
     try:
         main()
@@ -82,7 +82,7 @@ class Watched:
 
     Attributes:
         seconds: Wall clock, the interpreter's start included.
-        peak_mib: Most anonymous plus shared memory at one time, all its processes together.
+        peak_mib: Peak of anonymous plus shared memory, of all its processes together.
     """
 
     seconds: float
@@ -90,11 +90,11 @@ class Watched:
 
 
 def watch(command: Sequence[str], quiet: bool = False) -> Watched:
-    """Run a command and poll its memory; pages of mapped files do not count. Linux only.
+    """Runs a command and polls its memory, without pages of mapped files. Linux only.
 
     Args:
         command: The program and its arguments.
-        quiet: Whether to drop what it prints to stdout.
+        quiet: Whether to discard its stdout.
 
     Raises:
         subprocess.CalledProcessError: The command failed.
@@ -112,7 +112,7 @@ def watch(command: Sequence[str], quiet: bool = False) -> Watched:
 
 
 def memory(pid: int) -> int:
-    """Bytes of anonymous plus shared memory of a process and its descendants; 0 once it ended."""
+    """Returns the anonymous plus shared bytes of a process and its children; 0 if it ended."""
     try:
         pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     except psutil.NoSuchProcess:

@@ -1,15 +1,15 @@
-"""The same checkpoint, prompts and threads through edgespec and what people would use instead.
+"""Compares edgespec with other runtimes, with the same checkpoint, prompts and threads.
 
     python benchmarks/compare.py wide-7m --draft wide-1m --cache peers --prompts HumanEval.jsonl
     python benchmarks/compare.py wide-7m --cache peers --settings plain --contexts 512,2048
 
-llama.cpp, OpenVINO GenAI, ONNX Runtime GenAI and transformers, each in a virtual environment that
-is made below --cache, with the checkpoint in its own format, which is made there, too; both are
-kept. All settings are loaded side by side, each in a process of its own, and take turns text by
-text. Prompts go in as token ids. What could not be run says why.
+The others are llama.cpp, OpenVINO GenAI, ONNX Runtime GenAI and transformers. Each has its own
+virtual environment and model format below --cache; both are created once and kept. All settings
+are loaded at the same time, each in its own process, and take turns text by text. Prompts are token
+ids. If a setting cannot run, the reason is printed.
 
---prepare makes environments and models and loads each setting once, so that whatever the peers
-themselves keep is there, too.
+--prepare only creates environments and models and loads each setting once, so that the caches of
+the other runtimes are filled too.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _print_tables(arguments: argparse.Namespace, found: Measured) -> list[Line]:
 
 
 def _keep(arguments: argparse.Namespace, job: Job, found: Measured, lines: list[Line]) -> None:
-    """The JSON line, the raw rows, and the picture."""
+    """Writes the JSON line, the raw rows and the picture."""
     contexts = _by_context(arguments, found)
     print_result(
         "compare",
@@ -116,14 +116,14 @@ def _keep(arguments: argparse.Namespace, job: Job, found: Measured, lines: list[
 def _by_context(
     arguments: argparse.Namespace, found: Measured
 ) -> tuple[list[str], list[list[object]]]:
-    """Header and lines; none where no contexts were asked for."""
+    """Returns the table's header and lines; empty if no contexts were given."""
     if not arguments.contexts:
         return [], []
     return context_cells(found.ways, found.rows, arguments.contexts)
 
 
 def _requests(arguments: argparse.Namespace, tokenizer: Tokenizer) -> list[tuple[int, Request]]:
-    """Prompts, each at each temperature; or one greedy text for each context length."""
+    """Returns each prompt at each temperature, or one greedy text for each context length."""
     prompts = [tokenizer.encode(text) for text in read_prompts(arguments.prompts, arguments.limit)]
     new_tokens = arguments.new_tokens
     if arguments.contexts:
@@ -152,7 +152,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="edgespec and its peers on one checkpoint.")
     parser.add_argument("target", type=Path, help="folder of the checkpoint")
     parser.add_argument("--draft", type=Path, help="folder of its draft's checkpoint")
-    parser.add_argument("--cache", type=Path, required=True, help="where all is made and kept")
+    parser.add_argument(
+        "--cache", type=Path, required=True, help="folder for all files, which are kept"
+    )
     parser.add_argument(
         "--peers", type=lambda text: names(text, tuple(PEERS)),
         default=[name for name in PEERS if name not in BY_NAME_ALONE],
@@ -165,14 +167,27 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--prompts", type=Path, nargs="+", default=(), help="JSON lines with prompt or turns"
     )
-    parser.add_argument("--limit", type=count, help="use the first so many prompts")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument("--limit", type=count, help="number of prompts to use, from the first")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0])
-    parser.add_argument("--contexts", type=counts, default=[], help="instead, such as 512,2048")
-    parser.add_argument("--repeat", type=count, default=3, help="the median counts (default 3)")
-    parser.add_argument("--raw", type=Path, metavar="FILE", help="keep every text as JSON")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds")
-    parser.add_argument("--prepare", action="store_true", help="set up only")
+    parser.add_argument(
+        "--contexts",
+        type=counts,
+        default=[],
+        help="context lengths to test instead of prompts, such as 512,2048",
+    )
+    parser.add_argument(
+        "--repeat", type=count, default=3, help="repeats; the median is reported (default 3)"
+    )
+    parser.add_argument(
+        "--raw", type=Path, metavar="FILE", help="write every text to this JSON file"
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds to this file")
+    parser.add_argument(
+        "--prepare", action="store_true", help="only create environments and models"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     if arguments.draft is None:

@@ -1,9 +1,9 @@
-"""What a cut costs: passes of one target in 1, 2, 4 and 8 stages, on each engine.
+"""Measures the cost of cuts: passes of one target in 1, 2, 4 and 8 stages, on each engine.
 
     python benchmarks/cuts.py models/embedded/checkpoints/python-7m --precision int8
 
-Each is exported into a temporary folder, cut into stages of as many layers. Numbers of stages take
-turns, so that what else the machine does falls on all of them.
+The target is exported into a temporary folder with each number of stages, of equally many layers.
+Numbers of stages take turns, so that other load on the machine affects all of them alike.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _WARM_UP = 3  # turns
 
 @dataclass(frozen=True)
 class Cost:
-    """Passes of `rows` rows by a target in `stages` stages.
+    """The cost of passes of `rows` rows with a target in `stages` stages.
 
     Attributes:
-        milliseconds: The median.
-        ratio: To one stage.
+        milliseconds: Median milliseconds of a pass.
+        ratio: Ratio to the cost with one stage.
     """
 
     engine: str
@@ -87,7 +87,7 @@ def _export(
 def _measure(
     made: dict[int, bundles.Bundle], name: str, arguments: argparse.Namespace
 ) -> list[Cost]:
-    """All numbers of rows and stages on one engine."""
+    """Measures all numbers of rows and stages on one engine."""
     text = Tokenizer.from_folder(made[1].path).encode("\n\n".join(PYTHON))
     tokens = list(islice(cycle(text), arguments.context + max(arguments.rows)))
     runners = {}
@@ -115,11 +115,15 @@ def _measure(
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The cost of a target in several stages.")
     parser.add_argument("checkpoint", type=Path, help="folder of the target")
-    parser.add_argument("--precision", default="int4", help="as edgespec export takes it")
-    parser.add_argument("--rows", type=counts, default=[1, 8], help="of a pass (default 1,8)")
-    parser.add_argument("--context", type=count, default=256, help="committed rows (default 256)")
-    parser.add_argument("--rounds", type=count, default=30, help="the median counts (default 30)")
-    parser.add_argument("--scratch", type=Path, help="where bundles are made and deleted")
+    parser.add_argument("--precision", default="int4", help="precision, as for edgespec export")
+    parser.add_argument("--rows", type=counts, default=[1, 8], help="rows of a pass (default 1,8)")
+    parser.add_argument(
+        "--context", type=count, default=256, help="rows in the cache (default 256)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, default=30, help="repeats; the median is reported (default 30)"
+    )
+    parser.add_argument("--scratch", type=Path, help="folder for temporary bundles")
     add_threads(parser)
     return parser.parse_args()
 

@@ -1,9 +1,9 @@
-"""What an export costs: seconds, peak memory and bytes of `edgespec export`.
+"""Measures seconds, peak memory and bundle size of `edgespec export`.
 
     python benchmarks/export_cost.py wide-7m --draft wide-1m --precision int4
 
-The export runs in a process of its own. Its memory is anonymous plus shared, what the machine must
-really have; mapped pages of the checkpoint are not in it, the system takes them back at will.
+The export runs in a separate process. Its memory is anonymous plus shared memory, which the machine
+must really have. Mapped pages of the checkpoint do not count: the system can reclaim them.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time and memory of an export.")
     parser.add_argument("checkpoint", type=Path, help="folder of the target")
     parser.add_argument("--draft", type=Path, help="folder of the draft")
-    parser.add_argument("--precision", default="int4", help="as edgespec export takes it")
-    parser.add_argument("--runs", type=int, default=3, help="the median time counts (default 3)")
-    parser.add_argument("--scratch", type=Path, help="where bundles are made and deleted")
+    parser.add_argument("--precision", default="int4", help="precision, as for edgespec export")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="repeats; the median time is reported (default 3)"
+    )
+    parser.add_argument("--scratch", type=Path, help="folder for temporary bundles")
     return parser.parse_args()
 
 

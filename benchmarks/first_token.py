@@ -1,4 +1,4 @@
-"""How long the first token takes: behind a long prompt, and from the start of the process.
+"""Measures the time to the first token: after a long prompt, and from the start of the process.
 
     python benchmarks/first_token.py BUNDLE --prompt-tokens 1024
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _cold_start(arguments: argparse.Namespace) -> float:
-    """Seconds until `edgespec run` has printed something."""
+    """Returns the seconds until `edgespec run` prints its first character."""
     command = [
         sys.executable, "-m", "edgespec", "run", str(arguments.bundle), PYTHON[0], "-n", "8",
         f"--draft={arguments.draft}", f"--device={arguments.device}",
@@ -74,7 +74,7 @@ def _cold_start(arguments: argparse.Namespace) -> float:
 
 
 def _time_to_first_token(arguments: argparse.Namespace) -> tuple[list[float], str]:
-    """Seconds of each repeat, and where the target ran."""
+    """Returns the seconds of each repeat, and the target's device."""
     llm = LLM(
         arguments.bundle,
         draft=arguments.draft,
@@ -93,7 +93,7 @@ def _time_to_first_token(arguments: argparse.Namespace) -> tuple[list[float], st
 
 
 def _spread(seconds: list[float], factor: float, digits: int) -> tuple[float, float, float]:
-    """Median, least and most."""
+    """Returns median, minimum and maximum."""
     middle, least, most = (round(of(seconds) * factor, digits) for of in (median, min, max))
     return middle, least, most
 
@@ -101,10 +101,14 @@ def _spread(seconds: list[float], factor: float, digits: int) -> tuple[float, fl
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Cold start, and TTFT behind a long prompt.")
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
-    parser.add_argument("--prompt-tokens", type=count, default=1024, help="default 1024")
+    parser.add_argument(
+        "--prompt-tokens", type=count, default=1024, help="tokens of the prompt (default 1024)"
+    )
     parser.add_argument("--draft", choices=DRAFTS, default="auto")
-    parser.add_argument("--device", default="cpu", help="of the target (default cpu)")
-    parser.add_argument("--repeat", type=count, default=5, help="the median counts (default 5)")
+    parser.add_argument("--device", default="cpu", help="device of the target (default cpu)")
+    parser.add_argument(
+        "--repeat", type=count, default=5, help="repeats; the median is reported (default 5)"
+    )
     add_threads(parser)
     return parser.parse_args()
 

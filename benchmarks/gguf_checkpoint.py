@@ -1,10 +1,9 @@
-"""A GGUF file of llama.cpp's as a checkpoint in fp16, with its tokenizer.
+"""Converts a GGUF file of llama.cpp to a checkpoint in fp16, with its tokenizer.
 
     python benchmarks/gguf_checkpoint.py SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2-135m
 
-For those who have no other file of a real model: quantized weights are widened as they are, and the
-result is the original as far as tests and benchmarks compare what is made of it. Needs
-`pip install "edgespec[real]"`.
+It is for models that are only available as GGUF. Quantized weights are widened to fp16, and tests
+and benchmarks treat the result as the original model. Needs `pip install "edgespec[real]"`.
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 
 
 class GgufFile:
-    """What a GGUF file says of a model.
+    """A model in a GGUF file.
 
     Args:
         path: The file.
 
     Attributes:
-        config: As config.json has it.
-        decoder: What the weights mean.
+        config: The content of config.json.
+        decoder: The description of the model.
 
     Raises:
         InputError: `gguf` is not installed.
-        CheckpointError: It is no GGUF file, or of a model that is not supported.
+        CheckpointError: It is not a GGUF file, or the model is not supported.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,10 +72,10 @@ class GgufFile:
         self.decoder = self._decoder()
 
     def weights(self) -> dict[str, Values]:
-        """All tensors of a checkpoint, by name.
+        """Reads all tensors of the checkpoint, by name.
 
         Raises:
-            CheckpointError: The file has others than the decoder.
+            CheckpointError: The file's tensors are not those of the decoder.
         """
         from gguf import quants
 
@@ -123,7 +122,7 @@ class GgufFile:
         return {name: value for name, value in config.items() if value is not None}
 
     def _field(self, name: str) -> Any:
-        """A value of the file's; None where it has none of that name."""
+        """Returns a value of the file; None if there is none of that name."""
         field = self._reader.fields.get(name)
         value = None if field is None else field.contents()
         # Stored in 32 bits: what was meant is the shortest number that they hold.
@@ -138,7 +137,7 @@ class GgufFile:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A GGUF file as a checkpoint in fp16.")
     parser.add_argument("file", type=Path)
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to make")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to create")
     arguments = parser.parse_args()
     if arguments.output.exists():
         parser.error(f"{arguments.output} exists: give another folder, or remove it")

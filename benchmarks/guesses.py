@@ -1,4 +1,4 @@
-"""A draft model whose guesses are as good as is stated, and take the time of real ones."""
+"""A draft model with drafts of a given quality, whose calls take the time of real ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _GUESSES = 4
 
 @dataclass(frozen=True)
 class GuessedText:
-    """What is to be guessed, and how well.
+    """The text to draft, and the quality of drafts.
 
     Attributes:
-        tokens: prompt and output.
-        acceptance: the share of first guesses that are right; second ones are in half of the other
-            cases.
+        tokens: tokens of prompt and output.
+        acceptance: share of first guesses that are correct; in half of the other cases, the second
+            guess is.
     """
 
     tokens: Sequence[int]
@@ -37,16 +37,16 @@ class GuessedText:
 
     @property
     def vocab_size(self) -> int:
-        """Ids of the text and of wrong guesses lie below it."""
+        """A number that exceeds all ids of the text and of wrong guesses."""
         return max(self.tokens) + _GUESSES
 
 
 class GuessedCalls(ModelCalls):
-    """A draft model's calls, with guesses of stated quality in place of its own.
+    """A draft model's calls, with drafts of a given quality instead of its own.
 
     Args:
-        runner: the model's, for the time that calls take.
-        text: to guess.
+        runner: the model's runner, for realistic times of calls.
+        text: the text to draft.
     """
 
     def __init__(self, runner: Runner, text: GuessedText) -> None:

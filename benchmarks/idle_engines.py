@@ -1,11 +1,11 @@
-"""What an engine that has nothing to do costs the others: it should neither spin nor slow them.
+"""Measures whether idle engines slow down others; they should neither spin nor take cores.
 
     python benchmarks/idle_engines.py [BUNDLE]
 
-For each pair of engines on the CPU, both loaded in one process: the processor time that the process
-takes while both are idle, right after a call of each; and passes of the target directly behind a
-call of the draft, against passes behind another pass, in turns. Behind the draft the target's
-weights are cold, which costs some per cent; threads that spin would cost half of the cores.
+Each pair of CPU engines is loaded in one process. It measures the processor time while both are
+idle, right after a call of each, and compares passes of the target right after a draft call with
+passes right after another pass, in turns. After the draft, the target's weights are cold, which
+costs a few per cent; spinning threads would cost half of the cores.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _pair(
 
 
 def _busy_cores() -> float:
-    """Processor time that this process takes while it waits, by time."""
+    """Returns the processor time of this process while it waits, divided by wall-clock time."""
     process = psutil.Process()
     before, begin = process.cpu_times(), time.perf_counter()
     time.sleep(_IDLE_SECONDS)
@@ -84,8 +84,10 @@ def _busy_cores() -> float:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Do idle engines cost anything?")
-    parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, help="with a draft model")
-    parser.add_argument("--turns", type=count, default=100, help="of each kind (default 100)")
+    parser.add_argument(
+        "bundle", type=Path, nargs="?", default=BUNDLE, help="folder of a bundle with a draft model"
+    )
+    parser.add_argument("--turns", type=count, default=100, help="calls of each kind (default 100)")
     add_threads(parser)
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Speed and sameness of what peers made, for each kind of prompts apart."""
+"""Tables of the peers' speed and of how their texts compare, for each kind of prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Speed:
-    """A setting's texts of one kind; `to_plain` compares with the same peer's plain decoding."""
+    """The speed of a setting's texts of one kind.
+
+    `to_plain` is the ratio to the same peer's plain decoding.
+    """
 
     prompts: str
     peer: str
@@ -36,18 +39,18 @@ class Speed:
 
 @dataclass(frozen=True)
 class Sameness:
-    """Whether a setting's texts of one kind are those of plain decoding, and come a second time.
+    """Whether a setting's texts of one kind equal those of plain decoding, and are repeatable.
 
     Attributes:
-        prompts: The kind.
-        peer: Its name.
-        weights: Their precision.
-        setting: How it decodes.
-        texts: How many there are.
-        from_plain: First places at which texts differ from the same peer's plain decoding; None:
-            that could not be run.
-        from_itself: First places at which texts of the first two repeats differ.
-        verdicts: On the texts, see `Decoder.verdict`.
+        prompts: Kind of the prompts.
+        peer: Name of the peer.
+        weights: Precision of its weights.
+        setting: Name of the setting.
+        texts: Number of texts.
+        from_plain: First positions at which texts differ from the same peer's plain decoding; None
+            if plain decoding could not run.
+        from_itself: First positions at which texts of the first two repeats differ.
+        verdicts: Verdicts on the texts, see `Decoder.verdict`.
     """
 
     prompts: str
@@ -61,7 +64,7 @@ class Sameness:
 
 
 def speeds(kinds: Kinds, made: Measured) -> list[Speed]:
-    """Of all ways."""
+    """Returns the speeds of all peers and settings."""
     found = []
     for kind, span in kinds.items():
         rows = [row for row in made.rows if row.prompt in span]
@@ -81,7 +84,7 @@ def speeds(kinds: Kinds, made: Measured) -> list[Speed]:
 
 
 def print_speeds(found: Sequence[Speed]) -> None:
-    """As a table."""
+    """Prints them as a table."""
     print_table(
         ["prompts", "peer", "weights", "setting", "tokens/s", "range", "to plain", "TTFT ms"],
         [
@@ -93,12 +96,12 @@ def print_speeds(found: Sequence[Speed]) -> None:
 
 
 def samenesses(kinds: Kinds, made: Measured) -> list[Sameness]:
-    """Of all ways, which have made each text twice or more."""
+    """Compares the texts of all peers and settings, which must have each text at least twice."""
     return [_sameness(kind, span, made, way) for kind, span in kinds.items() for way in made.ways]
 
 
 def print_samenesses(found: Sequence[Sameness]) -> None:
-    """As a table."""
+    """Prints them as a table."""
     print_table(
         ["prompts", "peer", "weights", "setting", "as plain", "again", "verdicts"],
         [
@@ -110,7 +113,7 @@ def print_samenesses(found: Sequence[Sameness]) -> None:
 
 
 def difference(expected: Sequence[int], found: Sequence[int]) -> int | None:
-    """The first place at which two texts differ; None: there is none."""
+    """Returns the first position at which two texts differ; None if they are equal."""
     if list(expected) == list(found):
         return None
     pairs = enumerate(zip(expected, found, strict=False))

@@ -1,12 +1,12 @@
-"""Drafts on the target's own stages: what they save, accept and bring, against what was promised.
+"""Measures layer-skip drafts: time saved, acceptance and speed, compared with their scores.
 
     python benchmarks/layer_skip.py BUNDLE [BUNDLE ...]
 
-For bundles of one target with skip sets (`edgespec export --layer-skip`); the first may have none.
-First, a draft's call and the verification behind a chain, which takes over what the draft's leading
-stages computed, against one that computes all rows afresh. Then texts: chains of each set, what
-`--draft layer-skip` and `--draft auto` choose, and plain decoding, in turns. All are compared with
-plain decoding by the first bundle.
+The bundles have the same target and different skip sets (`edgespec export --layer-skip`); the first
+may have none. First, it measures a draft's call and the verification after a chain, which reuses
+the results of the draft's first stages, against one that computes all rows again. Then it generates
+texts with chains of each set, with `--draft layer-skip`, `--draft auto` and plain decoding, in
+turns. All are compared with plain decoding by the first bundle.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ _TEMPERATURES = (0.0, 0.8)
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A bundle, ready to run."""
+    """A loaded bundle."""
 
     bundle: Bundle
     loaded: dict[str, Loaded]
 
     @property
     def name(self) -> str:
-        """Of the bundle's folder."""
+        """Name of the bundle's folder."""
         return self.bundle.path.resolve().name
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """How texts are made: by a source of edgespec's, or in chains of one skip set.
+    """A way to generate texts: a draft source, or chains of one skip set.
 
     Attributes:
-        asked: drafted tokens of a round with that set; None: what its score promises most of.
+        asked: draft length with that set; None: the best length by its score.
     """
 
     part: Part
@@ -101,7 +101,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Text:
-    """A text that was made: tokens and seconds after the first one."""
+    """A generated text: tokens, and the seconds after the first one."""
 
     tokens: tuple[int, ...]
     seconds: float
@@ -141,10 +141,10 @@ def _load(bundle: Bundle, arguments: argparse.Namespace) -> Part:
 
 
 def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Median milliseconds of a draft's call, and of the verification behind a chain.
+    """Returns median milliseconds of a draft's call, and of the verification after a chain.
 
-    That one takes over what the draft computed (behind) or does not (afresh), in turns. Either way
-    it follows the draft's calls of one row, so that both pay for the change of shape.
+    The verification reuses the draft's results ("behind") or not ("afresh"), in turns. Both follow
+    the draft's calls of one row, so both include the change of shape.
     """
     tokens = Tokenizer.from_folder(part.bundle.path).encode("\n\n".join(PYTHON))
     runner = Runner(part.loaded[TARGET].model)
@@ -188,7 +188,7 @@ def _savings(part: Part, arguments: argparse.Namespace) -> list[dict[str, object
 
 
 def _chain_row(rows: Rows, depth: int) -> Rows:
-    """The call of a draft that runs one row of a chain."""
+    """Returns a function that runs a draft's call of one row of a chain."""
     mask = rows.mask[depth : depth + 1, : depth + 1]
     return Rows([rows.tokens[depth]], [depth], mask, [rows.parents[depth]])
 
@@ -218,7 +218,7 @@ def _texts(parts: Sequence[Part], arguments: argparse.Namespace) -> dict[Way, di
 
 
 def _text(way: Way, request: Request) -> Text:
-    """One text, as if it were the first."""
+    """Generates one text without experience from earlier ones."""
     bundle, loaded = way.part.bundle, way.part.loaded
     tokenizer = Tokenizer.from_folder(bundle.path)
     runner = Runner(loaded[TARGET].model)
@@ -290,7 +290,7 @@ def _speeds(
 
 
 def _rate(made: dict[Request, Text]) -> float:
-    """Tokens per second after the first of each text."""
+    """Returns tokens per second, without the first token of each text."""
     texts = made.values()
     return sum(len(t.tokens) - 1 for t in texts) / sum(t.seconds for t in texts)
 
@@ -298,11 +298,17 @@ def _rate(made: dict[Request, Text]) -> float:
 def _parse_arguments() -> argparse.Namespace:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE", help="their folders")
+    parser.add_argument(
+        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="folders of the bundles"
+    )
     parser.add_argument("--device", default="onnxruntime:cpu", help="default: %(default)s")
-    parser.add_argument("--prompts", type=count, default=4, help="of each kind (default 4)")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of a text (default 64)")
-    parser.add_argument("--rounds", type=count, default=10, help="the median counts (default 10)")
+    parser.add_argument("--prompts", type=count, default=4, help="prompts of each kind (default 4)")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of a text (default 64)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, default=10, help="repeats; the median is reported (default 10)"
+    )
     parser.add_argument(
         "--chain", type=count, metavar="N",
         help="drafted tokens of a round (default: what each set's score promises most of)",

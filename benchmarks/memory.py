@@ -1,12 +1,12 @@
-"""What `edgespec plan` says, against what `edgespec run` takes.
+"""Compares the memory that `edgespec plan` predicts with what `edgespec run` uses.
 
     python benchmarks/memory.py models/embedded/bundle wide-bundle other-bundle
     python benchmarks/memory.py uncut cut --drafts none,layer-skip --contexts 512 --to-first
 
-Each bundle runs in a process of its own, on each engine, with each draft source that it has and at
-each context length, with a prompt that fills the context but for `--new-tokens`. Its memory is
-polled: anonymous plus shared, of all its processes. A bundle of more than 256 MiB also runs with
-no more memory than `--limit` times its target's weights, and whatever context and draft fit that.
+Each bundle runs in a separate process, on each engine, with each of its draft sources and each
+context length. The prompt fills the context except for `--new-tokens`. The anonymous plus shared
+memory of all its processes is polled. A bundle of more than 256 MiB also runs with a memory limit
+of `--limit` times its target's weights, and the context and draft that fit.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Outcome:
     """One run; sizes in MiB.
 
     Attributes:
-        context: Tokens of prompt and output, as planned.
-        draft: The draft source, as planned.
-        limit: What was allowed; 0: all that is free.
-        plan: The total of the plan.
-        peak: Of the run.
+        context: Planned tokens of prompt and output.
+        draft: Planned draft source.
+        limit: Memory limit; 0: all free memory.
+        plan: Total of the plan.
+        peak: Peak of the run.
     """
 
     bundle: str
@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """Peak to plan."""
+        """Ratio of the peak to the plan."""
         return round(self.peak / self.plan, 3)
 
     def to(self, others: Sequence[Outcome]) -> float | str:
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _settings(path: Path, engine: str, arguments: argparse.Namespace) -> Iterator[list[str]]:
-    """The options of each run of a bundle on an engine."""
+    """Yields the options of each run of a bundle on an engine."""
     bundle = bundles.load(path)
     weights = bundle.role_size(bundles.TARGET)
     for draft in arguments.drafts.split(","):
@@ -132,7 +132,7 @@ def _plan(path: Path, options: list[str]) -> dict[str, Any]:
 
 
 def _text(path: Path, tokens: int) -> str:
-    """Python code, or words of the vocabulary where it knows none, of this many tokens or fewer."""
+    """Returns Python code, or words of the vocabulary, of at most this many tokens."""
     tokenizer = Tokenizer.from_folder(path)
     text = "".join(PYTHON)
     if len(tokenizer.encode(text)) < len(PYTHON):
@@ -149,15 +149,22 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Planned and real memory.")
     parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
     parser.add_argument(
-        "--contexts", type=counts, default=[512, 2048], help="tokens (default 512,2048)"
+        "--contexts",
+        type=counts,
+        default=[512, 2048],
+        help="context lengths in tokens (default 512,2048)",
     )
     parser.add_argument(
         "--drafts", default="auto", help="sources, as edgespec run takes them (default %(default)s)"
     )
     parser.add_argument(
-        "--engines", default="onnxruntime:cpu,openvino:cpu", help="full names (default both)"
+        "--engines",
+        default="onnxruntime:cpu,openvino:cpu",
+        help="full names of engines (default both)",
     )
-    parser.add_argument("--new-tokens", type=count, default=16, help="of each text (default 16)")
+    parser.add_argument(
+        "--new-tokens", type=count, default=16, help="tokens of each text (default 16)"
+    )
     parser.add_argument(
         "--limit", type=float, default=1.5, metavar="FACTOR",
         help="of a large bundle's weights; half precision takes more than twice them on ONNX "

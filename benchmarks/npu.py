@@ -1,13 +1,13 @@
-"""An NPU's compiler, and what it makes, emulated: nothing about speed, everything about results.
+"""Checks the results of a compiled target on an emulated NPU; it tells nothing about speed.
 
     python benchmarks/npu.py [BUNDLE] --shapes 8x128 --new-tokens 64
 
 Without a bundle it exports the embedded pair, in fp32 with a variant for NPUs. The target runs on
-the device (`qnn:emulated`), its draft and the reference on the CPU. It reports what the compiler
-leaves to the CPU; how long stages take to compile, and to load what is compiled ahead of time;
-whether speculation gives the text of plain decoding there; and, along the reference's own text,
-how often both choose the same token, with the gap between the reference's best two (in standard
-deviations of its logits) wherever they don't.
+the device (`qnn:emulated`), its draft and the reference on the CPU. It reports the nodes that the
+compiler leaves to the CPU, the seconds to compile stages and to load compiled ones, and whether
+speculation gives the text of plain decoding. Along the reference's text, it also reports how often
+both choose the same token, and otherwise the gap between the reference's two best tokens (in
+standard deviations of its logits).
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ _PROMPT = "def fibonacci(n):\n"
 
 @dataclass(frozen=True)
 class Loading:
-    """How long the target takes to be ready.
+    """Times and memory of loading the target.
 
     Attributes:
-        compiling: seconds, of all stages and shapes.
-        loading: seconds, of the same when they were compiled ahead of time.
-        same_logits: whether both give the same, bit by bit.
-        mib: that the bundle has grown by.
-        memory_mib: anonymous and shared memory that the loaded model took, against what is planned.
-        planned_mib: of that for weights, in all shapes.
+        compiling: seconds to compile all stages and shapes.
+        loading: seconds to load the same when they were compiled ahead of time.
+        same_logits: whether both give logits with the same bits.
+        mib: MiB by which the bundle has grown.
+        memory_mib: anonymous and shared memory of the loaded model, in MiB.
+        planned_mib: planned memory of the weights of all shapes, in MiB.
     """
 
     compiling: float
@@ -76,13 +76,13 @@ class Loading:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The device against the reference, along the reference's text.
+    """Agreement of the device with the reference, along the reference's text.
 
     Attributes:
-        tokens: compared.
-        same: of them, chosen alike.
-        gaps: of the others, between the reference's best two tokens.
-        error: of the logits, relative.
+        tokens: number of compared tokens.
+        same: number of tokens that both chose.
+        gaps: for the other tokens, the gap between the reference's two best ones.
+        error: relative error of the logits.
     """
 
     tokens: int
@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def _make(source: Path | None, path: Path, precision: str) -> None:
-    """A copy of a bundle, to be added to, or one of the embedded pair."""
+    """Copies a bundle, or exports the embedded pair."""
     if source is not None:
         copytree(source, path)
         return
@@ -156,7 +156,7 @@ def _make(source: Path | None, path: Path, precision: str) -> None:
 
 
 def _loading(bundle: Bundle, device: str, arguments: argparse.Namespace) -> Loading:
-    """Compile the target, then compile it into the bundle and load it from there."""
+    """Compiles the target, then compiles it into the bundle and loads it from there."""
     found = engine(device)
     compiling, _, expected = _timed(bundle, found, arguments.threads)
     grown = precompile(bundle.path, EMULATED.device, arguments.shapes)
@@ -170,7 +170,7 @@ def _loading(bundle: Bundle, device: str, arguments: argparse.Namespace) -> Load
 
 
 def _timed(bundle: Bundle, found: Engine, threads: int) -> tuple[float, int, Floats]:
-    """Seconds and bytes that loading the target takes, and the logits of a text."""
+    """Returns the seconds and bytes of loading the target, and the logits of a text."""
     before, begin = memory(os.getpid()), time.perf_counter()
     model = Model.load(bundle, TARGET, found, threads)
     seconds, taken = time.perf_counter() - begin, memory(os.getpid()) - before
@@ -178,7 +178,7 @@ def _timed(bundle: Bundle, found: Engine, threads: int) -> tuple[float, int, Flo
 
 
 def _agreement(found: Model, reference: Model, tokens: Sequence[int], compared: int) -> Agreement:
-    """How alike two models are along a text, whose last tokens are the reference's choices."""
+    """Compares two models along a text whose last tokens are the reference's choices."""
     ours, theirs = (_logits(model, tokens, compared) for model in (found, reference))
     choices = ours.argmax(-1)
     differ = np.flatnonzero(choices != theirs.argmax(-1))
@@ -191,7 +191,7 @@ def _agreement(found: Model, reference: Model, tokens: Sequence[int], compared: 
 
 
 def _logits(model: Model, tokens: Sequence[int], compared: int) -> Floats:
-    """Of the rows before each of the last tokens, [compared, V]."""
+    """Returns the logits of the rows before each of the last tokens, [compared, V]."""
     runner = Runner(model)
     begin = len(tokens) - compared
     rows = [runner.prefill(tokens[:begin])["logits"].copy()]
@@ -210,7 +210,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--shapes", type=Shapes.parse, default=Shapes((8,), (128,)), help="default %(default)s"
     )
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
     add_threads(parser)
     return parser.parse_args()
 

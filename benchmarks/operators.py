@@ -1,10 +1,10 @@
-"""Where a verification pass goes, operator by operator, on each engine.
+"""Measures the time of each operator in a verification pass, on each engine.
 
     python benchmarks/operators.py BUNDLE --rows 8 --context 256
 
-Both engines' own profilers tell what each operator took. The same passes without a profiler take
-turns with them, so that what profiling costs is seen, too. What a pass takes beyond its
-operators is "no operator": the engine's scheduling and our call.
+The times come from the engines' profilers. Passes with and without a profiler take turns, so that
+the profiler's cost is visible. "no operator" is the rest of a pass: the engine's scheduling and the
+call from Python.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _WARM_UP = 3  # passes
 _WANTED = 20  # per cent of a pass outside the quantized products, at most
 _QUANTIZED = ("MatMulNBits", "MatMulInteger", "FullyConnectedCompressed")
-"""What the engines call a product with quantized weights."""
+"""The engines' names for a product with quantized weights."""
 
 Costs = dict[str, tuple[int, float]]
 """Operators of a pass, and their seconds, by type."""
@@ -53,11 +53,11 @@ class Pass:
     """A verification pass on one engine.
 
     Attributes:
-        engine: Its name.
-        ms: Milliseconds of a pass without profiling, on average.
-        profiled_ms: With it, on average; what operators are shares of.
-        outside_percent: Of the profiled pass, what is not a quantized product.
-        operators: Number and milliseconds of each type, the dearest first.
+        engine: Name of the engine.
+        ms: Mean milliseconds of a pass without profiling.
+        profiled_ms: Mean milliseconds with profiling, of which operators are shares.
+        outside_percent: Share of the profiled pass that is not in quantized products, in percent.
+        operators: Number and milliseconds of each operator type, the most expensive first.
     """
 
     engine: str
@@ -115,7 +115,7 @@ def _measure(bundle: Bundle, name: str, arguments: argparse.Namespace) -> Pass:
 
 
 def summary(name: str, plain: float, profiled: float, costs: Costs) -> Pass:
-    """What passes in seconds, without and with the profiler, and their operators come to."""
+    """Summarizes the seconds of passes without and with the profiler, and of their operators."""
     products = sum(costs[kind][1] for kind in _QUANTIZED if kind in costs)
     dearest = sorted(costs.items(), key=lambda item: -item[1][1])
     return Pass(
@@ -136,7 +136,7 @@ def _lines(each: Pass) -> Iterator[list[object]]:
 
 @contextmanager
 def _profiled(folder: Path) -> Iterator[None]:
-    """Have both engines compile with their profilers switched on."""
+    """Lets both engines compile with their profilers switched on."""
     compile_for, session_options = openvino.compile_for, ort_session.session_options
 
     def openvino_profiled(device: str, stage: Any, config: Mapping[str, str], *shapes: Any) -> Any:
@@ -156,7 +156,7 @@ def _profiled(folder: Path) -> Iterator[None]:
 
 
 def _openvino_costs(model: Model, passes: int) -> Costs:
-    """Of all passes so far together; the profiler tells what an operator took on average."""
+    """Returns the operators of all passes so far; the profiler reports their mean times."""
     costs: Costs = defaultdict(lambda: (0, 0.0))
     for executable in model.executables:
         for node in executable._request.get_profiling_info():  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def _openvino_costs(model: Model, passes: int) -> Costs:
 
 
 def _onnxruntime_costs(model: Model, passes: int) -> Costs:
-    """Of the last passes together; this ends the profiling."""
+    """Returns the operators of the last passes, and ends the profiling."""
     costs: Costs = defaultdict(lambda: (0, 0.0))
     for executable in model.executables:
         file = Path(executable._session.end_profiling())  # type: ignore[attr-defined]
@@ -176,7 +176,7 @@ def _onnxruntime_costs(model: Model, passes: int) -> Costs:
 
 
 def last_passes(events: list[dict[str, Any]], passes: int) -> Costs:
-    """Operators of a pass, and their seconds in the last ones of a profile of ONNX Runtime's."""
+    """Returns the operators of a pass, and their seconds in the last passes of a profile."""
     runs = [event for event in events if event["name"] == "model_run"][-passes:]
     costs: Costs = defaultdict(lambda: (0, 0.0))
     for event in events:
@@ -193,9 +193,13 @@ def _add(costs: Costs, kind: str, seconds: float, number: int = 1) -> None:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A verification pass by operator.")
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
-    parser.add_argument("--rows", type=count, default=8, help="of the pass (default 8)")
-    parser.add_argument("--context", type=count, default=256, help="committed rows (default 256)")
-    parser.add_argument("--rounds", type=count, default=20, help="the mean counts (default 20)")
+    parser.add_argument("--rows", type=count, default=8, help="rows of a pass (default 8)")
+    parser.add_argument(
+        "--context", type=count, default=256, help="rows in the cache (default 256)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, default=20, help="repeats; the mean is reported (default 20)"
+    )
     parser.add_argument(
         "--engines", nargs="+", choices=CPU_ENGINES, default=CPU_ENGINES, help="default: both"
     )

@@ -1,15 +1,16 @@
-"""Pipelines on laptops that are not here: plain, partly offloaded, serial and overlapped decoding.
+"""Compares pipelines on simulated laptops: plain, partly offloaded, serial and overlapped decoding.
 
     python benchmarks/overlap.py [LAPTOP...] [--png FILE]
 
-Runs the embedded pair in fp32 on simulated machines (docs/simulator.md), which take as long as
-their stated models would. What a draft guesses is stated, too: its first guess is the text's next
-token with the given probability, its second one in half of the other cases. Trees are planned.
+It runs the embedded pair in fp32 on simulated machines (docs/simulator.md), whose calls take as
+long as those of the models stated for them. The quality of drafts is also given: the first guess is
+the text's next token with a given probability, the second one in half of the other cases. Trees are
+planned.
 
-The last columns compare overlap with tokens / (s T_verify + (1 - h) T_draft): of the same run the
-tokens of a round and the passes beside drafts (s: how much longer than alone); of the serial run
-what a draft takes; h is the share of a serial draft's calls that a round of the overlapped run
-found made. Both runs without the prompt's round and the next, which feeds it to the draft.
+The last columns compare overlap with tokens / (s T_verify + (1 - h) T_draft). The tokens of a round
+and the slowdown s of passes beside drafts are from the overlapped run, T_draft is from the serial
+run, and h is the share of a serial draft's calls that were already made in a round of the
+overlapped run. Both exclude the prompt's round and the next one, which feeds it to the draft.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ _ROLES = (("cpu", "gpu"), ("npu", "cpu"), ("cpu", "cpu"))
 
 @dataclass(frozen=True)
 class Speed:
-    """Rounds of a text from the second on.
+    """Speed of the rounds of a text, from the second on.
 
     Attributes:
-        rate: tokens a second.
-        tokens: of a round.
-        draft: seconds of a round.
-        verify: the same of the target's passes.
-        calls: of the draft, before a verification.
+        rate: tokens per second.
+        tokens: tokens per round.
+        draft: seconds of drafting per round.
+        verify: seconds of the target's passes per round.
+        calls: the draft's calls before a verification.
     """
 
     rate: float
@@ -98,7 +99,7 @@ def main() -> None:
 
 
 def _bundle(path: Path, cut_layers: tuple[int, ...] = ()) -> Bundle:
-    """The embedded pair in fp32, whose texts are equal in any company."""
+    """Returns the embedded pair in fp32, whose texts do not depend on the pipeline."""
     checkpoints, options = (
         BUNDLE.parent / "checkpoints",
         ExportOptions("fp32", cut_layers=cut_layers),
@@ -110,7 +111,7 @@ def _bundle(path: Path, cut_layers: tuple[int, ...] = ()) -> Bundle:
 def _laptop(
     bundle: Bundle, laptop: str, truth: Sequence[int], new_tokens: int
 ) -> list[dict[str, Any]]:
-    """A row for each acceptance."""
+    """Returns a row for each acceptance."""
     devices = load(laptop).devices
     target, draft = next(pair for pair in _ROLES if set(pair) <= devices.keys())
     plain = max(_plain(bundle, laptop, new_tokens, device=device) for device in devices)
@@ -142,7 +143,7 @@ def _laptop(
 
 
 def _plain(bundle: Bundle, laptop: str, new_tokens: int, **place: Any) -> float:
-    """Tokens a second of the target alone; 0 where it does not fit."""
+    """Returns tokens per second of the target alone; 0 if it does not fit."""
     try:
         llm = LLM(bundle.path, simulate=laptop, draft="none", **place)
     except MemoryLimitError:
@@ -151,7 +152,7 @@ def _plain(bundle: Bundle, laptop: str, new_tokens: int, **place: Any) -> float:
 
 
 def _offloaded(bundle: Bundle, laptop: str, new_tokens: int) -> float:
-    """The same with as many layers as fit on a GPU that has memory of its own; 0 without one."""
+    """Returns the same with as many layers as fit on a GPU with its own memory; 0 without one."""
     layers, options = bundle.target.layers, LoadOptions(simulate=laptop, draft="none")
     with tempfile.TemporaryDirectory() as scratch:
         anywhere = _bundle(Path(scratch) / "anywhere", tuple(range(1, layers)))
@@ -193,7 +194,7 @@ def _speed(
 
 
 def _formula(speeds: Mapping[str, Speed]) -> dict[str, Any]:
-    """What the overlapped text should have reached, and its share of that."""
+    """Returns the predicted speed of the overlapped run, and the share of it that was reached."""
     if "overlap" not in speeds:
         return dict.fromkeys(("tokens", "s", "h", "of formula"), "-")
     serial, overlap = speeds["serial"], speeds["overlap"]
@@ -208,7 +209,7 @@ def _formula(speeds: Mapping[str, Speed]) -> dict[str, Any]:
 
 
 class Watched(Serial):
-    """A pipeline, seconds of its parts in each round, and the calls of a model's draft."""
+    """A pipeline that records the seconds of its parts in each round, and the draft's calls."""
 
     def __init__(self, pipeline: Serial, model: ModelDrafter) -> None:
         super().__init__(pipeline.target, pipeline.drafter)
@@ -256,9 +257,16 @@ def _draw(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Pipelines on simulated laptops.")
-    parser.add_argument("laptops", nargs="*", metavar="LAPTOP", help="default: all that come along")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds")
+    parser.add_argument(
+        "laptops",
+        nargs="*",
+        metavar="LAPTOP",
+        help="simulated machines (default: all of the package)",
+    )
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the speeds to this file")
     arguments = parser.parse_args()
     for name in arguments.laptops:
         if name not in laptops():

@@ -1,12 +1,12 @@
-"""A checkpoint that computes the same with its columns in another order.
+"""Writes a checkpoint that computes the same with its columns in another order.
 
     python benchmarks/permuted_checkpoint.py qwen-coder-0.5b -o permuted
 
-Who has a model only as somebody quantized it, in blocks of neighbouring columns, cannot judge ways
-to quantize it by that: those with the same blocks find nearly the same numbers again. Here columns
-of the residual stream, of each MLP and of each head's values change places, and whatever reads or
-writes them accordingly. The weights are the same numbers, and so is what the model computes, but
-for the order of sums; no block of old holds together.
+A model that is only available quantized, in blocks of neighbouring columns, is not a fair test of
+quantization: formats with the same blocks find almost the same numbers again. This script permutes
+the columns of the residual stream, of each MLP and of each head's values, and everything that reads
+or writes them. The weights are the same numbers, and the model computes the same except for the
+order of sums, but the old blocks are scattered.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class Permuted:
-    """The tensors of a checkpoint, in other places.
+    """The tensors of a checkpoint with permuted columns.
 
     Args:
-        checkpoint: Whose.
-        seed: Of the order.
+        checkpoint: The checkpoint.
+        seed: Seed of the permutation.
 
     Attributes:
-        tensors: By name, in half precision.
+        tensors: The tensors by name, in half precision.
     """
 
     def __init__(self, checkpoint: Checkpoint, seed: int) -> None:
@@ -92,7 +92,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to make")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to create")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     checkpoint = load_checkpoint(arguments.checkpoint)

@@ -1,13 +1,12 @@
-"""What `--draft auto` decides, judged by given costs: tokens per second that no load can move.
+"""Evaluates `--draft auto` with given costs of calls, so that load on the machine has no effect.
 
     python benchmarks/planning.py --prompts HumanEval.jsonl --limit 40
     python benchmarks/planning.py BUNDLE --prompts HumanEval.jsonl --limit 40
 
-A small pair makes the texts, and every call counts as what one of a large pair takes on some
-machine (`_MACHINES`). The planner knows just these costs; its own time and the text's are not
-counted, so that changes of a hundredth can be told. That holds if the text itself stays the same:
-give a bundle in fp16 or fp32. One whose draft is a copy of its target tells what better drafts
-could bring at most.
+A small pair generates the texts, and every call counts with the time of a large pair on some
+machine (`_MACHINES`). The planner gets these costs; its own time does not count, so that
+differences of 1 % are significant. This requires that texts stay the same, so use a bundle in fp16
+or fp32. A bundle whose draft is a copy of its target shows the limit for better drafts.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """What calls of a pair cost somewhere, of models of 1.1 B and 77 M parameters.
+    """Costs of calls of a pair with 1.1 B and 77 M parameters on a machine.
 
     Attributes:
-        engine: whose shapes they have.
-        target: milliseconds by rows.
-        draft: the same.
+        engine: name of the engine whose shapes calls have.
+        target: milliseconds of the target's calls by rows.
+        draft: milliseconds of the draft's calls by rows.
     """
 
     engine: str
@@ -84,15 +83,15 @@ class Outcome:
     """All texts of one temperature on one machine.
 
     Attributes:
-        machine: of `_MACHINES`.
-        temperature: of the texts.
-        tokens_per_second: of all texts.
-        to_plain: by how much that is more than plain decoding's.
-        tokens: of a round.
-        nodes: of a tree.
-        pass_ms: of the target in a round.
-        draft_ms: of the draft model in a round, over all rounds.
-        asked: share of the rounds that it took part in.
+        machine: name of a machine of `_MACHINES`.
+        temperature: sampling temperature.
+        tokens_per_second: tokens per second over all texts.
+        to_plain: ratio to the speed of plain decoding.
+        tokens: tokens per round.
+        nodes: nodes per tree.
+        pass_ms: milliseconds of the target per round.
+        draft_ms: milliseconds of the draft model per round, over all rounds.
+        asked: share of the rounds that use the draft model.
     """
 
     machine: str
@@ -107,7 +106,7 @@ class Outcome:
 
 
 class _Clock:
-    """Adds up what calls cost; nothing else takes time."""
+    """A clock that only the given costs of calls advance."""
 
     def __init__(self) -> None:
         self.passes = self.drafts = 0.0
@@ -187,8 +186,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What auto decides, judged by given costs.")
     parser.add_argument("bundle", type=Path, nargs="?", help="default: the embedded pair")
     parser.add_argument("--prompts", type=Path, action="append", default=[])
-    parser.add_argument("--limit", type=count, help="prompts at most")
-    parser.add_argument("--new-tokens", type=count, default=128, help="of each text (default 128)")
+    parser.add_argument("--limit", type=count, help="maximum number of prompts")
+    parser.add_argument(
+        "--new-tokens", type=count, default=128, help="tokens of each text (default 128)"
+    )
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
     add_threads(parser)
     return parser.parse_args()

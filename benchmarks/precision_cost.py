@@ -1,8 +1,8 @@
-"""What calls of one model cost in several bundles, as in several precisions, in turns.
+"""Compares the cost of calls of one model in several bundles, for example of several precisions.
 
     python benchmarks/precision_cost.py qwen-int4-small qwen-int4 qwen-int8 --rows 1,2,4,8,16
 
-Milliseconds, and ratios of calls to those of the first bundle; of targets alone.
+Calls take turns. It prints milliseconds, and ratios to the first bundle's calls. Only targets run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     )
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
     parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16])
-    parser.add_argument("--context", type=count, default=200, help="committed rows")
+    parser.add_argument("--context", type=count, default=200, help="rows in the cache")
     parser.add_argument("--rounds", type=count, default=9)
     add_threads(parser)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Prompts of further kinds than edgespec's own (`edgespec.measuring.prompts`)."""
+"""Prompts in addition to those of edgespec (`edgespec.measuring.prompts`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHAT = (
     "Write a short and polite mail that asks a colleague to send a report by Friday.",
     "How do I undo the last commit in git without losing my changes?",
 )
-"""What people ask a model that was tuned for instructions."""
+"""Questions for a model that was tuned for instructions."""
 
 _EDITED = (
     "class Counter:\n    def __init__(self):\n        self.total = 0\n\n"
@@ -60,6 +60,6 @@ _RANDOM_TOKENS = 48
 
 
 def random_tokens(vocab_size: int, count: int) -> list[tuple[int, ...]]:
-    """Prompts without any sense, the same ones every time."""
+    """Returns prompts of random tokens, the same ones every time."""
     drawn = np.random.default_rng(0).integers(vocab_size, size=(count, _RANDOM_TOKENS))
     return [tuple(row) for row in drawn.tolist()]

@@ -1,4 +1,4 @@
-"""What precisions do to a real model, beside llama.cpp's, on texts that nothing was fitted to.
+"""Compares the quality of precisions with llama.cpp's, on texts not used for calibration.
 
     python benchmarks/quality.py smollm2-135m --work work --permute
     python benchmarks/quality.py qwen-coder-1.5b --work work --permute --ours int4 --gguf Q4_K_M
@@ -7,8 +7,8 @@ Each precision is exported as users get it and read by `edgespec eval --suite --
 checkpoint in fp32. GGUF files are quantized by llama.cpp itself (without an importance matrix),
 widened again, and read in fp32. Needs `pip install "edgespec[real]" llama-cpp-python`.
 
-Who has a model only as somebody has quantized it asks for `--permute`: see permuted_checkpoint.py.
-What is made below --work is kept and used again.
+For a model that is only available quantized, use `--permute`: see permuted_checkpoint.py. Files
+below --work are kept and used again.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ _REFERENCE = ["--precision", "fp32"]
 
 @dataclass(frozen=True)
 class Quality:
-    """How a precision reads the suite.
+    """The quality of a precision on the suite.
 
     Attributes:
-        weights: its name.
+        weights: name of the precision.
         mb: megabytes of all weights.
-        perplexity: by kind of text.
-        mean_kl: nats, from the checkpoint in fp32, by kind of text and of `all` tokens.
-        agreement: share of all tokens before which both hold the same one likeliest.
+        perplexity: perplexity by kind of text.
+        mean_kl: mean KL divergence from the checkpoint in fp32, in nats, by kind of text and over
+            `all` tokens.
+        agreement: share of all positions at which both have the same likeliest token.
     """
 
     weights: str
@@ -100,7 +101,7 @@ def main() -> None:
 
 
 def _made(folder: Path, script: str, source: Path) -> Path:
-    """What a script beside this one makes of a file or folder; nothing is made twice."""
+    """Runs another script of this folder, unless its output exists; returns the output."""
     if not folder.exists():
         command = [sys.executable, str(Path(__file__).with_name(script)), str(source)]
         subprocess.run([*command, "-o", str(folder)], check=True)
@@ -115,7 +116,7 @@ def _exported(source: Path, bundle: Path, options: list[str]) -> Path:
 
 
 def _widened(source: Path, work: Path, name: str) -> tuple[Path, int]:
-    """A checkpoint of what llama.cpp makes of a model, and the bytes of its file's tensors."""
+    """Returns a widened checkpoint of a GGUF file, and the bytes of the file's tensors."""
     file, plain = work / f"{name}.gguf", work / "F16.gguf"
     if not plain.exists():
         write_gguf(source, plain, "F16")
@@ -144,7 +145,7 @@ def _quantize(plain: Path, file: Path, name: str) -> None:
 
 
 def _original(source: Path, reference: Path) -> Quality:
-    """The reference itself, at the bytes that the checkpoint has."""
+    """Returns the reference itself, with the bytes of the checkpoint."""
     size = sum(file.stat().st_size for file in source.glob("*.safetensors"))
     found = _suite(reference, None)
     perplexity = {kind: found[kind]["perplexity"] for kind in TEXTS}
@@ -164,7 +165,7 @@ def _quality(name: str, size: int, bundle: Path, reference: Path) -> Quality:
 
 
 def _suite(bundle: Path, reference: Path | None) -> dict[str, dict[str, Any]]:
-    """What `edgespec eval --suite` says of each text."""
+    """Returns the results of `edgespec eval --suite` for each text."""
     command = [
         sys.executable, "-m", "edgespec", "eval", str(bundle), "--suite", "--json",
         "--context", "1024", "--device", "onnxruntime:cpu",
@@ -181,8 +182,10 @@ def _parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
-    parser.add_argument("--work", type=Path, required=True, help="where all is made and kept")
-    parser.add_argument("--permute", action="store_true", help="change columns' places first")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for all files, which are kept"
+    )
+    parser.add_argument("--permute", action="store_true", help="permute the columns first")
     parser.add_argument(
         "--ours", type=lambda text: names(text, tuple(_OURS)) if text else [],
         default=["int4", "int4-small", "int8"], help=f"of {','.join(_OURS)}",

@@ -1,4 +1,4 @@
-"""A random target and draft with as large a vocabulary as is wanted, written without torch."""
+"""Writes a random target and draft with a vocabulary of any size, without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAYERS, _HIDDEN, _INTERMEDIATE, _HEADS, _KV_HEADS = 2, 128, 256, 4, 2
 
 @dataclass(frozen=True)
 class RandomPair:
-    """What the pair is like; its text is noise, its cost that of real models of this size.
+    """Properties of the pair. Its texts are noise; it costs as much as real models of its size.
 
     Attributes:
         vocab_size: Tokens, all of them known to the tokenizer.
@@ -36,7 +36,7 @@ class RandomPair:
     seed: int = 0
 
     def write(self, target: Path, draft: Path) -> None:
-        """Make two checkpoint folders of the Qwen2 architecture."""
+        """Writes two checkpoint folders of the Qwen2 architecture."""
         rng = np.random.default_rng(self.seed)
         tensors = _layers(rng)
         tensors["model.embed_tokens.weight"] = _normal(rng, self.vocab_size, _HIDDEN)
@@ -70,7 +70,7 @@ class RandomPair:
         }
 
     def _tokenizer(self) -> Tokenizer:
-        """One word a token, decoded by bytes as in most large vocabularies."""
+        """Creates a tokenizer with a word per token and byte-level decoding."""
         words = {f"Ġw{number}": number for number in range(self.vocab_size)}
         tokenizer = Tokenizer(models.WordLevel(words, unk_token="Ġw0"))
         bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -1,4 +1,4 @@
-"""How well bundles predict a text, by `edgespec eval` in a process of its own."""
+"""Runs `edgespec eval` in a separate process, to measure how well bundles predict a text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def evaluated(bundle: Path, reference: Path, text: Path, **options: object) -> dict[str, Any]:
-    """What `edgespec eval` says of a bundle, and of how far it is from a reference.
+    """Returns the results of `edgespec eval` for a bundle, compared with a reference.
 
     Args:
-        bundle: Whose target reads the text.
+        bundle: The bundle.
         reference: Another bundle of the same model.
         text: A UTF-8 file.
-        options: Of the command, by their names; those that are None are left out.
+        options: Options of the command by name; those that are None are left out.
 
     Raises:
-        subprocess.CalledProcessError: The command failed, which has said why.
+        subprocess.CalledProcessError: The command failed; it has printed the reason.
     """
     command = [
         sys.executable, "-m", "edgespec", "eval", str(bundle), "--against", str(reference),
@@ -38,7 +38,7 @@ def evaluated(bundle: Path, reference: Path, text: Path, **options: object) -> d
 
 
 def weight_bytes(path: Path) -> int:
-    """Of a bundle's target, its graphs left out."""
+    """Returns the bytes of the target's weights, without its graphs."""
     manifest = bundles.load(path).manifest
     files = {stage.data for stage in manifest.roles[bundles.TARGET].stages}
     return sum(manifest.files[file].size for file in files)

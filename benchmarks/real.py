@@ -1,16 +1,16 @@
-"""What a person with a real model sees: speed, whether texts stay the same, and what quality costs.
+"""Measures real models as users see them: speed, equality of texts, and quality.
 
     python benchmarks/real.py checkpoints --cache work
     python benchmarks/real.py checkpoints --cache work --models smollm2-135m --parts speed --texts 2
 
-Every folder below the given one that holds a checkpoint is a model; a few are known to have another
-as their draft. A file of the same name and .gguf beside it is what `llama.cpp-gguf` reads. Bundles
-and the peers' own formats are made below --cache and kept, as by `compare.py`; only peers whose
-environments are there already, or that --peers names, take part.
+Every folder below the given one that contains a checkpoint is a model; some have another one as
+their draft (see the source). `llama.cpp-gguf` reads the file of the same name with .gguf beside it.
+Bundles and the peers' own formats are created below --cache and kept, as by `compare.py`. Only
+peers that --peers names, or whose environments exist already, take part.
 
-All texts are greedy, of code as it stands and of questions by the model's chat template. All
-settings of a model are loaded side by side and take turns text by text. `again` is about the first
-two repeats of the same setting, of which nothing is carried over.
+All texts are greedy, of code and of questions in the model's chat template. All settings of a model
+are loaded at the same time and take turns text by text. `again` compares the first two repeats of
+the same setting, between which nothing is cached.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ROWS = (1, 8)  # of a decoding step, and of one that verifies a draft
 
 @dataclass(frozen=True)
 class Cost:
-    """What calls of a role cost on an engine; the chosen one comes first of a role's."""
+    """Costs of a role's calls on an engine; the chosen engine of a role comes first."""
 
     weights: str
     role: str
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _model(arguments: argparse.Namespace, name: str) -> dict[str, object]:
-    """The tables of a model, and the same for the JSON line."""
+    """Measures a model; returns its tables, and the same data for the JSON line."""
     draft = arguments.folder / _DRAFTS.get(name, "")
     pair = Checkpoints(
         arguments.folder / name, draft if name in _DRAFTS and _is_checkpoint(draft) else None
@@ -118,7 +118,7 @@ def _model(arguments: argparse.Namespace, name: str) -> dict[str, object]:
 
 
 def _bundle(arguments: argparse.Namespace, pair: Checkpoints, precision: str) -> Path:
-    """Made where it is missing."""
+    """Returns the bundle, and exports it if it is missing."""
     try:
         made = converted(_OURS[precision], Path(sys.executable), pair, arguments.cache)
     except PeerError as error:
@@ -146,7 +146,7 @@ def _print_costs(costs: Sequence[Cost]) -> None:
 
 
 def _texts(arguments: argparse.Namespace, pair: Checkpoints) -> dict[str, object]:
-    """Make all texts, and the tables of speed and sameness."""
+    """Generates all texts; returns the tables of speed and equality."""
     requests, kinds = _requests(arguments, pair.target)
     settings = [setting for setting in _SETTINGS if setting != DRAFT or pair.draft is not None]
     job = Job(
@@ -192,7 +192,7 @@ def _texts(arguments: argparse.Namespace, pair: Checkpoints) -> dict[str, object
 def _requests(
     arguments: argparse.Namespace, target: Path
 ) -> tuple[list[tuple[int, Request]], dict[str, range]]:
-    """All texts, and which of their numbers are of which kind."""
+    """Returns all requests, and the range of indices of each kind."""
     tokenizer = Tokenizer.from_folder(target)
     prompts = list(map(tokenizer.encode, read_prompts(arguments.prompts, arguments.texts)))
     kinds = {"code": range(len(prompts))}
@@ -249,8 +249,12 @@ def _is_checkpoint(folder: Path) -> bool:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What a person with a real model sees.")
     parser.add_argument("folder", type=Path, help="a folder of checkpoints' folders")
-    parser.add_argument("--cache", type=Path, required=True, help="where all is made and kept")
-    parser.add_argument("--models", metavar="NAMES", help="of the folder's (default all)")
+    parser.add_argument(
+        "--cache", type=Path, required=True, help="folder for all files, which are kept"
+    )
+    parser.add_argument(
+        "--models", metavar="NAMES", help="names of models in the folder (default all)"
+    )
     parser.add_argument(
         "--precision", type=lambda text: names(text, tuple(_OURS)), default=["int4"],
         help=f"of {','.join(_OURS)} (default int4)",
@@ -266,9 +270,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--chat-prompts", type=Path, nargs="+", default=(), help="JSON lines of questions"
     )
-    parser.add_argument("--texts", type=count, default=8, help="of each kind (default 8)")
-    parser.add_argument("--tokens", type=count, default=64, help="of each text (default 64)")
-    parser.add_argument("--repeat", type=count, default=3, help="the median counts (default 3)")
+    parser.add_argument("--texts", type=count, default=8, help="texts of each kind (default 8)")
+    parser.add_argument("--tokens", type=count, default=64, help="tokens of each text (default 64)")
+    parser.add_argument(
+        "--repeat", type=count, default=3, help="repeats; the median is reported (default 3)"
+    )
     parser.add_argument(
         "--parts", type=lambda text: names(text, _PARTS), default=list(_PARTS),
         help=f"of {','.join(_PARTS)} (default all)",

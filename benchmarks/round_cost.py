@@ -1,14 +1,14 @@
-"""What a round costs in Python: the time of decoding that does not pass inside the engines.
+"""Measures the cost of a round in Python: decoding time that is not spent in the engines.
 
     python benchmarks/round_cost.py
 
-Runs the embedded pair (or BUNDLE) and random two-layer pairs with a vocabulary of 151,936, greedy
-and with top-p 0.9, on trees of 8 nodes; first the embedded pair without drafts, to which a draft
-adds its part. The cost is what a result reports: its time after the first token less its
-`engine_ms`, by rounds. A second run with a watch on each step says where it goes.
+It runs the embedded pair (or BUNDLE) and random two-layer pairs with a vocabulary of 151,936,
+greedy and with top-p 0.9, on trees of 8 nodes; the embedded pair also without drafts, to show what
+drafts add. The cost is a result's time after the first token minus its `engine_ms`, per round. A
+second run with a stopwatch on each step shows the parts.
 
-Then what planning adds with `--draft auto`: on cost curves that are made flat, so that trees have
-16 nodes.
+Then it measures what planning adds with `--draft auto`, on flat cost curves, so that trees have 16
+nodes.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ class Subject:
     """A pair to measure.
 
     Attributes:
-        name: In the table.
-        llm: The pair, loaded.
+        name: Name in the table.
+        llm: The loaded pair.
         prompts: Texts or token ids.
-        bar_ms: Wanted at most; None: nothing was said.
-        drafts: Options of its texts.
+        bar_ms: Maximum milliseconds wanted; None: no limit.
+        drafts: Options for generating its texts.
     """
 
     name: str
@@ -105,17 +105,17 @@ class Subject:
 
 @dataclass(frozen=True)
 class Cost:
-    """A round of one pair in one mode.
+    """The cost of a round of one pair in one mode.
 
     Attributes:
-        pair: Its name.
-        mode: Of `_MODES`.
-        ms: Milliseconds outside the engines, the median of the generations.
-        bar_ms: Wanted at most; None: nothing was said.
-        nodes: Of a tree, on average.
-        tokens: Of a round, on average.
-        engine: Where the target ran.
-        steps_ms: What each step takes of it.
+        pair: Name of the pair.
+        mode: Name of a mode of `_MODES`.
+        ms: Milliseconds outside of the engines, the median over texts.
+        bar_ms: Maximum milliseconds wanted; None: no limit.
+        nodes: Mean number of nodes of a tree.
+        tokens: Mean number of tokens of a round.
+        engine: The target's engine.
+        steps_ms: Milliseconds of each step.
     """
 
     pair: str
@@ -177,7 +177,7 @@ def _subjects(arguments: argparse.Namespace) -> Iterator[Subject]:
 
 
 def _measure(subject: Subject, arguments: argparse.Namespace) -> Iterator[Cost]:
-    """A line for each mode; their generations take turns."""
+    """Returns a line for each mode; modes take turns."""
     results: dict[str, list[GenerationResult]] = defaultdict(list)
     for turn in range(-1, arguments.repeat):
         for mode in _MODES:
@@ -208,7 +208,7 @@ def _outside_ms(result: GenerationResult) -> float:
 
 
 def _breakdown(subject: Subject, mode: str, new_tokens: int) -> dict[str, float]:
-    """Milliseconds a round of each step, from texts of their own: watching costs a little."""
+    """Returns the milliseconds of each step per round, from other texts: watching costs time."""
     results, steps = _watched(_STEPS, lambda turn: _generate(subject, mode, turn, new_tokens))
     rounds = sum(result.rounds for result in results)
     steps["rest"] = sum(map(_outside_ms, results)) - sum(steps.values())
@@ -216,7 +216,7 @@ def _breakdown(subject: Subject, mode: str, new_tokens: int) -> dict[str, float]
 
 
 def _planning(mode: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """Nodes, and milliseconds a round of each step of planning, on the embedded pair."""
+    """Returns nodes, and milliseconds per round of each planning step, on the embedded pair."""
     options = {"max_new_tokens": arguments.new_tokens, "num_assistant_tokens": _PLANNED_NODES}
     with given_costs({bundles.TARGET: {1: 1e-2}, bundles.DRAFT: {1: 1e-4}}):
         llm = LLM(arguments.bundle, threads=arguments.threads)
@@ -233,7 +233,7 @@ def _planning(mode: str, arguments: argparse.Namespace) -> dict[str, float]:
 def _watched(
     steps: Sequence[tuple[str, type, str]], make: Callable[[int], GenerationResult]
 ) -> tuple[list[GenerationResult], dict[str, float]]:
-    """Texts, and the milliseconds that each step took in them, the engines left out."""
+    """Generates texts; returns them and the milliseconds of each step, without the engines."""
     watch = _Stopwatch()
     with ExitStack() as stack:
         for step in steps:
@@ -244,14 +244,14 @@ def _watched(
 
 
 class _Stopwatch:
-    """Seconds in methods under watch, each without what others under watch take inside it."""
+    """Measures the seconds in watched methods, without those in watched methods that they call."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._inside = [0.0]
 
     def on(self, name: str, owner: type, method: str) -> AbstractContextManager[object]:
-        """Count calls of a method under this name, while the context lasts."""
+        """Watches calls of a method under a name, until the context ends."""
         original = getattr(owner, method)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -270,9 +270,11 @@ class _Stopwatch:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Python's share of a decoding round.")
     parser.add_argument("bundle", type=Path, nargs="?", help="default: the embedded pair")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
     parser.add_argument(
-        "--repeat", type=count, default=8, help="texts; the median counts (default 8)"
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
+    parser.add_argument(
+        "--repeat", type=count, default=8, help="texts; the median is reported (default 8)"
     )
     add_threads(parser)
     arguments = parser.parse_args()

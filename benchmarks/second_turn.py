@@ -1,10 +1,10 @@
-"""What keeping caches saves: the second turn of a conversation in a session, and begun anew.
+"""Compares the second turn of a conversation with and without a session, which keeps the cache.
 
     python benchmarks/second_turn.py BUNDLE
 
-A history of code (functions told apart by their numbers) is answered, and the answer asked on
-from. The same prompt is then run without the session. Both take turns, each time with a history of
-its own, and the time to the first token is compared; so are the texts.
+The model answers a history of code (numbered functions), and then a follow-up in the same session.
+The same prompt also runs without the session. Both take turns, each time with another history. The
+times to the first token and the texts are compared.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _FOLLOW_UP = "\n\n\ndef next_one(n):\n"
 
 @dataclass(frozen=True)
 class Turn:
-    """A second turn, both ways.
+    """A second turn, with and without a session.
 
     Attributes:
-        prompt_tokens: of it, history and answer among them.
-        reused: of these, what the session held.
-        session_ms: to the first token, in the session.
-        cold_ms: the same without.
-        equal: how the texts compare, see `equality.VERDICTS`.
+        prompt_tokens: tokens of the prompt, including history and answer.
+        reused: number of these tokens that the session had in its cache.
+        session_ms: milliseconds to the first token in the session.
+        cold_ms: milliseconds to the first token without it.
+        equal: comparison of both texts, see `equality.VERDICTS`.
     """
 
     prompt_tokens: int
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _history(llm: LLM, length: int, number: int) -> list[int]:
-    """Tokens of a text that no other number begins alike."""
+    """Returns the tokens of a text whose beginning is unique to this number."""
     source = "".join(
         f"def step_{number}_{line}(x):\n    return x * {line} + {number}\n\n\n"
         for line in range(length)
@@ -109,11 +109,15 @@ def _turn(llm: LLM, judge: Judge, history: Sequence[int], new_tokens: int) -> Tu
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The second turn of a conversation.")
     parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, help="folder of the bundle")
-    parser.add_argument("--history", type=count, default=1000, help="tokens (default 1000)")
-    parser.add_argument("--new-tokens", type=count, default=32, help="of each answer (default 32)")
+    parser.add_argument(
+        "--history", type=count, default=1000, help="tokens of the history (default 1000)"
+    )
+    parser.add_argument(
+        "--new-tokens", type=count, default=32, help="tokens of each answer (default 32)"
+    )
     parser.add_argument("--repeat", type=count, default=3, help="conversations (default 3)")
     parser.add_argument("--draft", choices=DRAFTS, default="auto")
-    parser.add_argument("--device", default="cpu", help="of the target (default cpu)")
+    parser.add_argument("--device", default="cpu", help="device of the target (default cpu)")
     add_threads(parser)
     return parser.parse_args()
 

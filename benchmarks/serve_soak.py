@@ -1,14 +1,14 @@
-"""Many clients of one server for a while, who often go before their answer is there.
+"""Tests a server with many clients for a while, some of which disconnect early.
 
     python benchmarks/serve_soak.py [BUNDLE] [--minutes 10]
 
-Plain decoding makes greedy texts first, of which the parts without a close call, where rounding
-could decide, are what is asked for. Then `edgespec serve` runs in a process of its own, and clients
-ask for these texts, half of them as streams, and close some of their connections at random times.
-Every text that arrives must be the one that was asked for (`wrong`), none may be missing (`lost`),
-a text whose client has gone (`cut`) may make one more round (`late` if more), nothing may be
-`left` at the end, and the server's memory, anonymous and shared, must not grow: the mean of the
-last quarter of the time against that of the second, when the caches are full.
+First, plain decoding generates greedy texts. Only the parts before any close call, which rounding
+could decide, are requested. Then `edgespec serve` runs in a separate process. Clients request these
+texts, half of them as streams, and close some of their connections at random times. It counts texts
+that differ from the expected ones (`wrong`), missing ones (`lost`), ones whose client disconnected
+(`cut`), of these the ones that ran for more than one further round (`late`), and ones still running
+at the end (`left`). The server's anonymous and shared memory must not grow: the mean of the last
+quarter of the time is compared with the second quarter, when the caches are full.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SETTLE = 10  # seconds that the server has to end what nobody waits for
 
 @dataclass(frozen=True)
 class Known:
-    """A prompt, and the text that must come."""
+    """A prompt and the expected text."""
 
     prompt: list[int]
     tokens: int
@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def _known(arguments: argparse.Namespace) -> list[Known]:
-    """What plain decoding says, as far as it is clear; no text twice."""
+    """Returns plain decoding's texts up to the first close call, without duplicates."""
     known: dict[str, Known] = {}
     with LLM(
         arguments.bundle, draft="none", device=arguments.device, threads=arguments.threads
@@ -130,7 +130,7 @@ def _is_clear(choice: TokenLogprobs) -> bool:
 
 @contextmanager
 def _served(arguments: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The server's process and address; it is ended by a signal."""
+    """Yields the server's process and address; at the end, a signal stops the server."""
     command = [
         sys.executable, "-m", "edgespec", "serve", str(arguments.bundle), "--port=0",
         f"--parallel={arguments.parallel}", f"--queue={arguments.clients}",
@@ -153,7 +153,7 @@ def _served(arguments: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[by
 async def _soak(
     pid: int, url: str, known: list[Known], arguments: argparse.Namespace, seconds: float
 ) -> tuple[list[int], Counter[str]]:
-    """What the server's memory was, second by second, and what became of the requests."""
+    """The server's memory in every second, and the counts of request outcomes."""
     end = time.monotonic() + seconds
     outcomes: Counter[str] = Counter()
     sizes = []
@@ -243,13 +243,15 @@ def _seconds(text: str) -> int:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Many clients of one server, some of whom go.")
+    parser = argparse.ArgumentParser(
+        description="Many clients of one server, some of which disconnect."
+    )
     parser.add_argument("bundle", nargs="?", type=Path, default=BUNDLE, metavar="BUNDLE")
-    parser.add_argument("--minutes", type=count, default=10, help="default 10")
-    parser.add_argument("--seconds", type=_seconds, help="instead of minutes, from 8 upwards")
-    parser.add_argument("--clients", type=count, default=16, help="default 16")
+    parser.add_argument("--minutes", type=count, default=10, help="minutes to run (default 10)")
+    parser.add_argument("--seconds", type=_seconds, help="seconds to run instead, at least 8")
+    parser.add_argument("--clients", type=count, default=16, help="number of clients (default 16)")
     parser.add_argument("--parallel", type=count, default=4, help="texts at once (default 4)")
-    parser.add_argument("--device", default="onnxruntime:cpu", help="a full name")
+    parser.add_argument("--device", default="onnxruntime:cpu", help="full name of the engine")
     add_threads(parser)
     return parser.parse_args()
 

@@ -1,10 +1,10 @@
-"""What the search for skip sets finds, against random sets and early exits.
+"""Compares the search for skip sets with random sets and early exits.
 
     python benchmarks/skip_search.py CHECKPOINT --evaluations 60
 
-All are scored alike: predicted tokens per second from agreement on held-out text and from measured
-costs. Random sets come from the space that is searched, as many as the search may try; of early
-exits all are tried.
+All sets are scored in the same way: predicted tokens per second, from agreement on held-out text
+and from measured costs. Random sets are as many as the search may try, from the same space. All
+early exits are tried.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Line:
-    """The best set that one way has found.
+    """The best set that one method has found.
 
     Attributes:
-        seed: of the search or of the random sets.
-        tried: sets.
-        seconds: that trying them took, the search's own thinking included.
-        searched: tokens per second that it promised on the text it was chosen on.
-        greedy: promised of other text that is greedy.
-        sampled: the same of sampled text.
-        tokens_per_second: of both together.
+        seed: seed of the search or of the random sets.
+        tried: number of tried sets.
+        seconds: seconds of trying them, including the search itself.
+        searched: predicted tokens per second on the text on which it was chosen.
+        greedy: predicted tokens per second on other greedy text.
+        sampled: predicted tokens per second on other sampled text.
+        tokens_per_second: predicted tokens per second on both together.
     """
 
     way: str
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 class _Comparison:
-    """Stands in for the search at export: compares, and keeps no sets."""
+    """Runs in place of the search during an export; compares methods and returns no sets."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -140,7 +140,7 @@ def _tried(problem: Problem, sets: Iterable[tuple[int, ...]]) -> list[Tried]:
 
 
 def _row(line: dict[str, object], lines: list[dict[str, object]]) -> list[object]:
-    """With the ratio to the random sets of the same seed."""
+    """Returns a table row with the ratio to the random sets of the same seed."""
     [random] = [each for each in lines if (each["way"], each["seed"]) == ("random", line["seed"])]
     ratio = float(str(line["tokens_per_second"])) / float(str(random["tokens_per_second"]))
     return [*line.values(), round(ratio, 3)]
@@ -154,8 +154,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--calibration", type=Path, metavar="FILE")
     parser.add_argument("--evaluations", type=count, default=60, metavar="N")
     parser.add_argument("--seeds", type=count, default=3, metavar="N")
-    parser.add_argument("--pieces", type=count, metavar="N", help="of text, 128 tokens each")
-    parser.add_argument("--budget", type=float, default=60, help="seconds that sizes the text")
+    parser.add_argument("--pieces", type=count, metavar="N", help="pieces of text, 128 tokens each")
+    parser.add_argument(
+        "--budget", type=float, default=60, help="seconds for which the amount of text is chosen"
+    )
     add_threads(parser)
     return parser.parse_args()
 

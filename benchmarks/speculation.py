@@ -1,9 +1,9 @@
-"""What speculation brings: tokens per second of each draft source against plain decoding.
+"""Compares the tokens per second of each draft source with plain decoding.
 
     python benchmarks/speculation.py BUNDLE --temperature 0 0.8
 
-Plain decoding runs on each engine, the draft sources on `cpu`, as a user gets them. Every text is
-compared with plain decoding's on the same engine (`texts.compare`).
+Plain decoding runs on each engine, the draft sources on the device `cpu` with default options.
+Every text is compared with that of plain decoding on the same engine (`texts.compare`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BAR = 1.4  # of the draft model against the fastest plain decoding
 
 @dataclass(frozen=True)
 class Measured:
-    """One line of the table; the median over repeats of tokens per second."""
+    """One line of the table; tokens per second are the median over repeats."""
 
     temperature: float
     draft: str
@@ -123,7 +123,7 @@ def _summary(
 
 
 def _tokens_per_second(texts: dict[Request, GenerationResult]) -> float:
-    """All tokens after the first of a repeat by all their time; of the repeats, the median."""
+    """Returns tokens per second without first tokens; the median over repeats."""
     repeats: dict[int, list[GenerationResult]] = defaultdict(list)
     for request, result in texts.items():
         repeats[request.seed].append(result)
@@ -137,10 +137,14 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--prompts", type=Path, nargs="+", default=(), help="JSON lines with prompt or turns"
     )
-    parser.add_argument("--limit", type=count, help="use the first so many prompts")
-    parser.add_argument("--new-tokens", type=count, default=64, help="of each text (default 64)")
+    parser.add_argument("--limit", type=count, help="number of prompts to use, from the first")
+    parser.add_argument(
+        "--new-tokens", type=count, default=64, help="tokens of each text (default 64)"
+    )
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.8])
-    parser.add_argument("--repeat", type=count, default=3, help="the median counts (default 3)")
+    parser.add_argument(
+        "--repeat", type=count, default=3, help="repeats; the median is reported (default 3)"
+    )
     parser.add_argument(
         "--draft", nargs="+", choices=DRAFTS, default=["model", "lookup", "recycling", "auto"]
     )

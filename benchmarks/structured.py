@@ -1,10 +1,10 @@
-"""Whether text that a JSON schema shapes is valid, and how fast it is made, beside free text.
+"""Checks that text constrained by a JSON schema is valid, and compares its speed with free text.
 
     python benchmarks/structured.py
 
-Texts under the schema and free texts take turns, sampled at the same temperature from the same
-prompts. Every text under the schema is read and validated by the jsonschema package; speeds are
-tokens over seconds of all texts of a kind, the first token of each left out.
+Constrained and free texts take turns, sampled at the same temperature from the same prompts. The
+jsonschema package validates every constrained text. Speeds are tokens per second over all texts of
+a kind, without the first token of each.
 """
 
 from __future__ import annotations
@@ -113,8 +113,10 @@ def _mean_length(results: list[GenerationResult]) -> float:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Text under a JSON schema, and free text.")
     parser.add_argument("bundle", type=Path, nargs="?", default=BUNDLE, help="folder of the bundle")
-    parser.add_argument("--texts", type=count, default=200, help="of each kind (default 200)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="default 1")
+    parser.add_argument("--texts", type=count, default=200, help="texts of each kind (default 200)")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, help="sampling temperature (default 1)"
+    )
     parser.add_argument("--draft", choices=DRAFTS, default="auto")
     add_threads(parser)
     return parser.parse_args()

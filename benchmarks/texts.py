@@ -1,7 +1,7 @@
-"""Texts of a bundle under several settings, made in turns, and how they relate to plain decoding's.
+"""Generates texts with several settings in turns, and compares them with plain decoding's.
 
-Each way of loading has a process of its own, and request by request they take turns; those that
-wait, sleep.
+Each combination of load options has its own process. They take turns request by request; the others
+sleep.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loading:
-    """How a bundle is loaded."""
+    """A combination of load options for a bundle."""
 
     bundle: str
     draft: str
@@ -42,7 +42,7 @@ class Loading:
 
 @dataclass(frozen=True)
 class Setting:
-    """How texts are made: the size of trees beside what is loaded; None: what edgespec chooses."""
+    """Load options and tree sizes of texts; None: edgespec chooses the size."""
 
     loading: Loading
     nodes: int | None = None
@@ -51,7 +51,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Request:
-    """One text: a prompt (text or token ids), and the seed under which every setting makes it."""
+    """A prompt (text or token ids), and the seed that all settings use for it."""
 
     prompt: str | tuple[int, ...]
     temperature: float
@@ -65,7 +65,7 @@ Results = dict[Setting, dict[Request, "GenerationResult"]]
 def settings_of(
     bundle: Path, threads: int, drafts: Iterable[tuple[str, int | None, int]]
 ) -> list[Setting]:
-    """Plain decoding on each engine, then draft sources with nodes and width, as users get them."""
+    """Returns plain decoding on each engine, then draft sources with default options."""
 
     def loading(draft: str, device: str) -> Loading:
         return Loading(str(bundle), draft, device, threads)
@@ -77,7 +77,7 @@ def settings_of(
 
 
 def make_texts(settings: Sequence[Setting], requests: Sequence[Request]) -> Results:
-    """All texts of all settings."""
+    """Generates all texts with all settings."""
     results: Results = defaultdict(dict)
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def make_texts(settings: Sequence[Setting], requests: Sequence[Request]) -> Resu
 
 
 def compare(results: Results) -> dict[Setting, dict[Request, str]]:
-    """How each text relates to plain decoding's on the same engine, see `equality.VERDICTS`."""
+    """Compares each text with plain decoding on the same engine, see `equality.VERDICTS`."""
     plain = {
         result.engine: texts
         for setting, texts in results.items()
@@ -122,13 +122,13 @@ def compare(results: Results) -> dict[Setting, dict[Request, str]]:
 
 
 def further(results: Iterable[GenerationResult]) -> tuple[int, float]:
-    """Tokens after the first of each text, and the seconds they took."""
+    """Returns the number of tokens after the first of each text, and their seconds."""
     pairs = [(r.new_tokens - 1, r.tpot_ms * (r.new_tokens - 1) / 1e3) for r in results]
     return sum(tokens for tokens, _ in pairs), sum(seconds for _, seconds in pairs)
 
 
 def facts_of(bundle: Path) -> Mapping[str, object]:
-    """What a benchmark's JSON says of its bundle."""
+    """Returns the facts about a bundle for a benchmark's JSON line."""
     found = bundles.load(bundle)
     return {
         "bundle": found.manifest.provenance,
@@ -138,7 +138,7 @@ def facts_of(bundle: Path) -> Mapping[str, object]:
 
 
 def _generate(setting: Setting, request: Request) -> GenerationResult:
-    """In a worker: one text, as if it were the first, with the bundle loaded at the first."""
+    """Generates a text in a worker, without experience; the first call loads the bundle."""
     llm = _loaded(setting.loading)
     llm.forget()
     return llm.generate(
@@ -157,7 +157,7 @@ def _loaded(loading: Loading) -> LLM:
 
 
 def judge_of(loading: Loading, device: str) -> Judge:
-    """Judges texts of a bundle that were made on this engine."""
+    """Returns a judge of texts that were generated on this engine."""
     bundle = bundles.load(Path(loading.bundle))
     model = Model.load(bundle, bundles.TARGET, engine(device), loading.threads)
     return Judge(model, Tokenizer.from_folder(bundle.path))

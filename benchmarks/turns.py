@@ -1,4 +1,4 @@
-"""Calls of several models in turns, so that what else the machine does falls on all alike."""
+"""Times calls of several models in turns, so that other load affects all of them alike."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """What calls took.
+    """Measured times of calls.
 
     Args:
-        runners: of the models, with a text each, which stays as it is.
-        rows: of the calls.
-        rounds: calls of each number of rows.
-        clock: in seconds.
+        runners: runners of the models, each with a text, which does not change.
+        rows: numbers of rows of calls.
+        rounds: number of calls for each number of rows.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Turns:
                     self._seconds[count, number].append(clock() - begin)
 
     def ms(self, rows: int, number: int) -> float:
-        """A model's median."""
+        """Returns a model's median milliseconds."""
         return round(median(self._seconds[rows, number]) * 1e3, 2)
 
     def ratio(self, rows: int, number: int) -> float:
-        """Median of a model's calls, each over the first model's before it."""
+        """Returns the median ratio of a model's calls to the first model's calls before them."""
         pairs = zip(self._seconds[rows, 0], self._seconds[rows, number], strict=True)
         return round(median(own / first for first, own in pairs), 3)

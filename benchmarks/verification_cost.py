@@ -1,12 +1,11 @@
-"""What verifying n rows costs: T(n) of each engine, and T(n)/T(1).
+"""Measures the cost of verifying n rows: T(n) of each engine, and T(n)/T(1).
 
     python benchmarks/verification_cost.py BUNDLE --rows 1,2,4,8,16 --context 256
 
-Speculation pays as far as a pass over n rows costs little more than a pass over one. Engines and
-numbers of rows take turns, so that what else the machine does falls on all of them.
+Speculation pays if a pass over n rows costs little more than a pass over one. Engines and numbers
+of rows take turns, so that other load on the machine affects all of them alike.
 
-With `--precisions` also what passes cost in OpenVINO's other ways to calculate: with activations as
-they are, in float32 and in bfloat16.
+`--precisions` also measures OpenVINO without quantized activations, in float32 and in bfloat16.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Times = dict[str, dict[int, float]]
 
 
 class _OpenVinoIn(OpenVinoCpu):
-    """OpenVINO that calculates in a precision, activations not quantized."""
+    """OpenVINO with a given arithmetic precision, without quantized activations."""
 
     def __init__(self, precision: str) -> None:
         super().__init__()
@@ -97,7 +96,7 @@ def main() -> None:
 
 
 def _picked(bundle: Bundle, arguments: argparse.Namespace, rows: int) -> str:
-    """The engine that `cpu` is for calls of so many rows."""
+    """Returns the engine that the device `cpu` selects for calls of this many rows."""
     draft = "model" if arguments.role == DRAFT else "none"
     options = LoadOptions(draft=draft, threads=arguments.threads)
     found = with_costs(deploy(bundle, options), always=True).roles[arguments.role].candidates
@@ -113,7 +112,7 @@ def _picked(bundle: Bundle, arguments: argparse.Namespace, rows: int) -> str:
 def _committed(
     bundle: Bundle, arguments: argparse.Namespace, context: Sequence[int]
 ) -> dict[str, Runner]:
-    """The role on every engine, each with this text in its cache."""
+    """Returns the role on every engine, each with a text of this length in its cache."""
     engines = suited(bundle.manifest.roles[arguments.role], cpu_engines())
     if arguments.precisions:
         engines += [_OpenVinoIn("f32"), _OpenVinoIn("bf16")]
@@ -128,7 +127,7 @@ def _committed(
 def _measure(
     runners: dict[str, Runner], tokens: Sequence[int], arguments: argparse.Namespace
 ) -> Times:
-    """Median milliseconds of a verification by engine and rows."""
+    """Returns median milliseconds of a verification by engine and rows."""
     samples: dict[tuple[str, int], list[float]] = defaultdict(list)
     batches = [Rows.chain(tokens[-n:]) for n in arguments.rows]
     for turn in range(_WARM_UP + arguments.rounds):
@@ -160,9 +159,15 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
     parser.add_argument("--role", default=bundles.TARGET, choices=(bundles.TARGET, bundles.DRAFT))
     parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16], help="such as 1,2,4,8")
-    parser.add_argument("--context", type=count, default=256, help="committed rows (default 256)")
-    parser.add_argument("--rounds", type=count, default=20, help="the median counts (default 20)")
-    parser.add_argument("--precisions", action="store_true", help="OpenVINO's other ones, too")
+    parser.add_argument(
+        "--context", type=count, default=256, help="rows in the cache (default 256)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, default=20, help="repeats; the median is reported (default 20)"
+    )
+    parser.add_argument(
+        "--precisions", action="store_true", help="also measure OpenVINO's other precisions"
+    )
     add_threads(parser)
     arguments = parser.parse_args()
     arguments.rows = sorted({1, _TREE_ROWS, *arguments.rows})

@@ -1,22 +1,22 @@
-"""Widen a checkpoint: the same outputs at the cost of a larger model.
+"""Widens a checkpoint: the outputs stay the same at the cost of a larger model.
 
     python benchmarks/widen.py python-7m -o wide-7m --hidden 3072 --intermediate 12288
     python benchmarks/widen.py python-1m -o wide-1m --hidden 1536 --intermediate 6144
 
-make a target of 1145 M parameters and a draft of 77 M, both widened by the same factors: 12 for
-the residual stream and the attention, 16 for the MLP. Real text at a realistic cost comes from such
-a pair; what is measured with it is labelled "widened".
+write a target of 1145 M parameters and a draft of 77 M, both widened by the same factors: 12 for
+the residual stream and the attention, 16 for the MLP. Such a pair generates real text at a
+realistic cost; measurements with it are labelled "widened".
 
-Zeros are appended to every dimension but the vocabulary. What depends on a size is rescaled:
+Zeros are appended to every dimension except the vocabulary. What depends on a size is rescaled:
 
-* A mean of squares over D' values of which D count is smaller by D/D'. RMSNorm's eps shrinks
-  with it, and its weight by sqrt(D/D').
-* Scores are divided by sqrt(head_dim), so W_q grows by sqrt(head_dim' / head_dim).
-* RoPE's pair i of a head turns by theta^(-2i/head_dim). Pair i * head_dim'/head_dim of the larger
-  head turns just so, and takes its place.
+* A mean of squares over D' values of which D are nonzero is smaller by D/D'. So RMSNorm's eps is
+  multiplied by D/D', and its weight by sqrt(D/D').
+* Scores are divided by sqrt(head_dim), so W_q is multiplied by sqrt(head_dim' / head_dim).
+* RoPE rotates pair i of a head by theta^(-2i/head_dim). Pair i * head_dim'/head_dim of the larger
+  head has the same angle, so it takes the values of pair i.
 * New heads have values of zero, and the output projection ignores them.
 
-Layers are never added: one that does nothing would make skipping layers look free.
+Layers are never added: a layer that does nothing would make skipping layers look free.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ _USUAL_HEAD_DIM = 128
 
 @dataclass(frozen=True)
 class WideShape:
-    """The sizes wanted, none below the checkpoint's.
+    """The new sizes, none smaller than the checkpoint's.
 
     Attributes:
         hidden: Size of the residual stream.
         intermediate: Inner size of the MLP.
-        head_dim: A multiple of the checkpoint's; None: 128 where that is one, else the same.
-        heads: Query heads; None: follows kv_heads.
-        kv_heads: Key and value heads, as many query heads to each as before; None: follows heads,
-            or else the attention grows as the residual stream does.
+        head_dim: Size of a head, a multiple of the checkpoint's; None: 128 if that is a multiple,
+            else unchanged.
+        heads: Number of query heads; None: in proportion to kv_heads.
+        kv_heads: Number of key and value heads; the ratio to query heads does not change. None: in
+            proportion to heads, or if that is None too, to the residual stream.
     """
 
     hidden: int
@@ -73,11 +74,11 @@ class WideShape:
 
 @dataclass(frozen=True)
 class _Placement:
-    """Where the values of a tensor go in the wide one, and by what they are multiplied.
+    """The indices of a tensor's values in the wide tensor, and their factor.
 
     Attributes:
-        rows: Index of each row in the wide tensor; None: the first ones.
-        columns: Index of each column; None: the first ones.
+        rows: Index of each row in the wide tensor; None: the first rows.
+        columns: Index of each column in the wide tensor; None: the first columns.
         scale: Factor of all values.
     """
 
@@ -87,14 +88,14 @@ class _Placement:
 
 
 def widen(source: Path, output: Path, shape: WideShape, dtype: str = "bf16") -> int:
-    """Write a widened copy of a checkpoint.
+    """Writes a widened copy of a checkpoint.
 
     Args:
         source: Folder of a Llama, Mistral or Qwen2 checkpoint.
-        output: Folder to make.
-        shape: The sizes wanted.
-        dtype: Of the weights, one of `DTYPES`. Tensors multiplied by anything but a power of two
-            are stored in fp32 all the same, so that nothing is rounded a second time.
+        output: Folder to create.
+        shape: The new sizes.
+        dtype: Data type of the weights, one of `DTYPES`. Tensors whose factor is not a power of two
+            are always stored in fp32, so that nothing is rounded a second time.
 
     Returns:
         The number of parameters written.
@@ -123,7 +124,7 @@ def widen(source: Path, output: Path, shape: WideShape, dtype: str = "bf16") -> 
 
 
 def _wide_config(config: ModelConfig, shape: WideShape) -> ModelConfig:
-    """The config with the sizes wanted, checked and completed."""
+    """Returns the config with the new sizes, checked and completed."""
     head_dim = shape.head_dim
     if head_dim is None:
         head_dim = config.head_dim if _USUAL_HEAD_DIM % config.head_dim else _USUAL_HEAD_DIM
@@ -162,7 +163,7 @@ def _wide_config(config: ModelConfig, shape: WideShape) -> ModelConfig:
 
 
 def _placements(checkpoint: Checkpoint, wide: ModelConfig) -> dict[str, _Placement]:
-    """Placements of the tensors that are more than filled up with zeros, by name."""
+    """Returns the placements of tensors that need more than appended zeros, by name."""
     config, decoder = checkpoint.config, checkpoint.decoder
     growth = wide.head_dim // config.head_dim
     half = np.arange(config.head_dim // 2) * growth
@@ -195,7 +196,7 @@ def _write_weights(
     output: Path,
     dtype: np.dtype[np.generic],
 ) -> None:
-    """One shard a layer, one before and one after them, so that a layer is all that is held."""
+    """Writes a shard per layer, and one before and one after them, to save memory."""
     shards = list(_shards(decoder))
     shapes = decoder.tensors()
     weight_map: dict[str, str] = {}
@@ -247,7 +248,7 @@ def _wide_tensor(
 def _describe(
     checkpoint: Checkpoint, wide: ModelConfig, output: Path, dtype: str, parameters: int
 ) -> None:
-    """Write the model card and config.json, without which the folder is no checkpoint, last."""
+    """Writes the model card and config.json, last, since they complete the checkpoint."""
     name = checkpoint.path.resolve().name
     original = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
     sizes = {
@@ -274,10 +275,10 @@ def _write_json(path: Path, values: object) -> None:
 
 
 def main() -> int:
-    """The command; see the module."""
+    """Runs the command; see the module's docstring."""
     parser = argparse.ArgumentParser(description="The same outputs at the cost of a larger model.")
     parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to make")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="folder to create")
     parser.add_argument("--hidden", type=int, required=True, help="size of the residual stream")
     parser.add_argument("--intermediate", type=int, required=True, help="inner size of the MLP")
     parser.add_argument("--head-dim", type=int, help="default: 128 where it is a multiple")

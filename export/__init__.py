@@ -1,4 +1,4 @@
-"""From a checkpoint to a bundle of quantized ONNX graphs, without torch."""
+"""Exports checkpoints to bundles of quantized ONNX graphs, without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgespec.export.exporter import (
     export_bundle,
     write_bundle,
 )
-from edgespec.export.formats.spool import Spool
+from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.sources.hub import resolve_checkpoint
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "Calibration",
     "ExportOptions",
     "ExportReport",
-    "Spool",
+    "RoundedMatrices",
     "Texts",
     "calibrate",
     "export_bundle",

@@ -1,4 +1,4 @@
-"""Where a bundle appears: whole, or not at all."""
+"""Puts a bundle in its place as a whole, or not at all."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from edgespec.bundle import CHANGING, MANIFEST
 from edgespec.errors import ExportError
 
 _PARTIAL, _REPLACED = "partial", "replaced"
-_DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # of file managers, wherever one looks
+_DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers create these anywhere
 _log = logging.getLogger(__name__)
 
 
 @contextmanager
 def replacing(output: Path, overwrite: bool, sources: Sequence[Path] = ()) -> Iterator[Path]:
-    """A hidden folder beside `output` that becomes `output` if all goes well and vanishes if not.
+    """Yields a hidden folder beside `output`, which is renamed to `output` at the end.
+
+    If the `with` block raises an exception, the hidden folder is removed instead.
 
     Args:
-        output: the folder to make.
-        overwrite: replace a bundle, or an empty folder, that is there already.
-        sources: folders that are read for it, none of which may lie in `output`.
+        output: the folder to create.
+        overwrite: whether to replace an existing bundle or empty folder.
+        sources: folders that are read meanwhile; none of them may lie in `output`.
 
     Raises:
         ExportError: if `output` cannot or must not be written.
@@ -43,7 +45,7 @@ def replacing(output: Path, overwrite: bool, sources: Sequence[Path] = ()) -> It
         _check_place(output, overwrite)
         folder.mkdir()
         yield folder
-        _check_place(output, overwrite)  # again: much can appear there during an export
+        _check_place(output, overwrite)  # again, since an export takes long
         _swap(folder, output)
     except OSError as error:
         remedy = "free some space" if error.errno == errno.ENOSPC else "check the path"
@@ -55,9 +57,9 @@ def replacing(output: Path, overwrite: bool, sources: Sequence[Path] = ()) -> It
 
 
 def _resolved(output: Path) -> Path:
-    with suppress(RuntimeError):  # what a loop is up to Python 3.12
+    with suppress(RuntimeError):  # raised for a loop, up to Python 3.12
         resolved = output.resolve()
-        if not os.path.islink(resolved):  # noqa: PTH114 - unlike Path's, it raises nothing
+        if not os.path.islink(resolved):  # noqa: PTH114 - raises nothing, unlike Path.is_symlink
             return resolved
     raise ExportError(f"{output} is a loop of symbolic links: remove it, or choose another name")
 
@@ -65,19 +67,21 @@ def _resolved(output: Path) -> Path:
 def _check_parent(output: Path) -> None:
     if not output.parent.is_dir():
         state = "is not a folder" if output.parent.exists() else "does not exist"
-        raise ExportError(f"{output} cannot be made: {output.parent} {state}: make that folder")
+        raise ExportError(
+            f"{output} cannot be created: {output.parent} {state}: create that folder first"
+        )
 
 
 def _check_sources(output: Path, sources: Sequence[Path]) -> None:
     for source in sources:
         if output in source.resolve().parents:
             raise ExportError(
-                f"{source} lies in {output}, where the bundle is wanted: choose another name"
+                f"{source} lies in {output}, which the bundle would replace: choose another name"
             )
 
 
 def _check_place(output: Path, overwrite: bool) -> None:
-    """Nothing but a bundle or an empty folder is ever replaced, and these only if asked for."""
+    """Checks that `output` is free, or a bundle or empty folder that may be overwritten."""
     if not output.exists():
         return
     listed = _listed(output)
@@ -87,22 +91,22 @@ def _check_place(output: Path, overwrite: bool) -> None:
     foreign = [each for each in names if each not in listed and not each.startswith(CHANGING)]
     if foreign:
         raise ExportError(
-            f"{output} holds {min(foreign)}, which is no part of the bundle there: move it "
-            "elsewhere, or choose another name"
+            f"{output} contains {min(foreign)}, which is not part of the bundle in that folder: "
+            "move it elsewhere, or choose another name"
         )
     if not overwrite:
         raise ExportError(f"{output} exists: choose another name, or pass --overwrite")
 
 
 def _listed(output: Path) -> set[str] | None:
-    """The files of a bundle, by name; none of an empty folder, None of anything else."""
+    """Returns the file names of a bundle; empty for an empty folder, None for anything else."""
     if not output.is_dir():
         return None
     try:
         manifest = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None if any(output.iterdir()) else set()
-    # Other software has a manifest.json too.
+    # Other software also uses the name manifest.json.
     if not isinstance(manifest, dict) or not {"format", "roles"} <= manifest.keys():
         return None
     files = manifest.get("files")
@@ -110,7 +114,7 @@ def _listed(output: Path) -> set[str] | None:
 
 
 def _swap(folder: Path, output: Path) -> None:
-    """Put `folder` in the place of `output`; at every moment a whole bundle is on disk."""
+    """Replaces `output` by `folder`; at every moment a complete bundle is on disk."""
     old = _sibling(output, _REPLACED)
     if output.exists():
         output.rename(old)
@@ -124,7 +128,7 @@ def _swap(folder: Path, output: Path) -> None:
 
 
 def _clean_up_after_killed(output: Path) -> None:
-    """Remove what exports that were killed left; bring back a bundle they had moved aside."""
+    """Removes folders of killed exports, and restores a bundle that they had moved aside."""
     for kind in (_REPLACED, _PARTIAL):
         prefix = _prefix(output, kind)
         for folder in output.parent.iterdir():
@@ -138,18 +142,21 @@ def _clean_up_after_killed(output: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder, if it is there, even if it is write-protected."""
+    """Deletes a folder if it exists, even if it is write-protected."""
     shutil.rmtree(folder, ignore_errors=True)
     for place, _, _ in os.walk(folder):
         with suppress(OSError):
             Path(place).chmod(stat.S_IRWXU)
     shutil.rmtree(folder, ignore_errors=True)
-    if os.path.lexists(folder):  # unlike `exists`, it raises nothing over an error under way
-        _log.warning("%s could not be removed: nobody needs it, remove it by hand", folder)
+    if os.path.lexists(folder):  # unlike Path.exists, it never raises, which would hide an error
+        _log.warning("%s could not be removed: it is not needed, remove it by hand", folder)
 
 
 def _alive(process: int) -> bool:
-    """Whether another process has this id; in containers our own may be a killed one's."""
+    """Returns whether another process has this id.
+
+    The own id counts as killed: in containers, a killed process often had the same one.
+    """
     return process != os.getpid() and psutil.pid_exists(process)
 
 

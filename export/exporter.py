@@ -1,4 +1,4 @@
-"""Checkpoint in, bundle out: one tensor at a time, and all or nothing."""
+"""Exports checkpoints to a bundle, one tensor at a time; a failed export leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
 from edgespec.export.calibration.calibrate import Calibrate, to_widen, widened_by_rule
 from edgespec.export.destination import replacing
-from edgespec.export.formats.spool import Spool
+from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.sources.hub import source_name
@@ -24,39 +24,41 @@ from edgespec.models import Checkpoint, Decoder, load_checkpoint
 INT4, INT4_SMALL = "int4", "int4-small"
 PRECISIONS = (INT4, INT4_SMALL, "int8", "fp16", "fp32", bundle.W8A8)
 STORED = (INT4, "int8", "fp16", "fp32", bundle.W8A8)
-"""How a single matrix can be stored."""
+"""The precisions in which a single matrix can be stored."""
 BLOCK_SIZES = (128, 64, 32)
 KV_PRECISIONS = ("fp32", "fp16")
 NPU_PRECISIONS = ("fp16", "fp32")
-# What matrices of 4 bits may do to the residual stream in all, and how many weights may have 8 bits
-# so that it stays there. Measured: benchmarks/RESULTS.md, "Quality by precision".
-# Small models lose more, and a byte more of them costs less.
+# Matrices are widened from 4 to 8 bits until the damage of the others (see `Calibration`) is at
+# most _DAMAGE, or a share of all weights is widened. Small models lose more by 4 bits and are
+# cheaper to widen, so their share is larger. Measured: benchmarks/RESULTS.md.
 _DAMAGE, _WIDE_SHARE, _WIDE_SHARE_OF_SMALL, _SMALL = 0.01, 0.25, 0.45, 10**9
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """How a bundle is stored.
+    """The options of an export.
 
     Attributes:
-        precision: of the target's weights, one of `PRECISIONS`. int4 has 8 bits for the vocabulary
-            and for the matrices that need them most, int4-small none.
-        draft_precision: of the draft's; None: the target's, or int4-small where that is int4.
-        lm_head_precision: of both output projections and embeddings, one of `STORED`; None: the
-            weights', or int8 where they are int4.
-        kv_precision: of the caches, one of `KV_PRECISIONS`.
-        npu_precision: of a variant of the target for NPUs beside it, one of `NPU_PRECISIONS`; None:
-            there is none.
-        block_size: weights per scale; None: the largest that divides every K of a model.
-        cut_layers: layers of the target before which a stage ends, so that the two sides can run
-            on different devices.
-        skip_sets: sublayers of the target that each layer-skip draft leaves out, as people write
-            them: `4-6`, or `9m,12-15`; see `edgespec.bundle.sublayers`.
-        overwrite: replace a bundle (or an empty folder) that is there already.
+        precision: precision of the target's weights, one of `PRECISIONS`. int4 uses 8 bits for the
+            vocabulary and for the matrices that need them most, int4-small uses 4 bits everywhere.
+        draft_precision: precision of the draft's weights; None: the target's, or int4-small if
+            that is int4.
+        lm_head_precision: precision of both models' output projections and embeddings, one of
+            `STORED`; None: that of the weights, or int8 if it is int4.
+        kv_precision: precision of the KV caches, one of `KV_PRECISIONS`.
+        npu_precision: precision of an additional variant of the target for NPUs, one of
+            `NPU_PRECISIONS`; None: no such variant.
+        block_size: number of weights per scale; None: the largest that divides the row sizes of
+            all matrices of a model.
+        cut_layers: layers of the target before which a stage ends, so that the layers on both
+            sides can run on different devices.
+        skip_sets: sublayers of the target that each layer-skip draft leaves out, written as `4-6`
+            or `9m,12-15`; see `edgespec.bundle.sublayers`.
+        overwrite: whether to replace an existing bundle or empty folder.
 
     Raises:
-        InputError: on a value that is none of its choices.
+        InputError: if a value is not one of its choices.
     """
 
     precision: str = "int4"
@@ -87,7 +89,12 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """Bytes of the checkpoints' weights and of the bundle made from them."""
+    """The result of an export.
+
+    Attributes:
+        source_bytes: bytes of the checkpoints' weights.
+        bundle_bytes: bytes of the bundle.
+    """
 
     source_bytes: int
     bundle_bytes: int
@@ -102,15 +109,15 @@ def export_bundle(
     skip_search: SkipSearch | None = None,
     calibration: Calibrate | None = None,
 ) -> ExportReport:
-    """Convert checkpoints to a bundle, all or nothing.
+    """Converts checkpoints to a bundle; if that fails, nothing is left behind.
 
-    The bundle grows in a hidden folder beside `output` and is renamed when it is complete.
+    The bundle is written to a hidden folder beside `output`, which is renamed when it is complete.
 
     Args:
         target: see `write_bundle`.
-        output: folder to make.
+        output: folder to create.
         draft: see `write_bundle`.
-        options: precisions; None for the defaults.
+        options: options of the export; None for the defaults.
         progress: see `write_bundle`.
         skip_search: see `write_bundle`.
         calibration: see `write_bundle`.
@@ -135,17 +142,17 @@ def write_bundle(
     skip_search: SkipSearch | None,
     calibration: Calibrate | None,
 ) -> ExportReport:
-    """Write what checkpoints become, for those who add to it before it is at its place.
+    """Writes a bundle to a folder, to which the caller may add files before moving it in place.
 
     Args:
-        target: folder of the model whose text is wanted.
-        folder: empty, to write to; of no use if this fails.
-        draft: folder of a smaller model with the same tokenizer.
-        options: precisions; whether to overwrite has been decided.
-        progress: told how much is written.
-        skip_search: finds further skip sets, or scores those of the options.
-        calibration: has models read a text before their weights are quantized; None: all inputs of
-            a matrix count alike, and which matrices get more bits is a matter of rule.
+        target: checkpoint folder of the target.
+        folder: empty folder to write to; its content is incomplete if this fails.
+        draft: checkpoint folder of a smaller model with the same tokenizer; None: no draft.
+        options: options of the export; `overwrite` is ignored.
+        progress: called with the progress.
+        skip_search: finds skip sets, or scores those of the options.
+        calibration: runs models on a text before their weights are quantized; None: quantization
+            weighs all inputs of a matrix alike, and a fixed rule says which matrices get 8 bits.
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
@@ -157,7 +164,7 @@ def write_bundle(
     if draft is not None:
         checkpoints[bundle.DRAFT] = load_checkpoint(draft)
         check_vocabularies(tokens, read_tokenizer(checkpoints[bundle.DRAFT])[1])
-    # Only a draft's graph picks candidates, among the ids of the tokenizer.
+    # Only a draft's graph picks candidates; they are ids of the tokenizer, without padding.
     candidates = {bundle.TARGET: 0, bundle.DRAFT: max(tokens.values()) + 1}
     layout = Sublayers(described(checkpoints[bundle.TARGET].decoder))
     layer_cuts = _layer_cuts(options.cut_layers, layout)
@@ -172,7 +179,7 @@ def write_bundle(
     roles = {}
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
-        with Spool(folder) as rounded:
+        with RoundedMatrices(folder) as rounded:
             precision = _calibrated(name, checkpoint, options, calibration, rounded)
             with RoleWriter(
                 folder, name, checkpoint, precision, candidates[name], progress, rounded
@@ -203,7 +210,7 @@ def write_bundle(
 
 
 class _Trials:
-    """Graphs for trying skip sets, removed at the end of the `with` statement; weights stay."""
+    """Graphs for trying skip sets. The `with` statement removes them at its end; weights stay."""
 
     def __init__(
         self, folder: Path, writer: RoleWriter, tokenizer: tuple[str, ...], cuts: set[int]
@@ -233,10 +240,10 @@ class _Trials:
 
 
 def _npu_variant(target: RoleWriter, role: bundle.Role, precision: str) -> bundle.Variant:
-    """The target for NPUs, cut as its role is; over its own weights, where they are the same.
+    """Writes the target's variant for NPUs, with the stages of its role.
 
-    The cache stays float32: rounding it in the graph takes numbers that half precision, in which
-    NPUs compute, does not hold.
+    It shares the role's weights if they have the same precision. The cache stays float32: rounding
+    it in the graph needs numbers beyond half precision, in which NPUs compute.
     """
     wanted = bundle.Precision(precision, precision, "fp32", 0)
     cuts = [stage.start for stage in role.stages[1:]]
@@ -249,24 +256,28 @@ def _npu_variant(target: RoleWriter, role: bundle.Role, precision: str) -> bundl
 
 
 def _layer_cuts(before: tuple[int, ...], layout: Sublayers) -> set[int]:
-    """The sublayers before which the user wants stages to end."""
+    """Returns the sublayers before which the user wants stages to end.
+
+    Raises:
+        InputError: if a layer does not exist, or no stage can end before it.
+    """
     last = layout.layers - 1
     wrong = [layer for layer in before if not 0 < layer <= last]
     if wrong:
         raise InputError(
-            f"cut_layers holds {wrong[0]}: the model has layers 0 to {last}, give layers from 1 to "
-            f"{last}"
+            f"cut_layers contains {wrong[0]}: the model has layers 0 to {last}, so give layers "
+            f"from 1 to {last}"
         )
     return set(map(layout.first, before))
 
 
 def _weights(name: str, options: ExportOptions) -> str:
-    """The precision that was asked for a role, by its name among `PRECISIONS`."""
+    """Returns the requested precision of a role, one of `PRECISIONS`."""
     if name == bundle.TARGET:
         return options.precision
     if options.draft_precision is not None:
         return options.draft_precision
-    # What a draft computes decides nothing: the fewer bytes, the more of it.
+    # A draft's errors never change the text, so it gets the fewest bytes, which is fastest.
     return INT4_SMALL if options.precision == INT4 else options.precision
 
 
@@ -285,9 +296,12 @@ def _calibrated(
     checkpoint: Checkpoint,
     options: ExportOptions,
     calibration: Calibrate | None,
-    rounded: Spool,
+    rounded: RoundedMatrices,
 ) -> bundle.Precision:
-    """A role's precision, with the matrices that get 8 bits; those that have 4 are in the spool."""
+    """Returns a role's precision, including the matrices that get 8 bits.
+
+    If there is a calibration, it puts the matrices that were rounded to 4 bits into `rounded`.
+    """
     precision, decoder = _precision(name, checkpoint.decoder, options), checkpoint.decoder
     seen = None
     if calibration is not None and precision.block_size:
@@ -314,7 +328,8 @@ def _block_size(name: str, decoder: Decoder, asked: int | None) -> int:
     misfits = [width for width in widths if width % asked]
     if misfits:
         _log.warning(
-            "%s: block size %d does not divide K = %s: rows are padded, which costs speed",
+            "%s: block size %d does not divide the row sizes %s, so rows are padded, which makes "
+            "the model slower",
             name, asked, ", ".join(map(str, misfits)),
         )  # fmt: skip
     return asked

@@ -1,4 +1,4 @@
-"""One model of a bundle: its weights in one data file, its graphs, one for each stage."""
+"""Writes one model of a bundle: a data file with its weights, and a graph for each stage."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ from edgespec.export.formats.matrices import (
 from edgespec.export.formats.weights import WeightStream
 from edgespec.models import Attention, Checkpoint, Decoder, Rope
 
-# Scores of masked rows: far below any score, and exact zeros after the softmax.
+# Score of masked rows: far below any real score, so that the softmax gives exactly zero.
 _BIAS_OFF = -1e9
 
 Progress = Callable[[str, int, int], None]
-"""Is called with a role's name, the weights written and the weights in all."""
+"""Called with a role's name, the number of weights written so far and the total number."""
 
 
 class RoleWriter:
-    """Writes one model's files; weights are streamed once, by the first graphs that need them.
+    """Writes one model's files. Weights are written once, with the first graph that needs them.
 
-    Use it in a `with` statement: what it has written is complete on disk after `write`.
+    Use it in a `with` statement. All files are complete on disk after `write`.
 
     Args:
-        folder: where to.
-        name: of the role, and the beginning of its files' names.
+        folder: folder to write to.
+        name: name of the role, with which its file names start.
         checkpoint: the model.
-        precision: of its numbers.
-        candidates: see `StageFormats`; 0 for a target, whose rows must not depend on their company.
+        precision: precision of weights and cache.
+        candidates: see `StageFormats`. It is 0 for a target; with candidates, attention has a form
+            in which a row's result may depend on the other rows of a call.
         progress: see `Progress`.
-        rounded: matrices in 4 bits, see `WeightStream`.
+        rounded: matrices that are already rounded to 4 bits, see `WeightStream`.
     """
 
     def __init__(
@@ -76,12 +77,12 @@ class RoleWriter:
         self._data.close()
 
     def write(self, cuts: Sequence[int] = (), gated: bool = False) -> bundle.Role:
-        """Write the graphs.
+        """Writes the graphs.
 
         Args:
-            cuts: sublayers before which a stage ends, ascending; without any there is one stage.
-            gated: let every sublayer be switched off (`lower`), and rows see any others:
-                whole texts are tried in one call.
+            cuts: sublayers before which a stage ends, ascending; empty for a single stage.
+            gated: whether each sublayer can be switched off (see `lower`) and any row can see any
+                other, so that one call can try a whole text.
         """
         config, decoder = self._checkpoint.config, self._checkpoint.decoder
         formats = replace(self._formats, attention=SplitAttention) if gated else self._formats
@@ -111,12 +112,12 @@ class RoleWriter:
         )
 
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
-        """A writer of the same model in another precision, to files of another name."""
+        """Returns a writer of the same model in another precision, with another file name."""
         checkpoint, report = self._checkpoint, self._report
         return RoleWriter(self._folder, name, checkpoint, precision, 0, report, {})
 
     def write_for_npu(self, cuts: Sequence[int]) -> tuple[bundle.Stage, ...]:
-        """Write graphs with the attention that suits NPUs best, over the same weights."""
+        """Writes graphs for NPUs, with the attention that suits them best, for the same weights."""
         formats = replace(self._formats, attention=SplitAttention)
         return self._write_stages(f"{bundle.TARGET}-{bundle.NPU}", cuts, formats, gated=False)
 
@@ -155,7 +156,7 @@ class RoleWriter:
 
 
 def described(decoder: Decoder) -> Iterator[Sublayer]:
-    """Each sublayer of a decoder as a manifest has it."""
+    """Yields each sublayer of a decoder in the form of the manifest."""
     for number, layer in enumerate(decoder.layers):
         for each in layer:
             if isinstance(each, Attention):
@@ -175,7 +176,7 @@ def _formats(precision: bundle.Precision, candidates: int) -> StageFormats:
         layers = MixedFormat(layers, wide, frozenset(precision.wide))
     head = _format(precision.lm_head, precision.block_size)
     kv_dtype = HALF if precision.kv == "fp16" else FLOAT
-    # What a draft computes decides nothing: it may take the cheaper form.
+    # A draft's errors never change the text, so it may use the cheaper form.
     attention: type[AttentionForm] = SplitAttention if candidates else OrderedAttention
     return StageFormats(layers, head, kv_dtype, candidates, attention)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is: its config, its layers by name and shape, and its weights read lazily."""
+"""Reads checkpoints: configs, descriptions of layers, and weights, which are loaded lazily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint folder as transformers writes it, checked before anything is read from it."""
+"""Opens a checkpoint folder in the format of transformers, and checks it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "qwen2": Qwen2,
     "qwen3": Qwen3,
 }
-"""What can be loaded, by `model_type`."""
+"""The supported architectures by `model_type`."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -48,16 +48,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's description beside its weights, which stay on disk until they are read.
+    """A model's description and its weights, which stay on disk until they are read.
 
     Attributes:
         path: The folder.
-        config: The numbers of config.json and generation_config.json.
-        decoder: What the weights mean; every tensor it names is there, in its shape.
+        config: The values of config.json and generation_config.json.
+        decoder: The description of the model; every tensor that it names exists in its shape.
         tensors: The weights.
-        tokenizer_files: Those of TOKENIZER_FILES that are present, by name.
-        chat_template: Jinja source of the default chat template, if there is one.
-        eos_token: The tokenizer's end of text, if it names one.
+        tokenizer_files: Paths of the existing TOKENIZER_FILES by name.
+        chat_template: Jinja source of the default chat template; None if there is none.
+        eos_token: The tokenizer's end-of-text token; None if it has none.
     """
 
     path: Path
@@ -70,10 +70,10 @@ class Checkpoint:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Describe the checkpoint in a folder and check every tensor's name, dtype and shape.
+    """Opens a checkpoint folder, and checks every tensor's name, dtype and shape.
 
     Raises:
-        UnsupportedModelError: It asks for something that is not implemented.
+        UnsupportedModelError: The model needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
     if not path.is_dir():
@@ -107,25 +107,25 @@ def _optional(path: Path) -> Fields:
 
 
 def _refuse_parts(path: Path) -> None:
-    """Refuse what is published like checkpoints, but is none by itself."""
+    """Refuses adapters and GGUF files, which are published like checkpoints."""
     adapter = path / "adapter_config.json"
     if adapter.exists():
         raise Fields.read(adapter).unsupported(
             "base_model_name_or_path",
-            "this is an adapter to that model: merge them (merge_and_unload of peft) "
-            "and give the folder of the result, or delete the file where it is merged already",
+            "this is an adapter for that model: merge both (with peft's merge_and_unload) and give "
+            "the folder of the result, or delete this file if it is merged already",
         )
     gguf = sorted(path.glob("*.gguf"))
     if gguf and not any(path.glob("*.safetensors")):
         raise UnsupportedModelError(
-            f"{gguf[0]} is GGUF, which is not supported: give the checkpoint it was made from"
+            f"{gguf[0]} is GGUF, which is not supported: give the checkpoint that it was made from"
         )
 
 
 def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorSource) -> None:
-    """Refuse weights that contradict the config, `tie_word_embeddings` included."""
+    """Refuses weights that contradict the config, including `tie_word_embeddings`."""
     packed = sorted(name for name in tensors.names if name.endswith(".qweight"))
-    if packed:  # the first of these had no quantization_config
+    if packed:  # early checkpoints of this kind had no quantization_config
         raise UnsupportedModelError(
             f"{tensors.place(packed[0])}: {packed[0]} is quantized by GPTQ or AWQ, which is "
             "not supported: "
@@ -144,7 +144,7 @@ def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorSource) -> N
 
 
 def _log_unused(path: Path, decoder: Decoder, tensors: TensorSource) -> None:
-    """Name the tensors that nothing reads; old checkpoints carry RoPE's frequencies as tensors."""
+    """Logs unused tensors, except RoPE's frequencies, which old checkpoints contain."""
     unused = sorted(
         name
         for name in tensors.names - decoder.tensors().keys()
@@ -155,7 +155,7 @@ def _log_unused(path: Path, decoder: Decoder, tensors: TensorSource) -> None:
 
 
 def _chat_template(path: Path) -> str | None:
-    """The template from its own file or, as it was before, from the tokenizer's config."""
+    """Returns the template from its own file or else from the tokenizer's config."""
     file = path / "chat_template.jinja"
     if file.is_file():
         return read_text(file)
@@ -170,7 +170,10 @@ def _chat_template(path: Path) -> str | None:
 
 
 def _eos_token(path: Path) -> str | None:
-    """The end of text by the files that every run reads, the tokenizer's config first."""
+    """Returns the end-of-text token as the runtime reads it.
+
+    tokenizer_config.json overrides special_tokens_map.json, also with an explicit null.
+    """
     names = ("special_tokens_map.json", "tokenizer_config.json")
     map_, config = (_optional(path / name) for name in names)
     token = config.with_defaults(map_.values).get("eos_token")

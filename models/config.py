@@ -1,4 +1,4 @@
-"""The numbers of a config.json, checked; what is not implemented is refused by name."""
+"""Reads and checks config.json; values that are not implemented are errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from edgespec.models.fields import Fields
     from edgespec.models.layers import Activation
 
-# Far beyond any model; describing one that has more takes minutes, or all memory.
+# Limits far beyond any model: describing a larger one would take minutes or all memory.
 _WIDEST, _DEEPEST = 2**20, 2**12
 
 _ACTIVATIONS: Mapping[str, Activation] = {
@@ -26,26 +26,26 @@ _LAYER_TYPES = ("full_attention", _SLIDING)
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder's sizes and switches.
+    """A decoder's sizes and options.
 
     Attributes:
         model_type: The architecture's name in transformers.
-        vocab_size: Rows of the embedding.
+        vocab_size: Number of rows of the embedding.
         hidden_size: Size of the residual stream.
         intermediate_size: Inner size of the MLP.
-        num_layers: Layers.
-        heads: Query heads, a multiple of kv_heads.
-        kv_heads: Key and value heads.
-        head_dim: Size of a head, even; need not be hidden_size / heads.
+        num_layers: Number of layers.
+        heads: Number of query heads, a multiple of kv_heads.
+        kv_heads: Number of key and value heads.
+        head_dim: Size of a head, even; may differ from hidden_size / heads.
         norm_eps: Epsilon of every RMS normalization.
-        context_length: The most positions the model was made for.
+        context_length: Maximum number of positions that the model was trained for.
         attention_bias: The config's `attention_bias`.
         mlp_bias: The config's `mlp_bias`.
-        tied: Whether the head is the embedding.
-        windows: Of each layer, how many positions its attention sees, itself included; None: it
-            has no window.
-        eos_ids: Ids that end a text, generation_config.json's before config.json's.
-        fields: config.json with defaults, for what only one architecture has.
+        tied: Whether output projection and embedding are one tensor.
+        windows: For each layer, the number of positions that its attention sees, including the
+            current one; None: all.
+        eos_ids: Ids that end a text, from generation_config.json or else from config.json.
+        fields: config.json with defaults, for fields that only some architectures have.
     """
 
     model_type: str
@@ -67,15 +67,15 @@ class ModelConfig:
 
     @classmethod
     def from_fields(cls, fields: Fields, generation: Fields) -> ModelConfig:
-        """Check a config and take from it what a decoder needs.
+        """Checks a config and reads the values that a decoder needs.
 
         Args:
             fields: config.json with the defaults of its `model_type` filled in.
             generation: generation_config.json, empty if there is none.
 
         Raises:
-            UnsupportedModelError: A field asks for something that is not implemented.
-            CheckpointError: A field is missing or has an impossible value.
+            UnsupportedModelError: A field needs something that is not implemented.
+            CheckpointError: A field is missing or has an invalid value.
         """
         _refuse_quantized(fields)
         hidden_size = fields.integer("hidden_size", most=_WIDEST)
@@ -87,7 +87,7 @@ class ModelConfig:
         context_length = fields.integer("max_position_embeddings")
         if context_length < 2:
             raise fields.invalid(
-                "max_position_embeddings", "must be 2 or more, for a prompt and text"
+                "max_position_embeddings", "must be 2 or more, for a prompt and a generated token"
             )
         layers = fields.integer("num_hidden_layers", most=_DEEPEST)
         return cls(
@@ -111,10 +111,10 @@ class ModelConfig:
 
 
 def activation_of(fields: Fields, name: str) -> Activation:
-    """The activation that a field asks for.
+    """Returns the activation that a field names.
 
     Raises:
-        UnsupportedModelError: It is not implemented.
+        UnsupportedModelError: The activation is not implemented.
     """
     found = _ACTIVATIONS.get(str(fields.get(name)))
     if found is None:
@@ -130,7 +130,7 @@ def _refuse_quantized(fields: Fields) -> None:
 
 
 def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
-    """How many positions each layer sees; None where it has no window."""
+    """Returns the number of positions that each layer sees; None if it has no window."""
     window = fields.integer("sliding_window", fields.integer("max_position_embeddings"))
     types = fields.get("layer_types")
     if types is None:
@@ -148,7 +148,10 @@ def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
 
 
 def _has_window(fields: Fields, layers: int) -> list[bool]:
-    """Where no list says it: Qwen has a switch and a first layer, Gemma a pattern, Mistral all."""
+    """Returns which layers have a window, if the config has no list of layer types.
+
+    Qwen has a switch and a first layer, Gemma a pattern, and Mistral a window in all layers.
+    """
     if fields.get("use_sliding_window") is not None:
         first = fields.get("max_window_layers")
         start = first if isinstance(first, int) else 0

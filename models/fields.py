@@ -1,4 +1,4 @@
-"""Checked reading of the JSON files of a checkpoint."""
+"""Reads the JSON files of a checkpoint and checks their fields."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MOST = 2**31 - 1  # 32 bits; no model comes near
 
 @dataclass(frozen=True)
 class Fields:
-    """One JSON object whose fields are checked as they are read; null counts as absent.
+    """A JSON object whose fields are checked when they are read; null counts as absent.
 
     Attributes:
-        values: The object as JSON gave it.
-        source: Where it stands, as error messages begin: a path, then the names of the groups.
+        values: The JSON object.
+        source: The object's place, with which error messages begin: a path and names of groups.
     """
 
     values: Mapping[str, object]
@@ -31,7 +31,7 @@ class Fields:
 
     @classmethod
     def read(cls, path: Path) -> Fields:
-        """Read a file that holds one JSON object.
+        """Reads a file that contains one JSON object.
 
         Raises:
             CheckpointError: The file is missing, unreadable, not JSON or not an object.
@@ -44,20 +44,20 @@ class Fields:
             ) from error
         if not isinstance(values, dict):
             raise CheckpointError(
-                f"{path} holds {reprlib.repr(values)}, not a JSON object: download it again"
+                f"{path} contains {reprlib.repr(values)}, not a JSON object: download it again"
             )
         return cls(values, str(path))
 
     def with_defaults(self, defaults: Mapping[str, object]) -> Fields:
-        """The same object with fields added; those it has, null ones too, stay as they are."""
+        """Returns the object with defaults added; existing fields, also null ones, are kept."""
         return Fields({**defaults, **self.values}, self.source)
 
     def get(self, name: str) -> object:
-        """A field as JSON gave it, None when absent."""
+        """Returns a field without a check, None if it is absent."""
         return self.values.get(name)
 
     def group(self, name: str) -> Fields:
-        """A nested object, empty when absent.
+        """Returns a nested object, empty if it is absent.
 
         Raises:
             CheckpointError: The field is not an object.
@@ -70,10 +70,10 @@ class Fields:
         return Fields(value, f"{self.source}: {name}")
 
     def integer(self, name: str, default: int | None = None, most: int = _MOST) -> int:
-        """A positive integer, `most` at most.
+        """Returns a positive integer of at most `most`.
 
         Raises:
-            CheckpointError: It is something else, or absent without a default.
+            CheckpointError: The field is something else, or absent without a default.
         """
         value = self.get(name)
         if value is None and default is not None:
@@ -85,10 +85,10 @@ class Fields:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A positive finite number.
+        """Returns a positive finite number.
 
         Raises:
-            CheckpointError: It is something else, or absent without a default.
+            CheckpointError: The field is something else, or absent without a default.
         """
         value = self.get(name)
         if value is None and default is not None:
@@ -99,10 +99,10 @@ class Fields:
         return number
 
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
-        """A list of so many positive finite numbers.
+        """Returns a list of `count` positive finite numbers.
 
         Raises:
-            CheckpointError: It is something else, or absent.
+            CheckpointError: The field is something else or absent.
         """
         value = self.get(name)
         numbers = [_positive(each) for each in value] if isinstance(value, list) else []
@@ -112,10 +112,10 @@ class Fields:
         return found
 
     def flag(self, name: str) -> bool:
-        """A boolean, false when absent.
+        """Returns a boolean, False if the field is absent.
 
         Raises:
-            CheckpointError: It is something else.
+            CheckpointError: The field is something else.
         """
         value = self.get(name)
         if value is None:
@@ -125,11 +125,11 @@ class Fields:
         return value
 
     def invalid(self, name: str, rule: str) -> CheckpointError:
-        """The error for a field that breaks a rule, with its value."""
+        """Returns the error for a field whose value breaks a rule."""
         return CheckpointError(f"{self._shown(name)} {rule}: correct the file or download it again")
 
     def unsupported(self, name: str, remedy: str) -> UnsupportedModelError:
-        """The error for a field that asks for something not implemented, with its value."""
+        """Returns the error for a field whose value is not implemented."""
         return UnsupportedModelError(f"{self._shown(name)} is not supported: {remedy}")
 
     def _shown(self, name: str) -> str:
@@ -138,14 +138,14 @@ class Fields:
 
 
 def _positive(value: object) -> float | None:
-    """A value as JSON gave it, where it is a positive finite number."""
+    """Returns a JSON value if it is a positive finite number, else None."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if 0 < value <= sys.float_info.max else None
 
 
 def read_text(path: Path) -> str:
-    """The text of a checkpoint's file.
+    """Reads a text file of a checkpoint.
 
     Raises:
         CheckpointError: The file is missing, unreadable or not UTF-8.
@@ -154,7 +154,7 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{path} does not exist: give a folder as save_pretrained writes it"
+            f"{path} does not exist: give a folder that save_pretrained has written"
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
@@ -163,6 +163,6 @@ def read_text(path: Path) -> str:
 
 
 def unreadable(path: Path, error: OSError) -> CheckpointError:
-    """The error for a file that may be whole, but that the system does not give."""
+    """Returns the error for a file that the system cannot read, although it may be intact."""
     reason = error.strerror or error
     return CheckpointError(f"{path} cannot be read ({reason}): check the file and its permissions")

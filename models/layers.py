@@ -1,7 +1,7 @@
-"""What a decoder is made of, as names and sizes; nothing here holds a weight or emits a graph.
+"""Describes the layers of a decoder by names and sizes, without weights or computation.
 
-A decoder is a list of layers, a layer a list of sublayers. Each sublayer says what it needs by
-name: norms, mask, rotation table, activation. `export/components` has the computation.
+A decoder is a list of layers, and a layer a list of sublayers. Each sublayer names what it needs:
+norms, mask, rotation table, activation. `export/components` implements the computation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shapes = dict[str, tuple[int, ...]]
 """Tensor name to shape."""
 
 Activation = Literal["silu", "gelu_tanh"]
-"""Of an MLP's gate: x * sigmoid(x), or GELU by its approximation with tanh."""
+"""Activation of an MLP's gate: x * sigmoid(x), or GELU approximated with tanh."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Linear:
         weight: Name of the [out_features, in_features] tensor.
         in_features: Size of x.
         out_features: Size of y.
-        bias: Name of the [out_features] tensor, if there is one.
+        bias: Name of the [out_features] tensor; None if there is none.
     """
 
     weight: str
@@ -40,7 +40,7 @@ class Linear:
     bias: str | None = None
 
     def tensors(self) -> Shapes:
-        """Names and shapes of its tensors."""
+        """Returns names and shapes of its tensors."""
         shapes: Shapes = {self.weight: (self.out_features, self.in_features)}
         if self.bias is not None:
             shapes[self.bias] = (self.out_features,)
@@ -55,7 +55,7 @@ class Norm:
         weight: Name of the [size] tensor.
         size: Size of x.
         eps: Added to the mean square.
-        offset: Added to the weight: 1 where checkpoints hold its distance from 1.
+        offset: Added to the weight; 1 if checkpoints store the weight minus 1.
     """
 
     weight: str
@@ -64,7 +64,7 @@ class Norm:
     offset: float = 0.0
 
     def tensors(self) -> Shapes:
-        """Name and shape of its tensor."""
+        """Returns name and shape of its tensor."""
         return {self.weight: (self.size,)}
 
 
@@ -73,21 +73,21 @@ class Attention:
     """Grouped-query attention.
 
     Attributes:
-        norm: Applied to the residual stream first; None: it is read as it is.
+        norm: Applied to the sublayer's input; None: no normalization.
         q: [hidden] to [heads * head_dim].
         k: [hidden] to [kv_heads * head_dim].
         v: [hidden] to [kv_heads * head_dim].
         o: [heads * head_dim] to [hidden].
-        heads: Query heads, a multiple of kv_heads.
-        kv_heads: Key and value heads.
+        heads: Number of query heads, a multiple of kv_heads.
+        kv_heads: Number of key and value heads.
         head_dim: Size of a head.
-        scale: Scores are multiplied by it.
-        q_norm: Applied before RoPE, if there is one: to each query head, or to all of them as one
-            vector where it has their size.
+        scale: Factor of attention scores.
+        q_norm: Applied to queries before RoPE; None: no normalization. It normalizes each head, or
+            all heads as one vector if it has their total size.
         k_norm: The same for keys.
-        post_norm: Applied to what the attention adds to the residual stream, if there is one.
-        mask: Which positions a row sees, see `edgespec.bundle.sublayers.Sublayer`.
-        rope: Name of the rotation table, see `Decoder.ropes`; empty: heads are not turned.
+        post_norm: Applied to the sublayer's output; None: no normalization.
+        mask: Name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
+        rope: Name of the rotation table, see `Decoder.ropes`; empty: no RoPE.
     """
 
     norm: Norm | None
@@ -121,12 +121,12 @@ class Mlp:
     """Gated MLP (Shazeer, 2020): `down(activation(gate(x)) * up(x))`.
 
     Attributes:
-        norm: Applied to the residual stream first; None: it is read as it is.
+        norm: Applied to the sublayer's input; None: no normalization.
         gate: [hidden] to [intermediate].
         up: [hidden] to [intermediate].
         down: [intermediate] to [hidden].
-        activation: Of the gate.
-        post_norm: Applied to what the MLP adds to the residual stream, if there is one.
+        activation: Activation of the gate.
+        post_norm: Applied to the sublayer's output; None: no normalization.
     """
 
     norm: Norm | None
@@ -148,7 +148,7 @@ class Mlp:
 
 
 Sublayer = Attention | Mlp
-"""Reads the residual stream and adds something to it."""
+"""A part of a layer that reads the residual stream and adds its output to it."""
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,17 @@ class Decoder:
 
     Attributes:
         embedding: Name of the [vocab_size, hidden_size] tensor.
-        vocab_size: Rows of the embedding; may exceed the tokenizer's vocabulary by padding.
+        vocab_size: Number of rows of the embedding; with padding it exceeds the tokenizer's
+            vocabulary.
         hidden_size: Size of the residual stream.
         layers: The sublayers of each layer, in order.
-        norm: Applied before the head.
-        lm_head: [hidden_size] to [vocab_size]; its weight is `embedding` when tied.
-        tied: Whether embedding and head are one tensor.
-        ropes: Rotation tables by name; the layers say which is theirs.
-        context_length: The most positions the model was made for.
-        embedding_scale: Rows of the embedding are multiplied by it.
+        norm: Applied before the output projection.
+        lm_head: Output projection, [hidden_size] to [vocab_size]; its weight is `embedding` if
+            `tied`.
+        tied: Whether embedding and output projection are one tensor.
+        ropes: Rotation tables by name; attentions refer to them.
+        context_length: Maximum number of positions that the model was trained for.
+        embedding_scale: Factor of embedding rows.
     """
 
     embedding: str
@@ -181,16 +183,16 @@ class Decoder:
 
     @property
     def sublayers(self) -> tuple[Sublayer, ...]:
-        """Those of all layers, as they are numbered."""
+        """The sublayers of all layers, in the order of their numbers."""
         return tuple(sublayer for layer in self.layers for sublayer in layer)
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """Those among them that are attentions."""
+        """The sublayers that are attentions."""
         return tuple(each for each in self.sublayers if isinstance(each, Attention))
 
     def tensors(self) -> Shapes:
-        """Names and shapes of all tensors, in the order of the computation; a tied one once."""
+        """Returns names and shapes of all tensors in order of computation; a tied one once."""
         return (
             {self.embedding: (self.vocab_size, self.hidden_size)}
             | _union(sublayer.tensors() for sublayer in self.sublayers)

@@ -1,4 +1,4 @@
-"""Rotary position embedding: types differ in their inverse frequencies and in one scale."""
+"""Rotary position embedding; its types differ in inverse frequencies and a scale."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_THETA = 10_000.0
 
-# Of texts within the original context, and of longer ones.
+# Factors for texts within the original context, and for longer ones.
 _LONGROPE_FACTORS = ("short_factor", "long_factor")
 
 _log = logging.getLogger(__name__)
@@ -27,12 +27,11 @@ _log = logging.getLogger(__name__)
 class Rope:
     """Rotary position embedding (Su et al., 2021) in the half-split layout of the checkpoints.
 
-    Dimension i turns together with i + head_dim / 2, by position * inv_freq[i] radians.
+    Dimensions i and i + head_dim / 2 are rotated by position * inv_freq[i] radians.
 
     Attributes:
         inv_freq: [head_dim / 2] float32, radians per position.
-        attention_factor: Cosines and sines are multiplied by it, and so attention scores by its
-            square.
+        attention_factor: Factor of cosines and sines, so attention scores have its square.
     """
 
     inv_freq: NDArray[np.float32]
@@ -40,25 +39,26 @@ class Rope:
 
 
 def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = None) -> Rope:
-    """Read RoPE from a config in the older or the newer spelling.
+    """Reads RoPE from a config in the older or the newer format.
 
-    Older: `rope_theta` beside `rope_scaling`, which may name its type `type`. Newer (transformers
-    5): all in `rope_parameters`. Where both are given `rope_scaling` wins, as in transformers.
+    The older one has `rope_theta` and `rope_scaling`, whose type may be called `type`. The newer
+    one (transformers 5) has all in `rope_parameters`. If both exist, `rope_scaling` is used, as in
+    transformers.
 
-    Two types depend on the length of the text in transformers, which keys that are cached cannot
-    follow. `longrope` takes one list of factors for all texts: the long one where
+    In transformers, two types depend on the length of the text, which cached keys cannot follow.
+    Here, `longrope` uses one list of factors for all texts: the long one if
     `max_position_embeddings` exceeds the original context. `dynamic` changes nothing up to
-    `max_position_embeddings`, where texts end here. Which it was is logged.
+    `max_position_embeddings`, and longer texts are not supported here. This is logged.
 
     Args:
         fields: The config, with `max_position_embeddings` filled in.
-        head_dim: Size of a head, even; all of it is rotated.
-        layer_type: Where `rope_parameters` may have a group for each type of layer, whose to read.
+        head_dim: Size of a head, even; all dimensions are rotated.
+        layer_type: The group of `rope_parameters` to read, if it has one for each type of layer.
 
     Raises:
-        UnsupportedModelError: A type other than default, linear, dynamic, llama3, yarn and
-            longrope, partial rotation, or parameters per layer type where nobody asks for one.
-        CheckpointError: A parameter is missing or has an impossible value.
+        UnsupportedModelError: The type is not default, linear, dynamic, llama3, yarn or longrope,
+            the rotation is partial, or parameters depend on a layer type and none is given.
+        CheckpointError: A parameter is missing or has an invalid value.
     """
     scaling = fields.group("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
     if layer_type is not None and layer_type in scaling.values:
@@ -71,7 +71,7 @@ def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = Non
             raise place.unsupported("partial_rotary_factor", "only 1.0 is")
 
     theta = scaling.number("rope_theta", fields.number("rope_theta", DEFAULT_THETA))
-    # Rounded where transformers rounds, so that long positions turn by the same angle.
+    # Rounded where transformers rounds, so that angles of large positions are the same.
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     wavelengths = (theta ** exponents.astype(np.float64)).astype(np.float32)
     inv_freq = np.float32(1) / wavelengths
@@ -83,8 +83,8 @@ def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = Non
             return Rope(inv_freq / np.float32(scaling.number("factor")))
         case "dynamic":
             _log.warning(
-                "%s: %s='dynamic' scales texts beyond max_position_embeddings, which are refused; "
-                "texts of up to %d tokens are as trained",
+                "%s: %s='dynamic' would only affect texts longer than max_position_embeddings, "
+                "which are refused; texts of up to %d tokens are not affected",
                 scaling.source, type_name, fields.integer("max_position_embeddings"),
             )  # fmt: skip
             return Rope(inv_freq)
@@ -101,7 +101,7 @@ def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = Non
 
 
 def _original_context(fields: Fields, scaling: Fields) -> int:
-    """The context length before scaling; some configs keep it outside the RoPE parameters."""
+    """Returns the context length before scaling; it may be outside of the RoPE parameters."""
     name = "original_max_position_embeddings"
     fallback = scaling.integer(name, fields.integer("max_position_embeddings"))
     return fields.integer(name, fallback)
@@ -110,10 +110,10 @@ def _original_context(fields: Fields, scaling: Fields) -> int:
 def _llama3(
     inv_freq: NDArray[np.float32], scaling: Fields, original_context: int
 ) -> NDArray[np.float32]:
-    """Llama 3.1's scaling: slow dimensions are divided by the factor, fast ones kept.
+    """Scales frequencies like Llama 3.1: slow ones are divided by the factor, fast ones kept.
 
-    How often a dimension turns within the original context decides: below `low_freq_factor` turns
-    it is slow, above `high_freq_factor` fast, in between the two frequencies are blended.
+    A frequency is slow below `low_freq_factor` turns within the original context, and fast above
+    `high_freq_factor` turns. In between, both results are blended.
     """
     low = scaling.number("low_freq_factor")
     high = scaling.number("high_freq_factor")
@@ -176,7 +176,7 @@ def _longrope(wavelengths: NDArray[np.float32], fields: Fields, scaling: Fields)
     context = fields.integer("max_position_embeddings")
     name = _LONGROPE_FACTORS[context > original]
     _log.warning(
-        "%s: all texts are read with %s, since max_position_embeddings=%d %s "
+        "%s: %s is used for all texts, since max_position_embeddings=%d %s "
         "original_max_position_embeddings=%d",
         scaling.source, name, context, "exceeds" if context > original else "is within", original,
     )  # fmt: skip
@@ -189,6 +189,6 @@ def _longrope(wavelengths: NDArray[np.float32], fields: Fields, scaling: Fields)
 
 
 def _stretch(fields: Fields, scaling: Fields) -> float:
-    """By how much the context was extended: what the config says, or its two lengths."""
+    """Returns the factor of context extension: the config's, or that of its two lengths."""
     context = fields.integer("max_position_embeddings")
     return scaling.number("factor", context / _original_context(fields, scaling))

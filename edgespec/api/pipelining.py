@@ -8,7 +8,7 @@ from functools import partial
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError, InputError
-from edgespec.runtime.costs.contention import apart, paired
+from edgespec.runtime.costs.contention import apart, overlap_cost
 from edgespec.runtime.decoding.pipelines import Overlap, Payoff, Serial
 from edgespec.runtime.deployment.deployment import Loaded
 from edgespec.runtime.drafters import Drafter
@@ -46,8 +46,8 @@ def pipelines(asked: str, bundle: Bundle, loaded: Mapping[str, Loaded], threads:
         return Serial
     engines = (*target.engines, *draft.engines)
     try:
-        pairing = paired(bundle, engines, threads, lambda: (target.model, draft.model))
+        cost = overlap_cost(bundle, engines, threads, lambda: (target.model, draft.model))
     except DeviceError as error:
         _log.warning("%s: drafting and verifying at once failed, so they take turns", error)
         return Serial
-    return partial(Overlap, payoff=Payoff(pairing.slowdown))
+    return partial(Overlap, payoff=Payoff(cost.slowdown))

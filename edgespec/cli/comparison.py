@@ -12,7 +12,7 @@ from rich.table import Table
 from edgespec.runtime.deployment.options import LoadOptions
 
 if TYPE_CHECKING:
-    from edgespec.runtime.deployment.comparing import Way
+    from edgespec.runtime.deployment.comparing import Strategy
     from edgespec.runtime.deployment.demands import Demand
 
 _SHOWN = ("device", "place", "draft", "draft_device", "pipeline")
@@ -33,7 +33,7 @@ def device_facts(demand: Demand) -> dict[str, Any]:
     }
 
 
-def facts(ways: Sequence[Way]) -> list[dict[str, Any]]:
+def facts(ways: Sequence[Strategy]) -> list[dict[str, Any]]:
     """Returns the ways to run a bundle as JSON values."""
     from edgespec.runtime.deployment.comparing import best
 
@@ -55,7 +55,7 @@ def facts(ways: Sequence[Way]) -> list[dict[str, Any]]:
     ]
 
 
-def show(ways: Sequence[Way]) -> None:
+def show(ways: Sequence[Strategy]) -> None:
     """Prints a table, the reasons why ways are impossible, and the options of the best way."""
     from edgespec.runtime.deployment.comparing import ACCEPTANCES, USUAL_ACCEPTANCE, best
 
@@ -70,7 +70,7 @@ def show(ways: Sequence[Way]) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(ways: Sequence[Way], acceptances: Sequence[float]) -> Table:
+def _table(ways: Sequence[Strategy], acceptances: Sequence[float]) -> Table:
     devices = sorted({device for way in ways for device in _memory(way)})
     table = Table(
         title="expected tokens/s by the share of drafted tokens that are accepted, "
@@ -91,22 +91,22 @@ def _table(ways: Sequence[Way], acceptances: Sequence[float]) -> Table:
     return table
 
 
-def _called(way: Way) -> str:
+def _called(way: Strategy) -> str:
     """Returns a name that tells a way from the others."""
     draft = _draft(way)
     return way.name if draft is None else f"{way.name} with the draft on {draft}"
 
 
-def _target(way: Way) -> str:
+def _target(way: Strategy) -> str:
     """Returns the target's device or placement, as in the options."""
     return way.options.place or way.options.device
 
 
-def _draft(way: Way) -> str | None:
+def _draft(way: Strategy) -> str | None:
     return None if way.options.draft == "none" else way.options.draft_device
 
 
-def _memory(way: Way) -> dict[str, str]:
+def _memory(way: Strategy) -> dict[str, str]:
     """Returns the memory that each device needs, in MiB."""
     taken = map(device_facts, way.deployment.devices)
     return {each["device"]: f"{each['total_mb']:,.0f}" for each in taken}

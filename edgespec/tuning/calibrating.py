@@ -16,7 +16,7 @@ import numpy as np
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.export import Calibration, Spool, Texts, calibrate
+from edgespec.export import Calibration, RoundedMatrices, Texts, calibrate
 from edgespec.measuring.perplexity import Scores
 from edgespec.models import Checkpoint
 from edgespec.runtime.arrays import Floats
@@ -93,7 +93,7 @@ class TextCalibration:
         self._held_out: _HeldOut | None = None
 
     def __call__(
-        self, role: str, checkpoint: Checkpoint, block_size: int | None, spool: Spool
+        self, role: str, checkpoint: Checkpoint, block_size: int | None, rounded: RoundedMatrices
     ) -> Calibration | None:
         """Calibrates a role, see `Calibrate`.
 
@@ -111,7 +111,7 @@ class TextCalibration:
             _log.warning("not calibrated: %s; give a suitable text with --calibration", error)
             return None
         texts = _parted([piece.tokens for piece in pieces])
-        found = calibrate(checkpoint, texts, block_size, spool, self._report)
+        found = calibrate(checkpoint, texts, block_size, rounded, self._report)
         if role == TARGET and texts.held_out:
             self._held_out = _HeldOut(checkpoint, texts.held_out, found.held_out)
         return found

@@ -1,6 +1,6 @@
-"""A model reads texts, so that its matrices are rounded by what they read.
+"""Calibrates quantization: runs a model on texts and rounds its matrices for these inputs.
 
-And so that those which change what follows most in few bits are known.
+It also measures how much each matrix damages the model's computation if it is stored in 4 bits.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import numpy as np
 from edgespec.export.calibration.forward import Forward, Weights
 from edgespec.export.formats.blocks import Floats, dequantize_rows
 from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
-from edgespec.export.formats.spool import Spool
+from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.models import Checkpoint, Decoder, Linear, Sublayer
 
-# Of the first tokens of a text the residual stream is unlike all others: no matrix is judged there.
+# The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
 
 Progress = Callable[[int, int], None]
-"""Is called with the layers that are done and the layers in all."""
+"""Called with the number of layers done and the total number."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a model showed on some texts.
+    """The results of calibrating a model.
 
     Attributes:
-        damage: for each matrix of the layers, by name: how much its sublayer's contribution changes
-            if this one has 4 bits: the mean over tokens of the squared change over the residual
-            stream's square.
-        sizes: weights of each of them.
-        held_out: [rows, hidden_size] float32: what the head reads at the tokens of the texts that
-            were kept out of everything else.
+        damage: damage of each matrix of the layers, by name: how much its sublayer's output changes
+            if this matrix alone has 4 bits, as the mean over tokens of the squared change divided
+            by the square of the residual stream.
+        sizes: number of weights of each of these matrices.
+        held_out: [rows, hidden_size] float32, the inputs of the output projection at the tokens of
+            `Texts.held_out`.
     """
 
     damage: Mapping[str, float]
@@ -43,12 +43,12 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Texts:
-    """Tokens that a model reads, all texts of one length.
+    """Token ids of calibration texts, all of the same length.
 
     Attributes:
-        fitted: by which matrices are rounded.
-        judged: by which damage is told; where rounding was fitted it looks better than it is.
-        held_out: of which only `Calibration.held_out` is told.
+        fitted: texts for whose inputs matrices are rounded.
+        judged: texts on which damage is measured; on `fitted` it would look too small.
+        held_out: texts that are used only for `Calibration.held_out`.
     """
 
     fitted: Sequence[Sequence[int]]
@@ -56,40 +56,40 @@ class Texts:
     held_out: Sequence[Sequence[int]]
 
 
-Calibrate = Callable[[str, Checkpoint, int | None, Spool], Calibration | None]
-"""Calibrates a role: its name, its model, the weights that share a scale, None where nothing is to
-be rounded, and where rounded matrices go. None where its text says nothing of the model."""
+Calibrate = Callable[[str, Checkpoint, int | None, RoundedMatrices], Calibration | None]
+"""Calibrates a role, given its name, its checkpoint, the block size (None: nothing is rounded) and
+the store for rounded matrices. Returns None if the texts are not suitable for the model."""
 
 
 def calibrate(
     checkpoint: Checkpoint,
     texts: Texts,
     block_size: int | None,
-    spool: Spool,
+    rounded: RoundedMatrices,
     progress: Progress = lambda done, total: None,
 ) -> Calibration:
-    """Have a model read texts, layer by layer, and round its matrices to 4 bits by what they read.
+    """Runs a model on texts, layer by layer, and rounds its matrices to 4 bits for their inputs.
 
-    All layers read what the original computes. Judging matrices by what they do to the residual
-    stream makes those of one model comparable, since every sublayer reads that stream normalized.
+    The inputs of all layers are those of the original model. Damage is relative to the residual
+    stream, so that the matrices of one model are comparable: every sublayer normalizes it.
 
     Args:
         checkpoint: the model.
-        texts: see there.
-        block_size: weights that share a scale; None: nothing is rounded.
-        spool: gets the rounded matrices.
-        progress: told of each layer.
+        texts: the calibration texts.
+        block_size: number of weights that share a scale; None: nothing is rounded.
+        rounded: receives the rounded matrices.
+        progress: called after each layer.
 
     Raises:
-        CheckpointError: if the checkpoint holds infinity or NaN, or computes it.
-        ExportError: if it holds what half precision does not.
+        CheckpointError: if the checkpoint contains or computes infinity or NaN.
+        ExportError: if it contains numbers that half precision cannot represent.
     """
     decoder = checkpoint.decoder
     parts = texts.fitted, texts.judged, texts.held_out
     forward = Forward(checkpoint, np.array([text for part in parts for text in part], np.int64))
     length = len(texts.fitted[0])
     fitted, judged = (len(part) * length for part in parts[:2])
-    judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, spool)
+    judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, rounded)
     for done, layer in enumerate(decoder.layers, 1):
         for sublayer in layer:
             _read(forward, sublayer, judge)
@@ -99,12 +99,12 @@ def calibrate(
 
 
 def to_widen(calibration: Calibration, damage: float, share: float) -> frozenset[str]:
-    """The matrices that want 8 bits most: those whose weights do most damage in 4.
+    """Returns the matrices that need 8 bits most: those with the most damage per weight in 4 bits.
 
     Args:
-        calibration: of the model.
-        damage: that all others together may do.
-        share: of the weights that may have 8 bits.
+        calibration: the model's calibration.
+        damage: maximum total damage of the other matrices; no more are chosen once it is reached.
+        share: maximum share of all weights that get 8 bits.
     """
     left = sum(calibration.damage.values())
     room = share * sum(calibration.sizes.values())
@@ -121,34 +121,39 @@ def to_widen(calibration: Calibration, damage: float, share: float) -> frozenset
 
 
 def widened_by_rule(decoder: Decoder) -> frozenset[str]:
-    """Those that want 8 bits in any model, for who calibrates nothing.
+    """Returns the matrices that get 8 bits without a calibration: those of keys and values.
 
-    Keys and values of grouped heads are a hundredth of the weights and a third of the damage.
+    With grouped heads, they are a hundredth of the weights and cause a third of the damage.
     """
     return frozenset(layer.weight for each in decoder.attentions for layer in (each.k, each.v))
 
 
 class _Judge:
-    """Rounds matrices, and tells what that does.
+    """Rounds matrices and measures the damage.
 
     Args:
-        fitted: rows by which matrices are rounded.
-        judged: rows by which damage is told, but for each text's first ones.
-        length: rows of a text.
-        block_size: weights that share a scale; None: nothing is rounded.
-        spool: gets the rounded matrices.
+        fitted: rows for which matrices are rounded.
+        judged: rows on which damage is measured, except for the first ones of each text.
+        length: number of rows of a text.
+        block_size: number of weights that share a scale; None: nothing is rounded.
+        rounded: receives the rounded matrices.
 
     Attributes:
         damage, sizes: see `Calibration`.
     """
 
     def __init__(
-        self, fitted: slice, judged: slice, length: int, block_size: int | None, spool: Spool
+        self,
+        fitted: slice,
+        judged: slice,
+        length: int,
+        block_size: int | None,
+        rounded: RoundedMatrices,
     ) -> None:
         self._fitted, self._judged = fitted, judged
         rows = np.arange(judged.stop - judged.start)
         self._counts = rows % length >= min(_WARM_UP, length - 1)
-        self._block_size, self._spool = block_size, spool
+        self._block_size, self._rounded = block_size, rounded
         self.damage: dict[str, float] = {}
         self.sizes: dict[str, int] = {}
 
@@ -160,14 +165,14 @@ class _Judge:
         compute: Callable[[Floats, Weights], Floats],
         stream: Floats,
     ) -> None:
-        """Round the matrices of layers that read the same.
+        """Rounds the matrices of layers that have the same input.
 
         Args:
-            x: [rows, K], what they read.
-            layers: whose matrices.
-            weights: of the sublayer.
-            compute: the sublayer's contribution by what these layers read and by its weights.
-            stream: [rows, hidden_size], the residual stream behind the sublayer.
+            x: [rows, K], the input.
+            layers: the layers.
+            weights: all matrices of the sublayer.
+            compute: computes the sublayer's output from the input and the matrices.
+            stream: [rows, hidden_size], the residual stream after the sublayer.
         """
         if self._block_size is None:
             return
@@ -179,7 +184,7 @@ class _Judge:
         for layer in layers:
             name, weight = layer.weight, weights[layer.weight]
             found = quantize_with_feedback(weight, columns)
-            self._spool.keep(name, found)
+            self._rounded.keep(name, found)
             others = {**weights, name: dequantize_rows(found, BITS)[:, : layer.in_features]}
             change = np.square(compute(few, others) - wanted).sum(axis=1)
             self.damage[name] = float((change / square)[self._counts].mean())
@@ -187,10 +192,10 @@ class _Judge:
 
 
 def _read(forward: Forward, layer: Sublayer, judge: _Judge) -> None:
-    """Have a sublayer read the residual stream and add to it, and round its matrices.
+    """Computes a sublayer, adds its output to the residual stream, and rounds its matrices.
 
-    It has matrices that read the stream, then its own computation (`forward.mixed`), then one
-    matrix that reads what that gives.
+    A sublayer consists of matrices that read the stream, its own computation (`forward.mixed`),
+    and a last matrix that reads the result.
     """
     *first, last = layer.linears
 

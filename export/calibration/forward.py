@@ -1,7 +1,7 @@
-"""A model's own computation in float32, one sublayer after the other, with weights read as needed.
+"""Computes a model in float32 with numpy, one sublayer at a time, for calibration.
 
-What calibration sees of a model: the graphs that an export writes do not exist yet, and their
-numbers are rounded. Long matrices are never in memory together but for those of one sublayer.
+The exported graphs do not exist yet at that time, and their numbers are rounded. Only the matrices
+of one sublayer are in memory at a time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from edgespec.models import Attention, Checkpoint, Linear, Mlp, Norm, Rope, Subl
 from edgespec.models.layers import Activation
 
 Weights = Mapping[str, Floats]
-"""Matrices by name, [N, K]; in place of some, others can stand."""
+"""Matrices [N, K] by name; some can be replaced by rounded ones."""
 
 _HIDDEN = np.float32(-1e9)
 
 
 class Forward:
-    """Texts of one length on their way through a decoder.
+    """Runs texts of one length through a decoder.
 
     Args:
         checkpoint: the model.
         texts: [B, T] token ids.
 
     Attributes:
-        hidden: [B * T, hidden_size] float32, the residual stream, see `add`.
+        hidden: [B * T, hidden_size] float32, the residual stream, which `add` updates.
     """
 
     def __init__(self, checkpoint: Checkpoint, texts: npt.NDArray[np.int64]) -> None:
@@ -49,11 +49,11 @@ class Forward:
         self._biases = {mask: _bias(window_of(mask), self._length) for mask in masks}
 
     def weights(self, *layers: Linear) -> dict[str, Floats]:
-        """The matrices of linear layers.
+        """Reads the matrices of linear layers.
 
         Raises:
-            CheckpointError: if one holds infinity or NaN.
-            ExportError: if one holds what half precision does not.
+            CheckpointError: if a matrix contains infinity or NaN.
+            ExportError: if it contains numbers that half precision cannot represent.
         """
         found = {layer.weight: self._read(layer.weight) for layer in layers}
         for name, weight in found.items():
@@ -61,7 +61,7 @@ class Forward:
         return found
 
     def normed(self, x: Floats, norm: Norm | None) -> Floats:
-        """The last axis of x normalized; None: x as it is."""
+        """Normalizes the last axis of x; without a norm, returns x unchanged."""
         if norm is None:
             return x
         square = np.square(x).mean(axis=-1, keepdims=True)
@@ -69,10 +69,10 @@ class Forward:
         return normed * (self._read(norm.weight) + np.float32(norm.offset))
 
     def add(self, update: Floats) -> None:
-        """Add a sublayer's contribution, [B * T, hidden_size], to the residual stream.
+        """Adds a sublayer's output, [B * T, hidden_size], to the residual stream.
 
         Raises:
-            CheckpointError: if that gives infinity or NaN.
+            CheckpointError: if the sum contains infinity or NaN.
         """
         self.hidden += update
         if not np.isfinite(self.hidden).all():
@@ -82,19 +82,19 @@ class Forward:
             )
 
     def linear(self, x: Floats, layer: Linear, weights: Weights) -> Floats:
-        """[rows, K] times the layer's weight, transposed: [rows, N]."""
+        """Applies a linear layer to x [rows, K]; returns [rows, N]."""
         y: Floats = x @ weights[layer.weight].T
         if layer.bias is not None:
             y += self._read(layer.bias)
         return y
 
     def mixed(self, layer: Sublayer, x: Floats, weights: Weights) -> Floats:
-        """What the last projection of a sublayer reads, of whole texts: [rows, its size].
+        """Computes the input of a sublayer's last projection, for whole texts.
 
         Args:
             layer: an attention or an MLP.
-            x: [rows, hidden_size], what the sublayer reads.
-            weights: of the sublayer's matrices.
+            x: [rows, hidden_size], the sublayer's normalized input.
+            weights: the sublayer's matrices.
         """
         if isinstance(layer, Attention):
             return self._attended(layer, x, weights)
@@ -122,9 +122,9 @@ class Forward:
         return gate
 
     def _turned(self, x: Floats, norm: Norm | None, heads: int, layer: Attention) -> Floats:
-        """[B, T, heads, head_dim] after its norm, if it has one, and RoPE."""
+        """Returns heads [B, T, heads, head_dim] after their norm, if there is one, and RoPE."""
         shape = -1, self._length, heads, layer.head_dim
-        if norm is not None and norm.size != layer.head_dim:  # over all heads together
+        if norm is not None and norm.size != layer.head_dim:  # a norm over all heads together
             x, norm = self.normed(x, norm), None
         x = self.normed(x.reshape(shape), norm)
         if not layer.rope:
@@ -141,7 +141,7 @@ class Forward:
 
 
 def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:
-    """Cosines and sines of the positions of a text, [T, 1, head_dim] each."""
+    """Returns cosines and sines for the positions of a text, [T, 1, head_dim] each."""
     angles = np.outer(np.arange(length), rope.inv_freq.astype(np.float64))
     cos, sin = (rope.attention_factor * turn(angles) for turn in (np.cos, np.sin))
     return (
@@ -151,7 +151,7 @@ def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:
 
 
 def _bias(window: int | None, length: int) -> Floats:
-    """[T, T]: 0 where a row sees another."""
+    """Returns the attention bias [T, T]: 0 where a row sees a column, else a large negative."""
     seen = np.tri(length, dtype=np.bool_)
     if window is not None:
         seen &= ~np.tri(length, k=-window, dtype=np.bool_)
@@ -159,7 +159,7 @@ def _bias(window: int | None, length: int) -> Floats:
 
 
 def _silu(x: Floats) -> Floats:
-    with np.errstate(over="ignore"):  # a gate far below zero is closed
+    with np.errstate(over="ignore"):  # an overflow gives 0, which is right far below zero
         x /= 1 + np.exp(-x)
     return x
 

@@ -1,1 +1,1 @@
-"""The parts of a decoder as ONNX operators."""
+"""Builds the parts of a decoder from ONNX operators."""

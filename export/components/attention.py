@@ -1,6 +1,6 @@
-"""How the rows of a call attend to the cache and to each other, without a copy of the cache.
+"""Two forms of attention to the cache and to the new rows of a call.
 
-Both forms read the past in place, and take who may see what from the caller's bias.
+Both read the cache in place, without a copy, and get the mask as a bias from the caller.
 """
 
 from __future__ import annotations
@@ -16,58 +16,59 @@ from edgespec.export.components.graph import GraphBuilder
 from edgespec.models import Attention
 
 FLOAT = TensorProto.FLOAT
-INT32, INT64 = TensorProto.INT32, TensorProto.INT64  # WebGPU joins only the former
+INT32, INT64 = TensorProto.INT32, TensorProto.INT64  # WebGPU can concatenate only int32
 
 KeysValues = tuple[str, str]
 """Keys and values, [KV, rows, hd] each."""
 
 Input = Callable[..., str]
-"""Declares an input of the stage: its name, ONNX element type and dimensions."""
+"""Declares an input of the stage, given its name, ONNX element type and dimensions."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """How many key heads there are, and how many query heads share each."""
+    """Number of key heads, and of query heads that share each of them."""
 
     keys: int
     group: int
 
     @classmethod
     def of(cls, attention: Attention) -> Heads:
-        """The heads of a layer."""
+        """Returns the numbers of a layer's heads."""
         return cls(attention.kv_heads, attention.heads // attention.kv_heads)
 
 
 class AttentionForm(Protocol):
-    """Attention of all layers of a stage; constructing it declares the inputs that it needs."""
+    """A form of attention for all layers of a stage; the constructor declares its inputs."""
 
     def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None: ...
 
     def mix(self, q: str, past: KeysValues, new: KeysValues, mask: str) -> str:
-        """Values mixed by attention.
+        """Emits attention for one layer.
 
         Args:
-            q: [KV, G * S, hd], scaled.
-            past: the cache, [KV, C, hd].
-            new: of the call's own rows, [KV, S, hd].
-            mask: which rows see which, see `edgespec.bundle.sublayers.Sublayer`.
+            q: [KV, G * S, hd], scaled queries.
+            past: keys and values of the cache, [KV, C, hd] each.
+            new: keys and values of the call's own rows, [KV, S, hd] each.
+            mask: name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
 
         Returns:
-            [KV, G * S, hd].
+            [KV, G * S, hd], the values weighted by attention.
         """
 
 
 class SplitAttention:
-    """Scores against the past and the new rows, under one softmax; two products of values added.
+    """Attention with one softmax over the scores of cache and new rows.
 
-    The least work. Where a sum is split depends on what the cache holds, so that the last bits of
-    a row depend on the call that computes it: for drafts, and for devices that round more anyway.
+    Two products with the values are added. This is the least work, but where the sum is split
+    depends on the cache, so the last bits of a row's result depend on the call that computes it. It
+    is for drafts, and for devices that are less precise anyway.
     """
 
     def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None:
         self._graph = graph
         self._bias = _Biases(graph, declare, heads, ("S", "C+S"))
-        # Split sizes come from the host: bounds computed inside a graph have gone wrong on GPUs.
+        # Split sizes come from the host: sizes computed inside a graph were wrong on some GPUs.
         self._lengths = declare("lengths", INT64, 2)
 
     def mix(self, q: str, past: KeysValues, new: KeysValues, mask: str) -> str:
@@ -80,21 +81,20 @@ class SplitAttention:
 
 
 class OrderedAttention:
-    """Attention that adds up in an order given by positions alone.
+    """Attention whose summation order depends only on positions.
 
-    So a row's result is the same, bit for bit, in whatever call it is computed: alone, in a chunk
-    of a prompt, in any tree. Each row has N columns for its last positions, whether the cache or
-    the call holds them, before the C columns of the cache, where only older positions count:
+    So a row's result has the same bits in every call: alone, in a chunk of a prompt, or in any
+    tree. Each row has N columns for its last positions, whether they are in the cache or in the
+    call, followed by the C columns of the cache, in which only older positions count:
 
-    * `window_rows` [W]: the last rows of the cache. Their keys and values, and then those of the
-      S new rows, are the W + S *near* rows, in which a row's ancestors stand in the order of their
-      positions.
-    * `recent_rows` [S, N]: the near row whose score goes to each column.
-    * `recent_columns` [S, W + S]: the way back: the column whose share each near row gets. Of those
-      that a row must not see it is one that `attention_bias` switches off.
+    * `window_rows` [W]: the last rows of the cache. Together with the S new rows they are the
+      W + S *near* rows, in which a row's ancestors are ordered by their positions.
+    * `recent_rows` [S, N]: for each column, the near row whose score it gets.
+    * `recent_columns` [S, W + S]: the inverse: for each near row, the column with its attention
+      weight. For near rows that must not be seen, it is a column that `attention_bias` masks.
 
-    What it takes for granted, that a product adds up from its first column to its last whatever
-    stands beside it, is tried on each machine (`runtime/execution/exactness.py`).
+    This assumes that a matrix product adds from the first column to the last, whatever its other
+    rows are. It is tested on each machine (`runtime/execution/exactness.py`).
     """
 
     def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None:
@@ -118,12 +118,12 @@ class OrderedAttention:
         return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", near, values))
 
     def _near(self, past: str, new: str) -> str:
-        """[KV, W + S, hd]: the cache's last rows, and the new ones."""
+        """Concatenates the cache's last rows and the new ones: [KV, W + S, hd]."""
         window = self._graph.op("Gather", past, self._window, axis=1)
         return self._graph.op("Concat", window, new, axis=1)
 
     def _for_scores(self, indices: str, heads: Heads) -> str:
-        """Indices of rows as those of all heads, [KV, G * S, …]."""
+        """Repeats indices of rows for all heads: [KV, G * S, …]."""
         g = self._graph
         return g.op(
             "Concat",
@@ -133,7 +133,7 @@ class OrderedAttention:
 
 
 class _Biases(dict[str, str]):
-    """[G * S, columns] for each mask, declared as an input when it is first asked for."""
+    """Attention biases [G * S, columns] by mask; each is declared as an input at its first use."""
 
     def __init__(
         self, graph: GraphBuilder, declare: Input, heads: Heads, shape: tuple[str, str]
@@ -148,10 +148,10 @@ class _Biases(dict[str, str]):
 
 
 def _for_group(graph: GraphBuilder, rows: str, heads: Heads) -> str:
-    """[S, …] once for each query head that shares keys: [G * S, …]."""
+    """Repeats rows [S, …] for each query head that shares keys: [G * S, …]."""
     return graph.op("Concat", *[rows] * heads.group, axis=0) if heads.group > 1 else rows
 
 
 def _scores(graph: GraphBuilder, q: str, keys: str) -> str:
-    """[KV, G * S, rows of keys]."""
+    """Computes attention scores: [KV, G * S, rows of keys]."""
     return graph.op("MatMul", q, graph.op("Transpose", keys, perm=[0, 2, 1]))

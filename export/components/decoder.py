@@ -1,7 +1,7 @@
-"""Lowers runs of a decoder's sublayers to stateless ONNX stages (docs/graph.md).
+"""Builds the graph of a stage: consecutive sublayers of a decoder as stateless ONNX operators.
 
-A stage never appends to a cache. It reads the past as it stands, attends to it and to its own new
-rows, and returns the new keys and values. Who may see what is the caller's, in `attention_bias`.
+A stage never appends to the cache. It reads the cache, attends to it and to its own new rows, and
+returns the new keys and values. The caller gives the mask in `attention_bias`.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from edgespec.export.components.self_attention import lower_attention
 from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
 from edgespec.models import Attention, Decoder, Sublayer
 
-CANDIDATES = 128  # of a draft's tokens; sampling noise can lift an unlikely one to the top
+CANDIDATES = 128  # likeliest tokens that a draft returns; sampling may choose an unlikely one
 
 
 @dataclass(frozen=True)
 class Span:
-    """Which sublayers a stage runs, `start` included and `stop` not; see `bundle.Stage`."""
+    """The sublayers of a stage, from `start` up to but not including `stop`; see `bundle.Stage`."""
 
     start: int
     stop: int
 
 
 def lower(stage: StageBuilder, decoder: Decoder, span: Span, gated: bool = False) -> None:
-    """Emit a run of a decoder's sublayers.
+    """Emits consecutive sublayers of a decoder into a stage.
 
     Args:
-        stage: gets the nodes and lists the boundary tensors.
+        stage: receives the nodes, inputs and outputs.
         decoder: the model.
-        span: which of its sublayers.
-        gated: every sublayer's contribution is multiplied by its entry of the input `gates`, to
-            try which ones can be left out.
+        span: the sublayers to emit.
+        gated: whether to multiply each sublayer's output by its entry of the input `gates`, so
+            that sublayers can be left out for a trial.
     """
     g = stage.graph
     hidden = _entry(stage, decoder, first=span.start == 0)
@@ -56,7 +56,7 @@ def lower(stage: StageBuilder, decoder: Decoder, span: Span, gated: bool = False
 
 
 def _entry(stage: StageBuilder, decoder: Decoder, first: bool) -> str:
-    """[S, hidden]: what the stage before computed, or rows of the embedding."""
+    """Emits the stage's entry, [S, hidden]: the previous stage's output or embedding rows."""
     if not first:
         return stage.input("hidden", FLOAT, "S", decoder.hidden_size)
     ids = stage.input("input_ids", INT64, "S")
@@ -69,7 +69,7 @@ def _entry(stage: StageBuilder, decoder: Decoder, first: bool) -> str:
 
 
 def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublayer) -> str:
-    """[S, hidden]: what a sublayer of the layer `index` adds to the residual stream."""
+    """Emits a sublayer of layer `index`; returns what it adds to the stream, [S, hidden]."""
     x = stage.norm(hidden, sublayer.norm)
     if isinstance(sublayer, Attention):
         update = lower_attention(stage, x, index, sublayer)
@@ -79,7 +79,7 @@ def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublay
 
 
 def _emit_head(stage: StageBuilder, hidden: str, decoder: Decoder) -> None:
-    # Only the rows that are asked for pay for the vocabulary.
+    # The expensive output projection computes only the rows whose logits are needed.
     chosen = stage.graph.op("Gather", hidden, stage.input("logit_rows", INT64, "R"), axis=0)
     normed = stage.norm(chosen, decoder.norm)
     head = stage.formats.vocabulary.linear
@@ -91,7 +91,7 @@ def _emit_head(stage: StageBuilder, hidden: str, decoder: Decoder) -> None:
 
 
 def _emit_candidates(stage: StageBuilder, logits: str, vocab_size: int) -> None:
-    """All that a draft needs of its logits, so that no [R, V] leaves the engine."""
+    """Emits the likeliest tokens and the normalizer, so that [R, V] logits stay in the engine."""
     g, size = stage.graph, stage.formats.candidates
     if size < vocab_size:
         logits = g.op("Slice", logits, g.ints(0), g.ints(size), g.ints(1))
@@ -106,7 +106,7 @@ def _emit_candidates(stage: StageBuilder, logits: str, vocab_size: int) -> None:
 
 
 def _emit_new_kv(stage: StageBuilder, attention: Attention) -> None:
-    """[layers, 2, KV, S, hd] of all attentions of the stage."""
+    """Emits the output `new_kv` of all attentions of the stage, [layers, 2, KV, S, hd]."""
     g, count = stage.graph, len(stage.new_kv) // 2
     shape = (count, 2, attention.kv_heads, "S", attention.head_dim)
     stacked = g.op("Concat", *stage.new_kv, axis=0)

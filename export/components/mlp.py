@@ -8,7 +8,7 @@ from edgespec.models import Mlp
 
 
 def lower_mlp(stage: StageBuilder, x: str, layer: Mlp) -> str:
-    """What the MLP adds to the residual stream, [S, hidden], from its normalized input."""
+    """Emits an MLP; x is its normalized input, the result is its output, both [S, hidden]."""
     gate = _activated(stage.graph, stage.linear(x, layer.gate), layer.activation)
     return stage.linear(stage.graph.op("Mul", gate, stage.linear(x, layer.up)), layer.down)
 

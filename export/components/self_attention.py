@@ -1,4 +1,4 @@
-"""Attention of a layer: queries, keys and values of new rows, and what they see of the cache."""
+"""The attention of a layer: projections, norms, RoPE, and attention to cache and new rows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from edgespec.models import Attention, Norm
 
 
 def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -> str:
-    """Attend to the past as it stands and to the new rows: nothing copies the cache.
+    """Emits attention to the cache and to the new rows, without copying the cache.
 
     Args:
-        stage: gets the nodes; the new keys and values are added to `new_kv`.
-        x: [S, hidden], normalized if the layer wants that.
-        index: the number of the layer.
-        layer: its description.
+        stage: receives the nodes; the new keys and values are added to its `new_kv`.
+        x: [S, hidden], the layer's input after its norm, if it has one.
+        index: number of the layer.
+        layer: description of the attention.
 
     Returns:
         [S, hidden], what the attention adds to the residual stream.
@@ -36,15 +36,15 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
 
 
 def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[str, str, str]:
-    """Queries [H, S, hd], keys and values [KV, S, hd], the first two after their norms and RoPE.
+    """Emits queries [H, S, hd], and keys and values [KV, S, hd]; norms and RoPE are applied.
 
-    One product makes them all. They part before heads come first: as parts of one buffer OpenVINO
-    would keep them together until the end, with more scores beside them.
+    One product computes them all. They are split before the transposition: OpenVINO would keep
+    parts of one transposed buffer until the end of the layer, which needs more memory.
     """
     g, heads, kv, hd = stage.graph, layer.heads, layer.kv_heads, layer.head_dim
     x = stage.linear(x, layer.q, layer.k, layer.v)
     whole = layer.q_norm is not None and layer.q_norm.size != hd
-    if whole:  # norms over all heads together come before there are heads
+    if whole:  # norms over all heads together come before the split into heads
         q, k, v = g.multi_op("Split", x, g.ints(heads * hd, kv * hd, kv * hd), outputs=3, axis=1)
         q, k = stage.norm(q, layer.q_norm), stage.norm(k, layer.k_norm)
         q, k, v = (g.op("Reshape", part, g.ints(0, -1, hd)) for part in (q, k, v))
@@ -57,10 +57,10 @@ def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[str, str, str
 
 
 def _turned(stage: StageBuilder, x: str, norm: Norm | None, layer: Attention) -> str:
-    """[S, heads, hd], with its norm if it has one, after RoPE: [heads, S, hd].
+    """Applies a norm (if there is one) and RoPE to [S, heads, hd]; returns [heads, S, hd].
 
-    The host gives sin with its first half negated, so that a rotation is x * cos + swap(x) * sin,
-    where swap exchanges the halves.
+    The caller passes sin with its first half negated, so that a rotation is
+    x * cos + swap(x) * sin, where swap exchanges the halves.
     """
     g = stage.graph
     x = g.op("Transpose", stage.norm(x, norm), perm=[1, 0, 2])
@@ -73,15 +73,15 @@ def _turned(stage: StageBuilder, x: str, norm: Norm | None, layer: Attention) ->
 
 
 def _stored(stage: StageBuilder, value: str) -> str:
-    """Hand [KV, S, hd] out in the cache's precision; attend to what the cache will hold."""
+    """Adds keys or values [KV, S, hd] to `new_kv`, and returns them as the cache will hold them."""
     if stage.formats.kv_dtype == FLOAT:
         stage.new_kv.append(value)
         return value
-    # Rounded to half precision by arithmetic (Veltkamp, 1968): OpenVINO drops a pair of casts.
+    # Rounds to half precision by arithmetic (Veltkamp, 1968): OpenVINO would drop a pair of casts.
     g = stage.graph
     scaled = g.op("Mul", value, g.constant(2**13 + 1, np.float32))
     rounded = g.op("Sub", scaled, g.op("Sub", scaled, value))
-    # The smallest numbers of half precision are 2 ** -24 apart, as those around 0.75 are here.
+    # Half precision's smallest numbers are 2 ** -24 apart, like float32 numbers around 0.75.
     anchor = g.constant(0.75, np.float32)
     rounded = g.op("Sub", anchor, g.op("Sub", anchor, rounded))
     stage.new_kv.append(g.op("Cast", rounded, to=HALF))

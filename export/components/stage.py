@@ -1,4 +1,4 @@
-"""A stage as it is being written: its graph, its boundary tensors, and what components share."""
+"""A stage while it is being built: its graph, inputs, outputs, and operations for components."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _DTYPES = {FLOAT: "float32", HALF: "float16", INT32: "int32", INT64: "int64"}
 
 @dataclass(frozen=True)
 class StageFormats:
-    """Precisions and results of one stage.
+    """The formats of a stage's weights, cache and results.
 
     Attributes:
-        layers: of the linear layers.
-        vocabulary: of the output projection and the embedding, which may be one matrix.
+        layers: format of the linear layers.
+        vocabulary: format of the output projection and the embedding, which may be one matrix.
         kv_dtype: ONNX element type of the cache, FLOAT or HALF.
-        candidates: for a draft: among how many ids (the tokenizer's, without padding) the graph
-            picks the likeliest; 0: the graph returns all logits.
-        attention: how rows attend to the cache and to each other.
+        candidates: for a draft, the number of ids (those of the tokenizer, without padding) among
+            which the graph picks the likeliest; 0: the graph returns all logits.
+        attention: form of attention.
     """
 
     layers: WeightFormat
@@ -42,16 +42,16 @@ class StageFormats:
 
 
 class StageBuilder:
-    """What components emit into.
+    """Receives the nodes that components emit.
 
     Args:
-        graph: receives the nodes.
-        weights: streams the checkpoint's tensors into the role's data file.
-        formats: the precisions.
+        graph: the graph, which receives the nodes.
+        weights: writes the checkpoint's tensors to the role's data file.
+        formats: formats of weights, cache and results.
 
     Attributes:
-        inputs, outputs: the boundary tensors declared so far.
-        new_kv: keys and values of the stage's attentions, [KV, S, hd] each, in their order.
+        inputs, outputs: the inputs and outputs declared so far.
+        new_kv: new keys and values of the stage's attentions, [KV, S, hd] each, in layer order.
     """
 
     def __init__(self, graph: GraphBuilder, weights: WeightStream, formats: StageFormats) -> None:
@@ -65,17 +65,17 @@ class StageBuilder:
         self.rotation = cache(self._rotation)
 
     def input(self, name: str, dtype: int, *shape: int | str) -> str:
-        """Declare a boundary tensor that the host gives."""
+        """Declares an input of the stage."""
         self.inputs.append(Tensor(name, _DTYPES[dtype], tuple(map(str, shape))))
         return self.graph.input(name, dtype, shape)
 
     def output(self, name: str, value: str, dtype: int, *shape: int | str) -> None:
-        """Publish a value as a boundary tensor."""
+        """Makes a value an output of the stage."""
         self.outputs.append(Tensor(name, _DTYPES[dtype], tuple(map(str, shape))))
         self.graph.output(name, value, dtype, shape)
 
     def norm(self, x: str, norm: Norm | None) -> str:
-        """The last axis of x normalized; None: x as it is."""
+        """Normalizes the last axis of x; without a norm, returns x unchanged."""
         if norm is None:
             return x
         weight = vector(self.graph, self.weights, norm.weight)
@@ -84,17 +84,17 @@ class StageBuilder:
         return self.graph.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
 
     def linear(self, x: str, *layers: Linear) -> str:
-        """[S, K] times these layers' weights: [S, N], their results side by side."""
+        """Applies linear layers to x [S, K]; returns their results side by side, [S, N]."""
         return self.formats.layers.linear(self.graph, self.weights, x, *layers)
 
     def form(self, attention: Attention) -> AttentionForm:
-        """How this stage's attentions see the cache and each other, the same for all of them."""
+        """Returns the form of attention, which all layers of the stage share."""
         if self._form is None:
             self._form = self.formats.attention(self.graph, self.input, Heads.of(attention))
         return self._form
 
     def _rotation(self, rope: str, head_dim: int) -> tuple[str, str]:
-        """Cosines and sines of a rotation table, [1, S, hd] each."""
+        """Returns the inputs for cosines and sines of a rotation table, [1, S, hd] each."""
         cos, sin = (self.input(name, FLOAT, "S", head_dim) for name in rope_inputs(rope))
         axis = self.graph.ints(0)
         return self.graph.op("Unsqueeze", cos, axis), self.graph.op("Unsqueeze", sin, axis)

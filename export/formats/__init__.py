@@ -1,1 +1,1 @@
-"""How weights are rounded, stored and multiplied."""
+"""Formats of weights: rounding, storage and multiplication."""

@@ -10,14 +10,14 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-# Where the block's largest weight (by magnitude) lands, in quantization steps. Beyond the range it
-# is clipped, which the finer steps of the other weights can outweigh. The first is the usual scale.
+# The scales to try: magnitude of the block's largest weight in quantization steps. If it exceeds
+# the range, that weight is clipped and the others get finer steps. The first is the usual scale.
 _REACH = {4: (7.0, 7.7, 8.4, 9.4), 7: (63.0,), 8: (127.0,)}
-# Blocks without a larger weight become zeros: their steps would leave float32.
+# Blocks without a larger weight become zeros: their inverse scales would overflow float32.
 _NOTHING = 1e-18
-# Smaller scales keep fewer than 7 bits in half precision, which counts its last steps there.
+# Smaller scales have fewer than 7 bits in half precision, where they are subnormal.
 _FAINT = 2.0**-18
-# Beyond it a weight would leave half precision, which engines may give rows of an embedding in.
+# The largest weight: engines may return embedding rows in half precision.
 _LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -26,11 +26,12 @@ class QuantizedRows:
     """Rows of a weight matrix in the layout of MatMulNBits and GatherBlockQuantized.
 
     Attributes:
-        packed: [rows, blocks, block_size] uint8; of 4 bits two in each, low nibble first.
+        packed: [rows, blocks, block_size] uint8; with 4 bits, [rows, blocks, block_size / 2] with
+            two weights in each byte, low nibble first.
         scales: [rows, blocks] float16; the zero point is 2 ** (bits - 1).
         squared_error: sum of squared differences to the original.
         squared_norm: sum of squares of the original.
-        faint_norm: of these, in blocks that are too small for a scale in half precision.
+        faint_norm: part of `squared_norm` in blocks whose scales are too small for half precision.
     """
 
     packed: Bytes
@@ -41,17 +42,17 @@ class QuantizedRows:
 
 
 def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
-    """Quantize a [rows, K] matrix; K is padded with zeros to whole blocks.
+    """Quantizes a [rows, K] matrix; K is padded with zeros to whole blocks.
 
-    Several clipping points are tried per block. For each, the integers are rounded, the scale is
-    the least-squares one for them, s = <w, q> / <q, q>, in half precision, and the error is that
-    of this rounded scale: <w, w> - 2 s <w, q> + s² <q, q>. For 4 bits, integers rounded
-    anew by the best scale are the last trial. The trial with the least error wins.
+    Several clipping points are tried per block. For each, weights are rounded to integers q, the
+    scale is the least-squares one, s = <w, q> / <q, q>, rounded to half precision, and the error is
+    <w, w> - 2 s <w, q> + s² <q, q>. For 4 bits, the last trial rounds the weights again with the
+    best scale so far. The trial with the least error is used.
 
     Args:
-        weights: [rows, K] float32, none beyond what half precision holds.
-        bits: 4, 7 or 8; of 7 there is one in each byte.
-        block_size: consecutive weights along K that share a scale.
+        weights: [rows, K] float32, within the range of half precision.
+        bits: 4, 7 or 8; 7 bits are stored in one byte each.
+        block_size: number of consecutive weights along K that share a scale.
     """
     search = _searched(weights, bits, block_size, None)
     rows = len(weights)
@@ -61,32 +62,32 @@ def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:
 
 
 def best_scales(weights: Floats, bits: int, block_size: int, importance: Floats) -> Floats:
-    """The scales that `quantize_rows` would find if columns counted by importance.
+    """Returns the scales of `quantize_rows` with squared errors weighted by column.
 
-    Where that is the mean square of what a column is multiplied with, the error is that of the
-    layer's results, but for what columns have in common.
+    If the weight of a column is the mean square of its inputs, the error is that of the layer's
+    output, except for correlations between columns.
 
     Args:
         weights: [rows, K] float32.
         bits: see `quantize_rows`.
-        block_size: see there.
-        importance: [K] float32, of each column, above 0.
+        block_size: see `quantize_rows`.
+        importance: [K] float32, the positive weight of each column.
 
     Returns:
-        [rows, blocks] float32, of values that half precision holds.
+        [rows, blocks] float32, rounded to half precision.
     """
     search = _searched(weights, bits, block_size, importance)
     return search.scales.reshape(len(weights), -1)
 
 
 def pack_rows(weights: Floats, levels: Floats, scales: Floats, bits: int) -> QuantizedRows:
-    """Store integers, and tell how far they are from the original.
+    """Packs quantized integers, and computes their error.
 
     Args:
-        weights: [rows, K] float32, the original.
+        weights: [rows, K] float32, the original weights.
         levels: [rows, blocks * block_size] float32, whole numbers around 0.
-        scales: [rows, blocks] float32, of values that half precision holds.
-        bits: of the integers.
+        scales: [rows, blocks] float32, rounded to half precision.
+        bits: bits of the integers.
     """
     rows, blocks = scales.shape
     if padding := levels.shape[1] - weights.shape[1]:
@@ -96,7 +97,7 @@ def pack_rows(weights: Floats, levels: Floats, scales: Floats, bits: int) -> Qua
     integers = levels.reshape(by_block.shape)
     off = integers * scales[:, :, None]
     off -= by_block
-    # From the differences, since gains of many bits hide it.
+    # Computed from the differences: with many bits, a difference of large sums would be inexact.
     error = np.einsum("rbk,rbk->rb", off, off).sum(dtype=np.float64)
     np.add(integers, 2 ** (bits - 1), out=off)
     stored: Bytes = off.astype(np.uint8)
@@ -128,17 +129,17 @@ def _searched(weights: Floats, bits: int, block_size: int, importance: Floats | 
 
 
 class _Search:
-    """The best integers and scale of each block so far.
+    """Searches the best integers and scale of each block.
 
     Args:
         weights: [blocks, block_size] float32.
-        bits: of the integers.
-        importance: [blocks of a row, block_size] float32; None: all weights are alike.
+        bits: bits of the integers.
+        importance: [blocks of a row, block_size] float32, weights of squared errors; None: all 1.
 
     Attributes:
-        levels: [blocks, block_size] float32, whole numbers.
-        scales: [blocks] float32, of values that half precision holds.
-        gains: [blocks] float32, by how much they lower the squared error from that of zeros.
+        levels: [blocks, block_size] float32, the best whole numbers so far.
+        scales: [blocks] float32, their scales, rounded to half precision.
+        gains: [blocks] float32, how much lower the squared error is than that of zeros.
     """
 
     def __init__(self, weights: Floats, bits: int, importance: Floats | None) -> None:
@@ -155,12 +156,12 @@ class _Search:
         self._weighted = self._trial if importance is None else np.empty_like(weights)
 
     def by_largest(self, reach: float) -> None:
-        """Try the steps of which each block's largest weight has so many."""
-        # It goes to the negative end, which has one level more.
+        """Tries the scales with which each block's largest weight is `reach` steps."""
+        # The largest weight is mapped to the negative end, which has one level more.
         self._try(np.divide(-reach, self._extreme, dtype=np.float32))
 
     def by_scales(self) -> None:
-        """Try the scales found so far."""
+        """Rounds the weights again with the scales found so far."""
         steps = np.where(self.scales == 0, 1, self.scales)
         self._try(np.divide(1, steps, dtype=np.float32))
 
@@ -186,7 +187,7 @@ class _Search:
 
 
 def dequantize_rows(rows: QuantizedRows, bits: int) -> Floats:
-    """The [rows, blocks * block_size] float32 matrix that the engines see."""
+    """Returns the [rows, blocks * block_size] float32 matrix that engines compute with."""
     packed = rows.packed
     if bits == 4:
         packed = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:2], -1)

@@ -1,7 +1,8 @@
-"""Four bits of a matrix, each column's rounding made up for by the columns that follow it.
+"""Rounds matrices to 4 bits so that later columns compensate the errors of earlier ones.
 
-GPTQ (Frantar et al., 2023): what rounding a column changes in a layer's results is, as far as
-inputs of later columns go with its own, taken back by changing those before they are rounded.
+This is GPTQ (Frantar et al., 2023): rounding a column changes a layer's output. As far as the
+inputs of later columns are correlated with its own, changing these columns before they are rounded
+compensates for it.
 """
 
 from __future__ import annotations
@@ -14,30 +15,31 @@ import numpy as np
 from edgespec.export.formats.blocks import Floats, QuantizedRows, best_scales, pack_rows
 
 BITS = 4
-"""Of what is rounded so: 8 lose next to nothing without it."""
+"""Bits that matrices are rounded to. With 8 bits, plain rounding loses almost nothing."""
 
 _LOW, _HIGH = -(2 ** (BITS - 1)), 2 ** (BITS - 1) - 1
-# Columns that make up for each other: of wider matrices the products of all inputs would fill the
-# memory, and little is lost.
+# Number of columns that compensate each other. The second moments of wider matrices would need too
+# much memory, and little is lost.
 _RUN = 2048
-# Added to the diagonal, as a share of its mean: as if inputs had so much noise of their own. A
-# hundredth is usual with a hundred times the text; with a few thousand tokens that fits the text.
+# Added to the diagonal, as a share of its mean, as if inputs had independent noise. 0.01 is usual,
+# with a hundred times more text; with a few thousand tokens it would overfit to the text.
 _DAMPING = 1.0
-# Columns between which corrections go one by one; what follows gets those of all at once.
+# Number of columns that are corrected one by one; later columns are corrected for all of them at
+# once.
 _STEP = 32
 _THREADS = 2
-_WHOLE = 128  # rows of a triangular matrix that is inverted as if it were any
+_WHOLE = 128  # maximum rows of a triangular matrix that is inverted as a general one
 
 
 class Columns:
-    """What inputs of a matrix have in common, as rounding needs it.
+    """Statistics of a matrix's inputs that rounding needs.
 
     Args:
         x: [rows, K] float32, the inputs.
-        block_size: weights that share a scale.
+        block_size: number of weights that share a scale.
 
     Attributes:
-        importance: [K] float32, the mean square of each column, above 0.
+        importance: [K] float32, the damped mean square of each column, above 0.
     """
 
     def __init__(self, x: Floats, block_size: int) -> None:
@@ -49,14 +51,14 @@ class Columns:
         self._factors = [self._factor(x[:, run], self.importance[run]) for run in self._runs]
 
     def runs(self) -> Iterator[tuple[slice, Floats]]:
-        """Columns that make up for each other, and how: [k, k], see `_factor`."""
+        """Returns slices of columns that compensate each other, with their [k, k] `_factor`."""
         return zip(self._runs, self._factors, strict=True)
 
     def _factor(self, x: Floats, diagonal: Floats) -> Floats:
-        """U, upper triangular, of the inverse of the damped second moments, U' U.
+        """Returns the upper triangular U with U' U = the inverse of the damped second moments.
 
-        It is the inverse of R where R R' are the moments; that is a Cholesky factor of them with
-        rows and columns from the last to the first. Damped as they are, float32 is enough.
+        U is the inverse of R, where R R' are the moments. R is their Cholesky factor with rows and
+        columns in reverse order. Thanks to the damping, float32 is precise enough.
         """
         moments = x.T @ x / np.float32(len(x))
         np.fill_diagonal(moments, diagonal)
@@ -65,7 +67,7 @@ class Columns:
 
 
 def _inverse(upper: Floats) -> Floats:
-    """Of an upper triangular matrix, [k, k], by products of its parts."""
+    """Inverts an upper triangular matrix [k, k] recursively, by products of its blocks."""
     if len(upper) <= _WHOLE:
         whole: Floats = np.linalg.inv(upper)
         return np.triu(whole)
@@ -78,13 +80,13 @@ def _inverse(upper: Floats) -> Floats:
 
 
 def quantize_with_feedback(weights: Floats, columns: Columns) -> QuantizedRows:
-    """Quantize a [N, K] matrix to 4 bits, so that its products with such inputs change least.
+    """Quantizes an [N, K] matrix to 4 bits so that its products with such inputs change least.
 
-    Scales are those of `quantize_rows`, found for each block when those before it are rounded.
+    Each block's scales are those of `best_scales`, computed when the blocks before it are rounded.
 
     Args:
-        weights: float32, none beyond what half precision holds.
-        columns: of its inputs.
+        weights: [N, K] float32, within the range of half precision.
+        columns: statistics of the matrix's inputs.
     """
     parts = np.array_split(weights, _THREADS)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -94,7 +96,7 @@ def quantize_with_feedback(weights: Floats, columns: Columns) -> QuantizedRows:
 
 
 def _quantized(weights: Floats, columns: Columns) -> tuple[Floats, Floats]:
-    """Levels, [N, blocks * block_size], and scales, [N, blocks]."""
+    """Returns levels [N, blocks * block_size] and scales [N, blocks]."""
     size = columns.block_size
     rows, width = weights.shape
     blocks = -(-width // size)
@@ -116,7 +118,7 @@ def _quantized(weights: Floats, columns: Columns) -> tuple[Floats, Floats]:
 
 
 def _round_block(left: Floats, scales: Floats, factor: Floats, levels: Floats) -> Floats:
-    """Round columns, [k, N]; their levels go to `levels`. Returns what is to be made up for."""
+    """Rounds columns [k, N] into `levels`; returns the errors that later columns compensate."""
     steps = np.where(scales == 0, 1, scales)
     errors = np.empty_like(left)
     for start in range(0, len(left), _STEP):

@@ -1,7 +1,7 @@
-"""How weights are stored and multiplied: the layer that every architecture is given.
+"""Formats in which matrices are stored and multiplied.
 
-A `WeightFormat` emits linear layers and embeddings into a graph. Quantization lives here and in
-`weights` alone; nothing that composes a model asks for the precision.
+A `WeightFormat` emits linear layers and embeddings into a graph. Only this module and `weights`
+know about quantization; code that composes a model does not depend on the precision.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from edgespec.export.formats.weights import Names, WeightStream
 from edgespec.models import Linear
 
 _SCALE_BYTES = 2
-# Activations of integer products: as many steps to either side of zero.
+# Quantization steps on each side of zero for activations of integer products.
 _STEPS = 127
 _ZERO_POINT = 128
 
 
 class WeightFormat(Protocol):
-    """A precision: how a matrix is stored, multiplied with and looked up in."""
+    """A format in which matrices are stored, multiplied and looked up."""
 
     def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
-        """[S, K] float32 times the layer's [N, K] weight, transposed: [S, N] float32.
+        """Emits linear layers as one product: x [S, K] gives [S, N], both float32.
 
-        Of several layers it is one product with all their rows, the results side by side. Either
-        all of them have a bias or none.
+        N is the sum over all layers, whose results are side by side. Either all of the layers have
+        a bias or none.
         """
 
     def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
-        """Rows of the [V, D] matrix `name` for [S] int64 ids: [S, D] float32."""
+        """Emits a lookup of rows of the [V, D] matrix `name`: ids [S] int64 give [S, D] float32."""
 
 
 @dataclass(frozen=True)
 class BlockFormat:
     """int4 or int8 in blocks along K, for MatMulNBits and GatherBlockQuantized.
 
-    Scales are stored in half precision: int4 in blocks of 32 has 4.5 bits a weight. Products widen
-    them; of an embedding, ONNX Runtime gives rows rounded to half precision.
+    Scales are stored in half precision, so int4 in blocks of 32 takes 4.5 bits per weight. Products
+    widen the scales. ONNX Runtime returns rows of an embedding rounded to half precision.
     """
 
     bits: int
@@ -59,13 +59,13 @@ class BlockFormat:
             "MatMulNBits",
             x,
             packed,
-            graph.op("Cast", scales, to=TensorProto.FLOAT),  # engines do that once, as they load
+            graph.op("Cast", scales, to=TensorProto.FLOAT),  # engines do that once, at load
             domain=CONTRIB,
             K=width,
             N=rows,
             bits=self.bits,
             block_size=self.block_size,
-            accuracy_level=4,  # int8 activations on CPUs: the integer dot product is the fast one
+            accuracy_level=4,  # int8 activations on CPUs: integer dot products are fastest
         )
         return _add_bias(graph, weights, y, layers)
 
@@ -73,7 +73,7 @@ class BlockFormat:
         """See `WeightFormat`."""
         rows, width = weights.tensors.shape(name)
         if width % self.block_size:
-            # GatherBlockQuantized has no padded blocks; such a small matrix stays half precision.
+            # GatherBlockQuantized cannot pad blocks, so such a (small) matrix is stored as fp16.
             return FloatFormat(np.float16).embedding(graph, weights, ids, name)
         shape = (rows, width * self.bits // 8)
         packed, scales = self._declare(graph, weights, (name,), shape, suffix="/rows")
@@ -88,7 +88,7 @@ class BlockFormat:
             gather_axis=0,
             quantize_axis=1,
         )
-        # Not the scales: OpenVINO wants them to be constants here.
+        # The rows are widened, not the scales: OpenVINO needs constant scales here.
         return graph.op("Cast", found, to=TensorProto.FLOAT)
 
     @property
@@ -119,13 +119,13 @@ class BlockFormat:
 
 @dataclass(frozen=True)
 class MixedFormat:
-    """Matrices of which some are stored in another way, as in more bits.
+    """Two formats: most matrices in one, and some in another, for example with more bits.
 
-    Layers that read the same rows are one product as far as they are stored alike.
+    Adjacent layers of the same format are one product.
 
     Args:
-        most: how matrices are stored.
-        others: how those in `named` are.
+        most: format of the matrices that are not in `named`.
+        others: format of the matrices in `named`.
         named: names of tensors.
     """
 
@@ -149,12 +149,12 @@ class MixedFormat:
 
 @dataclass(frozen=True)
 class ChannelFormat:
-    """Products of integers (W8A8): weights with a scale for each output channel, int8 activations.
+    """Integer products (W8A8): weights with a scale per output channel, and 8-bit activations.
 
-    An activation's scale is its row's, so that no row depends on the others of a call.
+    Activations have a scale per row, so that a row does not depend on the others of a call.
 
     Args:
-        rows: how embeddings are stored.
+        rows: format of embeddings.
     """
 
     rows: BlockFormat
@@ -182,7 +182,7 @@ class ChannelFormat:
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """fp16 or fp32 as stored; the arithmetic is float32."""
+    """fp16 or fp32 weights; the arithmetic is float32."""
 
     dtype: type[np.floating]
 
@@ -201,7 +201,7 @@ class FloatFormat:
 
 
 def vector(graph: GraphBuilder, weights: WeightStream, *names: str) -> str:
-    """A norm's weight, or biases side by side: always float32."""
+    """Emits a norm's weight, or biases side by side, always in float32."""
     return _stored(graph, weights, names, np.float32)
 
 
@@ -222,10 +222,10 @@ def _add_bias(graph: GraphBuilder, weights: WeightStream, y: str, layers: Sequen
 
 
 def _round_rows(graph: GraphBuilder, x: str) -> tuple[str, str]:
-    """[S, K] float32 as uint8 around `_ZERO_POINT`, and the step of each row, [S, 1] float32.
+    """Emits the quantization of x [S, K] to uint8 around `_ZERO_POINT`, with steps [S, 1] float32.
 
-    Engines make it once where several products read the same rows. A row of zeros has steps of 0,
-    so that its products are 0 whatever it is rounded to.
+    Engines compute it once if several products have the same input. A row of zeros has the step 0,
+    so its products are 0 whatever it is rounded to.
     """
     peak = graph.op("ReduceMax", graph.op("Abs", x), graph.ints(-1), keepdims=1)
     steps = graph.op("Mul", peak, graph.constant(1 / _STEPS, np.float32))

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors on their way into a bundle's data file, quantized as they stream by."""
+"""Streams a checkpoint's tensors into a bundle's data file, and quantizes them on the way."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from edgespec.export.formats.blocks import QuantizedRows, quantize_rows
 from edgespec.export.formats.gptq import BITS
 from edgespec.models import TensorSource
 
-# One tile of float32 rows stays in a core's L2 cache while it is quantized.
+# Values of a tile of rows: as float32 it fits into a core's L2 cache while it is quantized.
 _TILE_VALUES = 1 << 18
 _THREADS = 2
-# Of the weights of integer products: without VNNI, processors add pairs of them, each times 8 bits
-# of an activation, in 16 bits, and saturate there.
+# Bits of the weights of integer products. Without VNNI, processors add two products with 8-bit
+# activations in 16 bits, which 8-bit weights would saturate.
 _CHANNEL_BITS = 7
-# Of a matrix's squares, in blocks so small that half precision spoils their scales.
+# Maximum share of a matrix's squared norm in blocks whose scales are too small for half precision.
 _FAINT_SHARE = 1e-4
 
 Progress = Callable[[int], None]
 
 Names = tuple[str, ...]
-"""Tensors that lie one below the other, as if they were one."""
+"""Names of tensors that are stacked along their rows to one."""
 
 
 @dataclass
@@ -37,11 +37,11 @@ class WeightStream:
 
     Attributes:
         data: the external data file.
-        tensors: the checkpoint.
-        progress: called with the number of weights just written; those of a tensor that is stored
-            in two ways count once.
-        rounded: matrices that are in 4 bits already, in the blocks that are asked for.
-        errors: filled with the relative RMS error of each quantized tensor.
+        tensors: the checkpoint's tensors.
+        progress: called with the number of weights just written; a tensor that is stored in two
+            formats counts once.
+        rounded: matrices that are already rounded to 4 bits, with the same block size.
+        errors: relative RMS error of each quantized tensor written so far.
     """
 
     data: DataFile
@@ -53,12 +53,12 @@ class WeightStream:
     _counted: set[str] = field(default_factory=set)
 
     def shape(self, names: Names) -> tuple[int, ...]:
-        """Of tensors as one, their rows one below the other."""
+        """Returns the shape of tensors stacked along their rows."""
         shapes = [self.tensors.shape(name) for name in names]
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
     def floats(self, names: Names, dtype: type[np.floating]) -> Written:
-        """Write tensors as they are; a second call for the same bytes returns the first's place."""
+        """Writes tensors as floats; a second call for the same tensors returns the same place."""
         key = (names, np.dtype(dtype).name)
         if key not in self._written:
             nbytes = int(np.prod(self.shape(names))) * np.dtype(dtype).itemsize
@@ -73,7 +73,7 @@ class WeightStream:
         return self._written[key]
 
     def blocks(self, names: Names, bits: int, block_size: int) -> Written:
-        """Quantize [N, K] matrices: packed bytes first, then their scales in half precision."""
+        """Quantizes [N, K] matrices: writes the packed bytes, then the scales in half precision."""
         key = (names, f"int{bits}/{block_size}")
         if key not in self._written:
             rows, width = self.shape(names)
@@ -88,7 +88,7 @@ class WeightStream:
         return self._written[key]
 
     def channels(self, names: Names) -> Written:
-        """Quantize [N, K] matrices to 7 bits: first [K, N] int8, then a scale for each of N."""
+        """Quantizes [N, K] matrices to 7 bits: writes [K, N] int8, then a scale for each of N."""
         key = (names, "channels")
         if key not in self._written:
             rows, width = self.shape(names)
@@ -106,14 +106,14 @@ class WeightStream:
     def _with_scales(
         self, offset: int, nbytes: int, scales: Sequence[npt.NDArray[np.float16]]
     ) -> Written:
-        """A quantized matrix that is at `offset`; its scales are written here."""
+        """Writes the scales of a quantized matrix at `offset`; returns the place of both."""
         together = np.concatenate(scales)
         scale_offset = self.data.begin(together.nbytes)
         self.data.write(together)
         return Written(offset, nbytes, scale_offset, together.nbytes)
 
     def _parts(self, names: Names, bits: int, block_size: int) -> Iterator[QuantizedRows]:
-        """Matrices, some rows at a time; afterwards the error of each is known."""
+        """Yields quantized matrices, some rows at a time; sets the error of each at its end."""
         for name in names:
             yield from self._parts_of(name, bits, block_size)
 
@@ -130,14 +130,14 @@ class WeightStream:
             faint += part.faint_norm
         if faint > _FAINT_SHARE * norm:
             raise ExportError(
-                f"{self.tensors.place(name)}: {name} holds weights of about "
+                f"{self.tensors.place(name)}: {name} contains weights of about "
                 f"{np.sqrt(norm / (rows * width)):.2g}, too small for scales in half "
                 f"precision: export at fp32"
             )
         self.errors[name] = float(np.sqrt(error / norm)) if norm else 0.0
 
     def _counter(self, name: str) -> Progress:
-        """What is called with the weights of a tensor, now that it is written."""
+        """Returns the function to call with the number of a tensor's weights just written."""
         again = name in self._counted
         self._counted.add(name)
         return (lambda _: None) if again else self.progress
@@ -161,7 +161,7 @@ class WeightStream:
         with ThreadPoolExecutor(_THREADS) as pool:
             for bounds in self._tile_bounds(name):
                 waiting.append(pool.submit(work, bounds))
-                # Not further ahead, or a slow disk would gather the whole matrix in memory.
+                # Bounds the queue: with a slow disk, the whole matrix would gather in memory.
                 if len(waiting) > 2 * _THREADS:
                     yield waiting.popleft().result()
             while waiting:
@@ -169,15 +169,15 @@ class WeightStream:
 
 
 def read_finite(tensors: TensorSource, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
-    """Rows of a tensor.
+    """Reads rows of a tensor.
 
     Raises:
-        CheckpointError: if they hold infinity or NaN.
+        CheckpointError: if they contain infinity or NaN.
     """
     tile = tensors.read_rows(name, start, stop)
     if not np.isfinite(tile).all():
         raise CheckpointError(
-            f"{tensors.place(name)}: {name} holds infinity or NaN in rows {start} to "
+            f"{tensors.place(name)}: {name} contains infinity or NaN in rows {start} to "
             f"{stop - 1}: download the checkpoint again"
         )
     return tile
@@ -186,22 +186,29 @@ def read_finite(tensors: TensorSource, name: str, start: int, stop: int) -> npt.
 def check_range(
     tensors: TensorSource, name: str, tile: npt.NDArray[np.float32], dtype: type[np.floating]
 ) -> None:
-    """Refuse what a type does not hold.
+    """Checks that all numbers are within the range of a data type.
 
     Raises:
-        ExportError: if a number is beyond it.
+        ExportError: if a number is out of range.
     """
     largest = float(np.finfo(dtype).max)
     if np.abs(tile).max() > largest:
         raise ExportError(
-            f"{tensors.place(name)}: {name} holds {np.abs(tile).max():.6g}, half "
-            f"precision ends at {largest:g}: export at fp32"
+            f"{tensors.place(name)}: {name} contains {np.abs(tile).max():.6g}, but the largest "
+            f"number of half precision is {largest:g}: export at fp32"
         )
 
 
 @dataclass(frozen=True)
 class Written:
-    """Where a tensor lies in the data file."""
+    """The place of a tensor in the data file.
+
+    Attributes:
+        offset: offset of its data.
+        nbytes: bytes of its data.
+        scale_offset: offset of its scales; 0 if it is not quantized.
+        scale_nbytes: bytes of its scales; 0 if it is not quantized.
+    """
 
     offset: int
     nbytes: int

@@ -1,1 +1,1 @@
-"""Layer-skip drafts: which sublayers a draft leaves out, and the search for them."""
+"""Layer-skip drafts: sets of sublayers that a draft leaves out, and the search for them."""

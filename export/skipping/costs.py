@@ -1,4 +1,4 @@
-"""What a round with a layer-skip draft costs and brings, from measured times and agreements.
+"""Computes the costs and tokens of rounds with layer-skip drafts, from measurements.
 
 The formulas are explained in docs/layer-skip.md. Nothing here runs a model.
 """
@@ -19,21 +19,21 @@ from edgespec.export.skipping.sets import skip_cuts
 
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]
-"""[sets, sublayers]: which of them each set leaves out."""
+"""[sets, sublayers]: whether a set leaves out a sublayer."""
 Agreed = Sequence[npt.NDArray[np.bool_]]
-"""Of each piece of text: at which positions the draft's choice was the target's."""
+"""For each piece of text, at which positions the draft chose the target's token."""
 
 CHAINS = range(1, 11)
-"""Drafted tokens of a round that are weighed."""
+"""Draft lengths in tokens that are compared."""
 
 
 @dataclass(frozen=True)
 class Agreements:
-    """How a draft agreed with the target on text of both kinds, at least a piece of each.
+    """The agreement of a draft with the target on two kinds of text, at least a piece of each.
 
     Attributes:
-        greedy: choices were the likeliest tokens.
-        sampled: choices were made at temperature 0.8 under the same noise.
+        greedy: agreement when both choose their likeliest token.
+        sampled: agreement when both sample at temperature 0.8 with the same noise.
     """
 
     greedy: Agreed
@@ -41,24 +41,25 @@ class Agreements:
 
     @property
     def all(self) -> Agreed:
-        """Both kinds, piece by piece."""
+        """The pieces of both kinds."""
         return [*self.greedy, *self.sampled]
 
     @property
     def share(self) -> float:
-        """Of the positions of all pieces."""
+        """The share of positions of all pieces at which the draft agreed."""
         return float(np.concatenate(self.all).mean())
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """What the stages of a model took.
+    """The measured times of a model's stages.
 
     Attributes:
-        borders: the first sublayer of each stage, and the number of sublayers, head included.
-        rows: of the calls that were timed, ascending from 1.
-        seconds: [rows, stages] of each stage's call.
-        host: seconds of a pass of one row that did not pass inside the stages.
+        borders: the first sublayer of each stage, and finally the number of sublayers, including
+            the head.
+        rows: numbers of rows of the timed calls, ascending from 1.
+        seconds: [rows, stages], seconds of each stage's call.
+        host: seconds of a pass of one row that were spent outside of the stages.
     """
 
     borders: tuple[int, ...]
@@ -69,16 +70,16 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class PassCosts:
-    """What passes over any of the sublayers cost.
+    """The costs of passes over any selection of sublayers.
 
     Attributes:
-        rows: ascending from 1; a call of fewer rows than one of these costs as much as that one,
-            since it is padded.
+        rows: numbers of rows, ascending from 1. A call costs as much as the next number in this
+            list, since it is padded to it.
         layout: the model's sublayers.
-        sublayers: [rows, sublayers + 1] seconds of each and of the head; the embedding belongs to
-            the first.
-        call: seconds that a cut costs: one stage's call more.
-        host: seconds of a pass outside the stages.
+        sublayers: [rows, sublayers + 1], seconds of each sublayer and of the head; the first one
+            includes the embedding.
+        call: seconds that a cut costs, for the additional stage's call.
+        host: seconds of a pass outside of the stages.
     """
 
     rows: tuple[int, ...]
@@ -89,10 +90,10 @@ class PassCosts:
 
     @classmethod
     def from_probe(cls, times: StageTimes, layout: Sublayers) -> PassCosts:
-        """From stages cut at `probe_cuts`.
+        """Computes costs from the times of stages cut at `probe_cuts`.
 
-        All layers are taken to be alike: what the stage of many layers takes is each layer's, and
-        how it is shared between attention and MLP is seen where they are apart.
+        All layers are assumed to cost the same. The stage of many layers gives the cost of a layer;
+        the stages of a single attention and a single MLP give the ratio between the two.
         """
         layers = layout.layers
         first, attention, mlp, *rest, head = times.seconds.T
@@ -113,7 +114,7 @@ class PassCosts:
         return cls(times.rows, layout, sublayers, call, times.host)
 
     def refined(self, times: StageTimes) -> PassCosts:
-        """With what other stages of the same model took, where those are what will run."""
+        """Returns the costs scaled to the times of other stages, the ones that will run."""
         sublayers = self.sublayers.copy()
         for stage, (start, stop) in enumerate(pairwise(times.borders)):
             part = sublayers[:, start:stop]
@@ -122,25 +123,34 @@ class PassCosts:
         return replace(self, sublayers=sublayers, host=times.host)
 
     def whole(self, rows: int) -> float:
-        """Seconds of a call of so many rows to a model in one stage."""
+        """Returns the seconds of a pass of `rows` rows over a model in one stage."""
         return float(self.sublayers[bisect_left(self.rows, rows)].sum()) + self.call + self.host
 
     def plain(self, cuts: int) -> float:
-        """Seconds of a token without drafts, of a model with so many cuts."""
+        """Returns the seconds of a token without drafts, for a model with this number of cuts."""
         return self.whole(1) + cuts * self.call
 
     def draft(self, sets: Bits, cuts: Iterable[int] = ()) -> Floats:
-        """[sets] seconds of a draft's call of one row; `cuts` are there beside a set's own."""
+        """Returns the seconds [sets] of a draft's pass of one row.
+
+        Args:
+            sets: the sets of left-out sublayers.
+            cuts: cuts of the model besides those of each set.
+        """
         left_out, starts = _stages(sets, cuts)
         calls = (starts & ~left_out).sum(1)
         seconds: Floats = (~left_out) @ self.sublayers[0] + calls * self.call + self.host
         return seconds
 
     def rounds(self, sets: Bits, cuts: Iterable[int] = ()) -> Floats:
-        """[sets, chains] seconds of a round: a chain's drafting and its verification.
+        """Returns the seconds [sets, chains] of a round: drafting a chain and verifying it.
 
-        The sublayers before the first one left out are exact: a verification runs them for the
-        last drafted token only, and the others for all rows.
+        A draft computes the sublayers before the first one left out exactly, so a verification
+        runs these only for the last drafted token, and the other sublayers for all rows.
+
+        Args:
+            sets: the sets of left-out sublayers.
+            cuts: cuts of the model besides those of each set.
         """
         left_out, starts = _stages(sets, cuts)
         exact = left_out.argmax(1)
@@ -154,12 +164,15 @@ class PassCosts:
 
 
 def probe_cuts(layout: Sublayers) -> list[int]:
-    """Cuts that part an attention, an MLP, many layers and the head (of two layers or more)."""
+    """Returns cuts that give an attention, an MLP, many layers and the head a stage each.
+
+    The model must have at least two layers.
+    """
     return sorted({*layout.of_layer(1), layout.first(2), layout.head})
 
 
 def as_bits(sets: Sequence[Sequence[int]], layout: Sublayers) -> Bits:
-    """Sets of sublayers as an array."""
+    """Converts sets of sublayers to an array [sets, sublayers]."""
     bits = np.zeros((len(sets), layout.head), np.bool_)
     for row, skipped in zip(bits, sets, strict=True):
         row[list(skipped)] = True
@@ -167,10 +180,10 @@ def as_bits(sets: Sequence[Sequence[int]], layout: Sublayers) -> Bits:
 
 
 def tokens_per_round(pieces: Agreed, chain: int) -> float:
-    """Tokens that a round with a chain of so many brings, from rounds along the text.
+    """Returns the mean number of tokens of a round with draft chains of this length.
 
-    A round is counted where the text holds all of its chain. Not from the share of agreements:
-    disagreements come in clusters, which makes rounds longer than chance would.
+    It replays rounds along the text, and counts those whose chain lies within the text. The share
+    of agreements alone would give too few tokens, since disagreements come in clusters.
     """
     tokens = rounds = 0
     for agreed in pieces:
@@ -194,14 +207,14 @@ def score(
     engine: str,
     cuts: Iterable[int] = (),
 ) -> SkipScore:
-    """What a set promises.
+    """Computes the expected speed of a skip set.
 
     Args:
-        skipped: its sublayers.
-        agreements: of its draft with the target.
-        costs: of passes.
-        engine: on which they were measured.
-        cuts: of the model, beside those of this set.
+        skipped: the sublayers that it leaves out.
+        agreements: agreement of its draft with the target.
+        costs: costs of passes.
+        engine: name of the engine on which they were measured.
+        cuts: cuts of the model besides those of this set.
     """
     others = set(cuts)
     bits = as_bits([skipped], costs.layout)
@@ -217,7 +230,7 @@ def score(
 
 
 def _promise(pieces: Agreed, seconds: Floats) -> Promise:
-    """Of one kind of text, with [chains] seconds of a round."""
+    """Returns the best chain length for one kind of text, given the seconds [chains] of a round."""
     speeds = [tokens_per_round(pieces, chain) for chain in CHAINS] / seconds
     best = int(speeds.argmax())
     return Promise(
@@ -228,7 +241,7 @@ def _promise(pieces: Agreed, seconds: Floats) -> Promise:
 
 
 def _stages(sets: Bits, cuts: Iterable[int]) -> tuple[Bits, Bits]:
-    """Which sublayers are left out, the head never, and at which a stage starts."""
+    """Returns which sublayers are left out (never the head), and at which ones a stage starts."""
     left_out = np.pad(sets, ((0, 0), (0, 1)))
     starts = np.ones_like(left_out)
     starts[:, 1:] = left_out[:, 1:] != left_out[:, :-1]

@@ -1,9 +1,9 @@
-"""Searches for the skip sets that promise most tokens per second, by trying them.
+"""Searches for the skip sets with the highest expected tokens per second, by trying them.
 
-Early exits and random sets come first. Then each set that is tried is a step from one of the best
-so far: some sublayers in a row are left out too or run again, or everything is shifted. A search
-guided by a model of what sets agree promised 0 to 3 % more on the models measured, at the same
-number of trials (docs/layer-skip.md).
+Early exits and random sets come first. Then each new set is derived from one of the best so far:
+a few consecutive sublayers are left out or added again, or the whole set is shifted. A search that
+models the agreement of sets found sets that are 0 to 3 % faster with the same number of trials
+(docs/layer-skip.md).
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from edgespec.export.skipping.costs import Agreements, PassCosts, score
 from edgespec.export.skipping.sets import MOST_STAGES, skip_cuts
 
 MOST_SETS = 4
-"""That a bundle gets."""
+"""Maximum number of skip sets of a bundle."""
 
-_EXITS = 8  # early exits that are tried, from all over the model
+_EXITS = 8  # number of early exits to try, spread over the model
 _RANDOM_FIRST = 0.3  # share of the evaluations that are random sets
-_PARENTS = 3  # the best so far, from which steps are made
+_PARENTS = 3  # number of best sets from which steps are made
 _MOST_RUNS = (MOST_STAGES - 1) // 2  # each run of left-out sublayers cuts twice
-_LONGEST_TOGGLE = 4  # sublayers that one step adds or removes together
+_LONGEST_TOGGLE = 4  # maximum number of sublayers that a step adds or removes
 _SHIFTS = (-2, -1, 1, 2)
-_DRAWS = 100  # before nothing that is new is taken to be left
-# What a bundle's further sets must be: other in cost, not much worse, and cheap in cuts.
+_DRAWS = 100  # number of draws without a new set after which the search ends
+# A bundle's further sets must differ in draft cost by more than the share _OTHER, reach the share
+# _GOOD of the best speed, and slow the best set by at most the share _CUTS_TAKE with their cuts.
 _OTHER, _GOOD, _CUTS_TAKE = 0.03, 0.8, 0.02
 
 Skipped = tuple[int, ...]
@@ -37,7 +38,13 @@ Skipped = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Tried:
-    """A set that was evaluated."""
+    """A skip set that was tried.
+
+    Attributes:
+        skipped: the sublayers that it leaves out.
+        agreements: agreement of its draft with the target.
+        score: its expected speed.
+    """
 
     skipped: Skipped
     agreements: Agreements
@@ -46,13 +53,13 @@ class Tried:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is searched.
+    """The search problem.
 
     Attributes:
-        costs: of the model's passes.
-        engine: on which they were measured.
-        evaluate: agreements of a set's draft with the target.
-        cuts: that the model has anyway.
+        costs: costs of the model's passes.
+        engine: name of the engine on which they were measured.
+        evaluate: measures the agreement of a set's draft with the target.
+        cuts: cuts that the model has anyway.
     """
 
     costs: PassCosts
@@ -61,11 +68,11 @@ class Problem:
     cuts: frozenset[int] = frozenset()
 
     def is_exit(self, one: Tried) -> bool:
-        """Whether the draft is the first layers and the head."""
+        """Returns whether the draft consists of the first layers and the head."""
         return one.skipped in exits(self.costs)
 
     def trial(self, skipped: Skipped) -> Tried:
-        """Evaluate a set."""
+        """Evaluates a set."""
         agreements = self.evaluate(skipped)
         return Tried(
             skipped, agreements, score(skipped, agreements, self.costs, self.engine, self.cuts)
@@ -73,11 +80,14 @@ class Problem:
 
 
 GoOn = Callable[[int, int], bool]
-"""Is told how many sets were tried and how many will be; says whether there is time for more."""
+"""Called with the numbers of sets tried and to try; returns whether to go on."""
 
 
 def exits(costs: PassCosts) -> list[Skipped]:
-    """The early exits of a model: all layers behind one left out; the shortest draft first."""
+    """Returns the early exits of a model, which leave out all layers from one on.
+
+    The shortest draft comes first.
+    """
     layout = costs.layout
     firsts = map(layout.first, range(1, layout.layers))
     return [tuple(range(first, layout.head)) for first in firsts]
@@ -86,17 +96,17 @@ def exits(costs: PassCosts) -> list[Skipped]:
 def search(
     problem: Problem, evaluations: int, seed: int, go_on: GoOn = lambda done, total: True
 ) -> list[Tried]:
-    """Try sets.
+    """Tries skip sets.
 
     Args:
-        problem: see there.
-        evaluations: sets to try at most. With the same number, seed, costs and agreements the
-            same sets are tried.
-        seed: of everything random.
+        problem: the search problem.
+        evaluations: maximum number of sets to try. With the same number, seed, costs and
+            agreements the same sets are tried.
+        seed: seed of random choices.
         go_on: see `GoOn`.
 
     Returns:
-        All that were tried, the most promising first; at least one if the model has two layers.
+        All sets that were tried, the fastest first; at least one if the model has two layers.
     """
     early, rng = exits(problem.costs), np.random.default_rng(seed)
     if not early:
@@ -117,13 +127,13 @@ def search(
 
 
 def choose(tried: Sequence[Tried], problem: Problem) -> list[Tried]:
-    """The sets for a bundle: the best, the best early exit, and others that are worth their cuts.
+    """Chooses the sets of a bundle: the best, the best early exit, and others worth their cuts.
 
-    Where not even the best promises more than plain decoding, one more is enough: cuts cost.
+    If even the best is not faster than plain decoding, only one more is added, since cuts cost.
 
     Args:
-        tried: the most promising first.
-        problem: in which they were tried.
+        tried: the sets that were tried, the fastest first.
+        problem: the search problem.
     """
     best, early = list(tried[:1]), [each for each in tried if problem.is_exit(each)]
     most = MOST_SETS if best and best[0].score.pays else 2
@@ -134,12 +144,12 @@ def choose(tried: Sequence[Tried], problem: Problem) -> list[Tried]:
 
 
 def ranked(tried: Iterable[Tried]) -> list[Tried]:
-    """The most promising first."""
+    """Sorts sets by expected speed, the fastest first."""
     return sorted(tried, key=lambda one: (-one.score.tokens_per_second, one.skipped))
 
 
 def _joins(one: Tried, chosen: Sequence[Tried], problem: Problem) -> bool:
-    """Whether a bundle that has the chosen ones should have this one too."""
+    """Returns whether to add a set to the chosen ones."""
     best = chosen[0]
     sets = [each.skipped for each in (*chosen, one)]
     cuts = skip_cuts(sets, problem.costs.layout)
@@ -158,7 +168,7 @@ def _joins(one: Tried, chosen: Sequence[Tried], problem: Problem) -> bool:
 
 
 def _parents(problem: Problem, tried: Iterable[Tried]) -> list[Skipped]:
-    """The sets from which steps are made: the best early exit, and the best of the others."""
+    """Returns the sets to derive new ones from: the best early exit, and the best others."""
     order = [each.skipped for each in ranked(tried)]
     early = exits(problem.costs)
     others = [each for each in order if each not in early]
@@ -168,7 +178,7 @@ def _parents(problem: Problem, tried: Iterable[Tried]) -> list[Skipped]:
 def _new(
     problem: Problem, tried: Mapping[Skipped, Tried], steps: bool, rng: np.random.Generator
 ) -> Skipped | None:
-    """A random step from one of the best, or a random set; None where nothing new was drawn."""
+    """Returns a random step from one of the best sets, or a random set; None if none is new."""
     parents = _parents(problem, tried.values()) if steps else []
     for draw in range(_DRAWS):
         one: Skipped | None = random_set(problem.costs, rng)
@@ -180,7 +190,7 @@ def _new(
 
 
 def random_set(costs: PassCosts, rng: np.random.Generator) -> Skipped:
-    """A set with random runs that keeps the first and the last layer, or an early exit."""
+    """Returns random runs without the first and last layer, or an early exit if there are none."""
     inner = _inner(costs)
     places = np.arange(inner.start, inner.stop + 1)
     if len(places) < 2:
@@ -192,13 +202,13 @@ def random_set(costs: PassCosts, rng: np.random.Generator) -> Skipped:
 
 
 def step(problem: Problem, skipped: Skipped, rng: np.random.Generator) -> Skipped | None:
-    """A random neighbour of a set; None where it has none."""
+    """Returns a random neighbour of a set; None if it has none."""
     found = neighbours(problem, skipped)
     return found[int(rng.integers(len(found)))] if found else None
 
 
 def neighbours(problem: Problem, skipped: Skipped) -> list[Skipped]:
-    """Sets a step from this one: some sublayers in a row toggled, or everything shifted."""
+    """Returns the sets one step away: a few consecutive sublayers toggled, or all shifted."""
     early, inner = exits(problem.costs), _inner(problem.costs)
     if skipped in early:
         place = early.index(skipped)
@@ -213,11 +223,11 @@ def neighbours(problem: Problem, skipped: Skipped) -> list[Skipped]:
 
 
 def _runs(skipped: Skipped) -> int:
-    """How many runs of sublayers a set leaves out."""
+    """Returns the number of runs of consecutive sublayers in a set."""
     return 1 + sum(after - before > 1 for before, after in pairwise(skipped))
 
 
 def _inner(costs: PassCosts) -> range:
-    """The sublayers that may be left out: all but those of the first and the last layer."""
+    """Returns the sublayers of all layers but the first and the last."""
     layout = costs.layout
     return range(layout.first(1), layout.first(layout.layers - 1))

@@ -1,4 +1,4 @@
-"""Layer-skip drafts: which sublayers may be left out, and where that cuts the target."""
+"""Checks skip sets, and computes where they cut the target into stages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from edgespec.bundle.sublayers import Sublayers
 from edgespec.errors import InputError
 
 MOST_STAGES = 8
-"""Of a target: each one is a call more in every pass."""
+"""Maximum number of stages of a target; each one adds a call to every pass."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A target that is being exported, to try skip sets with. Its bundles are not saved.
+    """A target to try skip sets with while it is exported; its manifests are not saved.
 
     Attributes:
-        gated: the target as one stage with an input more, `gates`, [sublayers] float32: what each
-            one's contribution is multiplied by.
-        cut: the target in stages that end before these sublayers. The graphs are overwritten when
-            it is called again.
-        cuts: where the user wants stages to end.
+        gated: the target as one stage with an additional input `gates`, [sublayers] float32, by
+            which the output of each sublayer is multiplied.
+        cut: returns the target in stages that end before the given sublayers; the next call
+            overwrites its graphs.
+        cuts: sublayers before which the user wants stages to end.
     """
 
     gated: bundle.Bundle
@@ -31,19 +31,19 @@ class Trial:
 
 
 SkipSearch = Callable[[Trial, tuple[bundle.SkipSet, ...]], tuple[bundle.SkipSet, ...]]
-"""Scores the skip sets it is given, or finds some where there are none; the best come first."""
+"""Scores the given skip sets, or searches for some if there are none; the best come first."""
 
 
 def check_skip_sets(sets: Sequence[Sequence[int]], layout: Sublayers) -> None:
-    """Refuse what cannot be drafted with.
+    """Checks that drafts can leave out these sets.
 
     Args:
-        sets: the numbers of the sublayers that each leaves out, at least one.
-        layout: of the target.
+        sets: numbers of the sublayers that each set leaves out, at least one.
+        layout: the target's sublayers.
 
     Raises:
-        InputError: if a set leaves a part of the first layer out, or if all of them cut the target
-            into too many stages.
+        InputError: if a set leaves out a part of the first layer, or the sets together cut the
+            target into too many stages.
     """
     for skipped in sets:
         if min(skipped) in layout.of_layer(0):
@@ -51,13 +51,13 @@ def check_skip_sets(sets: Sequence[Sequence[int]], layout: Sublayers) -> None:
     stages = len(skip_cuts(sets, layout)) + 1
     if stages > MOST_STAGES:
         raise InputError(
-            f"the skip sets cut the target into {stages} stages, {MOST_STAGES} are worth their "
-            "cost at most: give fewer sets, or such that begin and end at the same layers"
+            f"the skip sets cut the target into {stages} stages, but at most {MOST_STAGES} are "
+            "allowed: give fewer sets, or sets that begin and end at the same layers"
         )
 
 
 def skip_cuts(sets: Iterable[Sequence[int]], layout: Sublayers) -> set[int]:
-    """Sublayers before which a stage ends, so that every stage is in a set or outside it."""
+    """Returns the sublayers before which a stage must end, so that no set splits a stage."""
     found: set[int] = set()
     for skipped in sets:
         left_out = set(skipped)

@@ -1,1 +1,1 @@
-"""Where checkpoints come from, and whether what belongs to them fits together."""
+"""Finds checkpoints, and checks that their tokenizers fit the models."""

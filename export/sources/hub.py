@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from: a local folder or the Hugging Face Hub."""
+"""Finds a checkpoint in a local folder or on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from edgespec.errors import ExportError
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED = ["*.safetensors", "*.json", "*.jinja"]
-# Mistral's repositories hold all weights a second time, others their training's or other formats.
+# Mistral's repositories contain all weights twice; subfolders contain other formats.
 _UNWANTED = ["consolidated*", "*/*"]
 _CACHED = re.compile(r"models--(.+?)--(.+)")
 
 
 def resolve_checkpoint(source: str) -> Path:
-    """The folder of a checkpoint, downloaded if `source` is a Hub id and not a folder.
+    """Returns the folder of a checkpoint; downloads it if `source` is a Hub id and not a folder.
 
     Raises:
-        ExportError: if it is neither, or cannot be downloaded.
+        ExportError: if `source` is neither, or cannot be downloaded.
     """
     folder = Path(source)
     if folder.is_dir():
@@ -32,21 +32,21 @@ def resolve_checkpoint(source: str) -> Path:
         return Path(snapshot_download(source, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
     except GatedRepoError as error:
         raise ExportError(
-            f"{source}: the Hub gives it only to those who accepted its licence: accept it on the "
+            f"{source}: the Hub requires that you accept its licence first: accept it on the "
             "model's page, log in with `hf auth login`, and try again"
         ) from error
     except MemoryError:
         raise
-    except Exception as error:  # of whichever HTTP library its version asks with
+    except Exception as error:  # its type depends on the HTTP library that the Hub client uses
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(
-            f"{source}: not a folder here, and the Hub did not give it ({reason}): "
-            "check the name and the connection, or download it and give its folder"
+            f"{source}: it is not a local folder, and downloading it from the Hub failed "
+            f"({reason}): check the name and the connection, or give a downloaded folder"
         ) from error
 
 
 def source_name(path: Path) -> str:
-    """What a checkpoint is called: its folder's name, or the Hub id with the revision, if cached.
+    """Returns a checkpoint's name: that of its folder, or in the Hub's cache the id and revision.
 
     The Hub's cache keeps `owner/name` in `models--owner--name/snapshots/<revision>`.
     """

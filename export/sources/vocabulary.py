@@ -1,4 +1,4 @@
-"""Whether a draft speaks the target's language, and a tokenizer its model's."""
+"""Checks that draft and target have the same tokens, and that a tokenizer fits its model."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _log = logging.getLogger(__name__)
 
 
 def check_vocabularies(expected: dict[str, int], found: dict[str, int]) -> None:
-    """Pass a draft whose tokens are the target's, whatever padding the models carry.
+    """Checks that draft and target have the same tokens; the models' padding may differ.
 
     Args:
         expected: the target's tokens, see `read_tokenizer`.
-        found: the draft's.
+        found: the draft's tokens.
 
     Raises:
-        ExportError: with the first difference.
+        ExportError: if they differ; tells the first difference.
     """
     remedy = "choose a draft of the same family"
     if len(expected) != len(found):
         raise ExportError(
-            f"draft vocabulary {len(found)} differs from target {len(expected)}: {remedy}"
+            f"the draft has {len(found)} tokens and the target has {len(expected)}: {remedy}"
         )
     for token, index in expected.items():
         if found.get(token) != index:
@@ -40,10 +40,10 @@ def check_vocabularies(expected: dict[str, int], found: dict[str, int]) -> None:
 
 
 def end_ids(checkpoint: Checkpoint, tokens: dict[str, int]) -> tuple[int, ...]:
-    """What ends a text: the ids of the model's configs, and the tokenizer's `eos_token`.
+    """Returns the ids that end a text: those of the model's configs and of `eos_token`.
 
-    Finetunes often give the tokenizer the end that they were trained on, `<|im_end|>`, and leave
-    the base model's in the configs, which they never write.
+    Finetuned models often set the tokenizer's `eos_token` to the end that they were trained with,
+    such as `<|im_end|>`, but keep the base model's ids in the configs, which they never generate.
     """
     own = tokens.get(checkpoint.eos_token or "")
     ends = checkpoint.config.eos_ids
@@ -51,14 +51,17 @@ def end_ids(checkpoint: Checkpoint, tokens: dict[str, int]) -> tuple[int, ...]:
 
 
 def read_tokenizer(checkpoint: Checkpoint) -> tuple[str, dict[str, int]]:
-    """A checkpoint's tokenizer.json as its bundle gets it, and every token of it with its id.
+    """Reads a checkpoint's tokenizer.json.
 
-    Added tokens without a row of the model are left out, and logged: many finetunes have one for
-    padding, which nobody writes.
+    Added tokens whose ids exceed the model's vocabulary are removed and logged: many finetuned
+    models have such a token for padding, which is never used.
+
+    Returns:
+        The text of tokenizer.json for the bundle, and the ids of all tokens.
 
     Raises:
-        CheckpointError: if tokenizer.json is missing, larger than the model, or nothing that the
-            runtime could use.
+        CheckpointError: if tokenizer.json is missing, has too many tokens for the model, or cannot
+            be used.
     """
     path = checkpoint.tokenizer_files.get("tokenizer.json")
     if path is None:
@@ -66,14 +69,14 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[str, dict[str, int]]:
     text, rows = read_text(path), checkpoint.config.vocab_size
     tokens = _read_tokens(path, text)
     if not tokens:
-        raise CheckpointError(f"{path} holds no tokens: download it again")
+        raise CheckpointError(f"{path} contains no tokens: download it again")
     if max(tokens.values()) >= rows:
         text = _without_rowless(checkpoint, path, text)
         tokens = _read_tokens(path, text)
     largest = max(tokens.values())
     if largest >= rows:
         raise CheckpointError(
-            f"{path}: token id {largest} is beyond vocab_size {rows}: "
+            f"{path}: token id {largest} exceeds vocab_size {rows}: "
             "the tokenizer belongs to another model"
         )
     _check_declared(checkpoint, tokens)
@@ -81,9 +84,13 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[str, dict[str, int]]:
 
 
 def _check_declared(checkpoint: Checkpoint, tokens: dict[str, int]) -> None:
-    """Refuse tokens that conversations need and only the settings know, as slow tokenizers left it.
+    """Refuses tokens that chats need but that only tokenizer_config.json has.
 
-    transformers adds them when it loads; here their letters would be read.
+    Slow tokenizers were saved this way. transformers adds these tokens at load; here they would be
+    tokenized as ordinary text.
+
+    Raises:
+        CheckpointError: if there is such a token.
     """
     file = checkpoint.tokenizer_files.get("tokenizer_config.json")
     if file is None:
@@ -93,12 +100,12 @@ def _check_declared(checkpoint: Checkpoint, tokens: dict[str, int]) -> None:
         content = token.get("content") if isinstance(token, dict) else None
         if isinstance(content, str) and content not in tokens and _is_written(checkpoint, content):
             raise CheckpointError(
-                f"{added.source}: {id_} is {content!r}, which tokenizer.json lacks: {_SAVE}"
+                f"{added.source}: {id_} is {content!r}, which is missing in tokenizer.json: {_SAVE}"
             )
 
 
 def _without_rowless(checkpoint: Checkpoint, path: Path, text: str) -> str:
-    """The text without the added tokens beyond the model, unless one of them is written."""
+    """Removes added tokens whose ids exceed the vocabulary, unless one of them is used."""
     content, rows = json.loads(text), checkpoint.config.vocab_size
     added = content.get("added_tokens") or []
     rowless = [token["content"] for token in added if token["id"] >= rows]
@@ -107,18 +114,18 @@ def _without_rowless(checkpoint: Checkpoint, path: Path, text: str) -> str:
         return text
     if rowless:
         names = ", ".join(map(repr, rowless[:4]))
-        _log.warning("%s: left out %s, beyond vocab_size %d", path, names, rows)
+        _log.warning("%s: left out %s, whose ids exceed vocab_size %d", path, names, rows)
     content["added_tokens"] = [token for token in added if token["id"] < rows]
     return json.dumps(content, ensure_ascii=False)
 
 
 def _is_written(checkpoint: Checkpoint, token: str) -> bool:
-    """Whether a token is part of conversations or ends texts."""
+    """Returns whether a token is part of the chat template or ends texts."""
     return token == checkpoint.eos_token or token in (checkpoint.chat_template or "")
 
 
 def _read_tokens(path: Path, text: str) -> dict[str, int]:
-    """By the library that every run loads it with: what that refuses must not become a bundle."""
+    """Reads the tokens with the library that the runtime uses, so that bundles can be loaded."""
     try:
         return tokenizers.Tokenizer.from_str(text).get_vocab()
     except Exception as error:  # the library raises nothing narrower

@@ -1,4 +1,4 @@
-"""The pair that ships with the package: a small model of Python code and its draft."""
+"""The model pair that comes with the package: a small model of Python code and its draft."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One file for each architecture."""
+"""Model architectures, one module each."""

@@ -1,4 +1,4 @@
-"""Gemma 3, the text model."""
+"""Gemma 3 (text only)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.llama import Llama
-from edgespec.models.rope import rope_from_config
+from edgespec.models.rope import Rope, rope_from_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.layers import Attention, Decoder, Mlp, Norm
-    from edgespec.models.rope import Rope
 
 _LOCAL = "local"
 _ABSENT = ("final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention")
 
 
 class Gemma3(Llama):
-    """Most layers see a window and turn by a table of their own; four norms a layer, GELU."""
+    """Llama with GELU, four norms per layer, and windows with their own RoPE in most layers."""
 
     defaults: ClassVar[Mapping[str, object]] = {
         "hidden_activation": "gelu_pytorch_tanh",
@@ -39,14 +38,14 @@ class Gemma3(Llama):
     activation_field = "hidden_activation"
 
     def decoder(self) -> Decoder:
-        """The whole model, whose embedding is scaled."""
-        for name in _ABSENT:  # of Gemma 2, and of models that embed texts
+        """Returns the model's description; its embedding is scaled."""
+        for name in _ABSENT:  # fields of Gemma 2, and of models for text embeddings
             if self.config.fields.get(name):
                 raise self.config.fields.unsupported(name, "Gemma 3 models for text have none")
         return replace(super().decoder(), embedding_scale=self.config.hidden_size**0.5)
 
     def ropes(self) -> dict[str, Rope]:
-        """One table for layers that see everything, and one for those with a window."""
+        """Returns a rotation table for layers without a window, and one for those with."""
         fields, head_dim = self.config.fields, self.config.head_dim
         local = {"rope_theta": fields.number("rope_local_base_freq"), "rope_scaling": None}
         windowed = replace(fields, values={**fields.values, **local})
@@ -56,7 +55,7 @@ class Gemma3(Llama):
         }
 
     def attention(self, index: int) -> Attention:
-        """The attention of a layer, with the norms of its heads and of its result."""
+        """Returns the attention of a layer, with norms of its heads and of its output."""
         name, head_dim = f"model.layers.{index}", self.config.head_dim
         return replace(
             super().attention(index),
@@ -68,7 +67,7 @@ class Gemma3(Llama):
         )
 
     def mlp(self, index: int) -> Mlp:
-        """The MLP of a layer, with a norm before it and one behind."""
+        """Returns the MLP of a layer, with a norm before and a norm after it."""
         name, hidden = f"model.layers.{index}", self.config.hidden_size
         return replace(
             super().mlp(index),
@@ -77,5 +76,5 @@ class Gemma3(Llama):
         )
 
     def norm(self, name: str, size: int) -> Norm:
-        """Weights are stored as their distance from 1."""
+        """Returns the norm of that name; its stored weights are the difference to 1."""
         return replace(super().norm(name, size), offset=1.0)

@@ -1,4 +1,4 @@
-"""Llama, and what shares its computation: Mistral, TinyLlama, SmolLM, Yi."""
+"""Llama, and models with the same computation: Mistral, TinyLlama, SmolLM, Yi."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Llama:
-    """Describes a Llama checkpoint; another architecture overrides what differs.
+    """Describes a Llama checkpoint; subclasses override what differs.
 
     Attributes:
-        defaults: What transformers takes for a field that config.json leaves out.
-        activation_field: What config.json calls the activation of the MLP.
+        defaults: Default values of transformers for fields that config.json leaves out.
+        activation_field: Name of the field of config.json with the MLP's activation.
     """
 
     defaults: ClassVar[Mapping[str, object]] = {
@@ -37,11 +37,11 @@ class Llama:
         self.config = config
 
     def decoder(self) -> Decoder:
-        """The whole model.
+        """Returns the model's description.
 
         Raises:
-            UnsupportedModelError: A field asks for something that is not implemented.
-            CheckpointError: A field is missing or has an impossible value.
+            UnsupportedModelError: A field needs something that is not implemented.
+            CheckpointError: A field is missing or has an invalid value.
         """
         config = self.config
         embedding = "model.embed_tokens.weight"
@@ -61,11 +61,11 @@ class Llama:
         )
 
     def ropes(self) -> dict[str, Rope]:
-        """Rotation tables by the names that attentions have for them."""
+        """Returns the rotation tables by the names that attentions refer to."""
         return {DEFAULT_ROPE: rope_from_config(self.config.fields, self.config.head_dim)}
 
     def attention(self, index: int) -> Attention:
-        """The attention of a layer."""
+        """Returns the attention of a layer."""
         config, name = self.config, f"model.layers.{index}"
         hidden, window, context = config.hidden_size, config.windows[index], config.context_length
         inner, kv_inner = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -83,7 +83,7 @@ class Llama:
         )
 
     def mlp(self, index: int) -> Mlp:
-        """The MLP of a layer."""
+        """Returns the MLP of a layer."""
         config, name = self.config, f"model.layers.{index}"
         hidden, inner = config.hidden_size, config.intermediate_size
         return Mlp(
@@ -95,21 +95,21 @@ class Llama:
         )
 
     def norm(self, name: str, size: int) -> Norm:
-        """The normalization of that name."""
+        """Returns the normalization of that name."""
         return Norm(f"{name}.weight", size, self.config.norm_eps)
 
     def linear(self, name: str, in_features: int, out_features: int) -> Linear:
-        """The projection of that name, with a bias where the architecture has one."""
+        """Returns the projection of that name, with a bias if the architecture has one."""
         bias = f"{name}.bias" if self.has_bias(name) else None
         return Linear(f"{name}.weight", in_features, out_features, bias)
 
     def has_bias(self, name: str) -> bool:
-        """Whether the projection of that name has a bias."""
+        """Returns whether the projection of that name has a bias."""
         return self.config.mlp_bias if ".mlp." in name else self.config.attention_bias
 
 
 class Mistral(Llama):
-    """Llama's computation under other defaults, with a window where the config has one."""
+    """Llama with other defaults, and a window if the config has one."""
 
     defaults: ClassVar[Mapping[str, object]] = {
         **Llama.defaults,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Olmo2(Llama):
-    """Llama with norms behind its sublayers instead of before, and over all heads together."""
+    """Llama with norms after its sublayers instead of before, and norms over all heads."""
 
     defaults: ClassVar[Mapping[str, object]] = {
         **Llama.defaults,
@@ -23,7 +23,7 @@ class Olmo2(Llama):
     }
 
     def attention(self, index: int) -> Attention:
-        """The attention of a layer."""
+        """Returns the attention of a layer."""
         config, name = self.config, f"model.layers.{index}"
         heads, kv_heads = (n * config.head_dim for n in (config.heads, config.kv_heads))
         return replace(
@@ -35,7 +35,7 @@ class Olmo2(Llama):
         )
 
     def mlp(self, index: int) -> Mlp:
-        """The MLP of a layer."""
+        """Returns the MLP of a layer."""
         name = f"model.layers.{index}.post_feedforward_layernorm"
         post_norm = self.norm(name, self.config.hidden_size)
         return replace(super().mlp(index), norm=None, post_norm=post_norm)

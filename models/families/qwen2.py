@@ -24,5 +24,5 @@ class Qwen2(Llama):
     }
 
     def has_bias(self, name: str) -> bool:
-        """Whatever the config says: the architecture has no switch for it."""
+        """Returns whether a projection has a bias; the config has no option for it."""
         return name.endswith((".q_proj", ".k_proj", ".v_proj"))

@@ -1,4 +1,4 @@
-"""Qwen3, dense."""
+"""Qwen3 (dense models)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Qwen3(Llama):
-    """Llama with a head size of its own and normalized query and key heads."""
+    """Llama with a configurable head size and normalized query and key heads."""
 
     defaults: ClassVar[Mapping[str, object]] = {**Qwen2.defaults, "head_dim": 128}
 
     def attention(self, index: int) -> Attention:
-        """The attention of a layer, with the norms of its heads."""
+        """Returns the attention of a layer, with norms of its heads."""
         name, head_dim = f"model.layers.{index}.self_attn", self.config.head_dim
         return replace(
             super().attention(index),

@@ -1,4 +1,4 @@
-"""Checkpoint folders in the layout of ``transformers``: written for users, read to go on from."""
+"""Writes and reads checkpoint folders in the layout of ``transformers``."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def folder_files(folder: Path) -> list[tuple[str, Path]]:
 
 
 def rejection(text: str) -> str | None:
-    """Why ``text`` is no code to learn from, or None if it is fine."""
+    """Why ``text`` is not suitable for training, or None if it is."""
     if not MIN_CHARS <= len(text) <= MAX_CHARS:
         return "size"
     lines = text.splitlines()
@@ -216,7 +216,7 @@ def collect(
     """Gather the whole corpus.
 
     Args:
-        folders: Further roots to read; their licence is the caller's affair.
+        folders: Further roots to read; the caller must check their licences.
         heldout_share: Share of the files to hold out, between 0 and 1.
         seen_roots: Roots that are never held out, because initial weights may have seen them.
         packages: Whether to read installed packages besides the standard library.

@@ -22,7 +22,7 @@ PROMPT = 128
 """Tokens of code before the target's own text in a row of samples."""
 
 TEMPERATURES = (0.8, 0.0)
-"""The target's own text is sampled and greedy by turns: drafts are asked for both."""
+"""The target's own text is sampled and greedy in turns, since drafts are used for both."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Recipe:
         target: The target's checkpoint folder.
         init: Checkpoint folder to start the draft from, or None to start from noise.
         own_rows: Rows of the target's own text to generate.
-        own_every: Every how many steps a batch of them is learnt from.
+        own_every: Number of steps per step that uses a batch of these rows.
         hard: Share of the target's probability that is moved to its arg-max.
         compiled: Whether to compile, which needs a C++ compiler.
     """

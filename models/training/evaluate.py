@@ -70,7 +70,7 @@ def repetition(texts: list[Tensor], tokens: int) -> float:
 
 def along(draft: Decoder, target: Decoder, texts: list[Tensor], tokens: int) -> dict[str, float]:
     """Mean comparison over the last ``tokens`` tokens of each of ``texts``."""
-    # The token at position p is foretold at position p - 1.
+    # The token at position p is predicted at position p - 1.
     found = [
         measures.compare(draft, target, text, text.shape[1] - 1 - tokens, DTYPE) for text in texts
     ]

@@ -1,4 +1,4 @@
-"""The training loop of both models: batches in, checkpoints and one JSON line now and then out."""
+"""The training loop of both models; it saves checkpoints and prints JSON lines now and then."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LossOf = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Run:
-    """How long and in what pieces to train.
+    """The length of a training run and its batch sizes.
 
     Attributes:
         state: File of the resumable state; training continues from it if it exists.

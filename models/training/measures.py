@@ -1,4 +1,4 @@
-"""What is measured of the pair: loss, agreement of the draft with the target, repetition."""
+"""Measurements of the pair: loss, agreement of the draft with the target, repetition."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compare(
     start: int = 0,
     dtype: torch.dtype = ARITHMETIC,
 ) -> dict[str, float]:
-    """How well the draft foretells the target, both reading the same text.
+    """How well the draft predicts the target when both read the same text.
 
     Args:
         draft: The draft.

@@ -32,8 +32,9 @@ class Shape:
         head_dim: Width of one head.
         inter: Width of the gated feed-forward layer.
         vocab: Vocabulary entries.
-        context: Positions the checkpoint claims, in tokens. A text ends with the target's. A draft
-            had best claim what it was trained on: of a longer text it is shown the end.
+        context: Maximum number of positions, as in the checkpoint. The target's limits the length
+            of texts. A draft's should be what it was trained on: it only sees the end of longer
+            texts.
         rope_theta: Base of the rotary embedding (Su et al. 2021).
         eps: RMSNorm epsilon.
     """

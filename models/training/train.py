@@ -99,12 +99,12 @@ def evaluate_command(args: argparse.Namespace) -> None:
 
 
 def rates_of(args: argparse.Namespace) -> Rates:
-    """The learning rates and the schedule asked for."""
+    """The learning rates and the schedule of the command line."""
     return Rates(args.muon_rate, args.adamw_rate, args.warmup, args.decay)
 
 
 def run_of(args: argparse.Namespace, state: str) -> Run:
-    """The length and the sizes asked for."""
+    """The length and the sizes of the command line."""
     return Run(
         state=args.work / state,
         tokens=args.tokens,
@@ -135,29 +135,33 @@ def parser() -> argparse.ArgumentParser:
         return command
 
     tokens = add("tokenizer", tokenizer_command)
-    tokens.add_argument("--corpus", type=Path, action="append", default=[], help="further root")
+    tokens.add_argument(
+        "--corpus", type=Path, action="append", default=[], help="further source folder"
+    )
     tokens.add_argument("--heldout", type=float, default=0.015, help="share of files held out")
-    tokens.add_argument("--stdlib-only", action="store_true", help="no installed packages")
-    tokens.add_argument("--files", type=int, help="files to keep in all, for a trial run")
+    tokens.add_argument("--stdlib-only", action="store_true", help="leave out installed packages")
+    tokens.add_argument("--files", type=int, help="maximum number of files, for a trial run")
     tokens.add_argument("--init", type=Path, help="take the tokenizer of this checkpoint folder")
     tokens.add_argument(
         "--seen",
         action="append",
         default=[],
-        help="root never to hold out, such as stdlib, because initial weights may have seen it",
+        help="root that is never held out, such as stdlib, since initial weights may have seen it",
     )
 
     target, draft = add("target", target_command), add("draft", draft_command)
     for command, muon, adamw, count in ((target, 0.015, 3e-3, 22e6), (draft, 0.02, 5e-3, 12e6)):
-        command.add_argument("--tokens", type=int, default=int(count), help="tokens to see")
-        command.add_argument("--minutes", type=float, default=1e9, help="wall clock to take")
+        command.add_argument("--tokens", type=int, default=int(count), help="tokens to train on")
+        command.add_argument("--minutes", type=float, default=1e9, help="maximum minutes")
         command.add_argument("--batch", type=int, default=8, help="windows per step")
         command.add_argument("--length", type=int, default=512, help="tokens per window")
         command.add_argument("--seed", type=int, default=1)
-        command.add_argument("--muon-rate", type=float, default=muon, help="for matrices")
-        command.add_argument("--adamw-rate", type=float, default=adamw, help="for the rest")
-        command.add_argument("--warmup", type=int, default=300_000, help="tokens of rising rates")
-        command.add_argument("--decay", type=float, default=0.5, help="share of falling rates")
+        command.add_argument("--muon-rate", type=float, default=muon, help="peak rate of matrices")
+        command.add_argument(
+            "--adamw-rate", type=float, default=adamw, help="peak rate of other weights"
+        )
+        command.add_argument("--warmup", type=int, default=300_000, help="tokens of warm-up")
+        command.add_argument("--decay", type=float, default=0.5, help="share of the run with decay")
         command.add_argument("--init", type=Path, help="checkpoint folder to start from")
         command.add_argument("--no-compile", dest="compile", action="store_false")
     draft.add_argument("--own-rows", type=int, default=1536, help="rows of the target's own text")

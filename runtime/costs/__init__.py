@@ -1,1 +1,1 @@
-"""What calls cost on this machine: measured, kept between runs, corrected while texts are made."""
+"""Costs of calls on this machine: measured, stored between runs, and updated by real texts."""

@@ -1,6 +1,6 @@
-"""What two models cost each other when they run at once.
+"""Measures how much two models slow each other down when they run at the same time.
 
-Devices that share memory or power slow each other down, and engines on the same cores most of all.
+Devices that share memory or power slow each other down; engines on the same cores do most.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import median
 from edgespec.bundle import Bundle
 from edgespec.errors import DeviceError
 from edgespec.runtime.costs import profiles
-from edgespec.runtime.costs.profiles import Pairing
+from edgespec.runtime.costs.profiles import OverlapCost
 from edgespec.runtime.costs.timing import timed
 from edgespec.runtime.engines import Engines
 from edgespec.runtime.execution.feeds import Rows
@@ -24,22 +24,22 @@ from edgespec.system.shutdown import ENGINE_CALLS
 
 _log = logging.getLogger(__name__)
 
-_PASS_ROWS, _CALL_ROWS = 8, 4  # of a usual verification, and of a level of a usual draft
+_PASS_ROWS, _CALL_ROWS = 8, 4  # rows of a typical verification, and of a typical draft call
 _TURNS = 4
 
 
 def slowdown(target: Model, draft: Model) -> float:
-    """How much longer the target's passes take while the draft's calls go on beside them.
+    """Measures how much the draft model's calls slow down the target's simultaneous passes.
 
     Returns:
-        A factor, 1 or more.
+        The factor by which the target's passes take longer, 1 or more.
 
     Raises:
-        DeviceError: if one of their devices fails.
+        DeviceError: if one of the devices fails.
     """
     passes, calls = Runner(target), Runner(draft)
     rows, level = Rows.chain([0] * _PASS_ROWS), Rows.chain([0] * _CALL_ROWS)
-    passes.verify(rows)  # the first call of a shape plans for it
+    passes.verify(rows)  # warm-up: engines plan memory at the first call of a shape
     calls.verify(level)
     alone, beside = list[float](), list[float]()
     for _ in range(_TURNS):
@@ -50,42 +50,50 @@ def slowdown(target: Model, draft: Model) -> float:
 
 
 def apart(target: Iterable[str], draft: Iterable[str]) -> bool:
-    """Whether engines of these names compute on different processors, and so may work at once."""
+    """Returns whether engines of these names share no processor, so that overlap can pay."""
     return not _processors(target) & _processors(draft)
 
 
-def paired(
+def overlap_cost(
     bundle: Bundle, engines: Engines, threads: int, models: Callable[[], tuple[Model, Model]]
-) -> Pairing:
-    """What running a target and its draft model at once costs: recalled, or measured now.
+) -> OverlapCost:
+    """Returns the cost of running a target and its draft model at once, stored or measured now.
 
     Args:
-        bundle: whose they are.
-        engines: the target's, and then the draft's.
-        threads: for each engine's operators.
-        models: gives both; asked only where they have to be measured.
+        bundle: the bundle of both models.
+        engines: the target's engines, followed by the draft model's.
+        threads: number of threads per engine.
+        models: returns both models; called only if they have to be measured.
 
     Raises:
         DeviceError: if a device fails while it is measured.
     """
-    pairing = profiles.recall_pairing(bundle, engines, threads)
-    if pairing is None:
+    cost = profiles.recall_overlap_cost(bundle, engines, threads)
+    if cost is None:
         with ENGINE_CALLS:
-            pairing = Pairing(slowdown(*models()))
-        profiles.remember_pairing(bundle, engines, threads, pairing)
-    _log.info("the target's passes take %.2f times as long beside drafts", pairing.slowdown)
-    return pairing
+            cost = OverlapCost(slowdown(*models()))
+        profiles.remember_overlap_cost(bundle, engines, threads, cost)
+    _log.info("the target's passes take %.2f times as long beside drafts", cost.slowdown)
+    return cost
 
 
 def _processors(engines: Iterable[str]) -> set[str]:
-    """What computes: all engines on the CPU share it."""
-    bare = (name.partition("#")[0] for name in engines)
-    return {"cpu" if name.endswith((":cpu", ":emulated")) else name for name in bare}
+    """Returns the processors that compute; all engines on the CPU share one.
+
+    An NPU engine whose name ends in `#partly` also computes on the CPU.
+    """
+    found = set[str]()
+    for name in engines:
+        bare, *options = name.split("#")
+        on_cpu = bare.endswith((":cpu", ":emulated"))
+        found |= {"cpu"} if on_cpu else {bare}
+        found |= {"cpu"} if "partly" in options else set()
+    return found
 
 
 @contextmanager
 def _busy(runner: Runner, rows: Rows) -> Iterator[None]:
-    """Calls on a thread of their own, one after the other."""
+    """Runs calls one after the other on another thread, until the `with` block ends."""
     done, failures = threading.Event(), list[DeviceError]()
 
     def work() -> None:
@@ -102,5 +110,5 @@ def _busy(runner: Runner, rows: Rows) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-    if failures:  # what was measured had nothing beside it
+    if failures:  # the passes were measured without calls beside them
         raise failures[0]

@@ -1,9 +1,9 @@
-"""Measures roles in processes of their own.
+"""Measures roles in separate processes.
 
-Two engines compiled in one process would hold the weights twice and more. So whoever is about to
-serve a model has each engine measured apart before it loads anything. The processes take turns, so
-that what else the machine does falls on all of them; where memory has no room for all at once, one
-is measured after the other.
+Two engines compiled in one process would hold the weights at least twice. So each engine is
+measured in its own process before a model is loaded. The processes take turns, so that other load
+on the machine affects all of them alike; if memory has no room for all at once, they are measured
+one after the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.costs.timing import measure, shapes
-from edgespec.runtime.engines import CallSizes, Engines, engine, joined
+from edgespec.runtime.engines import CallSizes, Engines, engine, joined_names
 from edgespec.runtime.execution.exactness import use_exact_shapes
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.sizes import role_bytes
@@ -35,12 +35,12 @@ from edgespec.system import records
 from edgespec.system.interpreter import NO_CONSOLE, interpreter
 
 Step = tuple[str, int | None]
-"""Of measuring a role: the capacity that it has come to; None: it goes on, or is done."""
+"""A step of measuring: the role, and the capacity that begins with it, or None if none does."""
 
 _PROCESS_BYTES = 256 << 20  # Python and an engine's libraries, besides the model
 
-# With the parent's path it finds the same edgespec, installed or in a checkout, from any folder.
-# -P: until then nothing comes from the current folder.
+# With the parent's sys.path the child finds the same edgespec, installed or in a checkout, from any
+# folder. It is started with -P, so that it imports nothing from the current folder before that.
 _CHILD = (
     "import json, sys; job = json.loads(sys.stdin.buffer.readline());"
     "sys.path[:] = job.pop('path');"
@@ -52,13 +52,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
-    """What a child process measures.
+    """The roles that one child process measures.
 
     Attributes:
-        bundle: where the roles are.
-        roles: are measured one after the other, each on these engines.
-        threads: for each engine's operators.
-        full: rows and capacities, or the few points that a load is worth.
+        bundle: the bundle of the roles.
+        roles: engines by role; the roles are measured one after the other.
+        threads: number of threads per engine.
+        full: whether to measure many rows and capacities, as `edgespec profile` does, or only the
+            few points that choosing an engine needs.
     """
 
     bundle: Bundle
@@ -69,26 +70,27 @@ class Job:
     @property
     def device(self) -> str:
         """The engines' names, joined by `+`."""
-        return joined(each.name for engines in self.roles.values() for each in engines)
+        return joined_names(each.name for engines in self.roles.values() for each in engines)
 
 
 Report = Callable[[Job, str, int], None]
-"""Is called with a job, a role of it and a capacity when measuring has come to that."""
+"""Called with a job, a role and a capacity when measuring this capacity begins."""
 
 
 def measure_apart(jobs: Sequence[Job], report: Report | None = None) -> list[dict[str, Profile]]:
-    """Measure each job in a process of its own, and store what comes out.
+    """Measures each job in its own process, and stores the profiles.
 
-    The processes take turns where there is memory for all of them. Where none can be started that
-    is not this program once more, all is measured here, one job after the other.
+    The processes take turns if memory has room for all of them. If no Python interpreter can be
+    started, as in a frozen program, the jobs are measured in this process, one after the other.
 
     Returns:
-        Of each job a profile of each role. What could not be measured has its refusal, which was
-        logged; a process that died is not stored as one, so that the next load tries again.
+        For each job, the profile of each role. The profile of a role that could not be measured
+        tells the reason in `refusal`, which is also logged. If a process died, its profile is not
+        stored, so that the next load tries again.
     """
     python = interpreter()
     if python is None:
-        _log.info("measuring in this process: a program with a Python of its own runs no other")
+        _log.info("measuring in this process: a frozen program cannot start a Python interpreter")
     found: list[dict[str, Profile]] = [{} for _ in jobs]
     waiting = list(zip(jobs, found, strict=True))
     at_once = len(jobs) if python is not None and _fit(jobs) else 1
@@ -99,16 +101,16 @@ def measure_apart(jobs: Sequence[Job], report: Report | None = None) -> list[dic
 
 
 def answer(job: Mapping[str, Any]) -> None:
-    """The child's part: steps as lines of JSON on stdout, each but the first when it is asked."""
+    """Runs in the child: writes steps as lines of JSON to stdout, each after a line from stdin."""
     for line in _lines(job):
-        # It begins afresh, whatever a library has written before.
+        # The line break ends whatever a library has written to stdout.
         print(f"\n{line}", flush=True)
-        if not sys.stdin.buffer.readline():  # nobody listens any more
+        if not sys.stdin.buffer.readline():  # the parent is gone
             break
 
 
 def _fit(jobs: Sequence[Job]) -> bool:
-    """Whether there is room for all of them at once, each with the larger of its roles."""
+    """Returns whether memory has room for all jobs at once, each with its larger role."""
     needed: defaultdict[str, int] = defaultdict(int)
     free: dict[str, int] = {}
     for job in jobs:
@@ -127,7 +129,13 @@ def _fit(jobs: Sequence[Job]) -> bool:
 def _in_turns(
     jobs: Sequence[tuple[Job, dict[str, Profile]]], python: str | None, report: Report | None
 ) -> None:
-    """A step of each job after the other until all are done; profiles go where each job says."""
+    """Runs the jobs in turns, a step each, until all are done.
+
+    Args:
+        jobs: jobs with the dictionaries that get their profiles.
+        python: path of the Python interpreter; None: measure in this process.
+        report: called when a capacity begins.
+    """
     with ExitStack() as running:
         measuring = [
             (job, running.enter_context(closing(_steps(job, python, found)))) for job, found in jobs
@@ -142,7 +150,7 @@ def _in_turns(
 
 
 def _steps(job: Job, python: str | None, found: dict[str, Profile]) -> Generator[Step]:
-    """Measure a job, a turn at each step, and store what comes out, which goes to `found`, too."""
+    """Measures a job, a turn at each step; stores its profiles and adds them to `found`."""
     request = {
         "path": [entry for entry in sys.path if isinstance(entry, str)],
         "bundle": str(job.bundle.path.absolute()),
@@ -160,7 +168,7 @@ def _steps(job: Job, python: str | None, found: dict[str, Profile]) -> Generator
         if role in found:
             profiles.remember(job.bundle, role, engines, job.threads, found[role])
         else:
-            device = joined(each.name for each in engines)
+            device = joined_names(each.name for each in engines)
             found[role] = Profile(job.full, {}, f"{device}: {role}: {failure}")
         if found[role].refusal is not None:
             _log.warning("%s", found[role].refusal)
@@ -175,7 +183,7 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
         except DeviceError as error:
             yield _line(role, profile=records.encode(Profile(job["full"], {}, str(error))))
             continue
-        # Beyond the `try`: what fails here is no refusal to keep.
+        # Outside of the `try`: a failure here is not stored as a refusal.
         use_exact_shapes(model, bundle, role, engines, job["threads"])
         samples: dict[int, dict[int, list[float]]] = {}
         for capacity, turn in measure(model, *_within(model, *shapes(model.role, job["full"]))):
@@ -184,13 +192,13 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
             for rows, seconds in turn.items():
                 known.setdefault(rows, []).extend(seconds)
         yield _line(role, profile=records.encode(Profile.measured(job["full"], samples)))
-        del model  # before the next one comes
+        del model  # frees its memory before the next one is loaded
 
 
 def _within(
     model: Model, rows: Sequence[int], capacities: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Of these, what fixed shapes allow."""
+    """Returns the rows and capacities that the model's shapes allow."""
     fixed = model.shapes
     return [n for n in rows if n <= fixed.rows[-1]], fixed.capacities or capacities
 
@@ -202,7 +210,7 @@ def _line(role: str, **facts: Any) -> str:
 def _converse(
     python: str, request: Mapping[str, Any], found: dict[str, Profile]
 ) -> Generator[Step, None, str]:
-    """Run the child, step by step; in one line why profiles are missing (if they are)."""
+    """Runs the child step by step; returns one line that says why profiles may be missing."""
     with _scratch_file() as complaints:
         try:
             process = subprocess.Popen(
@@ -210,7 +218,7 @@ def _converse(
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, **NO_CONSOLE,
             )  # fmt: skip
         except OSError as error:
-            return f"no process to measure in could be started ({error})"
+            return f"the process that measures could not be started ({error})"
         with process:
             try:
                 assert process.stdin is not None
@@ -223,20 +231,21 @@ def _converse(
             except BaseException:
                 process.kill()
                 raise
-        reason = f"measuring ended with status {process.returncode} and without a result"
+        reason = f"the measuring process ended with status {process.returncode} without a result"
         return reason + _last(complaints)
 
 
 def _tell(pipe: IO[bytes], words: str) -> None:
-    """A line for the child; one that has ended already says why by its status."""
+    """Sends a line to the child. If it has ended, its exit status tells why later."""
     with suppress(OSError):
-        os.write(pipe.fileno(), f"{words}\n".encode("ascii"))  # past a buffer that is kept
+        # Unbuffered: a buffer would keep what could not be written, and fail again when closed.
+        os.write(pipe.fileno(), f"{words}\n".encode("ascii"))
 
 
 def _taken_in(line: bytes, found: dict[str, Profile]) -> Iterator[Step]:
-    """The step that a line tells of; its profile goes to `found`.
+    """Yields the step that a line reports, and adds a profile in it to `found`.
 
-    What libraries print between does not concern us.
+    Other lines, which libraries print, are logged.
     """
     try:
         facts = json.loads(line)
@@ -254,7 +263,7 @@ def _taken_in(line: bytes, found: dict[str, Profile]) -> Iterator[Step]:
 
 
 def _scratch_file() -> IO[bytes]:
-    """On Linux in memory: where all is read-only, as in containers, no folder would take it."""
+    """Returns a temporary file: on Linux in memory, since in containers all may be read-only."""
     if sys.platform == "linux" and hasattr(os, "memfd_create"):  # not in every C library
         return os.fdopen(os.memfd_create("edgespec"), "w+b")
     return tempfile.TemporaryFile()

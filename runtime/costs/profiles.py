@@ -1,4 +1,4 @@
-"""What was measured on this machine, kept between runs in the user's cache folder."""
+"""Stores measured costs in the user's cache folder and reads them back."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from edgespec.system.cachedir import store, stored
 
 _log = logging.getLogger(__name__)
 
-_PAIR = "target beside draft"  # in place of a role
+_PAIR = "target beside draft"  # the role's name in files of overlap costs
 
-_REMEMBERED = 256  # calls of earlier loads that count beside those of the latest
+_REMEMBERED = 256  # maximum weight of earlier loads, in calls, when the latest load is added
 
 Part = Literal["low", "median", "high"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -29,12 +29,12 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds of calls of one shape.
+    """The spread of the seconds of calls of one shape.
 
     Attributes:
-        low: one in ten took less.
-        median: half of them did.
-        high: one in ten took more.
+        low: the 10 % quantile.
+        median: the median.
+        high: the 90 % quantile.
     """
 
     low: float
@@ -43,17 +43,17 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Spread:
-        """That of some calls."""
+        """Returns the spread of the seconds of some calls."""
         return cls(*np.quantile(seconds, (0.1, 0.5, 0.9)).tolist())
 
 
 @dataclass(frozen=True)
-class Lived:
-    """What the calls of texts took.
+class DecodingCosts:
+    """Costs of calls that were observed while texts were generated.
 
     Attributes:
-        calls: how many.
-        seconds: by rows, as decimal strings, at the least capacity that was measured.
+        calls: number of observed calls.
+        seconds: seconds by rows (decimal strings), at the smallest measured capacity.
     """
 
     calls: int
@@ -62,25 +62,25 @@ class Lived:
 
 @dataclass(frozen=True)
 class Profile:
-    """What measuring a role on its engines gave.
+    """The measured costs of a role on its engines.
 
     Attributes:
-        full: whether rows and capacities were measured, and not a few numbers of rows alone.
-        points: seconds by capacity and rows, both as decimal strings, as JSON wants keys.
-        refusal: why an engine did not take the role; there are no points then.
-        times: how often it has been measured so far.
-        lived: by texts since then; None: there was none.
+        full: whether many rows and capacities were measured, instead of a few numbers of rows.
+        points: seconds by capacity and rows; both are decimal strings, since they are JSON keys.
+        refusal: reason why an engine refused the role; there are no points then. None otherwise.
+        times: number of times that the role has been measured.
+        lived: costs observed in texts since the last measurement; None if there were no texts.
     """
 
     full: bool
     points: dict[str, dict[str, Spread]]
     refusal: str | None = None
     times: int = 1
-    lived: Lived | None = None
+    lived: DecodingCosts | None = None
 
     @classmethod
     def measured(cls, full: bool, seconds: Mapping[int, Mapping[int, Sequence[float]]]) -> Profile:
-        """A profile from the seconds of calls by capacity and rows."""
+        """Returns a profile of the given seconds of calls by capacity and rows."""
         return cls(
             full,
             {
@@ -91,15 +91,15 @@ class Profile:
 
     @property
     def seconds(self) -> dict[int, dict[int, float]]:
-        """The medians of the points, with numbers as keys."""
+        """Median seconds by capacity and rows, as numbers."""
         return self._points("median")
 
     def curve(self, shapes: Shapes = ANY_SHAPES, of: Part = "median") -> Curve:
-        """A curve of its own for whoever asks: each learns from its own calls.
+        """Returns a new cost curve; it can be updated without affecting other curves.
 
         Args:
-            shapes: of the engines' calls.
-            of: what each point's seconds are.
+            shapes: shapes of the engines' calls.
+            of: which value of each point's spread to use.
 
         Raises:
             ValueError: if there are no points, or damaged ones.
@@ -108,11 +108,11 @@ class Profile:
 
     @property
     def lived_calls(self) -> int:
-        """Of texts."""
+        """Number of calls observed in texts."""
         return self.lived.calls if self.lived is not None else 0
 
     def lived_curve(self, shapes: Shapes = ANY_SHAPES) -> Curve:
-        """As `curve`, of what the calls of texts took, of which there are some.
+        """Returns the cost curve of calls observed in texts; there must be some.
 
         Raises:
             ValueError: if there are no points, or damaged ones.
@@ -122,13 +122,13 @@ class Profile:
         return _curve({min(self.seconds): by_rows}, shapes)
 
     def check(self) -> None:
-        """Nothing, if it can be used.
+        """Checks a profile that was read from a file.
 
         Raises:
             ValueError: if it is damaged.
         """
         if self.times < 1 or (self.lived is not None and self.lived.calls < 1):
-            raise ValueError("counts begin at 1")
+            raise ValueError("a count is less than 1")
         if self.refusal is None:
             for part in PARTS:
                 self.curve(of=part)
@@ -143,43 +143,49 @@ class Profile:
 
 
 def _curve(points: Mapping[int, Mapping[int, float]], shapes: Shapes) -> Curve:
-    # Fixed shapes end where texts do not: beyond them their slope goes on.
+    # A curve must cover all rows; beyond the largest fixed shape its slope continues.
     return Curve(points, ROW_BUCKETS if shapes.capacities else shapes.rows)
 
 
 @dataclass(frozen=True)
-class Pairing:
-    """What running a target and its draft at once gave.
+class OverlapCost:
+    """The measured cost of running a target and its draft model at once.
 
     Attributes:
-        slowdown: of the target's passes, 1 or more.
+        slowdown: factor by which simultaneous drafting slows the target's passes, 1 or more.
     """
 
     slowdown: float
 
 
 def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Profile | None:
-    """What was measured before; None if nothing was, or what is stored is damaged."""
+    """Returns the stored profile of a role; None if there is none or it is damaged."""
     profile = stored(measurement_file(bundle, role, engines, threads), Profile)
     try:
         if profile is not None:
             profile.check()
     except ValueError as error:
-        _log.info("the profile of %s is of no use (%s): measuring again", role, error)
+        _log.info("the stored profile of %s is damaged (%s): measuring again", role, error)
         return None
     return profile
 
 
-def recall_pairing(bundle: Bundle, engines: Engines, threads: int) -> Pairing | None:
-    """The same of a pair, whose engines are the target's and then the draft's."""
-    pairing = stored(measurement_file(bundle, _PAIR, engines, threads), Pairing)
-    return pairing if pairing is not None and 1 <= pairing.slowdown < math.inf else None
+def recall_overlap_cost(bundle: Bundle, engines: Engines, threads: int) -> OverlapCost | None:
+    """Returns the stored overlap cost; None if there is none or it is damaged.
+
+    Args:
+        bundle: the bundle of both models.
+        engines: the target's engines, followed by the draft model's.
+        threads: number of threads per engine.
+    """
+    cost = stored(measurement_file(bundle, _PAIR, engines, threads), OverlapCost)
+    return cost if cost is not None and 1 <= cost.slowdown < math.inf else None
 
 
 def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile: Profile) -> None:
-    """Store a new profile, unless a quick one would replace a full one.
+    """Stores a new profile, unless a quick one would replace a full one.
 
-    Where nothing can be stored, the next load measures again.
+    If nothing can be stored, the next load measures again.
     """
     before = recall(bundle, role, engines, threads)
     if before is None or profile.full or not before.full:
@@ -190,7 +196,15 @@ def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile:
 def remember_lived(
     bundle: Bundle, role: str, engines: Engines, threads: int, loaded: tuple[Profile, Curve]
 ) -> None:
-    """Store beside a profile what its curve has observed, unless it was measured anew since."""
+    """Adds a curve's observations to the stored profile, unless it was measured again since.
+
+    Args:
+        bundle: the bundle of the role.
+        role: name of the role.
+        engines: engines of the role's stages.
+        threads: number of threads per engine.
+        loaded: the profile that was loaded, and its curve with the observations.
+    """
     profile, curve = loaded
     known = recall(bundle, role, engines, threads)
     if not curve.observed or known is None or known.points != profile.points:
@@ -202,10 +216,12 @@ def remember_lived(
         seconds = {
             n: before.seconds.get(n, s) ** (1 - share) * s**share for n, s in seconds.items()
         }
-    lived = Lived(known.lived_calls + curve.observed, seconds)
+    lived = DecodingCosts(known.lived_calls + curve.observed, seconds)
     store(measurement_file(bundle, role, engines, threads), replace(known, lived=lived))
 
 
-def remember_pairing(bundle: Bundle, engines: Engines, threads: int, pairing: Pairing) -> None:
-    """Store what `recall_pairing` finds."""
-    store(measurement_file(bundle, _PAIR, engines, threads), pairing)
+def remember_overlap_cost(
+    bundle: Bundle, engines: Engines, threads: int, cost: OverlapCost
+) -> None:
+    """Stores an overlap cost for `recall_overlap_cost`."""
+    store(measurement_file(bundle, _PAIR, engines, threads), cost)

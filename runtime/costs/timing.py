@@ -1,4 +1,4 @@
-"""What calls of a compiled role cost: seconds by rows and capacity, measured here and now."""
+"""Measures the seconds that calls of a compiled role take, by rows and capacity."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from edgespec.runtime.shapes import capacity_bucket
 
 _QUICK_ROWS = (1, 2, 4, 8, 32)
 _FULL_ROWS = (1, 2, 4, 8, 16, 32)
-# Attention is linear in the capacity: beyond the last of these the curve's slope goes on.
+# Attention is linear in the capacity, so the curve's slope continues beyond the last of these.
 _CAPACITIES = (256, 1024, 4096)
 
-# Turns over all numbers of rows at one capacity: as many as fit the time, within these bounds. A
-# median needs three; fewer are enough where they take long, since moments of luck are short.
+# Turns over all numbers of rows at one capacity: as many as fit into _SECONDS, within these bounds.
+# A median needs three. After _LONG seconds fewer are enough: long calls average out disturbances.
 _SECONDS, _LEAST_TURNS, _MOST_TURNS = 1.0, 3, 10
 _LONG = 10.0
-# Calls of one shape in a row. The first of them pays for the change of shape (up to 2 ms in
-# OpenVINO) and does not count: the rounds of a text mostly repeat the shape of those before.
+# Calls of one shape in a row. The first one includes the change of shape (up to 2 ms in OpenVINO)
+# and does not count, since rounds of a text mostly repeat the shape of the previous round.
 _CALLS = 3
-_LONG_CALL = 0.05  # seconds of a call beside which that is little: one is enough
+_LONG_CALL = 0.05  # seconds: for longer calls the change of shape is negligible, one is enough
 
 
 def shapes(role: Role, full: bool) -> tuple[Sequence[int], Sequence[int]]:
-    """Numbers of rows and capacities to measure, ascending."""
+    """Returns the numbers of rows and the capacities to measure, ascending."""
     if not full:
         return _QUICK_ROWS, _CAPACITIES[:1]
     most = min(capacity_bucket(role.context_length), _CAPACITIES[-1])
@@ -37,23 +37,24 @@ def shapes(role: Role, full: bool) -> tuple[Sequence[int], Sequence[int]]:
 def measure(
     model: Model, rows: Sequence[int], capacities: Sequence[int]
 ) -> Iterator[tuple[int, dict[int, list[float]]]]:
-    """Time verifications: filling the inputs, and the engine's call.
+    """Times verifications: filling the inputs and the engine's call.
 
-    Numbers of rows take turns, so that what else the machine does falls on all of them.
+    Numbers of rows take turns, so that other load on the machine affects all of them alike.
 
     Args:
         model: a compiled role.
-        rows: of a call, each at most as many as the smallest capacity holds.
-        capacities: buckets of the cache, ascending. The text fills them up to the largest call.
+        rows: numbers of rows of calls, each at most the smallest capacity.
+        capacities: capacities of the cache, ascending. The text fills each of them except for the
+            rows of the largest call.
 
     Yields:
-        After each of several turns at a capacity: that, and seconds of calls by their rows.
+        After each turn, the capacity and the seconds of calls by their rows.
     """
     runner = Runner(model)
     batches = [Rows.chain([0] * n) for n in rows]
     for capacity in capacities:
         runner.skip(capacity - max(rows) - runner.length)
-        for batch in batches:  # the first call of a shape plans for it
+        for batch in batches:  # warm-up: engines plan memory at the first call of a shape
             runner.verify(batch)
         spent = 0.0
         for turn in range(_MOST_TURNS):
@@ -66,7 +67,7 @@ def measure(
 
 
 def timed(runner: Runner, rows: Rows) -> list[float]:
-    """Seconds of some verifications in a row, without a short one that changes the shape."""
+    """Returns the seconds of verifications in a row, without the first one unless it is long."""
     seconds = []
     for _ in range(_CALLS):
         begin = time.perf_counter()

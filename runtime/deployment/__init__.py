@@ -1,1 +1,1 @@
-"""What runs where: from a bundle and a user's options to engines, shapes, context and memory."""
+"""Chooses engines, shapes, context and memory for a bundle, given a user's options."""

@@ -1,4 +1,4 @@
-"""Ways to run a bundle on the devices that there are, compared by what calls cost on them."""
+"""Compares the strategies for running a bundle on this machine's devices by measured costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import DeviceError
-from edgespec.runtime.costs.contention import apart, paired
+from edgespec.runtime.costs.contention import apart, overlap_cost
 from edgespec.runtime.curve import Seconds
 from edgespec.runtime.deployment.demands import MIB
 from edgespec.runtime.deployment.deployment import (
@@ -25,26 +25,27 @@ from edgespec.runtime.engines import common_shapes
 from edgespec.runtime.execution.model import Model
 
 ACCEPTANCES = (0.6, 0.75, 0.9)
-"""Shares of the draft model's best guesses that are right: by these ways are compared."""
+"""Acceptance rates (shares of correct draft tokens) at which strategies are compared."""
 
 USUAL_ACCEPTANCE = 0.75
-"""By which the best way is named."""
+"""The acceptance rate at which the best strategy is chosen."""
 
 _DEFAULTS = LoadOptions()
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to run a bundle, and what it promises.
+class Strategy:
+    """One way to run a bundle, and its expected speed.
 
     Attributes:
-        name: plain (the target alone), offload (the same, its layers placed), serial (a draft
-            model, then the target) or overlap (both at once).
-        deployment: that runs the bundle so.
-        engines: those chosen, of each role, joined by `+`; none before anything is known.
-        rates: expected tokens per second by acceptance; none if it cannot be run.
-        slowdown: of the target's passes beside drafts; None where there are none beside them.
-        refusal: why it cannot be run, if it cannot.
+        name: plain (the target alone), offload (the target alone, with its layers placed), serial
+            (a draft model, then the target) or overlap (both at once).
+        deployment: the deployment that runs the bundle this way.
+        engines: the chosen engines of each role, joined by `+`; empty until costs are known.
+        rates: expected tokens per second for each acceptance rate; empty if it cannot run.
+        slowdown: factor by which simultaneous drafting slows the target's passes; None if the
+            strategy does not overlap.
+        refusal: reason why it cannot run; None if it can.
     """
 
     name: str
@@ -56,36 +57,39 @@ class Way:
 
     @property
     def options(self) -> LoadOptions:
-        """That run the bundle so."""
+        """The load options that run the bundle this way."""
         return self.deployment.options
 
 
-def compare(bundle: Bundle, options: LoadOptions, notice: Callable[[], None]) -> list[Way]:
-    """All ways that there are: with and without a draft model, on the devices that were named.
+def compare(bundle: Bundle, options: LoadOptions, notice: Callable[[], None]) -> list[Strategy]:
+    """Returns all strategies: with and without a draft model, on the devices that were named.
 
-    A placement of the user's holds beside a draft model, too; one that is proposed does not. A
-    draft model that was left on the default device is tried on the device `gpu`, too.
+    A placement that the user gave also applies with a draft model; a proposed one does not. A draft
+    model that was left on the default device is also tried on the device `gpu`.
 
     Args:
-        bundle: to run.
-        options: the user's, with the context that all ways are to have room for.
-        notice: is called before anything is measured, which takes long.
+        bundle: the bundle to run.
+        options: the user's options, with the context that every strategy must have room for.
+        notice: called before anything is measured, since measuring takes long.
 
     Raises:
         DeviceError: if a device is not known, or no engine is installed.
         InputError: if an option does not suit the bundle.
     """
-    # What is measured changes which engine is planned for: first all plans, then all costs.
+    # Measurements change which engine is planned for, so all plans come before all measurements.
     return [_weighed(way, notice) for way in list(_ways(bundle, options))]
 
 
-def best(ways: Sequence[Way]) -> Way | None:
-    """The way that promises most at the usual acceptance, the simplest of equals; None: of none."""
+def best(ways: Sequence[Strategy]) -> Strategy | None:
+    """Returns the fastest strategy at the usual acceptance; None if none can run.
+
+    Of equally fast ones it is the first, which is the simplest.
+    """
     able = [way for way in ways if way.refusal is None]
     return max(able, key=lambda way: way.rates[USUAL_ACCEPTANCE], default=None)
 
 
-def _ways(bundle: Bundle, options: LoadOptions) -> Iterator[Way]:
+def _ways(bundle: Bundle, options: LoadOptions) -> Iterator[Strategy]:
     alone = replace(options, draft="none", draft_device=_DEFAULTS.draft_device)
     yield _planned("plain", bundle, replace(alone, place=None, gpu_layers=None))
     place, target = place_to_use(bundle, alone), options
@@ -101,7 +105,7 @@ def _ways(bundle: Bundle, options: LoadOptions) -> Iterator[Way]:
         engines = serial.deployment.engines
         if apart(engines[TARGET], engines[DRAFT]):
             both = replace(serial.deployment, options=replace(serial.options, pipeline="overlap"))
-            yield Way("overlap", both)
+            yield Strategy("overlap", both)
 
 
 def _placed(options: LoadOptions, place: str) -> LoadOptions:
@@ -113,20 +117,23 @@ def _draft_devices(options: LoadOptions) -> tuple[str, ...]:
     return (device, GPU) if device == _DEFAULTS.draft_device and gpu_of(options) else (device,)
 
 
-def _with_draft(bundle: Bundle, options: LoadOptions) -> Way:
-    """Serial decoding by all sources, or by the draft model alone where it would give way else."""
+def _with_draft(bundle: Bundle, options: LoadOptions) -> Strategy:
+    """Returns serial decoding by all draft sources.
+
+    If memory has no room for the draft model then, it is serial decoding by the draft model alone.
+    """
     weighed = _planned("serial", bundle, replace(options, draft="auto"))
     if weighed.deployment.draft == "model":
         return weighed
     return _planned("serial", bundle, replace(options, draft="model"))
 
 
-def _planned(name: str, bundle: Bundle, options: LoadOptions) -> Way:
-    return Way(name, deploy(bundle, options))
+def _planned(name: str, bundle: Bundle, options: LoadOptions) -> Strategy:
+    return Strategy(name, deploy(bundle, options))
 
 
-def _weighed(way: Way, notice: Callable[[], None]) -> Way:
-    """A way with what it promises, or why it cannot be run."""
+def _weighed(way: Strategy, notice: Callable[[], None]) -> Strategy:
+    """Returns the strategy with its expected speed, or with the reason why it cannot run."""
     if not way.deployment.fits:
         return replace(way, refusal=_lacking(way.deployment))
     try:
@@ -153,7 +160,7 @@ def _lacking(plan: Deployment) -> str:
 def _rates(
     found: Deployment, notice: Callable[[], None]
 ) -> tuple[dict[float, float], float | None]:
-    """Tokens per second by acceptance, and the slowdown that an overlap was weighed with."""
+    """Returns tokens per second by acceptance, and the slowdown if the strategy overlaps."""
     roles, options = found.roles, found.options
     verify = _seconds(roles[TARGET])
     if DRAFT not in roles:
@@ -172,12 +179,12 @@ def _rates(
         return target, draft
 
     engines = (*roles[TARGET].engines, *roles[DRAFT].engines)
-    slowdown = paired(found.bundle, engines, threads, models).slowdown
+    slowdown = overlap_cost(found.bundle, engines, threads, models).slowdown
     return {share: pair.overlap(share, slowdown) for share in ACCEPTANCES}, slowdown
 
 
 def _seconds(role: RoleDeployment) -> Seconds:
-    """What a call costs in a short text, by its rows."""
+    """Returns a function from rows of a call to its seconds, in a short text."""
     profile = role.candidates[0].profile
     assert profile is not None, "costs were not asked for"
     curve = profile.curve(common_shapes(role.engines))

@@ -1,4 +1,4 @@
-"""What each device's memory has to hold, as it is known before anything is loaded."""
+"""Memory demands of each device, computed before anything is loaded."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from edgespec.runtime.shapes import Shape
 MIB = 1 << 20
 
 HOST = "cpu"
-"""The memory that the process itself lives in."""
+"""The name of the host's memory, which the process itself uses."""
 
 _TERMS = ("baseline", "weights", "repacked", "kv", "logits", "workspace")
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What one device's memory has to hold, in bytes.
+    """The memory that one device needs, in bytes.
 
     Attributes:
-        device: cpu, or a device with memory of its own.
-        baseline: the interpreter, the tokenizer and the engines' libraries.
-        weights: weights as the bundle has them, or widened.
-        repacked: weights in an engine's own layout.
-        kv: caches at their largest.
-        logits: results of the calls.
-        workspace: compiled graphs and the largest call; more where loading takes more.
-        limit: what may be used.
-        mapped: file-backed pages, which the system can take back; not part of the total.
+        device: cpu, or the name of a device with its own memory.
+        baseline: memory of the interpreter, the tokenizer and the engines' libraries.
+        weights: memory of the weights as the bundle stores them, or widened to float32.
+        repacked: memory of the weights in an engine's own layout.
+        kv: memory of the KV caches at their largest.
+        logits: memory of the results of calls.
+        workspace: memory of the compiled graphs and of the largest call, or the peak while
+            loading if that is higher.
+        limit: memory that may be used.
+        mapped: file-backed pages, which the system can reclaim; not part of the total.
     """
 
     device: str
@@ -42,25 +43,25 @@ class Demand:
 
     @property
     def total(self) -> int:
-        """All `terms`."""
+        """The sum of all `terms`."""
         return sum(self.terms.values())
 
     @property
     def terms(self) -> dict[str, int]:
-        """What counts, by its name: everything but the limit and `mapped`."""
+        """The parts of the total by name: all fields but the device, the limit and `mapped`."""
         return {term: getattr(self, term) for term in _TERMS}
 
 
 @dataclass(frozen=True)
 class FixedShape:
-    """Rows and capacity that a role's stages on NPUs are compiled for, together.
+    """A shape that a role's stages on NPUs are compiled for.
 
     Attributes:
-        role: whose calls have this shape.
-        device: the engines, joined by `+`.
-        shape: S and C.
-        bytes: what it takes, in weights, results and workspace.
-        ready: whether the bundle has it compiled for the device.
+        role: name of the role whose calls have this shape.
+        device: names of the engines, joined by `+`.
+        shape: rows S and capacity C.
+        bytes: memory that it takes: weights, results and workspace.
+        ready: whether the bundle holds stages that are already compiled for it.
     """
 
     role: str

@@ -1,7 +1,7 @@
-"""One answer to what runs where: resolve the options, size and fit, choose by measured costs.
+"""Decides which engine runs each role, and with which shapes, context and memory.
 
-`deploy` is arithmetic over the manifest and what was measured before; it loads and measures
-nothing. `with_costs` measures what is not known where there is a choice. `load` compiles.
+`deploy` computes this from the manifest and from earlier measurements; it loads and measures
+nothing. `with_costs` measures costs that are not known, if there is a choice. `load` compiles.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RoleDeployment:
-    """Where a role runs.
+    """The engines that run a role.
 
     Attributes:
-        candidates: engines for its stages, the first to be used; the others where it fails to load.
-        asked: what was wanted of it.
-        cache_rows: that its cache grows to at most.
-        why: the reason for the first candidate, for people.
+        candidates: choices of engines for its stages; the first is used, the others only if those
+            before them fail to load.
+        asked: the request that this answers.
+        cache_rows: number of rows that its cache can grow to.
+        why: reason for the first candidate, shown to users.
     """
 
     candidates: tuple[Candidate, ...]
@@ -65,7 +66,7 @@ class RoleDeployment:
 
     @property
     def engines(self) -> Engines:
-        """One for each stage."""
+        """The engines in use, one for each stage."""
         return self.candidates[0].engines
 
     @property
@@ -76,22 +77,23 @@ class RoleDeployment:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What runs where, for which texts, and what memory it takes.
+    """The engines, limits and memory of a bundle.
 
     Attributes:
-        bundle: what is to run.
-        options: the user's.
-        name: the bundle, and the machine that is simulated, as people are told.
-        fits: whether `devices` stay within their limits; if not, this is the least that can be.
-        context: tokens of prompt and output.
+        bundle: the bundle to run.
+        options: the user's options.
+        name: the bundle's path, and the simulated machine if there is one, shown to users.
+        fits: whether all `devices` stay within their limits; if not, this is the deployment that
+            needs least memory.
+        context: maximum number of tokens of prompt and output together.
         draft: the draft source that memory has room for.
-        max_tree: nodes of a draft tree at most.
+        max_tree: maximum number of nodes of a draft tree.
         prefill_chunk: rows of a call that reads a prompt.
-        roles: those that are loaded.
-        devices: what the memory of each has to hold.
-        shapes: what NPUs are compiled for, smallest first.
-        warnings: a line for all that was wanted and had no room, and one for each device that is
-            experimental.
+        roles: the roles that are loaded, by name.
+        devices: memory demand of each device.
+        shapes: shapes that NPUs are compiled for, smallest first.
+        warnings: one line for each wish that memory or fixed shapes had no room for, and one for
+            each device that is experimental.
     """
 
     bundle: Bundle
@@ -109,12 +111,12 @@ class Deployment:
 
     @property
     def engines(self) -> dict[str, tuple[str, ...]]:
-        """Of each role, the names of its stages' engines."""
+        """The names of each role's engines, one for each stage."""
         return {name: names_of(role.engines) for name, role in self.roles.items()}
 
     @cached_property
     def exact(self) -> bool | None:
-        """Whether a row is the same bits in all company; None: that was not tried here yet."""
+        """Whether a row's result has the same bits in every call; None: not tested here yet."""
         role = self.roles[TARGET]
         if not self.bundle.target.ordered:
             return False
@@ -123,17 +125,17 @@ class Deployment:
 
     @property
     def known(self) -> bool:
-        """Whether what calls cost was measured before, of all candidates."""
+        """Whether the costs of all candidates were measured before."""
         return all(
             None not in known_costs(self.bundle, name, _among(role))
             for name, role in self.roles.items()
         )
 
     def require_fit(self) -> None:
-        """Refuse what does not fit.
+        """Raises an error if the deployment does not fit into memory.
 
         Raises:
-            MemoryLimitError: with the numbers of the first device that is too small.
+            MemoryLimitError: the memory of a device is too small; tells the numbers of the first.
         """
         for demand in self.devices:
             if demand.total > demand.limit:
@@ -149,13 +151,13 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A role, ready to run, and what its calls cost.
+    """A compiled role and the costs of its calls.
 
     Attributes:
         model: the compiled role.
-        engines: that run it.
-        threads: for each engine's operators.
-        profile: of its engines; None where nobody asked.
+        engines: the engines that run it, one for each stage.
+        threads: number of threads per engine.
+        profile: measured costs on these engines; None if they were not needed.
     """
 
     model: Model
@@ -165,20 +167,20 @@ class Loaded:
 
     @cached_property
     def curve(self) -> Curve:
-        """Seconds of a call by rows and capacity; texts of this model share what they observe."""
+        """Seconds of a call by rows and capacity; all texts of this model update and share it."""
         assert self.profile is not None, "costs were not asked for"
         return self.profile.curve(self.model.shapes)
 
 
 def deploy(bundle: Bundle, options: LoadOptions) -> Deployment:
-    """The deployment of a bundle under a limit of the user's, or what memory is free.
+    """Plans a bundle for the user's memory limit, or for the free memory.
 
-    What the user asked for by name never gives way: only a draft model or context of our choice
-    does, and only the device `cpu` leaves the engine open. What does not fit is told by
-    `Deployment.fits`.
+    What the user asked for explicitly is never reduced. Only a default draft model or context is,
+    and only the device `cpu` leaves the engine open. `Deployment.fits` tells whether it fits.
 
     Raises:
-        DeviceError: if a device is not known, no engine is installed, or it takes no such weights.
+        DeviceError: if a device is not known, no engine for it is installed, or an engine does not
+            support the weights.
         InputError: if an option does not suit the bundle.
     """
     request = resolve(bundle, options)
@@ -209,13 +211,16 @@ def deploy(bundle: Bundle, options: LoadOptions) -> Deployment:
 
 
 def with_costs(deployment: Deployment, always: bool = False) -> Deployment:
-    """The same with what calls cost, the cheapest candidates of each role first.
+    """Adds measured costs to a deployment, and sorts each role's candidates by them.
 
-    What has not been measured on this machine is measured in processes of their own; where there
-    is no choice only if it is `always` wanted.
+    Costs that are not known on this machine are measured now, in separate processes.
+
+    Args:
+        deployment: the deployment.
+        always: also measure roles that have a single candidate.
 
     Raises:
-        DeviceError: if no engine takes a role.
+        DeviceError: if no engine accepts a role.
     """
     asked = {
         name: _among(role)
@@ -231,11 +236,11 @@ def with_costs(deployment: Deployment, always: bool = False) -> Deployment:
 
 
 def load(deployment: Deployment) -> dict[str, Loaded]:
-    """Compile the roles of a deployment.
+    """Compiles the roles of a deployment.
 
     Raises:
-        BundleError: if a role's stages are of a later kind.
-        DeviceError: if no candidate takes a role.
+        BundleError: if a role's stages need a newer version of this package.
+        DeviceError: if no candidate accepts a role.
     """
     loaded = {}
     for name, role in deployment.roles.items():
@@ -245,7 +250,7 @@ def load(deployment: Deployment) -> dict[str, Loaded]:
 
 
 def target_choices(bundle: Bundle, options: LoadOptions) -> list[Engines]:
-    """What may run the target's stages: every choice that its devices leave open, shapes chosen.
+    """Returns every choice of engines for the target's stages, with NPU shapes chosen.
 
     Raises:
         DeviceError: if a device is not known, or no engine for it is installed.
@@ -260,12 +265,12 @@ def target_choices(bundle: Bundle, options: LoadOptions) -> list[Engines]:
 
 
 def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
-    """Where layers are to run: as the user says, or with what fits of the last ones on the GPU.
+    """Returns where layers run: as the user says, or as many last layers on the GPU as fit.
 
     Returns:
-        `LoadOptions.place`; None where the user named a device, or where there is no GPU with
-        memory of its own, or none that runs the target's weights and has room for the layers behind
-        the bundle's last border.
+        A value for `LoadOptions.place`. None if the user named a device, or if no GPU has its own
+        memory, supports the target's weights and has room for the layers after the bundle's last
+        border.
     """
     planned = as_planned(bundle, options)
     devices, layers = layer_devices(planned, options), planned.target.layers
@@ -287,16 +292,18 @@ def _role(bundle: Bundle, name: str, found: RoleFit, asked: RoleRequest) -> Role
     if len(candidates) > 1:
         costs = known_costs(bundle, name, _among(role))
         if None in costs:
-            return replace(role, why="the largest; which is faster is measured at the first load")
+            return replace(
+                role, why="it needs most memory; which is faster is measured at the first load"
+            )
         priced = map(Candidate, (each.engines for each in candidates), costs)
         return replace(role, why=_by_cost(asked, tuple(priced)))
     if len(asked.choices) > 1:
-        return replace(role, why="the one that memory has room for")
+        return replace(role, why="the only one that memory has room for")
     return role
 
 
 def _among(role: RoleDeployment) -> RoleRequest:
-    """What was asked, of the candidates that are left."""
+    """Returns the request, restricted to the remaining candidates."""
     return replace(role.asked, choices=tuple(each.engines for each in role.candidates))
 
 
@@ -313,10 +320,10 @@ def _experimental(found: Fit) -> Iterator[str]:
 
 
 def _missing(found: Fit, request: Request, wished: int) -> Iterator[str]:
-    """What was wanted and had no room."""
+    """Yields a line for each wish that could not be fulfilled."""
     context = request.contexts[0]
     if context < wished:
-        yield f"a context of {context} tokens, for the fixed shapes of the device"
+        yield f"a context of {context} tokens, since the device has fixed shapes"
     changes = []
     if found.draft != request.drafts[0]:
         changes.append(f"draft {found.draft} instead of {request.drafts[0]}")
@@ -328,7 +335,10 @@ def _missing(found: Fit, request: Request, wished: int) -> Iterator[str]:
 
 
 def _load(bundle: Bundle, name: str, role: RoleDeployment) -> Loaded:
-    """The first candidate that compiles; a library may have been damaged since it was measured."""
+    """Compiles the first candidate that can be compiled.
+
+    The first one may fail although it was measured, if its library was damaged since.
+    """
     refusals = []
     threads = role.asked.threads
     for candidate in role.candidates:

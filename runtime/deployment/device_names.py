@@ -1,6 +1,6 @@
-"""What devices' names stand for: `cpu` and `gpu` leave the engine open.
+"""Finds the engines for a device name; `cpu` and `gpu` leave the engine open.
 
-The device `gpu` is the best GPU engine that is usable here, or `cpu` where none is.
+The device `gpu` is the best GPU engine that is usable here, or `cpu` if there is none.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from edgespec.runtime.engines import CPU_ENGINES, Engine, best_gpu, engine
 _log = logging.getLogger(__name__)
 
 CPU = "cpu"
-"""The device that leaves the engine open; so does `placement.GPU`."""
+"""The device name that stands for any CPU engine."""
 
 
 def engines_of(device: str) -> list[Engine]:
-    """The engines behind a device.
+    """Returns the engines that a device name stands for.
 
     Raises:
         DeviceError: if it is not known, or no engine for it is usable.
@@ -29,10 +29,10 @@ def engines_of(device: str) -> list[Engine]:
 
 
 def resolved(device: str) -> str:
-    """The device itself; for `gpu` the engine it stands for, or `cpu` where there is none.
+    """Returns the device name, with `gpu` replaced by the best GPU engine or else by `cpu`.
 
-    A GPU that the user named is an error where it is missing; `gpu` is a wish: that it could not
-    be fulfilled is logged once.
+    A missing GPU that the user named by its engine is an error later; for `gpu` the fallback to the
+    CPU is logged, once.
     """
     if device != GPU:
         return device
@@ -43,37 +43,37 @@ def resolved(device: str) -> str:
 
 
 def gpu_engine() -> Engine | None:
-    """The engine that `gpu` stands for; None where there is none."""
+    """Returns the engine that `gpu` stands for; None if no GPU is usable."""
     found = best_gpu()
     return None if found is None else engine(found)
 
 
 @cache
 def _warn_of_no_gpu() -> None:
-    _log.warning("no GPU can be used here, so gpu is the cpu: `edgespec devices` says why")
+    _log.warning("no GPU can be used, so the CPU is used instead: `edgespec devices` says why")
 
 
 @cache
 def _pass_over(level: int, reason: str) -> None:
-    """Log it once a process, however often the engines are asked for."""
+    """Logs why an engine is not used, once per process."""
     _log.log(level, "%s", reason)
 
 
 def cpu_engines() -> list[Engine]:
-    """The engines behind the device `cpu` whose libraries are here.
+    """Returns the CPU engines whose libraries are installed.
 
     Raises:
-        DeviceError: if there is none.
+        DeviceError: if no CPU engine is installed.
     """
     engines, missing = [], []
     for name in CPU_ENGINES:
         try:
             engines.append(engine(name))
         except DeviceError as error:
-            # Not installed: as on Windows on ARM, for which there is none.
+            # Not installed is no reason to warn: OpenVINO has no package for Windows on ARM.
             absent = isinstance(error.__cause__, ModuleNotFoundError)
             _pass_over(logging.INFO if absent else logging.WARNING, str(error))
             missing.append(str(error))
     if not engines:
-        raise DeviceError("no engine for the cpu is installed: " + "; ".join(missing))
+        raise DeviceError("no engine for the CPU is installed: " + "; ".join(missing))
     return engines

@@ -1,4 +1,4 @@
-"""Which devices this machine has, and why others cannot be used."""
+"""Lists the devices of this machine, and the reasons why others cannot be used."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from edgespec.runtime.engines import (
 
 @dataclass(frozen=True)
 class Device:
-    """A device as users name it.
+    """A device that an engine exists for.
 
     Attributes:
-        name: `engine:device`.
-        hardware: what it is, as its maker calls it; None: it cannot be used.
-        version: of the engine's library.
-        memory: whose memory it takes: cpu, or gpu for its own.
-        free_bytes: of that memory, as far as can be known.
-        reason: why it cannot be used, and the command that may change that.
+        name: `engine:device`, as users write it.
+        hardware: product name of the device; None if it cannot be used.
+        version: version of the engine's library.
+        memory: the memory that it uses: cpu, or gpu for its own.
+        free_bytes: free bytes of that memory, if known.
+        reason: why it cannot be used, and a command that may help; None if it can.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Device:
 
 
 def find_devices() -> list[Device]:
-    """All devices that there is an engine for, those of the CPU first."""
+    """Returns all devices that there is an engine for, CPU devices first."""
     found = []
     for name in (*CPU_ENGINES, *GPU_ENGINES, *NPU_ENGINES):
         found.append(_examined(name))
@@ -54,7 +54,7 @@ def find_devices() -> list[Device]:
 
 
 def _further(kind: str, first: int) -> list[Device]:
-    """The devices of a kind from this number on."""
+    """Returns the usable devices of a kind whose numbers are `first` or higher."""
     found: list[Device] = []
     for number in count(first):
         device = _examined(f"{kind}:{number}")

@@ -1,8 +1,8 @@
-"""Which shapes an NPU is compiled for, where the user gave none: few, by the texts to come.
+"""Chooses the shapes that an NPU is compiled for if the user gave none.
 
-Each pair of rows and capacity has weights of its own, so there are two at most: one for the rows of
-small trees and of plain decoding, so that both give the same text, and a larger one that reads
-prompts and verifies larger trees, which gives way where memory is short.
+Each pair of rows and capacity has its own copy of the weights, so there are at most two. The first
+serves both plain decoding and small trees, so that both give the same text. The second, with more
+rows, reads prompts and verifies larger trees; it is left out if memory is short.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from edgespec.runtime.shapes import NPU_SHAPES, Shape, Shapes
 _SMALL, _LARGE = NPU_SHAPES.rows
 
 LONGEST_UNASKED = 2048
-"""Tokens of a context that nobody asked for: every call is given, and computes, all of it."""
+"""Context in tokens if the user gave none. Every call computes over all of it, so it is short."""
 
 
 def chosen_shapes(rows: int, capacity: int, ready: Collection[Shape] = ()) -> Shapes:
-    """Shapes for some calls, one pair or two.
+    """Returns one or two pairs of rows and capacity.
 
     Args:
-        rows: of the longest call.
-        capacity: cache rows that texts need.
-        ready: what needs not be compiled any more. The least capacity of them that is enough is
-            taken with the rows that it has; without one, the needed capacity is filled up to a
-            multiple of the most rows.
+        rows: number of rows of the longest call.
+        capacity: number of cache rows that texts need.
+        ready: shapes that are already compiled. The smallest sufficient capacity among them is
+            used, with its rows. If there is none, the needed capacity is rounded up to a multiple
+            of the larger number of rows.
     """
     enough = min((each.capacity for each in ready if each.capacity >= capacity), default=None)
     if enough is None:
@@ -40,12 +40,12 @@ def chosen_shapes(rows: int, capacity: int, ready: Collection[Shape] = ()) -> Sh
 
 
 def ahead_of_time(context: int) -> Shapes:
-    """What to compile for a model made for so many tokens, for machines that are not here."""
+    """Returns the shapes to compile ahead of time, for a model with this context in tokens."""
     return chosen_shapes(_LARGE, min(context, LONGEST_UNASKED))
 
 
 def fixed(engines: Engines, shapes: Shapes) -> Engines:
-    """A role's engines with shapes for those that have none yet."""
+    """Returns a role's engines; those without shapes get the given ones."""
     return tuple(
         each.fixed(shapes) if isinstance(each, Fixable) and each.open_shapes else each
         for each in engines
@@ -53,17 +53,17 @@ def fixed(engines: Engines, shapes: Shapes) -> Engines:
 
 
 def is_open(engine: Engine) -> bool:
-    """Whether shapes are still to be chosen for an engine."""
+    """Returns whether an engine needs shapes that were not chosen yet."""
     return isinstance(engine, Fixable) and engine.open_shapes
 
 
 def longest_text(engine: Engine, ready: Collection[Shape], asked: bool) -> int | None:
-    """Rows that an engine's caches have room for; None: any number.
+    """Returns the largest number of rows that an engine's caches can have; None: no limit.
 
     Args:
-        engine: of a stage.
-        ready: what is compiled of its role.
-        asked: whether the user says how long texts are, by which shapes are then chosen.
+        engine: the engine of a stage.
+        ready: shapes that the stage's role is already compiled for.
+        asked: whether the user gave a context; shapes are then chosen for it.
     """
     if is_open(engine):
         return None if asked else max((each.capacity for each in ready), default=LONGEST_UNASKED)
@@ -71,7 +71,7 @@ def longest_text(engine: Engine, ready: Collection[Shape], asked: bool) -> int |
 
 
 def all_ready(bundle: Bundle, role: str, engines: Engines) -> frozenset[Shape]:
-    """The shapes that none of a role's NPUs has to compile any more."""
+    """Returns the shapes that all of a role's NPU stages are already compiled for."""
     found = [
         ready_shapes(bundle, role, number, engine)
         for number, engine in enumerate(engines)

@@ -1,15 +1,16 @@
-"""How much memory a bundle takes, and what of it fits: arithmetic, done before anything is loaded.
+"""Computes how much memory a bundle needs, and reduces it to a limit, before anything is loaded.
 
-Memory is counted per device and means anonymous plus shared pages. Engines say what they take for
-a stage; here that is added up and fitted to a limit. What does not fit gives way in this order:
+Memory is counted per device and means anonymous plus shared pages. Engines estimate the memory of a
+stage; this module adds it up and compares it with the limit. If it does not fit, these are reduced
+or given up, in this order:
 
-1. what a context of our choice has beyond `USUAL_CONTEXT`;
-2. the prefill chunk, which costs time to the first token only, and the draft tree's size; with them
-   the second pair of rows and capacity of an NPU;
+1. the part of a default context beyond `USUAL_CONTEXT`;
+2. the prefill chunk, which only affects the time to the first token, and the draft tree's size;
+   with them the second pair of rows and capacity of an NPU;
 3. the draft model;
-4. the rest of the context;
-5. what is compiled for an NPU already, where other shapes take less;
-6. the placement: an engine that needs less, where the user left the choice open.
+4. the rest of a default context;
+5. stages that are already compiled for an NPU, if other shapes need less;
+6. the preferred engines, for others that need less, if the user left the choice open.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from edgespec.runtime.engines import (
     Engines,
     Fixable,
     Footprint,
-    joined,
+    joined_names,
 )
 from edgespec.runtime.execution.sizes import kv_bytes, stage_sizes
 from edgespec.runtime.execution.stage_files import role_shapes
@@ -45,16 +46,16 @@ from edgespec.runtime.shapes import (
 )
 
 USUAL_CONTEXT = 4096
-"""Tokens beyond these are not worth a draft model, unasked: models are made for 32 times as many.
+"""Default context in tokens that is kept before the draft model is: a longer one gives way first.
 
-llama.cpp and Ollama draw the line there, too.
+Models allow 32 times as many. llama.cpp and Ollama use the same number as their default.
 """
 
-# Python with numpy, tokenizers and this package. Parsing a tokenizer makes eight bytes of each one.
+# Python with numpy, tokenizers and this package. A parsed tokenizer takes eight times its file.
 _INTERPRETER_BYTES = 21 * MIB
 _TOKENIZER_FACTOR = 8
 
-# Of an engine's library that is only imported, to be weighed: ONNX Runtime's, OpenVINO's is less.
+# Memory of an engine's library that is imported but not used: ONNX Runtime's; OpenVINO's is less.
 _IMPORTED_BYTES = 8 * MIB
 
 _CHUNKS = (ROW_BUCKETS[-1], 64, 32, 16, 8)  # rows of a prompt that a call reads at most
@@ -62,12 +63,12 @@ _CHUNKS = (ROW_BUCKETS[-1], 64, 32, 16, 8)  # rows of a prompt that a call reads
 
 @dataclass(frozen=True)
 class RoleFit:
-    """Where a role fits.
+    """Engines for a role that memory has room for.
 
     Attributes:
-        engines: of its stages, the first that fit; those of NPUs have their shapes.
-        others: further choices of the request, which fit, too; their NPUs have the same shapes.
-        cache_rows: that its cache grows to at most.
+        engines: the first choice that fits, one engine for each stage; NPUs have their shapes.
+        others: further choices of the request that fit too; their NPUs have the same shapes.
+        cache_rows: number of rows that its cache can grow to.
     """
 
     engines: Engines
@@ -77,17 +78,19 @@ class RoleFit:
 
 @dataclass(frozen=True)
 class Fit:
-    """What fits of a request, and what it takes.
+    """The part of a request that fits into memory.
 
     Attributes:
-        fits: whether `devices` stay within their limits; if not, this is the least that can be.
-        context: tokens of prompt and output.
+        fits: whether all `devices` stay within their limits; if not, this is the choice that needs
+            least memory.
+        context: maximum number of tokens of prompt and output together.
         draft: the draft source.
-        max_tree: nodes of a draft tree at most.
+        max_tree: maximum number of nodes of a draft tree.
         prefill_chunk: rows of a call that reads a prompt.
-        roles: those that are loaded.
-        devices: what each takes, with trees as large as wished or as `max_tree` allows.
-        shapes: what NPUs are compiled for, smallest first; the engines say so, too.
+        roles: the roles that are loaded, by name.
+        devices: memory demand of each device, for trees of the requested size or of `max_tree`
+            nodes if that is less.
+        shapes: shapes that NPUs are compiled for, smallest first; the engines have them too.
     """
 
     fits: bool
@@ -102,7 +105,16 @@ class Fit:
 
 @dataclass(frozen=True)
 class _Choice:
-    """One way to run a bundle; `ready` is of those shapes that are to be used."""
+    """One combination of engines and sizes.
+
+    Attributes:
+        engines: engines of each role, one for each stage.
+        context: maximum number of tokens of prompt and output together.
+        draft: the draft source.
+        tree: maximum number of nodes of a draft tree.
+        chunk: rows of a call that reads a prompt.
+        ready: compiled shapes of each role that may be used.
+    """
 
     engines: Mapping[str, Engines]
     context: int
@@ -113,11 +125,11 @@ class _Choice:
 
 
 def fit(request: Request) -> Fit:
-    """The best of what is wanted that memory has room for; only the manifest is read.
+    """Finds the best choice that memory has room for; only the manifest is read.
 
     Returns:
-        The first choice that fits, in the order that this module describes; where none does, the
-        one that needs least, with `fits` false.
+        The first choice that fits, in the order that this module's docstring lists. If none fits,
+        the one that needs least memory, with `fits` false.
     """
     account = _Account(request)
     choices = tuple(_choices(request))
@@ -128,29 +140,29 @@ def fit(request: Request) -> Fit:
 
 
 def _chunks(bundle: Bundle) -> Sequence[int]:
-    """Rows of a prefill chunk, the most first.
+    """Returns the possible numbers of rows of a prefill chunk, largest first.
 
-    For a target in several stages half the rows make up for what each stage keeps by itself, and
-    cost little of a prompt's time.
+    A target in several stages starts with half the rows: each stage keeps its own buffers, and the
+    smaller chunk makes up for them at little cost in prompt speed.
     """
     return _CHUNKS if len(bundle.target.stages) == 1 else _CHUNKS[1:]
 
 
 def _choices(request: Request) -> Iterator[_Choice]:
     roles, chunks = request.roles, _chunks(request.bundle)
-    ways = list(itertools.product(request.drafts, _call_sizes(request.tree, chunks)))
+    sizes = list(itertools.product(request.drafts, _call_sizes(request.tree, chunks)))
     compiled = {name: each.ready for name, each in roles.items()}
     for combination in itertools.product(*(each.choices for each in roles.values())):
         engines = dict(zip(roles, combination, strict=True))
         for ready in (compiled, {}) if any(compiled.values()) else ({},):
             for context in request.contexts:
                 spare = context > max(USUAL_CONTEXT, request.contexts[-1])
-                for draft, (tree, chunk) in ways[:1] if spare else ways:
+                for draft, (tree, chunk) in sizes[:1] if spare else sizes:
                     yield _Choice(engines, context, draft, tree, chunk, ready)
 
 
 def _call_sizes(tree: int, chunks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Nodes of a tree and rows of a prefill chunk: first the chunk shrinks, then the tree."""
+    """Yields tree nodes and rows of a prefill chunk: first the chunk shrinks, then the tree."""
     for chunk in chunks:
         yield tree, chunk
     while tree > 1:
@@ -159,7 +171,7 @@ def _call_sizes(tree: int, chunks: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class _Account:
-    """Adds up what a choice takes."""
+    """Adds up the memory that a choice needs."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -195,7 +207,7 @@ class _Account:
         engines = self._shaped(role, chosen, choice)
         return RoleFit(
             engines=engines,
-            # Where the first choice does not fit, the others would be guesses.
+            # If the first choice does not fit, nothing is known about the others.
             others=tuple(self._shaped(role, each, choice) for each in others)
             if chosen is first
             else (),
@@ -203,16 +215,16 @@ class _Account:
         )
 
     def _engines(self, role: str, choice: _Choice) -> Engines:
-        """What runs a role."""
+        """Returns a role's engines, with shapes."""
         return self._shaped(role, choice.engines[role], choice)
 
     def _shaped(self, role: str, engines: Engines, choice: _Choice) -> Engines:
-        """Engines with shapes for those that must have some and have none yet."""
+        """Returns the engines; those that still need shapes get them."""
         rows, needed = self._most_rows(role, choice), text_rows(role, self._seen(role, choice))
         return fixed(engines, chosen_shapes(rows, needed, choice.ready.get(role, ())))
 
     def _fixed_shapes(self, role: str, choice: _Choice) -> Iterator[FixedShape]:
-        """What a role's NPUs are compiled for."""
+        """Yields the shapes that a role's NPUs are compiled for."""
         engines = self._engines(role, choice)
         npus = [
             (stage, engine)
@@ -228,14 +240,18 @@ class _Account:
             taken = [engine.fixed(alone).footprint(stage, calls) for stage, engine in npus]
             yield FixedShape(
                 role,
-                joined(_library(engine) for _, engine in npus),
+                joined_names(_library(engine) for _, engine in npus),
                 shape,
                 sum(each.weights + each.logits + each.workspace for each in taken),
                 shape in self._request.roles[role].ready,
             )
 
     def _largest_tree(self, choice: _Choice) -> int:
-        """With the pending token it fills a bucket, unless only the smaller tree fits."""
+        """Returns the largest tree that fits.
+
+        Together with the pending token it fills a bucket of rows, unless only the tree of the
+        choice fits.
+        """
         if choice.draft == "none":
             return 0
         trees = (rows - 1 for rows in reversed(ROW_BUCKETS) if rows - 1 > choice.tree)
@@ -271,7 +287,7 @@ class _Account:
                 repacked=sum(p.repacked for p in prints[device]),
                 kv=kv[device],
                 logits=(logits := sum(p.logits for p in prints[device])),
-                # Loading comes before any text: its peak counts where that takes less later.
+                # Loading comes before any text, so its peak counts only if it exceeds their memory.
                 workspace=max(
                     sum(p.workspace for p in prints[device])
                     + sum(shared[device].values())
@@ -287,10 +303,10 @@ class _Account:
     def _calls(self, name: str, choice: _Choice, shapes: Shapes) -> CallSizes:
         rows = min(self._round_rows(name, choice), shapes.rows[-1])
         most = max(rows, self._chunk(choice))
-        return CallSizes(most, cache_rows(TARGET, choice.context, shapes), rows)
+        return CallSizes(most, cache_rows(name, self._seen(name, choice), shapes), rows)
 
     def _chunk(self, choice: _Choice) -> int:
-        """Rows of a prompt that a call reads at most: as many as calls of every role have."""
+        """Returns the rows of a prefill chunk, which calls of every role must allow."""
         return min(
             choice.chunk, *(self._rows_of_calls(name, choice) for name in _loaded(choice.draft))
         )
@@ -313,7 +329,7 @@ def _all_fit(demands: Iterable[Demand]) -> bool:
 
 
 def _library(engine: Engine) -> str:
-    """The engine's name without its shapes: what is loaded once for all of them."""
+    """Returns the engine's name without its shapes: its library is loaded once for all of them."""
     return engine.name.partition("#")[0]
 
 
@@ -322,12 +338,13 @@ def _loaded(draft: str) -> tuple[str, ...]:
 
 
 def cache_rows(role: str, context: int, shapes: Shapes = ANY_SHAPES) -> int:
-    """The capacity that a role's cache grows to.
+    """Returns the capacity in rows that a role's cache grows to.
 
     Args:
-        role: whose.
-        context: tokens that it sees at a time.
-        shapes: of its calls; where they are fixed, one that is long enough or the longest.
+        role: name of the role.
+        context: number of tokens that it sees at a time.
+        shapes: shapes of its calls. Of fixed ones, the smallest sufficient capacity or else the
+            largest is returned.
     """
     needed = text_rows(role, context)
     if not shapes.capacities:
@@ -336,9 +353,9 @@ def cache_rows(role: str, context: int, shapes: Shapes = ANY_SHAPES) -> int:
 
 
 def _input_bytes(role: Role, calls: CallSizes) -> int:
-    """What the runtime makes: biases, rotary angles, two float64 score rows.
+    """Returns the bytes of a role's inputs: biases, rotary angles and two rows of float64 scores.
 
-    Every stage behind the first gets hidden rows, too; ordered attention is told where rows are.
+    Stages after the first also get hidden rows, and ordered attention gets row indices.
     """
     ordered = any(stage.ordered for stage in role.stages)
     masks, ropes = len(role.layout.masks), len(role.layout.ropes)

@@ -1,4 +1,4 @@
-"""How a bundle is loaded, as users say it, with the defaults that the API and the CLI share."""
+"""The user's options for loading a bundle, with the defaults that the API and the CLI share."""
 
 from __future__ import annotations
 
@@ -13,50 +13,51 @@ from edgespec.system.options import require_count, require_most, take_numpy
 
 DRAFTS = ("auto", "none", "model", "layer-skip", "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
-PLANNED_DRAFTS = ("auto", "layer-skip")  # whose trees are sized by what they cost
-RECYCLING_DRAFTS = ("auto", "recycling")  # which have a draft memory
+PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
+RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
 FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
 MAX_DRAFT_TOKENS = ROW_BUCKETS[-1] - 1  # the pending token is a row of the verification too
 MAX_MEMORY = 1 << 62  # bytes, more than any machine has
-MAX_THREADS = 1024  # engines take memory for each, before any works
+MAX_THREADS = 1024  # engines allocate memory for each thread in advance
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(i?b|)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a bundle is loaded.
+    """The options for loading a bundle.
 
     Attributes:
-        device: where the target runs: cpu (the faster engine, measured), gpu (the best that is
-            usable, else the cpu), or an engine's full name, as `edgespec devices` lists them.
-        place: where each of the target's layers runs, in place of `device`; see
-            `runtime.placement`. Devices can meet where the bundle has a cut.
-        gpu_layers: how many of the target's last layers run on the device gpu, the head with them,
-            and the others on `device`; None: no word about it.
-        draft_device: where the draft model runs; the same names.
-        draft: the draft source, one of `DRAFTS`; auto weighs them all in every round, layer-skip
-            the bundle's skip sets and plain decoding.
-        pipeline: one of `PIPELINES`: drafts go on while the target verifies (overlap) or wait for
-            it (serial); auto weighs them where two devices take part.
-        draft_memory: a file of what recycling learned, to start from if it exists; None: from
-            nothing. `LLM.save_draft_memory` writes it.
-        threads: for each engine; None: the physical cores that this process may use.
-        context: tokens of prompt and output together; None: what the model was trained for, or
-            what memory has room for.
-        sessions: texts of full length that caches have memory for; shorter ones share it, and the
-            least recently used are forgotten.
-        prefix_reuse: texts outside sessions go on from what earlier ones have left in the caches,
-            too. Where rows are not exact, a near-tie may then fall otherwise than in a text begun
-            anew.
-        memory: what the process may use, anonymous and shared memory together: bytes, or a text
-            such as 2GiB; of several devices a dict, or a text such as cpu=8GiB,gpu=3GiB; None:
-            what is free. Kept as bytes.
-        simulate: a machine that is stated and not here: the name of one that comes with the
-            package, or its JSON file. Devices are then the machine's, as cpu, gpu or npu, calls
-            take as long as there, and layers and memory are those of the models stated for it.
+        device: device of the target: cpu (the faster CPU engine by measurement), gpu (the best
+            usable GPU, else the CPU), or an engine's full name as `edgespec devices` lists it.
+        place: device of each of the target's layers, instead of `device`; see
+            `runtime.deployment.placement` for the syntax. The device can change only at layers
+            where the bundle is cut.
+        gpu_layers: number of the target's last layers that run, with the head, on the device gpu;
+            the others run on `device`. None: `device` or `place` decides.
+        draft_device: device of the draft model, named like `device`.
+        draft: the draft source, one of `DRAFTS`. auto chooses among all of them in every round,
+            layer-skip among the bundle's skip sets and plain decoding.
+        pipeline: one of `PIPELINES`. overlap drafts while the target verifies, serial drafts
+            before it, auto chooses by measurement if target and draft model use two devices.
+        draft_memory: file with token statistics of earlier texts for recycling, read if it exists;
+            `LLM.save_draft_memory` writes it. None: recycling starts empty.
+        threads: number of threads per engine; None: the number of physical cores that this
+            process may use.
+        context: maximum number of tokens of prompt and output together; None: what the model was
+            trained for, or less if memory is short.
+        sessions: number of texts of full length that the caches have memory for. Shorter texts
+            share that memory; the least recently used are dropped.
+        prefix_reuse: whether texts outside sessions also reuse cached prefixes of earlier texts.
+            If rows are not exact, a near-tie may then be decided differently than without reuse.
+        memory: limit for anonymous and shared memory together: bytes, or a text such as 2GiB. For
+            several devices, a dict of bytes or a text such as cpu=8GiB,gpu=3GiB. None: the free
+            memory. Stored as bytes.
+        simulate: a machine to simulate: the name of one that comes with the package, or a JSON
+            file. Devices are then that machine's cpu, gpu or npu; calls take the time stated for
+            it, and layers and memory are those of the models stated for it.
 
     Raises:
         InputError: if a value is out of range, or two contradict each other.
@@ -82,7 +83,7 @@ class LoadOptions:
             ("device", str, "a device's name"),
             ("draft_device", str, "a device's name"),
             ("prefix_reuse", bool, "True or False"),
-            ("place", (str, NoneType), "a text, as 0-7=cpu,8-=gpu"),
+            ("place", (str, NoneType), "a text such as 0-7=cpu,8-=gpu"),
             ("draft_memory", (str, Path, NoneType), "a file's name"),
         ):
             if not isinstance(getattr(self, name), kind):
@@ -93,14 +94,14 @@ class LoadOptions:
             raise InputError(f"pipeline is {self.pipeline!r}: use one of {', '.join(PIPELINES)}")
         if self.draft_memory is not None and self.draft not in RECYCLING_DRAFTS:
             raise InputError(
-                f"draft_memory is given with draft {self.draft!r}, which has none: "
+                f"draft_memory is given, but draft {self.draft!r} does not use it: "
                 f"use one of {', '.join(RECYCLING_DRAFTS)}"
             )
         for name, usual in (("device", LoadOptions.device), ("gpu_layers", None)):
             if self.place is not None and getattr(self, name) != usual:
                 raise InputError(
-                    f"{name} is {getattr(self, name)!r}, and place says where every layer runs: "
-                    "give one of them"
+                    f"{name} is {getattr(self, name)!r}, but place already sets the device of "
+                    "every layer: give only one of them"
                 )
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", _parse_memory(self.memory))
@@ -116,44 +117,44 @@ class LoadOptions:
 
     @property
     def limits(self) -> dict[str, int]:
-        """Bytes that may be used of each device's memory, where the user said so."""
+        """Memory limits in bytes by device, as far as the user gave any."""
         assert not isinstance(self.memory, str)
         return {"cpu": self.memory} if isinstance(self.memory, int) else self.memory or {}
 
     @property
     def machine(self) -> str | None:
-        """What is simulated, as it appears in results; None: nothing."""
+        """The simulated machine, as results show it; None if nothing is simulated."""
         return None if self.simulate is None else str(self.simulate)
 
 
 def default_tree(draft: str) -> int:
-    """Nodes of a draft tree at most where the user says nothing: planned ones are cut to pay."""
+    """Returns the default maximum number of draft tree nodes; the planner may use smaller trees."""
     return PLANNED_DRAFT_TOKENS if draft in PLANNED_DRAFTS else FIXED_DRAFT_TOKENS
 
 
 def parse_size(text: str) -> int:
-    """Bytes from a size such as 2GiB, 900MB or 1.5G.
+    """Parses a size such as 2GiB, 900MB or 1.5G, and returns it in bytes.
 
-    KB, MB, GB and TB are powers of 1000; KiB to TiB and the letters alone are powers of 1024.
+    KB, MB, GB and TB are powers of 1000; KiB to TiB and single letters are powers of 1024.
 
     Raises:
-        InputError: on anything else, a number without a unit among it.
+        InputError: the text is something else, such as a number without a unit.
     """
     found = _SIZE.fullmatch(text.strip())
     if not found:
-        raise InputError(f"size {text!r} is not known: give a number and a unit, as 2GiB or 900MB")
+        raise InputError(f"size {text!r} is not valid: give a number and a unit, as 2GiB or 900MB")
     number, prefix, rest = found.groups()
     base = 1000 if rest.lower() == "b" else 1024
     size = float(number) * base ** ("kmgt".index(prefix.lower()) + 1)
     if size < 1:
-        raise InputError(f"size {text!r} is less than a byte: give more")
+        raise InputError(f"size {text!r} is less than one byte: give a larger size")
     if size > MAX_MEMORY:
-        raise InputError(f"size {text!r:.40} is too large: give what the machine has")
+        raise InputError(f"size {text!r:.40} is too large: give at most what the machine has")
     return int(size)
 
 
 def _parse_memory(text: str) -> int | dict[str, int]:
-    """A size, or one for each of several devices."""
+    """Parses one size, or a size for each of several devices."""
     if "=" not in text:
         return parse_size(text)
     limits: dict[str, int] = {}

@@ -1,8 +1,9 @@
-"""Where a target's layers run: what users write, and the device of each stage that it makes.
+"""Parses the placement of a target's layers, and finds the device of each stage from it.
 
-`0-7=onnxruntime:cpu,8-=openvino:cpu`: inclusive ranges of layers, which together have every layer
-once; an end left out is the model's. The embedding goes with the first layer, the head with the
-last. Two devices can meet only where a stage ends.
+An example is `0-7=onnxruntime:cpu,8-=openvino:cpu`: inclusive ranges of layers that together
+contain every layer once. A range without an end goes to the model's first or last layer. The
+embedding runs with the first layer, the head with the last. The device can change only where a
+stage ends.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from edgespec.bundle import Role
 from edgespec.errors import InputError
 
 GPU = "gpu"
-"""The device of `--gpu-layers`, and of what `edgespec plan` proposes."""
+"""The device name that `--gpu-layers` and the proposals of `edgespec plan` use."""
 
 _PART = re.compile(
     r"(?:(?P<layer>\d{1,9})|(?P<first>\d{0,9})-(?P<last>\d{0,9}))=(?P<device>[^=\s]+)"
@@ -24,15 +25,15 @@ _PART = re.compile(
 
 
 def parse(text: str, layers: int) -> tuple[str, ...]:
-    """The device of each layer.
+    """Parses a placement and returns the device of each layer.
 
     Args:
-        text: as this module says; blanks don't count.
-        layers: of the model.
+        text: the placement, see this module's docstring; blanks are ignored.
+        layers: number of layers of the model.
 
     Raises:
-        InputError: on anything else, a layer that the model does not have, or one that is placed
-            twice or not at all.
+        InputError: the text is not a placement, or a layer does not exist, is placed twice or is
+            not placed.
     """
     found: list[str | None] = [None] * layers
     for part in "".join(text.split()).split(","):
@@ -50,10 +51,10 @@ def parse(text: str, layers: int) -> tuple[str, ...]:
                 f"{layers - 1}"
             )
         if first > last:
-            raise InputError(f"place {text!r}: {part!r} ends before it begins: swap its ends")
+            raise InputError(f"place {text!r}: {part!r} ends before it starts: swap its ends")
         for layer in range(first, last + 1):
             if found[layer] is not None:
-                raise InputError(f"place {text!r}: layer {layer} is placed twice: say it once")
+                raise InputError(f"place {text!r}: layer {layer} is placed twice: place it once")
             found[layer] = match["device"]
     placed = tuple(device for device in found if device is not None)
     if len(placed) < layers:
@@ -65,39 +66,39 @@ def parse(text: str, layers: int) -> tuple[str, ...]:
 
 
 def on_gpu(count: int, layers: int, rest: str) -> tuple[str, ...]:
-    """The device of each layer with the last `count` of them on the GPU and `rest` for others."""
+    """Returns the device of each layer: GPU for the last `count` layers, `rest` for the others."""
     others = max(layers - count, 0)
     return (rest,) * others + (GPU,) * (layers - others)
 
 
 def borders(role: Role) -> tuple[int, ...]:
-    """The layers, ascending, before which a stage ends, so that two devices can meet there."""
+    """Returns the layers, ascending, before which a stage ends and the device can change."""
     layout, starts = role.layout, (stage.start for stage in role.stages)
     between = (start for start in starts if 0 < start < layout.head)
     return tuple(layout.layer_of(start) for start in between if layout.starts_layer(start))
 
 
 def stage_devices(role: Role, devices: Sequence[str]) -> tuple[str, ...]:
-    """The device of each stage from that of each layer.
+    """Returns the device of each stage, given the device of each layer.
 
     Raises:
-        InputError: if devices meet where no stage ends; it names the places where they could.
+        InputError: the device changes where no stage ends; the message lists where it could.
     """
     wanted = [layer for layer in range(1, role.layers) if devices[layer] != devices[layer - 1]]
     have = borders(role)
     missing = [layer for layer in wanted if layer not in have]
     if missing:
-        cuts = f"before layers {_listed(have)} only" if have else "nowhere"
+        cuts = f"only before layers {_listed(have)}" if have else "nowhere"
         raise InputError(
-            f"devices cannot meet before layer {_listed(missing)}: the bundle is cut {cuts}, "
-            f"make it with `edgespec export --cut-layers {_listed(wanted, ',')}`"
+            f"the device cannot change before layer {_listed(missing)}: the bundle is cut {cuts}: "
+            f"export it again with `--cut-layers {_listed(wanted, ',')}`"
         )
-    # A stage of the head alone goes with the last layer.
+    # A stage that holds only the head runs on the device of the last layer.
     return tuple(devices[role.layout.layer_of(stage.start)] for stage in role.stages)
 
 
 def describe(devices: Sequence[str]) -> str:
-    """What `parse` makes the devices of these layers of, written short."""
+    """Returns the shortest placement text for the given device of each layer."""
     parts, first = [], 0
     for device, run in groupby(devices):
         end = first + len(list(run))
@@ -109,7 +110,10 @@ def describe(devices: Sequence[str]) -> str:
 
 
 def describe_stages(role: Role, devices: Sequence[str]) -> str:
-    """The same for the devices of a role's stages: a layer's is that of its first sublayer."""
+    """Returns the placement text for the given device of each stage.
+
+    A layer's device is that of its first sublayer.
+    """
     starts, first = [stage.start for stage in role.stages], role.layout.first
     return describe([devices[bisect(starts, first(layer)) - 1] for layer in range(role.layers)])
 

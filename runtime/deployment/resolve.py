@@ -1,7 +1,7 @@
-"""From a user's options to a request: what may run each role, for which texts, within what memory.
+"""Resolves a user's options to a request: the engines, contexts, drafts and memory limits to try.
 
-Nothing is sized, measured or loaded here. What the user asked for by name has one choice; what was
-left open has several, the preferred ones first.
+Nothing is sized, measured or loaded here. What the user asked for explicitly has one choice; what
+was left open has several, the preferred ones first.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from edgespec.runtime.simulation import as_stated, load
 from edgespec.system.processors import default_threads
 
 LEAST_CONTEXT = capacity_bucket(1)
-"""A context is not shortened below this many tokens unasked: prompts would no longer fit."""
+"""Minimum of a default context in tokens: prompts would not fit into a shorter one."""
 
-# Rows of the target's pass in usual rounds with drafts, and of a draft model's calls in one.
+# Rows of the target's pass in typical rounds with drafts, and of a draft model's calls in a round.
 _VERIFICATIONS = ((1,), (4,), (1 + FIXED_DRAFT_TOKENS,))
 _DRAFT_CALLS = (1, DEFAULT_TREE_WIDTH, DEFAULT_TREE_WIDTH)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants, the dearest first; only what is listed may be fallen back to.
+    """The choices that the user's options allow, each list with the preferred one first.
 
     Attributes:
-        bundle: what is to run, or what it stands for on a simulated machine.
-        roles: how each role is to run that may be loaded.
-        contexts: tokens of prompt and output.
-        drafts: draft sources.
-        tree: nodes of a draft tree.
-        limits: bytes that may be used of each memory.
-        width: rows of a draft model's calls.
-        texts: caches to have at once.
+        bundle: the bundle to run, or on a simulated machine the bundle stated for it.
+        roles: request for each role that may be loaded, by name.
+        contexts: possible numbers of tokens of prompt and output, longest first.
+        drafts: possible draft sources.
+        tree: number of nodes of a draft tree.
+        limits: memory that may be used, in bytes by device.
+        width: number of rows of a draft model's calls.
+        texts: number of caches of full length to have memory for.
     """
 
     bundle: Bundle
@@ -72,13 +72,13 @@ class Request:
 
     @property
     def all_engines(self) -> Iterator[Engine]:
-        """Every engine that may come to run a stage, as often as there are such stages."""
+        """All engines of all choices, with repetitions."""
         for each in self.roles.values():
             yield from chain.from_iterable(each.choices)
 
 
 def resolve(bundle: Bundle, options: LoadOptions) -> Request:
-    """What a user's options ask of a bundle.
+    """Resolves a user's options for a bundle.
 
     Raises:
         DeviceError: if a device is not known, or no engine for it is installed.
@@ -115,7 +115,7 @@ def resolve(bundle: Bundle, options: LoadOptions) -> Request:
 
 
 def as_planned(bundle: Bundle, options: LoadOptions) -> Bundle:
-    """What is planned for: the bundle, or what it stands for on a simulated machine.
+    """Returns the bundle to plan for: on a simulated machine, with the models stated for it.
 
     Raises:
         InputError: if the machine cannot be read, or does not suit the bundle.
@@ -126,7 +126,7 @@ def as_planned(bundle: Bundle, options: LoadOptions) -> Bundle:
 
 
 def described(bundle: Bundle, options: LoadOptions) -> str:
-    """What is planned for, as people are told."""
+    """Returns the bundle's name for messages, with the simulated machine if there is one."""
     if options.machine is None:
         return str(bundle.path)
     stated = load(options.machine).models
@@ -135,7 +135,13 @@ def described(bundle: Bundle, options: LoadOptions) -> str:
 
 
 def engines_for(role: Role, devices: tuple[str, ...]) -> list[Engines]:
-    """What may run a role's stages, each on its device; a device has one engine for all of them.
+    """Returns the choices of engines for a role's stages.
+
+    Stages on the same device always get the same engine.
+
+    Args:
+        role: the role.
+        devices: the device of each stage.
 
     Raises:
         DeviceError: if a device is not known, or no engine for it is installed.
@@ -147,7 +153,10 @@ def engines_for(role: Role, devices: tuple[str, ...]) -> list[Engines]:
 
 
 def layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | None:
-    """The device of each of the target's layers, where the user placed them and there is a GPU."""
+    """Returns the device of each of the target's layers; None if the user did not place them.
+
+    It is also None if `gpu_layers` is given and there is no GPU.
+    """
     layers = bundle.target.layers
     if options.place is not None:
         return parse(options.place, layers)
@@ -157,7 +166,7 @@ def layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | Non
 
 
 def gpu_of(options: LoadOptions) -> Engine | None:
-    """What the device `gpu` stands for; None where there is none."""
+    """Returns the engine that the device `gpu` stands for; None if there is no GPU."""
     if options.machine is None:
         return gpu_engine()
     with suppress(DeviceError):
@@ -166,24 +175,24 @@ def gpu_of(options: LoadOptions) -> Engine | None:
 
 
 def context_length(asked: int | None, bundle: Bundle) -> int:
-    """Tokens of a text at most: what was asked for, or what the model was made for.
+    """Returns the context in tokens: what the user asked for, or what the model was trained for.
 
     Raises:
-        InputError: if more was asked for than that.
+        InputError: if the user asked for more than the model was trained for.
     """
     trained = bundle.target.context_length
     if asked is not None and asked > trained:
-        raise InputError(f"context is {asked}: the model was made for {trained} tokens at most")
+        raise InputError(f"context is {asked}: the model was trained for at most {trained} tokens")
     return asked or trained
 
 
 def text_rows(role: str, context: int) -> int:
-    """Cache rows that a role needs to see this many tokens."""
+    """Returns the number of cache rows that a role needs for this many tokens."""
     return context + (SCRATCH_ROWS if role == DRAFT else 0)
 
 
 def _drafts(asked: str, bundle: Bundle) -> tuple[str, ...]:
-    """What takes memory behind a draft source, and what may stand in for it."""
+    """Returns the draft sources to plan memory for, the preferred one first."""
     if asked == "auto":
         return ("model", "lookup") if bundle.draft else ("lookup",)
     if asked == "model" and bundle.draft is None:
@@ -198,23 +207,23 @@ def _drafts(asked: str, bundle: Bundle) -> tuple[str, ...]:
 
 
 def _target_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...]:
-    """The device of each of the target's stages."""
+    """Returns the device of each of the target's stages."""
     devices = layer_devices(bundle, options)
     if devices is None:
         return (_full_name(options.device, options),) * len(bundle.target.stages)
     full = tuple(_full_name(device, options) for device in devices)
-    for name in dict.fromkeys(full):  # before anybody exports again for a device that is not
+    for name in dict.fromkeys(full):  # an unknown device is told before missing cuts are
         engines_of(name)
     return stage_devices(bundle.target, full)
 
 
 def _full_name(device: str, options: LoadOptions) -> str:
-    """A device as users write it, to what engines are found by."""
+    """Returns the device string by which engines are found, given what the user wrote."""
     return resolved(device) if options.machine is None else simulated_name(device, options.machine)
 
 
 def _ordered(bundle: Bundle, name: str, asked: RoleRequest, context: int) -> tuple[Engines, ...]:
-    """The choices of a role, the preferred first; see `RoleRequest`."""
+    """Returns the choices of a role, the preferred one first; see `RoleRequest`."""
     if len(asked.choices) == 1:
         return asked.choices
     by_cost = preferred(bundle, name, asked)
@@ -228,7 +237,7 @@ def _ordered(bundle: Bundle, name: str, asked: RoleRequest, context: int) -> tup
 def _within_shapes(
     context: int, bundle: Bundle, options: LoadOptions, roles: Mapping[str, RoleRequest]
 ) -> int:
-    """A context that fixed shapes have room for.
+    """Returns the context, shortened to what fixed shapes have room for.
 
     Raises:
         InputError: if the user asked for a longer one.
@@ -242,14 +251,14 @@ def _within_shapes(
                 context = rows - text_rows(name, 0)
     if context < (options.context or 2):
         raise InputError(
-            f"context is {options.context or 2}: the fixed shapes of the device end at "
+            f"context is {options.context or 2}: the fixed shapes of the device allow "
             f"{max(context, 0)} tokens: give it a larger capacity, as qnn:npu#8/32x4096"
         )
     return context
 
 
 def shorter(context: int) -> tuple[int, ...]:
-    """This context and the shorter ones that are worth falling back to, longest first."""
+    """Returns this context and the shorter ones to fall back to, longest first."""
     shorter = []
     size = LEAST_CONTEXT
     while size < context:
@@ -259,16 +268,21 @@ def shorter(context: int) -> tuple[int, ...]:
 
 
 def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
-    """Bytes of each memory that may be used: all that is free, but where the user said less."""
+    """Returns the bytes that may be used of each memory: the user's limit, or what is free.
+
+    Raises:
+        InputError: if the user limits the memory of a device that is not there.
+    """
     machine = options.machine
     host = available_bytes() if machine is None else load(machine).memory_bytes(HOST)
     free = {HOST: host, **{each.memory: each.available_bytes() for each in engines}}
-    if options.limits.keys() - free.keys():  # of a GPU that is not used
+    if options.limits.keys() - free.keys():  # limits for an unused GPU are not an error
         gpu = gpu_of(options)
         free |= {} if gpu is None else {gpu.memory: gpu.available_bytes()}
     for device in options.limits:
         if device not in free:
             raise InputError(
-                f"memory of {device!r} is limited: there is only {', '.join(free)}: leave it out"
+                f"memory of {device!r} is limited, but there is only {', '.join(free)}: "
+                "leave it out"
             )
     return free | options.limits

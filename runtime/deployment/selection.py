@@ -1,8 +1,8 @@
-"""Which of the engines that may run a role are used: for `cpu` the cheaper one, by measurement.
+"""Chooses the engines of a role by measured costs, if its device leaves the choice open.
 
-What is compared is a usual text, its prompt included: an engine that is a little faster at single
-rows may take twice as long to read a prompt. Where the calls of texts took other times than were
-measured, by more than engines are apart, all are measured once more.
+Engines are compared by a typical text including its prompt: an engine that is slightly faster at
+single rows may take twice as long to read a prompt. If calls of real texts took other times than
+were measured, and the difference could change the choice, all engines are measured again.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.isolated import Job, measure_apart
 from edgespec.runtime.costs.profiles import PARTS, Profile
 from edgespec.runtime.curve import Curve
-from edgespec.runtime.engines import Engines, common_shapes, joined
+from edgespec.runtime.engines import Engines, common_shapes, joined_names
 from edgespec.runtime.shapes import ROW_BUCKETS, Shape, capacity_bucket
 
 _log = logging.getLogger(__name__)
 
 Names = tuple[str, ...]
 
-# Engines are compared by a usual text: rounds for each full call that reads its prompt, as in 128
-# rounds behind a prompt of 512 tokens.
+# Rounds of decoding for each full call that reads the prompt of a typical text: 128 rounds after a
+# prompt of 512 tokens.
 _ROUNDS_A_CHUNK = 32
 
-# Calls of texts that may have engines measured again; each time that was done it takes more of
-# them, since it may be that what slows texts down does not show in measuring.
+# Number of calls of texts before engines may be measured again. It grows with each measurement,
+# since measuring may not reproduce what slows texts down.
 _CALLS, _MORE_CALLS, _LONGEST = 64, 4, 8
 
-_LARGE = 64 << 20  # bytes of roles whose measuring takes so long that users are told
+_LARGE = 64 << 20  # bytes of a bundle's roles from which measuring takes long: users are told
 
 
 @dataclass(frozen=True)
 class RoleRequest:
-    """How a role is to run.
+    """A request to run a role.
 
     Attributes:
-        choices: engines for its stages, the preferred first: by measured costs where all are
-            known, else the one that needs most memory, since where it fits the others do.
-        threads: for each engine's operators.
-        rounds: usual rounds of decoding, each as the rows of its calls of this role; by them, and
-            by what reading a prompt costs, choices are compared.
-        ready: shapes that none of its NPUs has to compile any more.
+        choices: choices of engines for its stages, the preferred one first: the fastest if the
+            costs of all are known, else the one that needs most memory (if it fits, all do).
+        threads: number of threads per engine.
+        rounds: typical rounds of decoding, each a tuple of the rows of this role's calls. Choices
+            are compared by the cost of these rounds and of reading a prompt.
+        ready: shapes that all of its NPUs are already compiled for.
     """
 
     choices: tuple[Engines, ...]
@@ -57,11 +57,11 @@ class RoleRequest:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Engines that may run a role's stages.
+    """A choice of engines for a role's stages.
 
     Attributes:
-        engines: one for each stage.
-        profile: what calls cost on them; None: not known, or nobody asked.
+        engines: the engines, one for each stage.
+        profile: measured costs on these engines; None if not known or not needed.
     """
 
     engines: Engines
@@ -75,7 +75,7 @@ class Candidate:
     @property
     def device(self) -> str:
         """The engines' names, joined by `+`."""
-        return joined(self.names)
+        return joined_names(self.names)
 
 
 def names_of(engines: Engines) -> Names:
@@ -84,9 +84,9 @@ def names_of(engines: Engines) -> Names:
 
 
 def known_costs(bundle: Bundle, role: str, asked: RoleRequest) -> list[Profile | None]:
-    """What was measured of each choice before, None where nothing was.
+    """Returns the stored profile of each choice, None for one that was not measured.
 
-    None of any where texts since then took other times than what was measured.
+    All are None if calls of texts contradict the measured costs.
     """
     found = [profiles.recall(bundle, role, each, asked.threads) for each in asked.choices]
     known = [(each, p) for each, p in zip(asked.choices, found, strict=True) if p is not None]
@@ -97,10 +97,10 @@ def known_costs(bundle: Bundle, role: str, asked: RoleRequest) -> list[Profile |
 
 
 def preferred(bundle: Bundle, role: str, asked: RoleRequest) -> tuple[Engines, ...]:
-    """The choices of a role, the cheapest for a text first; none where not all are known.
+    """Returns the choices of a role, the cheapest for a text first; empty if costs are missing.
 
     Raises:
-        DeviceError: if all refused the role.
+        DeviceError: if all choices refused the role.
     """
     known = known_costs(bundle, role, asked)
     if None in known:
@@ -110,9 +110,9 @@ def preferred(bundle: Bundle, role: str, asked: RoleRequest) -> tuple[Engines, .
 
 
 def measured_costs(bundle: Bundle, asked: Mapping[str, RoleRequest]) -> dict[str, list[Candidate]]:
-    """The choices of roles with what calls cost on them: recalled, or measured now.
+    """Returns the choices of each role with their costs, stored ones or measured now.
 
-    What is unknown is measured in processes of its own, all roles on one engine in one of them.
+    Unknown costs are measured in separate processes, one for each engine with all of its roles.
     """
     found: dict[tuple[str, Names], Profile] = {}
     unknown: defaultdict[tuple[Names, int], dict[str, Engines]] = defaultdict(dict)
@@ -126,7 +126,7 @@ def measured_costs(bundle: Bundle, asked: Mapping[str, RoleRequest]) -> dict[str
                 continue
             found[role, names] = profile
             if profile.refusal is not None:
-                _log.info("not tried again before `edgespec profile`: %s", profile.refusal)
+                _log.info("not tried again until `edgespec profile` is run: %s", profile.refusal)
     jobs = [Job(bundle, roles, threads, full=False) for (_, threads), roles in unknown.items()]
     for job in jobs:
         large = sum(map(bundle.role_size, job.roles)) >= _LARGE
@@ -145,10 +145,12 @@ def measured_costs(bundle: Bundle, asked: Mapping[str, RoleRequest]) -> dict[str
 
 
 def ranked(role: str, asked: RoleRequest, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Candidates whose costs are known, the cheapest for a text first; those that refused left out.
+    """Sorts candidates whose costs are known, the cheapest for a text first.
+
+    Candidates whose engines refused the role are left out.
 
     Raises:
-        DeviceError: if all refused the role.
+        DeviceError: if all candidates refused the role.
     """
     costs, refusals = [], []
     for candidate in candidates:
@@ -168,22 +170,23 @@ def ranked(role: str, asked: RoleRequest, candidates: Sequence[Candidate]) -> tu
 
 
 def round_ms(asked: RoleRequest, candidate: Candidate) -> float:
-    """Milliseconds of a usual round on a candidate whose costs are known."""
+    """Returns the milliseconds of a typical round on a candidate whose costs are known."""
     assert candidate.profile is not None
     return 1e3 * _seconds(asked, _curve(candidate.engines, candidate.profile))[0]
 
 
 def refused(role: str, refusals: Sequence[str]) -> DeviceError:
-    """The error where no engine takes a role."""
+    """Returns the error for a role that no engine accepts."""
     reasons = "; ".join(refusals)
-    return DeviceError(f"{role}: no engine on this machine takes the model: {reasons}")
+    return DeviceError(f"{role}: no engine on this machine can run the model: {reasons}")
 
 
 def _contradicted(asked: RoleRequest, known: Sequence[tuple[Engines, Profile]]) -> bool:
-    """Whether texts saw costs beyond what was measured, and further off than engines are apart.
+    """Returns whether costs seen in texts contradict the measured ones.
 
-    The machine may have been busy then, or be now. What `edgespec profile` has measured stays until
-    it measures again.
+    They do if they lie outside the measured spread, and by a larger factor than separates the two
+    fastest choices. The machine may have been busy while measuring. Full profiles, which
+    `edgespec profile` makes, are never contradicted.
     """
     costs, changes = [], [1.0]
     for engines, profile in known:
@@ -208,7 +211,7 @@ def _of_text(asked: RoleRequest, curve: Curve) -> float:
 
 
 def _seconds(asked: RoleRequest, curve: Curve) -> tuple[float, float]:
-    """Of a usual round, and of reading the most rows of a prompt at once."""
+    """Returns the seconds of a typical round, and of a call that reads the most prompt rows."""
     capacity = capacity_bucket(1)
     calls = [rows for each in asked.rounds for rows in each]
     decoding = sum(curve.seconds(rows, capacity) for rows in calls) / len(asked.rounds)

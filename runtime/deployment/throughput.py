@@ -1,9 +1,9 @@
-"""Tokens per second before there is a text: which way of decoding suits a machine.
+"""Predicts tokens per second of decoding strategies from measured costs, without a text.
 
-What a text would bring is one number, the acceptance: the share of the draft model's best guesses
-that are right. A draft is a chain of n guesses, and its round brings sum(acceptance^i, i = 0..n)
-tokens, the target's own one included (Leviathan et al., 2023). Calls cost what was measured;
-Python's time between them is not counted.
+The text is described by one number, the acceptance: the share of the draft model's tokens that are
+correct. A draft is a chain of n tokens, and its round yields sum(acceptance^i, i = 0..n) tokens,
+including the target's own one (Leviathan et al., 2023). Only the measured costs of calls count, not
+Python's time between them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from edgespec.runtime.shapes import FINE_ROWS
 
 
 def plain(verify: Seconds) -> float:
-    """Tokens per second without drafts."""
+    """Returns the tokens per second without drafts."""
     return 1 / verify(1)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and a draft model, with chains as long as brings most; not empty ones.
+    """The costs of a target and a draft model; drafts are chains of the best length, 1 or more.
 
     Attributes:
-        verify: cost of the target's pass.
-        draft: seconds of the draft model's call of one row, which makes one guess.
-        longest: guesses of a draft at most.
+        verify: seconds of the target's pass by its rows.
+        draft: seconds of the draft model's call of one row, which drafts one token.
+        longest: maximum number of tokens of a draft.
     """
 
     verify: Seconds
@@ -35,19 +35,20 @@ class Pair:
     longest: int
 
     def serial(self, acceptance: float) -> float:
-        """Tokens per second where a draft comes before its verification."""
+        """Returns the tokens per second if each draft is made before its verification."""
         return self._best(acceptance, lambda n: n * self.draft + self.verify(n + 1))
 
     def overlap(self, acceptance: float, slowdown: float) -> float:
-        """Tokens per second where the next draft is made while this one is verified.
+        """Returns the tokens per second if the next draft is made while this one is verified.
 
-        It is of use if the whole draft was right, and the guess of the token behind it, too:
-        acceptance^(n + 1). That guess is one call; what is left of the pass saves time. In truth
-        more is saved: drafters also work below other outcomes, and keep a draft that was begun.
+        The next draft is useful if all n tokens of this one and the predicted token after them are
+        correct: acceptance^(n + 1). That prediction takes one call; the rest of the target's pass
+        saves drafting time. Real drafters save more: they also draft for other outcomes, and keep
+        a draft that was begun.
 
         Args:
-            acceptance: 0 to 1.
-            slowdown: of the target's pass beside the draft's calls, 1 or more.
+            acceptance: the share of correct draft tokens, 0 to 1.
+            slowdown: factor by which simultaneous drafting slows the target's pass, 1 or more.
         """
 
         def seconds(n: int) -> float:
@@ -58,14 +59,14 @@ class Pair:
         return self._best(acceptance, seconds)
 
     def _best(self, acceptance: float, seconds: Callable[[int], float]) -> float:
-        """The highest rate of all lengths of a draft, by seconds of a round."""
+        """Returns the highest rate over all draft lengths, given the seconds of a round."""
         return max(
             sum(acceptance**i for i in range(n + 1)) / seconds(n) for n in _lengths(self.longest)
         )
 
 
 def _lengths(longest: int) -> Iterator[int]:
-    """Guesses that fill a bucket with the pending token, and the longest draft."""
+    """Yields the draft lengths that fill a bucket with the pending token, and the longest one."""
     for rows in FINE_ROWS[1:]:
         yield min(rows - 1, longest)
         if rows > longest:

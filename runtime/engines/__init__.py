@@ -1,4 +1,4 @@
-"""Engines by name, imported only when asked for."""
+"""Creates engines by name; their modules are imported only when they are needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from edgespec.runtime.engines.base import (
     StageOutputs,
     StageSizes,
     common_shapes,
-    joined,
+    joined_names,
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.host import available_bytes
@@ -62,7 +62,7 @@ __all__ = [
     "compiler",
     "engine",
     "is_experimental",
-    "joined",
+    "joined_names",
     "quantizer",
     "require_one_distribution",
     "simulated_name",
@@ -89,12 +89,12 @@ CPU_ENGINES = ("onnxruntime:cpu", "openvino:cpu")
 GPU_ENGINES = ("cuda:0", "webgpu:0", "openvino:gpu")
 """The candidates for the device `gpu`, the best first.
 
-CUDA's kernels are made by the GPU's own vendor. WebGPU runs on any vendor's, with the cache there,
-too. OpenVINO's cache stays on the host.
+CUDA's kernels come from the GPU's vendor. WebGPU runs on GPUs of any vendor and also keeps the
+cache on the GPU. OpenVINO keeps it on the host.
 """
 
 NPU_ENGINES = ("qnn:npu", "openvino:npu", "qnn:emulated")
-"""The engines of NPUs; the last one runs what an NPU's compiler makes on the CPU, slowly."""
+"""The engines of NPUs; the last one slowly emulates a compiled NPU program on the CPU."""
 
 EXPERIMENTAL = ("cuda:", "webgpu:", "openvino:gpu", "openvino:npu", "qnn:npu")
 """Beginnings of the names of devices that have never been run on real hardware.
@@ -102,7 +102,8 @@ EXPERIMENTAL = ("cuda:", "webgpu:", "openvino:gpu", "openvino:npu", "qnn:npu")
 WebGPU was run on a GPU in software, and Qualcomm's compiler with its emulation, `qnn:emulated`.
 """
 
-# Behind `#` their names may have shapes; of some, that the CPU may run what they cannot.
+# Names of these may end in `#` and shapes. Names of _HELPED may also end in `#partly`: the CPU then
+# runs the nodes that the NPU does not support.
 _FIXABLE = (*CPU_ENGINES, *NPU_ENGINES)
 _HELPED, _PARTLY = ("qnn:npu", "qnn:emulated"), "partly"
 
@@ -111,17 +112,17 @@ _SIMULATOR = ("edgespec.runtime.engines.simulated", "SimulatedEngine")
 
 
 def simulated_name(device: str, machine: str) -> str:
-    """The full device string of a machine's device that is to be simulated."""
+    """Returns the full device string of a simulated machine's device."""
     return f"{_SIMULATED}{device}@{machine}"
 
 
 def engine(device: str) -> Engine:
-    """The engine behind a full device string.
+    """Returns the engine for a full device string.
 
     Raises:
-        DeviceError: if there is none of that name, or its library, a driver or the hardware is
+        DeviceError: if there is no such engine, or its library, a driver or the hardware is
             missing.
-        InputError: if its machine is simulated and cannot be read, or its shapes cannot be.
+        InputError: if the simulated machine cannot be read, or the shapes are not valid.
     """
     made: Engine = _made(device, *_found(device))
     return made
@@ -133,11 +134,11 @@ def is_experimental(device: str) -> bool:
 
 
 def compiler(device: str) -> Compiler:
-    """What compiles stages ahead of time, for a device that need not be here.
+    """Returns a compiler of stages for a device, which need not be in this machine.
 
     Raises:
-        DeviceError: if its library is missing.
-        InputError: if nothing is known of the device.
+        DeviceError: if the compiler's library is missing.
+        InputError: if the device is not known.
     """
     soc = soc_of(device)
     made: Compiler = _made(device, _ENGINES["qnn:emulated"], [None, False, soc])
@@ -145,7 +146,7 @@ def compiler(device: str) -> Compiler:
 
 
 def quantizer() -> Quantizer:
-    """What quantizes a variant for NPUs, by what it computes on the CPU.
+    """Returns the quantizer of NPU variants, which calibrates them by running them on the CPU.
 
     Raises:
         DeviceError: if its library is missing.
@@ -164,10 +165,10 @@ def _made(device: str, where: tuple[str, str], arguments: list[Any]) -> Any:
 
 
 def _found(device: str) -> tuple[tuple[str, str], list[Any]]:
-    """An engine's module and class, and what makes one of it.
+    """Returns an engine's module and class, and the arguments of its constructor.
 
     Raises:
-        DeviceError: if there is none of that name.
+        DeviceError: if there is no engine of that name.
     """
     if device.startswith(_SIMULATED):
         return _SIMULATOR, [device.removeprefix(_SIMULATED)]
@@ -185,7 +186,7 @@ def _found(device: str) -> tuple[tuple[str, str], list[Any]]:
 
 
 def _options(device: str, options: Sequence[str]) -> list[Any]:
-    """What stands behind a device's name: fixed shapes, and whether the CPU may help."""
+    """Parses the options after a device's name: fixed shapes, and whether the CPU may help."""
     partly = device in _HELPED and list(options[-1:]) == [_PARTLY]
     fixed = options[:-1] if partly else options
     if len(fixed) > 1:
@@ -197,7 +198,7 @@ def _options(device: str, options: Sequence[str]) -> list[Any]:
 
 @cache
 def best_gpu() -> str | None:
-    """The first of `GPU_ENGINES` that is usable here; None if there is none."""
+    """Returns the first of `GPU_ENGINES` that is usable here; None if there is none."""
     for name in GPU_ENGINES:
         with suppress(DeviceError):
             return engine(name).name

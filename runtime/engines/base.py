@@ -1,7 +1,7 @@
-"""What an engine must offer. One file per engine implements it; nothing else imports an engine.
+"""The interface that every engine implements. Each engine has a module of its own.
 
-An engine compiles a stage to an `Executable`. The KV cache belongs to the executable's device: the
-runtime asks for rows to be written and moved, and never touches them.
+An engine compiles a stage to an `Executable`. The KV cache lies on the executable's device: the
+runtime asks for rows to be written and moved, and never accesses them itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Result:
     """An output of a stage.
 
     Attributes:
-        name: of the graph's output.
-        dtype: numpy's name of it.
-        rows: its first dimension: S, the rows of the call, or R, those whose logits are asked for.
+        name: name of the graph's output.
+        dtype: numpy's name of its data type.
+        rows: the first dimension: S, the rows of the call, or R, the rows with logits.
         shape: the other dimensions.
     """
 
@@ -36,12 +36,12 @@ class Result:
 
 @dataclass(frozen=True)
 class CompiledFile:
-    """A stage as a device runs it, so that nothing has to be compiled.
+    """A stage that is already compiled for a device and a shape.
 
     Attributes:
-        device: that it was compiled for, as `export --compile-for` has it.
-        shape: of its calls.
-        compiler: name and version of what compiled it.
+        device: the device, named as for `export --compile-for`.
+        shape: rows and capacity of its calls.
+        compiler: name and version of the compiler.
         graph: the file to load.
     """
 
@@ -53,23 +53,23 @@ class CompiledFile:
 
 @dataclass(frozen=True)
 class StageFile:
-    """One stage on disk and what its cache looks like.
+    """A stage on disk, and the layout of its cache.
 
     Attributes:
         graph: the ONNX file.
-        data: its external data.
-        key: names the bundle and stage in caches of compiled models; None: it must not be kept.
-        role: whose stage it is.
+        data: the file of its external data.
+        key: unique name of bundle and stage for caches of compiled models; None: not to be cached.
+        role: name of the role that the stage belongs to.
         layout: the role's sublayers.
-        start: its first sublayer.
-        stop: the sublayer behind its last.
-        cached: the layers whose keys and values it computes, in the order of its cache.
-        cache_shape: [layers, 2, KV, hd] of its keys and values, the capacity left out; no layers
-            where it has no attention.
-        kv_dtype: float32 or float16.
-        block_size: quantized weights that share a scale; 0 where there are none.
-        results: each output but `new_kv`.
-        compiled: the stage for some devices and shapes.
+        start: number of its first sublayer.
+        stop: number of the sublayer after its last one.
+        cached: layers whose keys and values it computes, in the order of its cache.
+        cache_shape: [layers, 2, KV, hd], the cache's shape without the capacity; layers is 0 if
+            the stage has no attention.
+        kv_dtype: data type of the cache, float32 or float16.
+        block_size: number of quantized weights that share a scale; 0 if none are quantized.
+        results: all outputs except `new_kv`.
+        compiled: the stage compiled for some devices and shapes.
     """
 
     graph: Path
@@ -88,23 +88,23 @@ class StageFile:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the only stage of its role."""
+        """Whether the stage is the only one of its role."""
         return self.start == 0 and all(each.name != "next_hidden" for each in self.results)
 
     @property
     def past(self) -> tuple[str, ...]:
-        """The inputs that are its cache, keys and values of each layer."""
+        """Names of the inputs that are the cache: keys and values of each layer."""
         return tuple(f"past.{n}.{part}" for n in self.cached for part in ("key", "value"))
 
 
 @dataclass(frozen=True)
 class StageOutputs:
-    """What a call returned; valid until the next call of the same executable.
+    """The outputs of a call; valid until the next call of the same executable.
 
     Attributes:
-        results: every output of the graph but `new_kv`, by name, on the host.
-        new_kv: keys and values of the S new rows, on the executable's device: for `Cache.write`.
-            Anything where the stage has no attention.
+        results: all outputs of the graph except `new_kv`, by name, on the host.
+        new_kv: keys and values of the S new rows on the executable's device, for `Cache.write`;
+            undefined if the stage has no attention.
     """
 
     results: Mapping[str, Array]
@@ -112,75 +112,75 @@ class StageOutputs:
 
 
 class Cache(Protocol):
-    """Keys and values of one text, [layers, 2, KV, C, hd], zero where never written."""
+    """Keys and values of one text, [layers, 2, KV, C, hd]; rows never written are zero."""
 
     @property
     def capacity(self) -> int:
         """C, in rows."""
 
     def grow(self, capacity: int) -> None:
-        """Make room for `capacity` rows, keeping what is there."""
+        """Enlarges the cache to `capacity` rows and keeps its content."""
 
     def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
-        """Copy these rows of a call's `new_kv` to consecutive rows from `start` on."""
+        """Copies the given rows of a call's `new_kv` to the cache rows from `start` on."""
 
     def move(self, rows: Sequence[int], start: int) -> None:
-        """Copy cache rows, ascending and none below `start`, to consecutive rows from there on."""
+        """Copies cache rows, ascending and none below `start`, to the rows from `start` on."""
 
     @property
     def row_bytes(self) -> int:
-        """Of one row, in all layers."""
+        """Bytes that one row takes in all layers."""
 
     def read(self, rows: int) -> Array:
-        """A copy of the first rows on the host, [layers, 2, KV, rows, hd]."""
+        """Returns a copy of the first rows on the host, [layers, 2, KV, rows, hd]."""
 
     def load(self, rows: Array) -> None:
-        """Make what another cache's `read` gave the first rows; there is room for them."""
+        """Overwrites the first rows with those that `read` returned; the capacity must suffice."""
 
 
 class Executable(Protocol):
-    """A compiled stage: stateless, so that any number of texts share it."""
+    """A compiled stage. It is stateless, so any number of texts can share it."""
 
     def new_cache(self, capacity: int, most: int) -> Cache:
-        """An empty cache on this executable's device.
+        """Creates an empty cache on this executable's device.
 
         Args:
-            capacity: rows it has at first.
-            most: rows it is expected to grow to, so that room can be set aside; 0: not known.
+            capacity: number of rows at first.
+            most: number of rows that it is expected to grow to, to reserve memory; 0: not known.
         """
 
     def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
-        """One call over the S rows that `feeds` describe.
+        """Computes one call over S rows.
 
         Args:
-            feeds: every input of the stage but the past. Arrays are C-contiguous and are bound
-                once: for a call of the same shape the same mapping comes again, filled anew.
-            cache: from this executable's `new_cache`.
+            feeds: all inputs of the stage except its cache, as C-contiguous arrays. They are bound
+                once: calls of the same shape pass the same mapping with new values.
+            cache: a cache that this executable's `new_cache` returned.
         """
 
 
 @dataclass(frozen=True)
 class StageSizes:
-    """What a stage is made of, as far as its memory depends on it; 0 for what it does not have.
+    """The sizes of a stage that its memory depends on; 0 for parts that it does not have.
 
     Attributes:
-        matmul_bytes: of its data, what matrix products read.
-        embedding_bytes: of its data, what the embedding reads; with `tied` the products read the
+        matmul_bytes: bytes of data that matrix products read.
+        embedding_bytes: bytes of data that the embedding reads; if `tied`, the products read the
             same bytes.
-        file_bytes: of the file that its data is in, which a role's stages share.
-        tied: the output projection reads the embedding's bytes, and the stage has both.
-        precision: of the weights: int4, int8, fp16, fp32 or w8a8.
-        block_size: quantized weights that share a scale; 0 where there are none.
-        scale_bytes: of that scale.
-        layers: whose keys and values it computes.
+        file_bytes: bytes of the data file, which all stages of a role share.
+        tied: whether the stage has embedding and output projection, and both read the same bytes.
+        precision: precision of the weights: int4, int8, fp16, fp32 or w8a8.
+        block_size: number of quantized weights that share a scale; 0 if none are quantized.
+        scale_bytes: bytes of a scale.
+        layers: number of layers whose keys and values it computes.
         hidden: width of the residual stream.
         intermediate: width of the MLP.
-        heads: of the queries.
-        kv_width: KV heads times their width.
-        kv_bytes: of one cached number.
-        vocab: logits of a row.
-        result_bytes: of a row of results: its logits, or what the graph makes of them.
-        passed_bytes: of a row that goes on to the next stage.
+        heads: number of query heads.
+        kv_width: number of KV heads times their width.
+        kv_bytes: bytes of one number in the cache.
+        vocab: number of logits of a row.
+        result_bytes: bytes of a row of results: the logits, or what the graph computes from them.
+        passed_bytes: bytes of a row that is passed on to the next stage.
     """
 
     matmul_bytes: int
@@ -201,23 +201,23 @@ class StageSizes:
     passed_bytes: int
 
     def blocks(self, nbytes: int) -> int:
-        """How many blocks of quantized weights so many bytes of its data are; 0: they are none."""
+        """Returns how many blocks of quantized weights this many bytes hold; 0 if not quantized."""
         bits = int(self.precision[3:]) if self.precision.startswith("int") else 0
         return nbytes // (self.block_size * bits // 8 + self.scale_bytes) if bits else 0
 
     def widening_bytes(self, nbytes: int) -> int:
-        """What the scales of so many bytes of its data take more as float32."""
+        """Returns by how many bytes the scales in this many bytes of data grow as float32."""
         return (4 - self.scale_bytes) * self.blocks(nbytes)
 
 
 @dataclass(frozen=True)
 class CallSizes:
-    """The largest calls that a stage gets.
+    """The sizes of the largest calls of a stage.
 
     Attributes:
-        rows: S of the longest call, as a bucket.
-        capacity: C, rows of the cache.
-        logit_rows: R, as a bucket.
+        rows: S, the bucket of rows of the longest call.
+        capacity: C, number of rows of the cache.
+        logit_rows: R, the bucket of rows with logits.
     """
 
     rows: int
@@ -227,17 +227,17 @@ class CallSizes:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory that an engine takes for a stage, in bytes, anonymous but for `mapped`.
+    """The memory that an engine needs for a stage, in bytes; all but `mapped` is anonymous.
 
     Attributes:
-        weights: in the form the bundle has them, or widened.
-        repacked: in the engine's own layout.
-        mapped: file-backed pages, which the system can take back.
-        logits: results of the calls, and rows that go on to the next stage.
-        workspace: the compiled graph, and what its operators keep from call to call.
-        shared: more workspace, which a role's other stages here use again: the largest counts.
-            Together with `workspace` never less for larger calls.
-        loading: taken for a while at load, on top of weights and repacked.
+        weights: memory of the weights as the bundle stores them, or widened.
+        repacked: memory of the weights in the engine's own layout.
+        mapped: file-backed pages, which the system can reclaim.
+        logits: memory of the results, and of rows that are passed on to the next stage.
+        workspace: memory of the compiled graph, and of what its operators keep between calls.
+        shared: further workspace that the role's stages on this engine share: only the largest
+            counts. Its sum with `workspace` must not decrease for larger calls.
+        loading: temporary memory while loading, on top of `weights` and `repacked`.
     """
 
     weights: int
@@ -258,26 +258,26 @@ class Engine(Protocol):
 
     @property
     def hardware(self) -> str:
-        """What the device is, as its maker calls it: measurements hold for one only."""
+        """Product name of the device; measurements hold only for the same hardware."""
 
     @property
     def version(self) -> str:
-        """The library's version: measurements hold for one version only."""
+        """Version of the engine's library; measurements hold only for the same version."""
 
     @property
     def shapes(self) -> Shapes:
-        """What the shapes of its calls are rounded up to."""
+        """Shapes that calls are rounded up to."""
 
     @property
     def variant(self) -> str | None:
-        """The variant of a role that it takes, as a bundle names them; None: the role itself."""
+        """Name of the bundle's variant that it runs; None: the role itself."""
 
     @property
     def integer_products(self) -> bool:
-        """Whether it makes the products of w8a8 as such, not on other processors or as floats."""
+        """Whether it computes products of w8a8 in integers, and on its own device."""
 
     def compile(self, stage: StageFile, threads: int) -> Executable:
-        """Load and prepare a stage.
+        """Loads and compiles a stage.
 
         Raises:
             DeviceError: if the engine refuses it.
@@ -285,37 +285,37 @@ class Engine(Protocol):
 
     @property
     def memory(self) -> str:
-        """Whose memory it takes: cpu, or for a device with its own gpu, gpu:1 and so on."""
+        """The memory that it uses: cpu, or gpu, gpu:1 and so on for a device with its own."""
 
     @property
     def library_bytes(self) -> int:
-        """Anonymous memory of the library itself, once a process."""
+        """Anonymous memory of the library itself, once per process."""
 
     def available_bytes(self) -> int:
-        """What is free in that memory, for this process."""
+        """Returns the bytes of that memory that are free for this process."""
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
-        """What a stage takes, known before it is loaded; never less for larger sizes."""
+        """Estimates the memory of a stage before it is loaded; larger sizes never give less."""
 
 
 Engines = tuple[Engine, ...]
-"""What runs a role: an engine for each of its stages."""
+"""The engines that run a role, one for each of its stages."""
 
 
 def common_shapes(engines: Engines) -> Shapes:
-    """What calls of a role are rounded up to, which all its stages get alike.
+    """Returns the shapes that a role's calls are rounded up to, common to all of its engines.
 
     Raises:
-        InputError: if engines have no shapes in common.
+        InputError: if the engines have no shapes in common.
     """
     return reduce(Shapes.common, (engine.shapes for engine in engines))
 
 
 def row_count(feeds: Mapping[str, Array]) -> int:
-    """S, of the inputs of a call."""
+    """Returns S, the number of rows, from the inputs of a call."""
     return len(feeds["hidden" if "hidden" in feeds else "input_ids"])
 
 
-def joined(names: Iterable[str]) -> str:
-    """Engines' names as people read them: each once, with `+` between."""
+def joined_names(names: Iterable[str]) -> str:
+    """Joins names by `+`, each of them once."""
     return "+".join(dict.fromkeys(names))

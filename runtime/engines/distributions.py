@@ -1,4 +1,4 @@
-"""Which of ONNX Runtime's distributions is installed: there may be one."""
+"""Checks that only one distribution of ONNX Runtime is installed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-directml", "onnxruntime-openvino",
 
 
 def require_one_distribution() -> None:
-    """Refuse an environment in which distributions have overwritten each other's files.
+    """Refuses an environment in which distributions have overwritten each other's files.
 
     Raises:
-        DeviceError: if there are several.
+        DeviceError: if several distributions are installed.
     """
     found = [name for name in _DISTRIBUTIONS if _is_installed(name)]
     if len(found) > 1:

@@ -1,4 +1,4 @@
-"""Stages whose shapes are fixed before they are compiled: what an NPU needs, and a CPU can do."""
+"""Stages whose shapes are fixed before compilation, as NPUs need them; CPU engines can too."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from edgespec.runtime.engines.host import HostCache
 from edgespec.runtime.shapes import COLUMNS, FIXED_WINDOW, Shape, Shapes
 
 LENGTHS = "lengths"
-"""The input that says how many rows are old and new, which fixed shapes make a constant."""
+"""The input with the numbers of old and new rows, which is a constant for a fixed shape."""
 
 
 class FixedExecutable:
-    """A stage compiled once for each of a few shapes, with its cache on the host.
+    """A stage compiled for each of a few fixed shapes, with its cache on the host.
 
     Args:
-        stage: what is compiled.
-        shapes: fixed ones.
+        stage: the stage.
+        shapes: the fixed shapes.
         compile_shape: compiles the stage for one of them.
 
     Raises:
-        DeviceError: if it cannot be compiled.
+        DeviceError: if the stage cannot be compiled.
     """
 
     def __init__(
@@ -41,19 +41,19 @@ class FixedExecutable:
         shape = Shape(row_count(feeds), cache.capacity)
         known = self._feeds.get(shape)
         if known is None or known[0] is not feeds:
-            # The same mapping again for the same feeds, so that it is bound once.
+            # The same feeds must give the same mapping, so that it is bound only once.
             rest = {name: array for name, array in feeds.items() if name != LENGTHS}
             known = self._feeds[shape] = (feeds, rest)
         return self._compiled[shape].run(known[1], cache)
 
 
 def input_shape(name: str, width: list[int], shape: Shape, ordered: bool) -> list[int]:
-    """The dimensions of a stage's input.
+    """Returns the dimensions of a stage's input for a fixed shape.
 
     Args:
-        name: of the input.
+        name: name of the input.
         width: its dimensions, -1 for those that depend on `shape`.
-        shape: S and C.
+        shape: rows S and capacity C.
         ordered: whether the stage has ordered attention.
     """
     rows, capacity = shape
@@ -69,10 +69,10 @@ def input_shape(name: str, width: list[int], shape: Shape, ordered: bool) -> lis
 
 
 def is_ordered(names: Iterable[str]) -> bool:
-    """Whether a stage with these inputs has ordered attention."""
+    """Returns whether a stage with these inputs has ordered attention."""
     return "recent_rows" in names
 
 
 def lengths(shape: Shape, ordered: bool) -> list[int]:
-    """What `LENGTHS` is for fixed shapes."""
+    """Returns the value of the input `LENGTHS` for a fixed shape."""
     return [COLUMNS, shape.capacity] if ordered else [shape.capacity, shape.rows]

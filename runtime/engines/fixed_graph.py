@@ -1,4 +1,4 @@
-"""ONNX files of fixed shape, made in memory from those of any."""
+"""Makes ONNX files of fixed shape, in memory, from files with symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgespec.runtime.shapes import dimension as size_of
 
 
 def open_fixed(stage: StageFile, shape: Shape, options: Any, providers: Any = None) -> Any:
-    """A session of ONNX Runtime over a stage of fixed shape.
+    """Opens an ONNX Runtime session for a stage of fixed shape.
 
     Raises:
         DeviceError: if ONNX Runtime refuses it.
@@ -28,11 +28,13 @@ def open_fixed(stage: StageFile, shape: Shape, options: Any, providers: Any = No
 
 
 def fixed_graph(graph: Path, shape: Shape) -> bytes:
-    """A stage with numbers in place of symbolic dimensions; its weights stay where they are.
+    """Returns a stage's ONNX file with numbers instead of symbolic dimensions.
+
+    The weights stay in their file.
 
     Args:
-        graph: the stage.
-        shape: S and C; R is S.
+        graph: the stage's ONNX file.
+        shape: rows S and capacity C; R is S.
     """
     model = onnx.load(str(graph), load_external_data=False)
     inputs = model.graph.input

@@ -1,4 +1,4 @@
-"""What all CPU engines share: the KV cache in host memory, and what is free of that."""
+"""Parts that all CPU engines share: the KV cache in host memory, and memory estimates."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from edgespec.system import control_groups, processors
 
 MIB = 1 << 20
 
-# glibc keeps freed blocks below a threshold, which it raises with every larger block it sees.
+# glibc keeps freed blocks below a threshold, and raises it after each larger block. A fixed one
+# lets larger blocks go back to the system.
 _MMAP_THRESHOLD = -3
 _KEPT_BELOW = 2 * MIB
 
 
 class HostEngine:
-    """What the engines on the CPU have in common: memory, and shapes that may be fixed.
+    """Base class of the CPU engines.
 
     Args:
-        shapes: of calls; fixed ones are part of the name.
+        shapes: shapes of calls; fixed ones become part of the name.
     """
 
     name: str
@@ -49,45 +50,46 @@ class HostEngine:
 
 
 def available_bytes() -> int:
-    """What is free, less where a limit on the process's control groups says so."""
+    """Returns the free bytes of host memory, also limited by the process's control groups."""
     free = int(psutil.virtual_memory().available)
     allowed = control_groups.free_bytes()
     return max(free if allowed is None else min(free, allowed), 0)
 
 
 def score_bytes(stage: StageSizes, calls: CallSizes) -> int:
-    """Attention scores of one layer for the longest call, [H, S, C+S or C+N] float32."""
+    """Returns the bytes of a layer's attention scores, [H, S, C+S or C+N] float32."""
     return 4 * stage.heads * calls.rows * (calls.capacity + max(calls.rows, COLUMNS))
 
 
 def layer_cache_bytes(stage: StageSizes, calls: CallSizes) -> int:
-    """Keys and values of one layer in float32: what an operator may copy of the cache."""
+    """Returns the bytes of one layer's cache in float32, which an operator may copy."""
     return 4 * 2 * stage.kv_width * calls.capacity
 
 
 def activation_bytes(stage: StageSizes, calls: CallSizes) -> int:
-    """What else the longest call holds at a time, in float32 but for the keys and values.
+    """Returns the bytes of the longest call's other tensors, float32 except keys and values.
 
-    Of each row: the keys and values of all layers, twice, since the graph joins them; six vectors
-    of the hidden size and three of the MLP's.
+    For each row these are the keys and values of all layers, twice since the graph joins them, six
+    vectors of the hidden size and three of the MLP's size.
     """
     new_kv = 2 * 2 * stage.layers * stage.kv_width * stage.kv_bytes
     return calls.rows * (new_kv + 4 * (6 * stage.hidden + 3 * stage.intermediate))
 
 
 class HostCache:
-    """One array [layers, 2, KV, C, hd]; engines read its layers as views, without a copy.
+    """A KV cache in host memory: one array [layers, 2, KV, C, hd].
 
     Attributes:
-        views: `past.{layer}.key` and `.value`, each [KV, C, hd] and contiguous. A new dict after
-            every growth, so that engines can tell by identity whether to bind again.
+        views: views of the array by input name (`past.{layer}.key` and `.value`), each
+            [KV, C, hd] and contiguous. It is a new dict after every growth, so that engines can
+            tell by identity whether to bind again.
     """
 
     def __init__(self, stage: StageFile, capacity: int, most: int) -> None:
         layers, pair, heads, width = stage.cache_shape
         self._names = stage.past
-        # Zeros, because a NaN in a masked row would poison every logit. All room at once, since
-        # the system gives memory only as it is written: growing then needs no second copy.
+        # Zeros, since a NaN in a masked row would spoil every logit. All memory is reserved at
+        # once, so that growing needs no second copy; the system provides it only when written.
         room = layers * pair * heads * max(capacity, most) * width
         self._room = np.zeros(room, stage.kv_dtype)
         self._rows = self._lay_out((layers, pair, heads, capacity, width))
@@ -100,14 +102,14 @@ class HostCache:
 
     def grow(self, capacity: int) -> None:
         """See `Cache`."""
-        _return_freed_memory()  # what engines had for the shapes of the old capacity
+        _return_freed_memory()  # engines have freed their buffers of the old capacity
         old = self._rows
         shape = (*old.shape[:3], capacity, old.shape[4])
         if math.prod(shape) > self._room.size:
             self._room = np.zeros(math.prod(shape), old.dtype)
         self._rows = self._lay_out(shape)
         kept = old.shape[3]
-        # The last block first: each moves up, to where only later ones were.
+        # Blocks move to higher addresses, so the last one is moved first.
         for place in reversed(list(np.ndindex(old.shape[:3]))):
             self._rows[place][:kept] = old[place]
             self._rows[place][kept:] = 0
@@ -152,7 +154,10 @@ class HostCache:
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Consecutive rows as (first row, length, offset): slices copy far faster than indices."""
+    """Splits rows into runs of consecutive ones, (first row, length, offset in `rows`).
+
+    Slices are copied far faster than indexed rows.
+    """
     if isinstance(rows, range) and rows.step == 1:
         return [(rows.start, len(rows), 0)]
     runs: list[tuple[int, int, int]] = []
@@ -166,13 +171,13 @@ def _runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _return_freed_memory() -> None:
-    """Have freed memory go back to the system: now, and later whatever is large.
+    """Returns freed memory to the system now, and large freed blocks from now on.
 
-    Tokenizers and engines leave blocks behind when they load and when shapes change, which glibc
-    would keep: of a model in several stages each one its own. Other systems give them back.
+    Tokenizers and engines free blocks after loading and when shapes change, which glibc would
+    keep, for each stage of a model. Other systems take them back by themselves.
     """
     if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library
+        with suppress(OSError, AttributeError):  # a C library other than glibc
             libc = ctypes.CDLL(None)
             libc.mallopt(_MMAP_THRESHOLD, _KEPT_BELOW)
             libc.malloc_trim(0)

@@ -1,4 +1,4 @@
-"""What some engines offer beside the contract: where nodes run, and making stages for later."""
+"""Optional interfaces of engines: where nodes run, fixed shapes, compiling and quantizing."""
 
 from __future__ import annotations
 
@@ -12,83 +12,86 @@ from edgespec.runtime.shapes import Shape, Shapes
 
 @dataclass(frozen=True)
 class Assignment:
-    """Where the nodes of a compiled stage run.
+    """The processors that the nodes of a compiled stage run on.
 
     Attributes:
-        here: kinds of the nodes on the device, each as often as there are.
-        elsewhere: nodes that are left to the CPU, as `name (kind)`.
+        here: operator types of the nodes on the device, one entry for each node.
+        elsewhere: nodes that run on the CPU, as `name (operator type)`.
     """
 
     here: tuple[str, ...]
     elsewhere: tuple[str, ...]
 
     def elsewhere_in_short(self) -> str:
-        """The first of them, and how many more there are."""
+        """Returns the first nodes that run on the CPU, and how many more there are."""
         more = f" and {len(self.elsewhere) - 3} more" if len(self.elsewhere) > 3 else ""
         return ", ".join(self.elsewhere[:3]) + more
 
 
 @runtime_checkable
 class Assigning(Protocol):
-    """An engine that tells where a stage's nodes would run."""
+    """An engine that can tell where a stage's nodes run."""
 
     def assignment(self, stage: StageFile) -> Assignment:
-        """Which of them run where, in the first of the shapes; compiles the stage.
+        """Compiles the stage for the first of the engine's shapes, and returns where nodes run.
 
         Raises:
-            DeviceError: if the engine refuses it.
+            DeviceError: if the engine refuses the stage.
         """
 
 
 @runtime_checkable
 class Fixable(Protocol):
-    """An engine whose shapes must be fixed, and are chosen for it where the user gave none.
+    """An engine that needs fixed shapes; they are chosen automatically if the user gave none.
 
     Attributes:
-        open_shapes: whether nobody has given or chosen them yet.
+        open_shapes: whether the shapes still have to be chosen.
     """
 
     open_shapes: bool
 
     def fixed(self, shapes: Shapes) -> Engine:
-        """The same for these shapes.
+        """Returns this engine with the given shapes.
 
         Raises:
-            InputError: if they are more than it may have.
+            InputError: if there are more shapes than the engine allows.
         """
 
     def takes(self, device: str, compiler: str) -> bool:
-        """Whether what a compiler made for a device runs here, without being compiled anew."""
+        """Returns whether this engine can load stages that a compiler made for a device."""
 
 
 class Compiler(Engine, Protocol):
-    """Compiles stages into files, for later loads on machines of one kind.
+    """Compiles stages into files, to be loaded on machines with a certain device.
 
     Attributes:
-        compiler: its name and version.
+        compiler: name and version of the compiler.
     """
 
     compiler: str
 
     def precompile(self, stage: StageFile, shape: Shape, output: Path) -> None:
-        """Compile a stage for a shape into a file, and perhaps others beside it.
+        """Compiles a stage for a shape into a file, and perhaps others beside it.
 
         Raises:
-            DeviceError: if it cannot be compiled as a whole.
+            DeviceError: if the stage cannot be compiled as a whole.
         """
 
 
 class Quantizer(Engine, Protocol):
-    """An engine on the CPU that notes what its stages are given."""
+    """An engine on the CPU that records the inputs of its stages, to quantize them."""
 
     def quantize(self, stage: StageFile, bits: int, output: Path) -> dict[str, float]:
-        """Write a stage with weights of so many bits and 16-bit activations.
+        """Writes a stage with quantized weights and 16-bit activations.
 
-        Its data is beside it, in `output`.data.
+        Args:
+            stage: a stage that this engine has compiled and run.
+            bits: bits of a weight.
+            output: the ONNX file to write; its data goes to `output`.data.
 
         Returns:
             The relative RMS error of each quantized matrix.
 
         Raises:
-            DeviceError: if it cannot be quantized.
+            DeviceError: if the stage cannot be quantized.
         """

@@ -1,4 +1,4 @@
-"""What the engines of ONNX Runtime share: sessions, and buffers for what calls return."""
+"""Parts that all ONNX Runtime engines share: sessions, and buffers for the results of calls."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from edgespec.runtime.engines.base import StageFile, row_count
 from edgespec.runtime.engines.optional import Assignment
 from edgespec.runtime.shapes import ROW_BUCKETS
 
-# What may be left to the CPU: these read a tensor's shape, which is known there.
+# These operators may run on the CPU: they only read a tensor's shape, which is known there.
 _SHAPE_ONLY = frozenset({"Shape", "Size"})
 
 ort.disable_telemetry_events()  # another package may have imported it before `telemetry`
 
 
 def session_options(threads: int) -> Any:
-    """What all sessions have in common."""
+    """Returns the options that all sessions have in common."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # A pattern is planned for every shape and holds room for all of its tensors at once.
+    # Memory patterns would keep a plan for every shape, with memory for all of its tensors at once.
     options.enable_mem_pattern = False
     return options
 
@@ -36,22 +36,22 @@ def session_options(threads: int) -> Any:
 def open_session(
     graph: Path | bytes, options: Any, providers: Any = None, name: str | None = None
 ) -> Any:
-    """A session over an ONNX file, or one in memory.
+    """Opens a session.
 
     Args:
-        graph: the file.
-        options: of the session.
-        providers: in the order in which they are asked to run nodes.
-        name: what messages call it; None: see `name_of`.
+        graph: path of an ONNX file, or its content.
+        options: options of the session.
+        providers: execution providers, in the order in which they may claim nodes.
+        name: the graph's name in messages; None: that of `name_of`.
 
     Raises:
-        DeviceError: if ONNX Runtime refuses it.
+        DeviceError: if ONNX Runtime refuses the graph.
     """
     try:
         source = graph if isinstance(graph, bytes) else str(graph)
-        # Its own fallback would print to stdout and go on with another device.
+        # ONNX Runtime's own fallback would print to stdout and use another device.
         return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
-    except Exception as error:  # its exceptions share no base class but this
+    except Exception as error:  # its exceptions have no narrower base class
         raise DeviceError(
             f"{name or name_of(graph)}: ONNX Runtime {ort.__version__} refused it "
             f"({first_line(error)}): try another --device, or export it again"
@@ -59,18 +59,18 @@ def open_session(
 
 
 def look_for_data_beside(graph: Path, options: Any) -> None:
-    """Have a session over a graph in memory find the data that this file's graph refers to."""
+    """Sets the folder in which a session over a graph in memory finds its external data."""
     folder = str(graph.parent.absolute())
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
 
 
 def record_assignment(options: Any) -> None:
-    """Have a session with these options tell where its nodes run."""
+    """Lets sessions with these options record where their nodes run, see `assigned`."""
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
 
 
 def assigned(session: Any, provider: str) -> Assignment:
-    """Which nodes run with this execution provider; see `record_assignment`."""
+    """Returns which nodes run with this execution provider; needs `record_assignment`."""
     parts = [
         (part.ep_name, node)
         for part in session.get_provider_graph_assignment_info()
@@ -87,17 +87,17 @@ def assigned(session: Any, provider: str) -> Assignment:
 
 
 def name_of(graph: Path | bytes) -> str:
-    """What messages call a graph."""
+    """Returns a graph's name for messages."""
     return "the cache's graph" if isinstance(graph, bytes) else str(graph)
 
 
 def first_line(error: Exception) -> str:
-    """The gist of an exception of ONNX Runtime's."""
+    """Returns the first line of an exception's message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def result_arrays(stage: StageFile, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """An array on the host for each of the stage's results but `new_kv`."""
+    """Allocates a host array for each of the stage's results except `new_kv`."""
     return {
         each.name: np.empty((rows, *each.shape), each.dtype)
         for each, rows in zip(stage.results, _result_rows(stage, feeds), strict=True)
@@ -105,18 +105,18 @@ def result_arrays(stage: StageFile, feeds: Mapping[str, Array]) -> dict[str, Arr
 
 
 def new_kv_shape(stage: StageFile, feeds: Mapping[str, Array]) -> tuple[int, ...]:
-    """[layers, 2, KV, S, hd]."""
+    """Returns the shape of a call's `new_kv`: [layers, 2, KV, S, hd]."""
     layers, pair, heads, width = stage.cache_shape
     return (layers, pair, heads, row_count(feeds), width)
 
 
 class HostRoom:
-    """Memory for what calls of any shape return, one after the other.
+    """Host memory for the results of calls, shared by calls of all shapes.
 
-    Room for the largest, since the system gives memory only as it is written.
+    It has the size of the largest call; the system provides memory only when it is written.
 
     Args:
-        stage: whose results.
+        stage: the stage whose results it holds.
     """
 
     def __init__(self, stage: StageFile) -> None:
@@ -126,7 +126,7 @@ class HostRoom:
         self._new_kv = np.empty(most * math.prod(stage.cache_shape), stage.kv_dtype)
 
     def outputs(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
-        """Arrays for a call's results but `new_kv`, by name, and one for `new_kv`."""
+        """Returns arrays for a call's results except `new_kv`, by name, and one for `new_kv`."""
         rows = _result_rows(self._stage, feeds)
         parts = zip(self._stage.results, self._results, rows, strict=True)
         shape = new_kv_shape(self._stage, feeds)
@@ -140,10 +140,10 @@ def _result_rows(stage: StageFile, feeds: Mapping[str, Array]) -> list[int]:
 
 
 def bind_host_input(binding: Any, name: str, array: Array) -> None:
-    """Have every call read this array, which the caller keeps alive."""
+    """Binds an input to this array, which the caller must keep alive."""
     binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
 def bind_host_output(binding: Any, name: str, array: Array) -> None:
-    """Have every call write this array, which the caller keeps alive."""
+    """Binds an output to this array, which the caller must keep alive."""
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

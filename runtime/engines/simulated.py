@@ -1,7 +1,7 @@
-"""A device that is not here: what it computes is real, how long that takes is stated.
+"""A simulated device: the results are real, the times are those stated for the device.
 
-ONNX Runtime computes on this machine's CPU, and has to be done before the stated device would be:
-bundles must be small. See docs/simulator.md.
+ONNX Runtime computes the results on this machine's CPU, and must finish before the stated time is
+over. So bundles must be small. See docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeCpu
 from edgespec.runtime.shapes import ANY_SHAPES
 from edgespec.runtime.simulation import HOST, load
 
-# More threads would take processors from what runs on the other simulated devices meanwhile.
+# More threads would take cores from other simulated devices that run at the same time.
 _THREADS = 1
 
 _log = logging.getLogger(__name__)
 
 
 class SimulatedEngine:
-    """A device of a stated machine.
+    """A device of a simulated machine.
 
     Args:
-        place: DEVICE@MACHINE, the latter as `simulation.load` takes it.
+        place: DEVICE@MACHINE, where MACHINE is what `simulation.load` accepts.
 
     Attributes:
-        late: calls that took longer here than there, the first of each shape left out.
+        late: number of calls that took longer than stated, without the first of each shape.
 
     Raises:
         DeviceError: if the machine has no such device.
@@ -73,31 +73,35 @@ class SimulatedEngine:
         return self.machine.memory_bytes(self.memory)
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
-        """See `Engine`; what ONNX Runtime takes for such a stage on a CPU."""
+        """See `Engine`; this is what ONNX Runtime needs for such a stage on a CPU."""
         return self._real.footprint(stage, calls)
 
     def compile(self, stage: StageFile, threads: int) -> SimulatedExecutable:
-        """See `Engine`; what the device's own threads do is part of its figures.
+        """See `Engine`; `threads` is ignored, since the stated times include the device's threads.
 
         Raises:
-            DeviceError: if nothing is stated of the stage's model, or the real engine refuses it.
+            DeviceError: if the machine states no model for the role, or ONNX Runtime refuses the
+                stage.
         """
         if stage.role not in self.machine.models:
-            raise DeviceError(f"{self.name}: no model is stated for {stage.role!r}: add it")
+            raise DeviceError(
+                f"{self.name}: the machine states no model for {stage.role!r}: add one"
+            )
         return SimulatedExecutable(self._real.compile(stage, _THREADS), stage, self)
 
     def note_late(self, seconds: float) -> None:
-        """A call that stands for so many seconds took longer."""
+        """Counts a call that took longer than its stated seconds, and warns of the first."""
         self.late += 1
         if self.late == 1:
             _log.warning(
-                "%s: a call that stands for %.2f ms took longer here: if that goes on, speeds are "
-                "too low: take a smaller bundle, or state a larger model", self.name, 1e3 * seconds,
+                "%s: a call of %.2f simulated ms took longer than that to compute. If this happens "
+                "often, simulated speeds are too low: use a smaller bundle, or state a larger "
+                "model", self.name, 1e3 * seconds,
             )  # fmt: skip
 
 
 class SimulatedExecutable:
-    """A stage that is computed here and takes as long as there, or longer beside a busy device."""
+    """A stage whose calls take the stated time, or longer while its device is busy."""
 
     def __init__(self, real: Executable, stage: StageFile, engine: SimulatedEngine) -> None:
         self._real = real
@@ -118,12 +122,12 @@ class SimulatedExecutable:
         clock, seconds = self._engine.machine.clock, self._seconds[shape]
         with clock.call(self._engine.device, seconds) as left:
             outputs = self._real.run(feeds, cache)
-            if known and left() == 0:  # for a new shape the real engine plans first
+            if known and left() == 0:  # ONNX Runtime plans memory in the first call of a shape
                 self._engine.note_late(seconds)
         return outputs
 
     def _stated_seconds(self, feeds: Mapping[str, Array]) -> float:
-        """Of a call there, what it moves between the host and the device included."""
+        """Returns the stated seconds of a call, including transfers between host and device."""
         stage, machine, device = self._stage, self._engine.machine, self._engine.device
         model = machine.models[stage.role]
         widths = {"hidden": model.hidden, "next_hidden": model.hidden, "logits": model.vocab}

@@ -1,4 +1,4 @@
-"""Graphs of a few nodes, made in memory."""
+"""Builds ONNX graphs of a few nodes in memory."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 from onnx import helper
 
-# Older than the graphs of models, so that every build that takes those takes these.
+# Older than those of model graphs, so that every build that accepts models accepts these.
 _OPSET, _IR_VERSION = 21, 10
 
 Tensors = dict[str, tuple[int, Sequence[int | str]]]
-"""Inputs or outputs by name: ONNX's number of the type, and the shape."""
+"""Inputs or outputs by name: number of the ONNX element type, and shape."""
 
 
 def small_graph(
     nodes: Sequence[Any], inputs: Tensors, outputs: Tensors, constants: Sequence[Any] = ()
 ) -> bytes:
-    """An ONNX file in memory.
+    """Returns the content of an ONNX file.
 
     Args:
-        nodes: in the order in which they run.
-        inputs: of the graph.
-        outputs: of the graph.
-        constants: tensors that nodes read, by their names.
+        nodes: nodes, in the order in which they run.
+        inputs: inputs of the graph.
+        outputs: outputs of the graph.
+        constants: named tensors that nodes read.
     """
 
     def described(tensors: Mapping[str, tuple[int, Sequence[int | str]]]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What libraries print by themselves, kept off the terminal and out of pipes."""
+"""Suppresses what libraries print to stdout or stderr by themselves."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def silenced(stream: int) -> Iterator[None]:
-    """Throw away what this process writes to stdout (1) or stderr (2), below Python, too."""
+    """Discards what this process writes to stdout (1) or stderr (2), from C libraries too."""
     try:
         kept = os.dup(stream)
-    except OSError:  # there is none
+    except OSError:  # the stream is closed
         yield
         return
     _flush()
@@ -30,9 +30,9 @@ def silenced(stream: int) -> Iterator[None]:
 
 
 def _flush() -> None:
-    """Have C's and Python's buffers written, to where they belong so far."""
+    """Flushes Python's and C's buffers to the current streams."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, or none
+        with suppress(OSError, ValueError, AttributeError):  # closed, or None
             stream.flush()
-    with suppress(OSError, AttributeError, TypeError):  # no C library that is found so
+    with suppress(OSError, AttributeError, TypeError):  # no C library is found this way
         ctypes.CDLL(None).fflush(None)

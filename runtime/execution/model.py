@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from edgespec.bundle import Bundle, Role
-from edgespec.runtime.engines import Engine, Executable, joined
+from edgespec.runtime.engines import Engine, Executable, joined_names
 from edgespec.runtime.execution.feeds import BiasBuffers, Feeds, FeedSizes, Rope, bias_buffers
 from edgespec.runtime.execution.stage_files import bias_off, role_shapes, stage_file, stages_for
 from edgespec.runtime.shapes import ANY_SHAPES, ROW_BUCKETS, Shapes
@@ -87,7 +87,7 @@ class Model:
             stages=stages_for(bundle, name, engines),
         )
         shapes = role_shapes(role, tuple(engines))
-        return cls(role, executables, joined(engine.name for engine in engines), shapes)
+        return cls(role, executables, joined_names(engine.name for engine in engines), shapes)
 
     @property
     def ordered(self) -> bool:

@@ -198,7 +198,7 @@ def test_a_source_that_is_not_there_is_refused(pairs):
         LLM(pairs.pair("llama").path, draft="gpt")
     with pytest.raises(InputError, match="has no skip sets: export it with --layer-skip auto"):
         LLM(pairs.pair("llama").path, draft="layer-skip")
-    with pytest.raises(InputError, match="draft_memory is given with draft 'lookup'"):
+    with pytest.raises(InputError, match="draft_memory is given, but draft 'lookup'"):
         LLM(pairs.pair("llama").path, draft="lookup", draft_memory="memory")
     with pytest.raises(InputError, match="draft_source is '': a model loaded with draft 'lookup'"):
         pairs.llm("llama", ENGINES[0], "lookup").generate("x", draft_source="")

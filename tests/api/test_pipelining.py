@@ -114,7 +114,7 @@ def test_two_devices_are_measured_once(pairs, monkeypatch):
         assert isinstance(made, Overlap)
     assert len(measured) == 1
     engines = (*loaded["target"].engines, elsewhere)
-    assert profiles.recall_pairing(llm.bundle, engines, 1).slowdown == 1.25
+    assert profiles.recall_overlap_cost(llm.bundle, engines, 1).slowdown == 1.25
     assert pipelines("serial", llm.bundle, loaded, 1) is Serial
 
 

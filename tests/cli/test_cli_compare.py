@@ -15,10 +15,10 @@ from machines import curve, machine, saved
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.runtime.costs import contention, profiles
-from edgespec.runtime.costs.profiles import Pairing, Profile
+from edgespec.runtime.costs.profiles import OverlapCost, Profile
 from edgespec.runtime.curve import Curve
 from edgespec.runtime.deployment import comparing, selection
-from edgespec.runtime.deployment.comparing import ACCEPTANCES, Way, best
+from edgespec.runtime.deployment.comparing import ACCEPTANCES, Strategy, best
 from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.throughput import Pair
 from edgespec.runtime.engines import engine, simulated_name
@@ -53,7 +53,7 @@ def remember(bundle, file):
             )
             profiles.remember(bundle, role, (device,), 1, profile)
     for both in ((cpu, gpu), (gpu, cpu)):
-        profiles.remember_pairing(bundle, both, 1, Pairing(SLOWDOWN))
+        profiles.remember_overlap_cost(bundle, both, 1, OverlapCost(SLOWDOWN))
 
 
 @pytest.fixture
@@ -143,7 +143,9 @@ def test_all_devices_that_are_short_are_named(cli, compared):
 
 def test_the_best_way_is_the_first_of_those_that_promise_most_at_the_usual_acceptance():
     rates = [(9, 1, 1), (1, 1, 9), (1, 2, 1), (1, 2, 1), (1, 9, 1)]
-    ways = [Way("serial", None, rates=dict(zip(ACCEPTANCES, each, strict=True))) for each in rates]
+    ways = [
+        Strategy("serial", None, rates=dict(zip(ACCEPTANCES, each, strict=True))) for each in rates
+    ]
     ways[-1] = replace(ways[-1], refusal="too large")
     assert best(ways) is ways[2]
     assert best(ways[-1:]) is None
@@ -260,7 +262,7 @@ def test_that_something_is_measured_is_said_before(cli, laptop, monkeypatch):
     assert alone.err.count("which takes a while\n") == 1
     remember(EMBEDDED, laptop)
     assert cli(*words).err == ""
-    monkeypatch.setattr(profiles, "recall_pairing", lambda *_: None)
+    monkeypatch.setattr(profiles, "recall_overlap_cost", lambda *_: None)
     beside = cli(*words)  # nor is what drafts cost the target
     assert beside.err.count("which takes a while\n") == 1
 

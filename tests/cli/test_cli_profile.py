@@ -110,7 +110,7 @@ def test_a_placed_target_is_measured_where_it_is(cli, measured, monkeypatch):
     assert [row[0] for row in rows[top + 1 : top + 3]] == [f"2-5={second}", f"6-={first}"]
     assert f"{places[1]} at 2048" in "\n".join(lines)
     measured.jobs.clear()
-    fails(cli("profile", "--place", f"0-2={first},3-={second}"), "cannot meet before layer 3")
+    fails(cli("profile", "--place", f"0-2={first},3-={second}"), "cannot change before layer 3")
     fails(cli("profile", "--place", "0-=cpu", "--device", "cpu"), "not allowed with")
     assert measured.jobs == []
 

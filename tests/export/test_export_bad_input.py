@@ -46,7 +46,7 @@ def test_an_adapter(source, output, merged):
     if not merged:
         (source / "config.json").unlink()
         (source / "model.safetensors").rename(source / "adapter_model.safetensors")
-    match = "adapter_config.json: base_model_name_or_path='meta-llama/Llama-2-7b-hf' .* merge them"
+    match = "adapter_config.json: base_model_name_or_path='meta-llama/Llama-2-7b-hf' .* merge both"
     refused(UnsupportedModelError, match, output, source)
 
 
@@ -101,7 +101,7 @@ def test_weights_that_are_not_numbers(source, output, precision, value):
     tensors[name][3, 5] = value
     save_file(tensors, source / "model.safetensors")
     options = ExportOptions(precision)
-    match = f"{name} holds infinity or NaN"
+    match = f"{name} contains infinity or NaN"
     refused(CheckpointError, match, output, source, None, options)
 
 
@@ -110,7 +110,7 @@ def test_weights_beyond_half_precision(source, output):
     name = "model.layers.1.mlp.up_proj.weight"
     tensors[name][3, 5] = -70_000
     save_file(tensors, source / "model.safetensors")
-    match = rf"{name} holds 70000, half precision ends at 65504: export at fp32"
+    match = rf"{name} contains 70000, but the largest .* is 65504: export at fp32"
     for precision in ("fp16", "int8", "int4"):
         refused(ExportError, match, output, source, None, ExportOptions(precision))
     export_bundle(source, output, options=ExportOptions("fp32"))
@@ -122,7 +122,7 @@ def test_weights_too_small_for_scales_in_half_precision(source, output, precisio
     name = "model.layers.1.mlp.up_proj.weight"
     tensors[name][:] = 1e-6
     save_file(tensors, source / "model.safetensors")
-    match = rf"{name} holds weights of about 1e-06, too small for scales .*: export at fp32"
+    match = rf"{name} contains weights of about 1e-06, too small for scales .*: export at fp32"
     refused(ExportError, match, output, source, None, ExportOptions(precision))
     export_bundle(source, output, options=ExportOptions("fp32"))
 
@@ -135,7 +135,7 @@ def test_weights_are_too_small_where_the_others_are_not_much_larger(source, outp
     tensors[name][0] = 1e-3
     save_file(tensors, source / "model.safetensors")
     options = ExportOptions(precision)
-    refused(ExportError, f"{name} holds weights .* too small", output, source, None, options)
+    refused(ExportError, f"{name} contains weights .* too small", output, source, None, options)
     tensors[name][0] = 1.0
     save_file(tensors, source / "model.safetensors")
     export_bundle(source, output, options=options)
@@ -197,7 +197,7 @@ def test_a_model_on_the_hub_whose_licence_was_not_accepted(monkeypatch):
         raise GatedRepoError.__new__(GatedRepoError)  # its arguments differ between versions
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(ExportError, match=r"one/two: .* its licence: .* `hf auth login`"):
+    with pytest.raises(ExportError, match=r"one/two: .* its licence first: .* `hf auth login`"):
         resolve_checkpoint("one/two")
 
 
@@ -207,7 +207,7 @@ def test_a_model_on_the_hub_whose_licence_was_not_accepted(monkeypatch):
 def test_tokenizers_that_differ(saved, tmp_path, output):
     make_checkpoint(tmp_path / "small", "llama", vocab_size=300)
     write_tokenizer(tmp_path / "small", 300)
-    refused(ExportError, "draft vocabulary 300 differs from target 331", output, saved,
+    refused(ExportError, "the draft has 300 tokens and the target has 331", output, saved,
             tmp_path / "small")  # fmt: skip
 
 
@@ -222,12 +222,12 @@ def test_tokenizers_of_one_size_that_disagree(saved, source, output):
 
 def test_a_tokenizer_of_another_model(source, output):
     write_tokenizer(source, 400)
-    refused(CheckpointError, "token id 399 is beyond vocab_size 331", output, source)
+    refused(CheckpointError, "token id 399 exceeds vocab_size 331", output, source)
     for damaged in ("{}", '{"model": {"vocab": {"a": "0"}}}', "[" * 100_000):
         (source / "tokenizer.json").write_text(damaged)
         refused(CheckpointError, "not a tokenizer", output, source)
     (source / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {}, "merges": []}}')
-    refused(CheckpointError, r"tokenizer\.json holds no tokens", output, source)
+    refused(CheckpointError, r"tokenizer\.json contains no tokens", output, source)
     (source / "tokenizer.json").unlink()
     refused(CheckpointError, r"no tokenizer\.json", output, source)
 

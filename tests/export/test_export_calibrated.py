@@ -13,7 +13,14 @@ from safetensors.numpy import load_file, save_file
 
 from edgespec import LLM, bundle
 from edgespec.errors import CheckpointError, ExportError, InputError
-from edgespec.export import Calibration, ExportOptions, Spool, Texts, calibrate, export_bundle
+from edgespec.export import (
+    Calibration,
+    ExportOptions,
+    RoundedMatrices,
+    Texts,
+    calibrate,
+    export_bundle,
+)
 from edgespec.export.calibration.calibrate import to_widen
 from edgespec.export.formats.blocks import dequantize_rows
 from edgespec.measuring.perplexity import Reading
@@ -34,7 +41,7 @@ PARTS = Texts(fitted=TEXTS[:2], judged=TEXTS[2:3], held_out=TEXTS[3:])
 
 @pytest.fixture(scope="module")
 def spool(tmp_path_factory):
-    with Spool(tmp_path_factory.mktemp("spool")) as rounded:
+    with RoundedMatrices(tmp_path_factory.mktemp("spool")) as rounded:
         yield rounded
 
 
@@ -69,7 +76,7 @@ def test_every_matrix_of_the_layers_is_rounded_and_judged(checkpoint, calibrated
 
 
 def test_what_is_held_out_changes_nothing_else(checkpoint, calibrated, spool, tmp_path):
-    with Spool(tmp_path) as again:
+    with RoundedMatrices(tmp_path) as again:
         other = calibrate(checkpoint, replace(PARTS, held_out=TEXTS[:1]), 32, again)
         for name, rounded in again.items():
             np.testing.assert_array_equal(rounded.packed, spool[name].packed)
@@ -82,13 +89,13 @@ def test_coarser_blocks_do_more_damage(saved_checkpoint, tmp_path):
     wide = load_checkpoint(saved_checkpoint("llama", hidden_size=128, intermediate_size=256))
     damage = {}
     for size in (32, 128):
-        with Spool(tmp_path) as spool:
+        with RoundedMatrices(tmp_path) as spool:
             damage[size] = sum(calibrate(wide, PARTS, size, spool).damage.values())
     assert damage[128] > 1.2 * damage[32]
 
 
 def test_without_a_block_size_nothing_is_rounded(checkpoint, tmp_path):
-    with Spool(tmp_path) as spool:
+    with RoundedMatrices(tmp_path) as spool:
         found = calibrate(checkpoint, PARTS, None, spool)
         assert not found.damage
         assert not spool
@@ -266,10 +273,10 @@ def edited(source, folder, name, change):
 @pytest.mark.parametrize(
     ("kind", "name", "value", "message"),
     [
-        (CheckpointError, "model.layers.1.mlp.up_proj.weight", np.nan, "holds infinity or NaN"),
-        (CheckpointError, "model.norm.weight", np.nan, "holds infinity or NaN"),
-        (CheckpointError, "model.embed_tokens.weight", np.inf, "holds infinity or NaN"),
-        (ExportError, "model.layers.1.mlp.up_proj.weight", 1e5, "half precision ends at 65504"),
+        (CheckpointError, "model.layers.1.mlp.up_proj.weight", np.nan, "contains infinity or NaN"),
+        (CheckpointError, "model.norm.weight", np.nan, "contains infinity or NaN"),
+        (CheckpointError, "model.embed_tokens.weight", np.inf, "contains infinity or NaN"),
+        (ExportError, "model.layers.1.mlp.up_proj.weight", 1e5, "of half precision is 65504"),
         (
             CheckpointError,
             "model.layers.0.input_layernorm.weight",

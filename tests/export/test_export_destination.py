@@ -62,14 +62,14 @@ def test_overwriting_never_removes_what_is_not_a_bundle(saved, output):
 def test_overwriting_never_removes_what_lies_in_a_bundle(saved, output, monkeypatch):
     export_bundle(saved, output)
     (output / "notes.txt").write_text("mine")
-    refused(ExportError, r"holds notes\.txt, which is no part", output, saved, None, REPLACE)
+    refused(ExportError, r"contains notes\.txt, which is not part", output, saved, None, REPLACE)
     (output / "notes.txt").unlink()
     source = shutil.copytree(saved, output / "source")
-    refused(ExportError, "holds source, which is no part", output, saved, None, REPLACE)
-    refused(ExportError, "source lies in .*bundle, where", output, saved, source, REPLACE)
-    refused(ExportError, "source lies in .*bundle, where", output, source, None, REPLACE)
+    refused(ExportError, "contains source, which is not part", output, saved, None, REPLACE)
+    refused(ExportError, "source lies in .*bundle, which", output, saved, source, REPLACE)
+    refused(ExportError, "source lies in .*bundle, which", output, source, None, REPLACE)
     monkeypatch.chdir(output)
-    refused(ExportError, "source lies in .*bundle, where", output, Path("source"), None, REPLACE)
+    refused(ExportError, "source lies in .*bundle, which", output, Path("source"), None, REPLACE)
 
 
 def test_what_killed_changes_and_file_managers_left_in_a_bundle_goes_with_it(saved, output):

@@ -63,7 +63,7 @@ def test_a_download_that_breaks_off_is_no_fault_of_ours(monkeypatch, error, reas
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    with pytest.raises(ExportError, match=rf"did not give it \({reason}\): check the name"):
+    with pytest.raises(ExportError, match=rf"failed \({reason}\): check the name"):
         resolve_checkpoint(NAME)
 
 

@@ -55,7 +55,7 @@ def test_a_padding_token_without_a_row_is_left_out(source, output, caplog):
     add_token(source, content="<pad>")
     edit_json(source / "tokenizer_config.json", pad_token="<pad>")
     export_bundle(source, output, source)
-    assert "tokenizer.json: left out '<pad>', beyond vocab_size 331" in caplog.text
+    assert "tokenizer.json: left out '<pad>', whose ids exceed vocab_size 331" in caplog.text
     with LLM(output, device="onnxruntime:cpu", draft="none") as llm:
         assert llm.tokenizer.vocab_size == 331
         assert max(llm.tokenizer.encode("a<pad>b")) < 331
@@ -80,7 +80,7 @@ def test_a_broken_chat_template_is_exported_with_a_warning(cli, source, output):
 def test_a_token_of_conversations_without_a_row_is_refused(source, output, place):
     add_token(source, content="<|im_end|>")
     edit_json(source / "tokenizer_config.json", **{place: "<|im_end|>"})
-    refused(CheckpointError, "token id 331 is beyond vocab_size 331", output, source)
+    refused(CheckpointError, "token id 331 exceeds vocab_size 331", output, source)
 
 
 def test_a_beginning_of_texts_without_a_row_is_refused(source, output):
@@ -89,7 +89,7 @@ def test_a_beginning_of_texts_without_a_row_is_refused(source, output):
     backend = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
     backend.post_processor = begins
     backend.save(str(source / "tokenizer.json"))
-    refused(CheckpointError, "token id 331 is beyond vocab_size 331", output, source)
+    refused(CheckpointError, "token id 331 exceeds vocab_size 331", output, source)
 
 
 @pytest.mark.parametrize("place", ["eos_token", "chat_template"])
@@ -104,5 +104,5 @@ def test_a_token_of_conversations_that_only_the_settings_know_is_refused(source,
     export_bundle(source, output)
     shutil.rmtree(output)
     edit_json(settings, **{place: "<|im_end|>"})
-    match = r"added_tokens_decoder: 330 is '<\|im_end\|>', which tokenizer\.json lacks"
+    match = r"added_tokens_decoder: 330 is '<\|im_end\|>', which is missing in tokenizer\.json"
     refused(CheckpointError, match, output, source)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.export import Spool
+from edgespec.export import RoundedMatrices
 from edgespec.export.formats.blocks import best_scales, dequantize_rows, quantize_rows
 from edgespec.export.formats.gptq import Columns, quantize_with_feedback
 
 
 def test_a_spool_leaves_nothing(tmp_path):
     rows = quantize_rows(np.ones((4, 64), np.float32), 4, 32)
-    with Spool(tmp_path) as spool:
-        spool.keep("ones", rows)
-        spool.keep("again", rows)
+    with RoundedMatrices(tmp_path) as rounded:
+        rounded.keep("ones", rows)
+        rounded.keep("again", rows)
         for name in ("again", "ones"):
-            np.testing.assert_array_equal(spool[name].packed, rows.packed)
-            np.testing.assert_array_equal(spool[name].scales, rows.scales)
+            np.testing.assert_array_equal(rounded[name].packed, rows.packed)
+            np.testing.assert_array_equal(rounded[name].scales, rows.scales)
     assert not list(tmp_path.iterdir())
 
 

@@ -198,7 +198,9 @@ def test_each_matrix_is_stored_in_the_precision_asked_for(case):
 def test_blocks_that_do_not_divide_are_warned_about(case):
     if case.stored.misfits:
         (warning,) = case.warnings
-        expected = f"{case.stored.block_size} does not divide K = {case.stored.misfits}:"
+        expected = (
+            f"{case.stored.block_size} does not divide the row sizes {case.stored.misfits}, so"
+        )
         assert expected in warning
     else:
         assert case.warnings == []

@@ -117,7 +117,7 @@ def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) ->
     from edgespec.runtime.costs.isolated import Job, measure_apart
     from edgespec.runtime.costs.timing import shapes
     from edgespec.runtime.deployment.placement import describe_stages
-    from edgespec.runtime.engines import joined
+    from edgespec.runtime.engines import joined_names
     from edgespec.system.processors import default_threads
 
     roles, threads = bundle.manifest.roles, options.threads or default_threads()
@@ -139,7 +139,8 @@ def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) ->
             for context, seconds in profiles[name].seconds.items():
                 measured.append(
                     Measured(
-                        name, joined(kinds), joined(devices), place, precision, threads, context,
+                        name, joined_names(kinds), joined_names(devices), place, precision,
+                        threads, context,
                         {n: round(s * 1e3, 4) for n, s in seconds.items()},
                     )
                 )  # fmt: skip

@@ -44,7 +44,7 @@ _LAYER_BYTES = 7 * MIB // 10
 
 
 class OnnxRuntimeCpu(HostEngine):
-    """The CPU execution provider."""
+    """ONNX Runtime's CPU execution provider."""
 
     name = "onnxruntime:cpu"
     integer_products = True
@@ -64,13 +64,13 @@ class OnnxRuntimeCpu(HostEngine):
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """See `Engine`.
 
-        Every weight of a product is packed into memory of its own and the file's pages are let
-        go; only the embedding stays mapped. Half precision is widened first, and the widened
-        tensors go one by one as they are packed; widened scales stay.
+        Weights of products are packed into new memory, and the file's pages are released; only the
+        embedding stays mapped. Half precision is widened first, and each widened tensor is freed
+        when it is packed; widened scales stay.
         """
         workspace = _GRAPH_BYTES + _LAYER_BYTES * stage.layers
         repacked, widened, loading = stage.matmul_bytes, 0, 0
-        if stage.block_size:  # packing has a scale and a sum in float32 for each block
+        if stage.block_size:  # packed weights have a float32 scale and sum for each block
             blocks = stage.blocks(stage.matmul_bytes)
             repacked += stage.widening_bytes(stage.matmul_bytes) + 4 * blocks
             widened = 4 * blocks if stage.scale_bytes < 4 else 0
@@ -93,9 +93,10 @@ class OnnxRuntimeCpu(HostEngine):
 
 @cache
 def _share_arena() -> None:
-    """Have sessions take the tensors of their calls from one arena, once a process.
+    """Lets all sessions of this process allocate from one arena; only the first call acts.
 
-    Else each has its own and keeps what its longest call took, though stages run by turns.
+    With an arena each, sessions would keep the memory of their longest calls, although stages take
+    turns.
     """
     memory = ort.OrtMemoryInfo(
         "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
@@ -105,16 +106,16 @@ def _share_arena() -> None:
 
 
 class OnnxRuntimeExecutable:
-    """A session with a binding for each shape, made when the shape first comes.
+    """A session with a binding for each shape, created at the first call of that shape.
 
-    Results of all shapes lie in the same memory: those of one call last until the next.
+    Results of all shapes use the same memory, so they are valid until the next call.
     """
 
     def __init__(self, session: Any, stage: StageFile) -> None:
         self._session = session
         self._stage = stage
         self._views: dict[str, Array] | None = None
-        self._bindings: dict[tuple[int, int], _Binding] = {}  # by rows, and rows of logits
+        self._bindings: dict[tuple[int, int], _Binding] = {}  # by rows and logit rows
         self._room = HostRoom(stage)
 
     def new_cache(self, capacity: int, most: int) -> HostCache:
@@ -129,7 +130,7 @@ class OnnxRuntimeExecutable:
             self._views = views
         shape = row_count(feeds), len(feeds.get("logit_rows", ()))
         binding = self._bindings.get(shape)
-        if binding is None or binding.feeds is not feeds:  # buffers of before are to go
+        if binding is None or binding.feeds is not feeds:  # new feeds replace the old binding
             results, new_kv = self._room.outputs(feeds)
             binding = _Binding(self._session, feeds, views, StageOutputs(results, new_kv))
             self._bindings[shape] = binding
@@ -141,14 +142,15 @@ def _compile(stage: StageFile, threads: int, shape: Shape | None = None) -> Onnx
     _share_arena()
     options = session_options(threads)
     options.add_session_config_entry("session.use_env_allocators", "1")
-    # Threads spin inside a call, where the next operator is microseconds away, and sleep
-    # between calls, where another session or engine wants the cores.
+    # Threads spin inside a call, where the next operator follows within microseconds, and sleep
+    # between calls, when another session or engine needs the cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     providers = ["CPUExecutionProvider"]
     if shape is None:
         session = open_session(stage.graph, options, providers)
     else:
-        from edgespec.runtime.engines.fixed_graph import open_fixed  # it takes onnx, few need it
+        # Imported here since it imports onnx, which other shapes do not need.
+        from edgespec.runtime.engines.fixed_graph import open_fixed
 
         session = open_fixed(stage, shape, options, providers)
     return OnnxRuntimeExecutable(session, stage)
@@ -166,7 +168,7 @@ class _Binding:
     ) -> None:
         self.handle = session.io_binding()
         self.outputs = outputs
-        self.feeds, self._views = feeds, views  # kept: the handle holds addresses only
+        self.feeds, self._views = feeds, views  # kept alive: the handle holds only addresses
         for name, array in {**feeds, **views}.items():
             bind_host_input(self.handle, name, array)
         new_kv = cast(Array, outputs.new_kv)

@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, and what its engine on GPUs shares with it."""
+"""OpenVINO on the CPU, and the code that OpenVINO's other engines share with it."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ _KEPT_ROWS = 16
 _GRAPH_BYTES = MIB
 _LAYER_BYTES = 11 * MIB // 4
 CONVERTER_BYTES = 60 * MIB
-"""Of the process that converts, beside the weights."""
+"""Memory of the process that converts a stage, besides the weights."""
 
 _log = logging.getLogger(__name__)
 
 
 class OpenVinoCpu(HostEngine):
-    """The CPU plug-in."""
+    """OpenVINO's CPU plug-in."""
 
     name = "openvino:cpu"
     version: str = ov.__version__
@@ -121,10 +121,10 @@ class OpenVinoCpu(HostEngine):
 
 
 def _packed_twice(stage: StageSizes) -> int:
-    """Gates of MLPs, in float32: a call of one row and one of several have a layout each.
+    """Returns the bytes of MLP gates that are packed twice: for one row and for several rows.
 
-    Several rows are a convolution where a product is no larger than this and has a function behind
-    it (convolution_1x1_dnnl in OpenVINO's fullyconnected_implementations.cpp; with AVX-512).
+    OpenVINO computes several rows as a convolution if the product is small enough and an activation
+    follows it (convolution_1x1_dnnl in fullyconnected_implementations.cpp; with AVX-512).
     """
     width, inner = stage.hidden, stage.intermediate
     gate = 4 * width * inner
@@ -133,7 +133,7 @@ def _packed_twice(stage: StageSizes) -> int:
 
 
 def _buffer_bytes(stage: StageSizes, calls: CallSizes) -> int:
-    """What the operators of a stage keep for a call of this size."""
+    """Returns the bytes of the buffers that a stage's operators keep for a call of this size."""
     # A layer alone keeps fewer scores than several do.
     scores = (8 if stage.layers == 1 else 17) * score_bytes(stage, calls) // 2
     copied = 3 * layer_cache_bytes(stage, calls) // 4
@@ -141,12 +141,12 @@ def _buffer_bytes(stage: StageSizes, calls: CallSizes) -> int:
 
 
 class OpenVinoExecutable:
-    """A compiled model with one infer request whose tensors are set once.
+    """A compiled model with one infer request, whose tensors are set only when they change.
 
     Args:
-        compiled: the model.
-        stage: what it was made of.
-        by_turns: whether its buffers are not to outlast a long call.
+        compiled: the compiled model.
+        stage: the stage that it was compiled from.
+        by_turns: whether to free its buffers after a long call.
     """
 
     def __init__(self, compiled: Any, stage: StageFile, by_turns: bool = False) -> None:
@@ -189,10 +189,10 @@ class OpenVinoExecutable:
 def compile_for(
     device: str, stage: StageFile, config: dict[str, str], shapes: Shapes = ANY_SHAPES
 ) -> Executable:
-    """A stage for one of OpenVINO's plug-ins.
+    """Compiles a stage for one of OpenVINO's plug-ins.
 
     Raises:
-        DeviceError: if it refuses the stage.
+        DeviceError: if the plug-in refuses the stage.
     """
     graph = _readable(stage)
 
@@ -236,7 +236,7 @@ def _fixed(model: Any, shape: Shape) -> Any:
 
 
 def _readable(stage: StageFile) -> Path:
-    """The stage in the form that is cheapest to read: the ONNX file, or its cached conversion."""
+    """Returns the file that takes least memory to load: the ONNX file or a cached conversion."""
     large = stage.data.stat().st_size >= _CONVERT_FROM
     worth = large and stage.block_size and stage.key is not None
     folder = cache_folder("openvino") if worth else None
@@ -257,9 +257,9 @@ def _readable(stage: StageFile) -> Path:
 
 
 def _convert(graph: Path, converted: Path) -> str | None:
-    """Make a cached conversion; in one line why there is none (if there is none).
+    """Converts a stage for the cache; returns None, or one line that says why it failed.
 
-    In its own process: what the conversion takes at its peak is gone when it ends.
+    It runs in its own process, so that its peak memory is freed when it ends.
     """
     python = interpreter()
     if python is None:

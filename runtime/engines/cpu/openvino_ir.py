@@ -16,7 +16,7 @@ import openvino as ov  # noqa: E402
 
 
 def convert(graph: Path, output: Path) -> None:
-    """Write `output` (.xml and .bin); both appear only when they are complete."""
+    """Writes `output` (.xml and .bin); both files appear only when they are complete."""
     partial = output.with_name(f"{output.stem}.partial-{os.getpid()}.xml")
     try:
         model = ov.Core().read_model(str(graph))
@@ -30,9 +30,9 @@ def convert(graph: Path, output: Path) -> None:
 
 
 def _widen_scales(model: ov.Model) -> None:
-    """Have scales of products in float32 in the file, where they are mapped.
+    """Stores the scales of products as float32, so that they are mapped from the file.
 
-    Else each process would have its own, made when it compiles the stage.
+    Otherwise each process would widen its own copy when it compiles the stage.
     """
     for node in model.get_ops():
         if node.get_type_name() != "Convert":

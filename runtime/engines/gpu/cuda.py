@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs by CUDA."""
+"""NVIDIA GPUs, with CUDA."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _INSTALL = 'pip install "edgespec[cuda]"'
 
 
 class Cuda(OnnxRuntimeGpu):
-    """One GPU, by its number.
+    """An NVIDIA GPU.
 
     Args:
-        number: as CUDA counts, so `CUDA_VISIBLE_DEVICES` has a say.
+        number: number of the GPU in CUDA's order, which `CUDA_VISIBLE_DEVICES` affects.
 
     Raises:
         DeviceError: if a driver, a library or the GPU is missing.
     """
 
-    # Not measured: no such machine was at hand.
+    # An estimate, not measured.
     library_bytes = 512 * MIB
     provider = "CUDAExecutionProvider"
     kind = "cuda"
@@ -47,42 +47,43 @@ class Cuda(OnnxRuntimeGpu):
         self.memory = f"gpu:{number}" if number else "gpu"
 
     def available_bytes(self) -> int:
-        """See `Engine`. As the driver says."""
+        """See `Engine`; the driver tells it."""
         return cuda_driver.describe(self._driver, self.number).free
 
     def select(self, options: Any) -> Any:
         """See `OnnxRuntimeGpu`."""
         settings = {
             "device_id": str(self.number),
-            "use_tf32": "0",  # would round float32 to 10 bits of mantissa
-            "arena_extend_strategy": "kSameAsRequested",  # as little memory as planned
+            "use_tf32": "0",  # TF32 would round float32 to 10 bits of mantissa
+            "arena_extend_strategy": "kSameAsRequested",  # allocates no more than was planned
         }
         return [(self.provider, settings)]
 
 
 @cache
 def _require_libraries() -> None:
-    """Load CUDA's libraries, from the wheels of the extra `cuda` or the system.
+    """Loads CUDA's libraries, from the wheels of the extra `cuda` or from the system.
 
     Raises:
-        DeviceError: if ONNX Runtime was built without CUDA, or one is missing.
+        DeviceError: if ONNX Runtime was built without CUDA, or a library is missing.
     """
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise DeviceError(
             f"device cuda: this build of ONNX Runtime {ort.__version__} has no CUDA: "
             f"pip uninstall -y onnxruntime && {_INSTALL}"
         )
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints the names of missing libraries
         ort.preload_dlls()
     library = (
         "onnxruntime_providers_cuda.dll"
         if sys.platform == "win32"
         else "libonnxruntime_providers_cuda.so"
     )
-    ort.set_default_logger_severity(4)  # what fails is raised
+    ort.set_default_logger_severity(4)  # failures are raised, so no log is needed
     folder = Path(ort.__file__).parent / "capi"
     try:
-        # It needs the small one's symbols, and tells what it misses, which ONNX Runtime only logs.
+        # Loaded here because the error names the missing library, which ONNX Runtime only logs. The
+        # provider needs the symbols of the shared library.
         if sys.platform != "win32":
             ctypes.CDLL(str(folder / "libonnxruntime_providers_shared.so"), ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(folder / library))

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver tells about its GPUs: names and memory."""
+"""Reads names and memory of GPUs from NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class CudaGpu:
     """A GPU as the driver describes it.
 
     Attributes:
-        name: of the product.
+        name: name of the product.
         total: bytes of its memory.
-        free: bytes of it that are not in use.
+        free: bytes of its memory that are free.
     """
 
     name: str
@@ -29,10 +29,10 @@ class CudaGpu:
 
 
 def load() -> Any:
-    """The driver's library, initialized.
+    """Loads and initializes the driver's library.
 
     Raises:
-        DeviceError: if there is none, or it finds no GPU.
+        DeviceError: if there is no driver, or it finds no GPU.
     """
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
@@ -48,27 +48,29 @@ def load() -> Any:
 
 
 def count(driver: Any) -> int:
-    """How many GPUs this process may use; they are numbered as ONNX Runtime does."""
+    """Returns how many GPUs this process may use; the numbers are those of ONNX Runtime."""
     found = ctypes.c_int()
     _require(driver.cuDeviceGetCount(ctypes.byref(found)))
     return found.value
 
 
 def describe(driver: Any, number: int) -> CudaGpu:
-    """A GPU and its memory of the moment.
+    """Returns a GPU's name and its current memory.
 
     Raises:
-        DeviceError: if there is none of that number, or the driver fails.
+        DeviceError: if there is no GPU of that number, or the driver fails.
     """
     gpus = count(driver)
     if number >= gpus:
-        raise DeviceError(f"device cuda:{number}: this machine has {gpus} such: use a lower number")
+        raise DeviceError(
+            f"device cuda:{number}: this machine has {gpus} CUDA GPUs: use a lower number"
+        )
     device, context = ctypes.c_int(), ctypes.c_void_p()
     name = ctypes.create_string_buffer(_NAME_BYTES)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     _require(driver.cuDeviceGet(ctypes.byref(device), number))
     _require(driver.cuDeviceGetName(name, _NAME_BYTES, device))
-    # The context that ONNX Runtime will use, too; it is asked for what is free.
+    # Free memory can only be read in a context; this one is also the one that ONNX Runtime uses.
     _require(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
     try:
         _require(driver.cuCtxPushCurrent_v2(context))

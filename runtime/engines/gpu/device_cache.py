@@ -1,7 +1,7 @@
-"""The KV cache on a GPU of ONNX Runtime's: rows are copied by small graphs that run there.
+"""The KV cache on a GPU, with ONNX Runtime: small graphs that run on the GPU copy its rows.
 
-A graph's input and its output are the same tensor of the device, so that ScatterND writes the
-rows it is given and touches no other.
+A graph's input and output are bound to the same tensor, so that ScatterND writes only the given
+rows and leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from edgespec.runtime.engines.small_graphs import Tensors, small_graph
 
 
 class Gpu(Protocol):
-    """Where a cache is, and what runs its graphs."""
+    """The GPU that holds a cache and runs its graphs."""
 
     def open(self, graph: bytes) -> Any:
-        """A session there."""
+        """Opens a session on the GPU."""
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
-        """A tensor there, of any content."""
+        """Allocates a tensor on the GPU with undefined content."""
 
     def zeros(self, shape: Sequence[int], dtype: str) -> Any:
-        """A tensor there, all zero."""
+        """Allocates a tensor of zeros on the GPU."""
 
     def run(self, session: Any, binding: Any) -> None:
-        """Run what is bound."""
+        """Runs a session with a binding."""
 
 
 class CacheGraphs:
-    """Compiled graphs over the cache of one stage, which all its texts share.
+    """Compiled graphs for the caches of one stage, which all texts share.
 
     Attributes:
-        gpu: where they run.
-        stage: whose cache it is.
-        names: of the stage's inputs that are its cache.
+        gpu: the GPU that runs the graphs.
+        stage: the stage.
+        names: names of the stage's inputs that are its cache.
     """
 
     def __init__(self, gpu: Gpu, stage: StageFile) -> None:
@@ -55,19 +55,19 @@ class CacheGraphs:
 
 
 class DeviceCache:
-    """A tensor [KV, C, hd] for each layer's keys and values.
+    """A KV cache on the GPU: tensors [KV, C, hd], two for each layer.
 
     Attributes:
         capacity: C, in rows.
-        values: tensors by the names of the stage's inputs. A new dict after every growth, so that
-            an executable can tell by identity whether to bind again.
+        values: tensors by the names of the stage's inputs. It is a new dict after every growth, so
+            that an executable can tell by identity whether to bind again.
     """
 
     def __init__(self, graphs: CacheGraphs, capacity: int) -> None:
         self._graphs = graphs
         self.capacity = capacity
         shape, dtype = self._shape(capacity), graphs.stage.kv_dtype
-        # Zeros, because a NaN in a masked row would poison every logit.
+        # Zeros, since a NaN in a masked row would spoil every logit.
         self.values = {name: graphs.gpu.zeros(shape, dtype) for name in graphs.names}
         self._copies: dict[tuple[bool, int], _Copy] = {}
 
@@ -94,7 +94,7 @@ class DeviceCache:
 
     def move(self, rows: Sequence[int], start: int) -> None:
         """See `Cache`."""
-        stay = 0  # rows that are where they should be
+        stay = 0  # number of rows that are already in their place
         while stay < len(rows) and rows[stay] == start + stay:
             stay += 1
         if self.values and stay < len(rows):
@@ -124,7 +124,7 @@ class DeviceCache:
             self.values[name].update_inplace(whole)
 
     def _copy(self, outside: bool, rows: int) -> _Copy:
-        bucket = 1 << (rows - 1).bit_length()  # few shapes, few bindings
+        bucket = 1 << (rows - 1).bit_length()  # powers of two, so that there are few bindings
         if (outside, bucket) not in self._copies:
             self._copies[outside, bucket] = _Copy(self._graphs, self.values, outside, bucket)
         return self._copies[outside, bucket]
@@ -135,13 +135,13 @@ class DeviceCache:
 
 
 class _Copy:
-    """A graph that copies so many rows, bound to a cache.
+    """A graph that copies a fixed number of rows, bound to a cache.
 
     Args:
-        graphs: of the cache's stage.
+        graphs: graphs of the cache's stage.
         values: the cache's tensors.
-        outside: whether rows come from a call's `new_kv`; else from the cache itself.
-        rows: how many it copies; fewer are filled up with copies of the last one.
+        outside: whether rows come from a call's `new_kv` instead of the cache itself.
+        rows: number of rows to copy; fewer are padded by repeating the last one.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class _Copy:
         self._session = graphs.write if outside else graphs.move
         heads = graphs.stage.cache_shape[2]
         self._rows = np.zeros(rows, np.int64)
-        # For each head and row: which head, and which row of the cache.
+        # Target indices for each head and row: the head, and the row of the cache.
         self._places = np.zeros((heads, rows, 2), np.int64)
         self._places[:, :, 0] = np.arange(heads)[:, None]
         self._indices = {
@@ -166,7 +166,7 @@ class _Copy:
             self._binding.bind_ortvalue_output(f"{name}.after", value)
 
     def run(self, rows: Sequence[int], start: int, new_kv: object = None) -> None:
-        """Copy these rows to consecutive ones from `start` on."""
+        """Copies the given rows to the cache rows from `start` on."""
         n = len(rows)
         self._rows[:n] = rows
         self._rows[n:] = rows[-1]
@@ -179,7 +179,10 @@ class _Copy:
 
 
 def _scatter_graph(stage: StageFile, names: Sequence[str], outside: bool) -> bytes:
-    """Copy rows of `new_kv` [layers, 2, KV, S, hd], or of the cache itself, to places in it."""
+    """Builds the graph that copies rows to given places in the cache.
+
+    The rows come from `new_kv` [layers, 2, KV, S, hd] if `outside`, else from the cache itself.
+    """
     layers, pair, heads, width = stage.cache_shape
     kind, index = _type(stage), int(TensorProto.INT64)
     inputs: Tensors = {"rows": (index, ["n"]), "places": (index, [heads, "n", 2])}
@@ -206,7 +209,7 @@ def _scatter_graph(stage: StageFile, names: Sequence[str], outside: bool) -> byt
 
 
 def _growth_graph(stage: StageFile) -> bytes:
-    """A tensor of the cache with zero rows behind its own."""
+    """Builds the graph that appends zero rows to a tensor of the cache."""
     _, _, heads, width = stage.cache_shape
     node, kind = helper.make_node("Pad", ["past", "pads"], ["grown"]), _type(stage)
     inputs: Tensors = {

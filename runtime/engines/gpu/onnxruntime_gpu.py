@@ -1,4 +1,4 @@
-"""What the GPU engines of ONNX Runtime share: everything stays there but results and inputs."""
+"""Base of ONNX Runtime's GPU engines; only inputs and results cross between host and GPU."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ _DTYPES = {
     "tensor(float16)": "float16",
 }
 
-# For kernels and the graph, which no interface tells: a guess on the safe side.
+# Memory of kernels and graph, which no interface reports: a cautious estimate.
 _GRAPH_BYTES = 8 * MIB
 
 
 class OnnxRuntimeGpu(ABC):
-    """A GPU behind an execution provider; subclasses say which.
+    """A GPU that runs an execution provider of ONNX Runtime.
 
     Attributes:
-        provider: the execution provider's name.
-        kind: what ONNX Runtime calls memory of such devices.
-        number: of the device.
+        provider: name of the execution provider.
+        kind: ONNX Runtime's name for the memory of such devices.
+        number: number of the device.
     """
 
     name: str
@@ -74,8 +74,8 @@ class OnnxRuntimeGpu(ABC):
     def compile(self, stage: StageFile, threads: int) -> DeviceExecutable:
         """See `Engine`.
 
-        A call of one row follows at once: what the device cannot do shows at the first call only,
-        where kernels are compiled.
+        It also runs a call of one row: kernels are compiled at the first call, so only then an
+        operator that the device does not support shows.
         """
         executable = DeviceExecutable(self, self.open(stage.graph), stage)
         executable.try_out()
@@ -84,10 +84,10 @@ class OnnxRuntimeGpu(ABC):
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """See `Engine`.
 
-        Arithmetic, not measured: weights as the file has them with scales widened, and the largest
-        call's tensors. A cache that grows is beside the smaller one for a moment.
+        This is calculated, not measured: the weights as stored, with widened scales, and the
+        tensors of the largest call. While a cache grows, the old and the new one both exist.
         """
-        smaller = 7 * calls.capacity // 8  # as 1792 beside 2048: others differ by more
+        smaller = 7 * calls.capacity // 8  # the old cache at most, as 1792 rows before 2048
         stored = stage.matmul_bytes + stage.embedding_bytes
         return Footprint(
             weights=stored + stage.widening_bytes(stored),
@@ -103,14 +103,14 @@ class OnnxRuntimeGpu(ABC):
         )
 
     def open(self, graph: Path | bytes) -> Any:
-        """A session whose computing nodes all run on this device.
+        """Opens a session whose computing nodes all run on this device.
 
         Raises:
-            DeviceError: if it is refused, or nodes would run elsewhere.
+            DeviceError: if ONNX Runtime refuses the graph, or nodes would run elsewhere.
         """
-        # The GPU computes: threads of the host would only take cores from those who need them.
+        # The GPU computes; more host threads would only take cores from others.
         options = session_options(threads=1)
-        options.log_severity_level = 4  # what fails is raised
+        options.log_severity_level = 4  # failures are raised, so no log is needed
         record_assignment(options)
         source = graph
         if isinstance(graph, Path):
@@ -127,35 +127,42 @@ class OnnxRuntimeGpu(ABC):
 
     @abstractmethod
     def select(self, options: Any) -> Any:
-        """Have a session run here: what it is given as `providers`, after its options."""
+        """Selects this device for a session.
+
+        Args:
+            options: the session's options, which may be changed.
+
+        Returns:
+            The session's `providers`.
+        """
 
     def run(self, session: Any, binding: Any) -> None:
-        """Run what is bound.
+        """Runs a session with a binding.
 
         Raises:
-            DeviceError: if the device fails, as where its memory is full.
+            DeviceError: if the device fails, for example because its memory is full.
         """
         try:
             session.run_with_iobinding(binding)
-        except Exception as error:  # its exceptions share no base class but this
+        except Exception as error:  # its exceptions have no narrower base class
             raise DeviceError(
                 f"{self.name} failed ({first_line(error)}): try another device, a shorter "
                 "--context or a bundle of other precision"
             ) from error
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
-        """A tensor on the device, of any content."""
+        """Allocates a tensor on the device with undefined content."""
         kind = np.dtype(dtype).type
         return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, self.kind, self.number)
 
     def zeros(self, shape: Sequence[int], dtype: str) -> Any:
-        """A tensor on the device, all zero."""
+        """Allocates a tensor of zeros on the device."""
         array = np.zeros(shape, dtype)
         return ort.OrtValue.ortvalue_from_numpy(array, self.kind, self.number)
 
 
 class DeviceExecutable:
-    """A session with a binding for each shape, made when the shape first comes."""
+    """A session with a binding for each shape, created at the first call of that shape."""
 
     def __init__(self, gpu: OnnxRuntimeGpu, session: Any, stage: StageFile) -> None:
         self.gpu = gpu
@@ -170,7 +177,7 @@ class DeviceExecutable:
         self._bindings: dict[int, _Binding] = {}
 
     def new_cache(self, capacity: int, most: int) -> DeviceCache:
-        """See `Executable`. Room is made as it is needed: the device gives it at once."""
+        """See `Executable`. `most` is ignored: a device would allocate all of it at once."""
         return DeviceCache(self._graphs, capacity)
 
     def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
@@ -186,10 +193,10 @@ class DeviceExecutable:
         return binding.run()
 
     def try_out(self) -> None:
-        """One call of one row, in a cache of its own.
+        """Runs one call of one row, with a temporary cache.
 
         Raises:
-            DeviceError: if the device cannot do what the stage asks for.
+            DeviceError: if the device cannot run the stage.
         """
         shape = Shape(rows=1, capacity=16)
         feeds = {
@@ -209,14 +216,14 @@ class DeviceExecutable:
 
 
 class _Binding:
-    """Inputs and outputs of one shape, bound in place: on the device but for results."""
+    """Inputs and outputs of calls of one shape; all but the results lie on the device."""
 
     def __init__(
         self, executable: DeviceExecutable, feeds: Mapping[str, Array], values: Mapping[str, Any]
     ) -> None:
         gpu, stage = executable.gpu, executable.stage
         self._executable = executable
-        self._alive = feeds  # the handle holds addresses only
+        self._alive = feeds  # kept alive: the handle holds only addresses
         self._handle = executable.session.io_binding()
         self._uploads = []
         for name, array in feeds.items():

@@ -1,4 +1,4 @@
-"""OpenVINO on Intel's GPUs."""
+"""OpenVINO on Intel GPUs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _GRAPH_BYTES = 8 * MIB
 
 
 class OpenVinoGpu:
-    """The GPU plug-in, which drives Intel's GPUs; of several the first.
+    """OpenVINO's GPU plug-in, on the first Intel GPU.
 
-    The cache stays on the host and crosses in every call, which costs an integrated GPU little.
+    The cache stays on the host and is transferred in every call; for an integrated GPU this is
+    cheap.
 
     Raises:
         DeviceError: if there is no such GPU, or its driver is missing.
@@ -52,7 +53,7 @@ class OpenVinoGpu:
         self.memory = "cpu" if self._integrated else "gpu"
 
     def available_bytes(self) -> int:
-        """See `Engine`. Of memory of its own all there is, since nothing tells what is free."""
+        """See `Engine`. For a GPU with its own memory it is the total: the free part is unknown."""
         return available_bytes() if self._integrated else self._bytes
 
     def compile(self, stage: StageFile, threads: int) -> Executable:
@@ -62,7 +63,7 @@ class OpenVinoGpu:
         return compile_for("GPU", stage, config)
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
-        """See `Engine`. Arithmetic, not measured."""
+        """See `Engine`. This is calculated, not measured."""
         return Footprint(
             weights=stage.matmul_bytes + stage.embedding_bytes,
             repacked=0,

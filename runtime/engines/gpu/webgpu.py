@@ -1,4 +1,4 @@
-"""Any vendor's GPU by WebGPU: a plug-in of ONNX Runtime that needs the graphics driver only."""
+"""GPUs of any vendor, with WebGPU: a plug-in of ONNX Runtime that needs only a graphics driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGE = "onnxruntime-ep-webgpu"
 _INSTALL = f"pip install {_PACKAGE}"
 _DRIVER = "install its driver (Debian, Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers)"
 
-# Where the system does not tell what a GPU has: what any of the last ten years has.
+# Assumed if the system does not report a GPU's memory: GPUs of the last ten years have as much.
 _LEAST_BYTES = 2 << 30
 
 _DRM = Path("/sys/class/drm")
@@ -33,10 +33,10 @@ _NVIDIA = 0x10DE
 
 
 class WebGpu(OnnxRuntimeGpu):
-    """The GPU that the plug-in chooses: with several it takes the most powerful one.
+    """The GPU that the plug-in chooses: the most powerful one.
 
     Args:
-        number: 0, since the plug-in offers no choice.
+        number: must be 0, since the plug-in offers no choice.
 
     Raises:
         DeviceError: if the plug-in, a driver or a GPU is missing.
@@ -68,9 +68,9 @@ class WebGpu(OnnxRuntimeGpu):
     def available_bytes(self) -> int:
         """See `Engine`.
 
-        WebGPU does not tell. Of a GPU that shares the host's memory it is the host's; else what
-        the system says (Windows: all it has; Linux with AMD: what was free at first), or 2 GiB
-        where it says nothing. `--memory gpu=...` knows better.
+        WebGPU does not report free memory. For a GPU that shares the host's memory it is the
+        host's. Else it is what the system reports (Windows: the total; Linux with AMD: what was
+        free at the start), or 2 GiB if it reports nothing. `--memory gpu=...` overrides it.
         """
         return available_bytes() if self._own_bytes is None else self._own_bytes
 
@@ -81,16 +81,16 @@ class WebGpu(OnnxRuntimeGpu):
 
 
 def own_memory(kind: str, vendor: int, metadata: Mapping[str, str], drm: Path) -> int | None:
-    """Bytes of a GPU's own memory, as far as the system tells.
+    """Returns the bytes of a GPU's own memory, as far as the system reports them.
 
     Args:
-        kind: GPU, or CPU for a driver in software.
-        vendor: its number on the PCI bus.
-        metadata: what ONNX Runtime found out about the device.
-        drm: where Linux describes graphics cards.
+        kind: GPU, or CPU for a software driver.
+        vendor: PCI number of the vendor.
+        metadata: the device's metadata from ONNX Runtime.
+        drm: the folder in which Linux describes graphics cards.
 
     Returns:
-        None for a device that takes the host's memory.
+        The bytes, or None for a device that uses the host's memory.
     """
     discrete = metadata.get("Discrete", "1" if vendor == _NVIDIA else "")
     if kind != "GPU" or sys.platform == "darwin" or discrete == "0":
@@ -114,7 +114,7 @@ def _told_memory(metadata: Mapping[str, str], drm: Path) -> int | None:
 
 
 def _described(hardware: Any) -> str:
-    """The device's name; on Linux nothing has one but the numbers on the PCI bus."""
+    """Returns the device's name; Linux reports only its PCI numbers."""
     if hardware.type.name != "GPU":
         return "a driver in software, on the CPU"
     numbers = f"GPU {hardware.vendor_id:#06x}:{hardware.device_id:#06x}"
@@ -124,7 +124,7 @@ def _described(hardware: Any) -> str:
 
 @cache
 def _library() -> str:
-    """Register the plug-in, which a process may do once; its provider's name."""
+    """Registers the plug-in, once per process, and returns its execution provider's name."""
     try:
         import onnxruntime_ep_webgpu as plugin
     except ImportError as error:
@@ -132,11 +132,11 @@ def _library() -> str:
     if sys.platform == "linux":
         try:
             ctypes.CDLL("libvulkan.so.1")
-        except OSError as error:  # asked here, since the plug-in would write to stderr
+        except OSError as error:  # checked here, since the plug-in would write to stderr
             raise DeviceError(
-                f"device webgpu:0: no Vulkan for a GPU is here ({error}): {_DRIVER}"
+                f"device webgpu:0: the Vulkan library is missing ({error}): {_DRIVER}"
             ) from error
-    ort.set_default_logger_severity(4)  # what fails is raised
+    ort.set_default_logger_severity(4)  # failures are raised, so no log is needed
     try:
         ort.register_execution_provider_library("edgespec.webgpu", plugin.get_library_path())
     except Exception as error:  # its exceptions share no base class but this
@@ -152,20 +152,20 @@ def _device() -> Any:
     found = [each for each in ort.get_ep_devices() if each.ep_name == name]
     if not found:
         raise DeviceError(f"device webgpu:0: no GPU was found: {_DRIVER}, or use --device cpu")
-    # The plug-in takes the most powerful GPU, whichever of them it is given.
+    # The plug-in uses the most powerful GPU, whichever it is given, so this one should be it.
     return max(found, key=lambda each: each.device.metadata.get("Discrete") == "1")
 
 
 @cache
 def _require_adapter() -> None:
-    """Try a session: without an adapter the library would end the process at the first tensor."""
+    """Tries a session: without an adapter the library would abort at the first tensor."""
     node, tensor = helper.make_node("Neg", ["in"], ["out"]), (int(TensorProto.FLOAT), [1])
     graph = small_graph([node], {"in": tensor}, {"out": tensor})
     options = session_options(threads=1)
     options.log_severity_level = 4
     options.add_provider_for_devices([_device()], {})
     try:
-        with silenced(2):  # what the Vulkan loader writes there by itself
+        with silenced(2):  # the Vulkan loader writes to stderr
             ort.InferenceSession(graph, options, enable_fallback=0)
     except Exception as error:  # its exceptions share no base class but this
         reason = str(error).strip().rpartition("false. ")[2]

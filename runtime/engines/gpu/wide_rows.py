@@ -1,4 +1,4 @@
-"""Quantized embeddings for devices that may not compute in half precision."""
+"""Rewrites quantized embeddings for devices that may not support half precision."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import onnx
 
 
 def wide_rows(graph: Path) -> bytes:
-    """A stage that widens the scales of its embedding instead of the rows that it looks up.
+    """Returns a stage's ONNX file that widens the embedding's scales instead of its output rows.
 
-    ONNX Runtime does that once, as it loads, and then looks up in float32. The file has it the
-    other way round for OpenVINO, which wants these scales to be constants. The weights stay where
-    they are.
+    ONNX Runtime widens the scales once at load, and then looks up rows in float32. Exported files
+    widen the rows, since OpenVINO needs constant scales. The weights stay in their file.
     """
     model = onnx.load(str(graph), load_external_data=False)
     nodes = model.graph.node

@@ -1,4 +1,4 @@
-"""OpenVINO on Intel's NPUs."""
+"""OpenVINO on Intel NPUs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _DRIVER = "install its driver (Linux: github.com/intel/linux-npu-driver), or use
 
 
 class OpenVinoNpu(FewShapes):
-    """The NPU plug-in, which compiles for fixed shapes; the cache stays on the host.
+    """OpenVINO's NPU plug-in, which compiles for fixed shapes; the cache stays on the host.
 
     Args:
-        shapes: of calls; None: they are still to be chosen.
+        shapes: shapes of calls; None: they are chosen later.
 
     Raises:
         DeviceError: if there is no such NPU, or its driver is missing.
@@ -52,5 +52,5 @@ class OpenVinoNpu(FewShapes):
         return compile_for("NPU", stage, {"PERFORMANCE_HINT": "LATENCY"}, self.shapes)
 
     def takes(self, device: str, compiler: str) -> bool:
-        """See `Fixable`. Nothing is compiled for it ahead of time."""
+        """See `Fixable`; no stages are compiled ahead of time for this engine."""
         return False

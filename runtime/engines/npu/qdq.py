@@ -1,4 +1,4 @@
-"""8- or 4-bit weights and 16-bit activations for NPUs, by ONNX Runtime's quantizer."""
+"""Quantizes stages for NPUs with ONNX Runtime: 8- or 4-bit weights and 16-bit activations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WEIGHTS = {8: QuantType.QInt8, 4: QuantType.QInt4}
 
 
 class QdqQuantizer(OnnxRuntimeCpu):
-    """Runs the stages of a variant on the CPU, notes what goes in, and quantizes them by that."""
+    """Runs a variant's stages on the CPU, records their inputs, and quantizes them with these."""
 
     variant: str | None = NPU
     integer_products = False
@@ -44,15 +44,15 @@ class QdqQuantizer(OnnxRuntimeCpu):
         return _Noting(super().compile(stage, threads), calls)
 
     def quantize(self, stage: StageFile, bits: int, output: Path) -> dict[str, float]:
-        """Write a quantized stage, of any shape, with its data beside it in `output`.data.
+        """Writes a quantized stage with symbolic dimensions.
 
-        Weights get a scale for each row, activations 16 bits and the range that they had in the
-        calls so far. The embedding stays as it is, in half precision.
+        Weights get one scale per row. Activations get 16 bits for the range that they had in the
+        recorded calls. The embedding stays in half precision.
 
         Args:
-            stage: was compiled here, and has run.
-            bits: of a weight, 8 or 4.
-            output: the file to make.
+            stage: a stage that this engine has compiled and run.
+            bits: bits of a weight, 8 or 4.
+            output: the ONNX file to write; its data goes to `output`.data.
 
         Returns:
             The relative RMS error of each quantized matrix.
@@ -86,7 +86,7 @@ class QdqQuantizer(OnnxRuntimeCpu):
 
 
 class _Noting:
-    """An executable that keeps a copy of all that it is given."""
+    """An executable that keeps copies of all its inputs."""
 
     def __init__(self, real: Executable, calls: Calls) -> None:
         self._real = real
@@ -104,7 +104,7 @@ class _Noting:
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
-    """The calls, one after the other, as the quantizer asks for them."""
+    """Gives the recorded calls to the quantizer, one after the other."""
 
     def __init__(self, calls: Calls) -> None:
         self._rest = iter(calls)
@@ -114,9 +114,9 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def _part_from_head(model: Any) -> list[str]:
-    """Give the embedding weights of its own; names of the nodes that read them, to be left alone.
+    """Gives the embedding its own weights, and returns the nodes that must not be quantized.
 
-    A tied head's matrix gets few bits, and what looks up rows must not read it through these.
+    A tied output projection is quantized, and the embedding must not read the quantized weights.
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = []
@@ -140,7 +140,7 @@ def _part_from_head(model: Any) -> list[str]:
 
 
 def _errors(model: Any, quantized: Any) -> dict[str, float]:
-    """Of each matrix that was quantized: RMS of the difference over RMS of what it was."""
+    """Returns the relative RMS error of each quantized matrix."""
     now = {tensor.name: tensor for tensor in quantized.graph.initializer}
     found = {}
     for tensor in model.graph.initializer:
@@ -156,7 +156,7 @@ def _errors(model: Any, quantized: Any) -> dict[str, float]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The quantizer recommends an optimization, by the root logger, that keeps no names."""
+    """Hides the quantizer's advice, on the root logger, to use an optimization that drops names."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)

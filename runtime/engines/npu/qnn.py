@@ -1,4 +1,4 @@
-"""Qualcomm's NPUs by ONNX Runtime's plug-in, and what its compiler makes, emulated on x86."""
+"""Qualcomm NPUs with ONNX Runtime's QNN plug-in, and their emulation on x86."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from edgespec.runtime.engines.stdio import silenced
 from edgespec.runtime.shapes import Shape, Shapes
 
 _PACKAGE = "onnxruntime-qnn"
-# It requires the distribution `onnxruntime`, which would overwrite that for GPUs.
+# --no-deps, since it requires the distribution `onnxruntime`, which would overwrite the GPU one.
 _INSTALL = f"pip install --no-deps {_PACKAGE}"
 _REGISTRATION = "QNNExecutionProvider"
 
@@ -42,11 +42,12 @@ _log = logging.getLogger(__name__)
 
 
 class Qnn(FewShapes, ABC):
-    """What the NPU and its emulation have in common: a stage is compiled for a few fixed shapes.
+    """Base of the NPU engine and its emulation; a stage is compiled for a few fixed shapes.
 
     Args:
-        shapes: of calls; None: they are still to be chosen.
-        partly: let what the NPU cannot compute run on the CPU; else that is an error.
+        shapes: shapes of calls; None: they are chosen later.
+        partly: whether nodes that the NPU does not support may run on the CPU; else they are an
+            error.
 
     Raises:
         DeviceError: if the plug-in or the NPU is missing.
@@ -77,12 +78,12 @@ class Qnn(FewShapes, ABC):
         return self._takes(device) and compiler == self.compiler
 
     def compile(self, stage: StageFile, threads: int) -> Executable:
-        """See `Engine`. What the bundle has compiled for this NPU is not compiled again."""
-        with silenced(1):  # the emulator greets there, which would spoil JSON
+        """See `Engine`. Stages already compiled for this NPU are not compiled again."""
+        with silenced(1):  # the emulator prints a greeting, which would spoil JSON on stdout
             return FixedExecutable(stage, self.shapes, partial(self._executable, stage))
 
     def assignment(self, stage: StageFile) -> Assignment:
-        """Which of a stage's nodes run where, in the first of the shapes; compiles it.
+        """Compiles a stage for the first of the shapes, and returns where its nodes run.
 
         Raises:
             DeviceError: if the compiler refuses the stage.
@@ -92,7 +93,7 @@ class Qnn(FewShapes, ABC):
         return assigned(session, _REGISTRATION)
 
     def precompile(self, stage: StageFile, shape: Shape, output: Path) -> None:
-        """Compile a stage for a shape into a file (and others beside it), for later loads.
+        """Compiles a stage for a shape into a file (and others beside it), for later loads.
 
         Raises:
             DeviceError: if the compiler refuses the stage, or leaves a part of it to the CPU.
@@ -108,40 +109,40 @@ class Qnn(FewShapes, ABC):
 
     @abstractmethod
     def _find(self) -> list[Any]:
-        """What ONNX Runtime calls the devices to run on."""
+        """Returns ONNX Runtime's devices to run on."""
 
     @abstractmethod
     def _describe(self) -> str:
-        """The hardware, as people know it."""
+        """Returns the product name of the hardware."""
 
     @abstractmethod
     def _takes(self, device: str) -> bool:
-        """Whether what was compiled for a device may run on this one."""
+        """Returns whether stages compiled for a device may run on this one."""
 
     def _settings(self) -> dict[str, str]:
-        """Of the plug-in."""
+        """Returns the options of the plug-in."""
         return {
             "backend_path": _htp_path(),
             "enable_htp_fp16_precision": "1",
-            "offload_graph_io_quantization": "0",  # or the CPU would do it
+            "offload_graph_io_quantization": "0",  # 1 would move it to the CPU
         }
 
     def _executable(self, stage: StageFile, shape: Shape) -> OnnxRuntimeExecutable:
         return OnnxRuntimeExecutable(self._session(stage, shape), stage)
 
     def _session(self, stage: StageFile, shape: Shape) -> Any:
-        """From what is compiled already, or else compiled now."""
+        """Opens a session on an already compiled file, or else compiles the stage now."""
         for each in stage.compiled:
             if each.shape != shape or not self._takes(each.device):
                 continue
             if each.compiler != self.compiler:
-                reason = f"it was compiled by {each.compiler}, here is {self.compiler}"
+                reason = f"it was compiled by {each.compiler}, but {self.compiler} is installed"
             else:
                 try:
                     return open_session(each.graph, self._options())
                 except DeviceError as error:
                     reason = f"the plug-in refused it: {error.__cause__}"
-            _log.warning("%s is of no use (%s): compiling anew", each.graph.name, reason)
+            _log.warning("%s cannot be used (%s): compiling again", each.graph.name, reason)
         session = self._compiled(stage, shape)
         self._require_whole(stage, session)
         return session
@@ -157,12 +158,12 @@ class Qnn(FewShapes, ABC):
 
     def _options(self) -> Any:
         options = session_options(threads=1)
-        options.log_severity_level = 4  # what fails is raised
+        options.log_severity_level = 4  # failures are raised, so no log is needed
         options.add_provider_for_devices(self._devices, self._settings())
         return options
 
     def _require_whole(self, stage: StageFile, session: Any) -> None:
-        """Refuse what would run elsewhere, be it one node: rows would cross twice in every call."""
+        """Refuses a session with nodes on the CPU: data would cross to it and back in each call."""
         if self._partly:
             return
         found = assigned(session, _REGISTRATION)
@@ -177,13 +178,13 @@ class QnnNpu(Qnn):
     """The NPU of a Snapdragon."""
 
     base = "qnn:npu"
-    library_bytes = 64 * MIB  # not measured: no such machine was at hand
+    library_bytes = 64 * MIB  # an estimate, not measured
 
     def _find(self) -> list[Any]:
         found = [each for each in _devices() if each.device.type.name == "NPU"]
         if not found:
             raise DeviceError(
-                f"device {self.base}: no NPU of Qualcomm's was found: use --device cpu, or "
+                f"device {self.base}: no Qualcomm NPU was found: use --device cpu, or "
                 "qnn:emulated to try without one"
             )
         return found
@@ -193,7 +194,7 @@ class QnnNpu(Qnn):
         return " ".join(str(hardware.metadata.get("Description") or hardware.vendor).split())
 
     def _takes(self, device: str) -> bool:
-        # What it is called here nothing tells; the plug-in refuses what is for another one.
+        # The machine does not tell the NPU's model; the plug-in refuses files of another one.
         return device.startswith("qnn:")
 
     def _settings(self) -> dict[str, str]:
@@ -201,14 +202,14 @@ class QnnNpu(Qnn):
 
 
 class QnnEmulated(Qnn):
-    """An NPU's compiler, and what it makes run on an x86 processor, far slower than anything else.
+    """Compiles for an NPU and emulates it on an x86 processor, which is very slow.
 
-    It shows what an NPU computes, and nothing about its speed.
+    It shows what an NPU computes, but not its speed.
 
     Args:
-        shapes: of calls.
+        shapes: shapes of calls; None: they are chosen later.
         partly: see `Qnn`.
-        soc: whose NPU.
+        soc: the system on a chip whose NPU is emulated.
     """
 
     base = "qnn:emulated"
@@ -247,17 +248,17 @@ class QnnEmulated(Qnn):
 
 @cache
 def _warn_of_emulation(device: str) -> None:
-    _log.warning("%s emulates an NPU on the CPU: right results, and slow", device)
+    _log.warning("%s emulates an NPU on the CPU: results are right, but slow", device)
 
 
 @cache
 def _plugin() -> Any:
-    """The plug-in's package, registered, which a process may do once."""
+    """Returns the plug-in's package, and registers it; a process may do that only once."""
     try:
         import onnxruntime_qnn as plugin
     except ImportError as error:
         raise DeviceError(f"device qnn: {_PACKAGE} is not installed: {_INSTALL}") from error
-    ort.set_default_logger_severity(4)  # what fails is raised
+    ort.set_default_logger_severity(4)  # failures are raised, so no log is needed
     try:
         ort.register_execution_provider_library(_REGISTRATION, plugin.get_library_path())
     except Exception as error:  # its exceptions share no base class but this
@@ -269,7 +270,7 @@ def _plugin() -> Any:
 
 
 def _htp_path() -> str:
-    """The library that compiles for the tensor processor, and drives or emulates it."""
+    """Returns the path of the library that compiles for, and drives or emulates, the NPU."""
     return str(_plugin().get_qnn_htp_path())
 
 

@@ -1,4 +1,4 @@
-"""What the engines of NPUs share: their few fixed shapes, and what a stage takes there."""
+"""Parts that all NPU engines share: fixed shapes, and memory estimates."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _MOST_SHAPES = 2
 
 
 class FewShapes:
-    """An engine with fixed shapes, each of which takes weights of its own.
+    """An engine with fixed shapes, each of which needs its own copy of the weights.
 
     Args:
-        base: its name without shapes.
-        shapes: of calls; None: they are still to be chosen.
-        ending: of its name.
+        base: the engine's name without shapes.
+        shapes: shapes of calls; None: they are chosen later.
+        ending: text at the end of the name.
 
     Attributes:
-        shapes: of calls.
+        shapes: shapes of calls.
         open_shapes: see `Fixable`.
-        name: with the shapes that were given.
+        name: the engine's name, with the shapes if they were given.
 
     Raises:
-        InputError: if there are too many.
+        InputError: if there are too many shapes.
     """
 
     def __init__(self, base: str, shapes: Shapes | None, ending: str = "") -> None:
@@ -43,7 +43,7 @@ class FewShapes:
         if len(self.shapes.all) > _MOST_SHAPES:
             raise InputError(
                 f"device {self.name}: {len(self.shapes.all)} pairs of rows and capacity, each "
-                f"compiled with weights of its own: give {_MOST_SHAPES} at most, as "
+                f"with its own copy of the weights: give at most {_MOST_SHAPES}, as "
                 f"{self._base}#8/32x{self.shapes.capacities[-1]}"
             )
 
@@ -59,9 +59,9 @@ class FewShapes:
 
 
 def npu_footprint(stage: StageSizes, shapes: Shapes) -> Footprint:
-    """What contexts of fixed shapes take: each has half-precision weights of its own.
+    """Estimates the memory of a stage: each shape has its own weights in half precision.
 
-    Arithmetic: inputs and results of a call are counted, too.
+    This is calculated, not measured; inputs and results of a call are included.
     """
     weights = 2 * weight_count(stage, stage.matmul_bytes + stage.embedding_bytes)
     buffers = rows = 0
@@ -76,12 +76,12 @@ def npu_footprint(stage: StageSizes, shapes: Shapes) -> Footprint:
         logits=rows * (4 * stage.vocab + stage.result_bytes + stage.passed_bytes),
         workspace=buffers,
         shared=0,
-        loading=2 * weights,  # as float32, before they are compiled
+        loading=2 * weights,  # float32 weights while compiling
     )
 
 
 def weight_count(stage: StageSizes, nbytes: int) -> int:
-    """How many weights so many bytes of a stage are."""
+    """Returns how many weights this many bytes of a stage hold."""
     if not stage.block_size:
         return nbytes // _FLOAT_BYTES[stage.precision]
     return stage.blocks(nbytes) * stage.block_size

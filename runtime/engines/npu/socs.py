@@ -1,4 +1,4 @@
-"""Systems on a chip whose NPUs bundles can be compiled for, by the names that users give them."""
+"""Lists the systems on a chip whose NPUs bundles can be compiled for."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from edgespec.errors import InputError
 
 @dataclass(frozen=True)
 class Soc:
-    """A Qualcomm system on a chip, as its NPU's compiler knows it.
+    """A Qualcomm system on a chip, as its NPU's compiler identifies it.
 
     Attributes:
-        name: as users write it.
-        product: as it is sold.
-        chip: the part's number.
+        name: name that users write.
+        product: product name.
+        chip: part number.
         model: `Qnn_SocModel_t` of Qualcomm's SDK (QnnTypes.h).
-        arch: of the Hexagon tensor processor, `QnnHtpDevice_Arch_t` (QnnHtpDevice.h).
-        source: of the two numbers, as public as there is one.
+        arch: architecture of the Hexagon tensor processor, `QnnHtpDevice_Arch_t`
+            (QnnHtpDevice.h).
+        source: public source of `model` and `arch`.
     """
 
     name: str
@@ -29,7 +30,7 @@ class Soc:
 
     @property
     def device(self) -> str:
-        """What a bundle is compiled for."""
+        """The device name for `export --compile-for`."""
         return f"qnn:{self.name}"
 
 
@@ -52,14 +53,14 @@ _KNOWN = (
 )  # fmt: skip
 
 SOCS = {soc.name: soc for soc in _KNOWN}
-"""All that are known, by name."""
+"""All known systems on a chip, by name."""
 
 EMULATED = SOCS["x-elite"]
-"""The one whose NPU `qnn:emulated` is."""
+"""The system on a chip whose NPU `qnn:emulated` emulates."""
 
 
 def soc_of(device: str) -> Soc:
-    """The system on a chip behind `qnn:NAME`.
+    """Returns the system on a chip for a device name `qnn:NAME`.
 
     Raises:
         InputError: if it is not known.
@@ -67,5 +68,5 @@ def soc_of(device: str) -> Soc:
     kind, _, name = device.partition(":")
     if kind != "qnn" or name not in SOCS:
         known = ", ".join(soc.device for soc in _KNOWN)
-        raise InputError(f"{device!r} is nothing to compile for: use one of {known}")
+        raise InputError(f"{device!r} is not a device to compile for: use one of {known}")
     return SOCS[name]

@@ -130,9 +130,9 @@ def told(**facts):
     return f"print({json.dumps(facts)!r}, flush=True)"
 
 
-NOTHING = "with status 0 and without a result$"
+NOTHING = "with status 0 without a result$"
 FAILURES = {
-    "import os; os.kill(os.getpid(), 9)": "with status -9 and without a result$",
+    "import os; os.kill(os.getpid(), 9)": "with status -9 without a result$",
     "raise SystemExit('first\\nout of memory')": r"with status 1 .* \(out of memory\)$",
     "raise ValueError('three')": r"with status 1 .* \(ValueError: three\)$",
     "print('rubbish')": NOTHING,
@@ -156,7 +156,7 @@ def test_a_process_that_fails_is_a_refusal_in_one_line(
     monkeypatch.setattr(apart, "_CHILD", code)
     refusal = measured(EMBEDDED, "target")["target"].refusal
     assert [record.message for record in caplog.records] == [refusal]
-    assert refusal.startswith(f"{ENGINES[0]}: target: measuring ended ")
+    assert refusal.startswith(f"{ENGINES[0]}: target: the measuring process ended ")
     assert re.search(reason, refusal)
     assert "\n" not in refusal
     assert not (own_cache / "curves").exists()  # so that the next load tries again
@@ -168,7 +168,7 @@ def test_what_was_measured_before_a_crash_is_kept(monkeypatch):
     monkeypatch.setattr(apart, "_CHILD", code)
     found = measured(EMBEDDED, "target", "draft")
     assert found["target"] == QUICK
-    assert "draft: measuring ended with status 3" in found["draft"].refusal
+    assert "draft: the measuring process ended with status 3" in found["draft"].refusal
     assert profiles.recall(EMBEDDED, "target", (engine(ENGINES[0]),), 1) == QUICK
     assert profiles.recall(EMBEDDED, "draft", (engine(ENGINES[0]),), 1) is None
 
@@ -187,7 +187,7 @@ def test_measuring_needs_no_folder_for_temporary_files(monkeypatch):
 def test_a_process_that_cannot_start_is_a_refusal(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     found = measured(EMBEDDED, "target")["target"]
-    assert "no process to measure in could be started" in found.refusal
+    assert "process that measures could not be started" in found.refusal
 
 
 def test_an_interrupted_measurement_leaves_no_process(monkeypatch):

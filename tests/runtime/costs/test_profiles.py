@@ -12,7 +12,7 @@ from cuts import EMBEDDED
 from pairs import ENGINES
 
 from edgespec.runtime.costs import profiles
-from edgespec.runtime.costs.profiles import Pairing, Profile, Spread
+from edgespec.runtime.costs.profiles import OverlapCost, Profile, Spread
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution import measurements
 from edgespec.system import processors
@@ -152,12 +152,12 @@ def test_a_damaged_profile_is_none_and_gives_way(own_cache, damage):
 
 
 @pytest.mark.parametrize("slowdown", [0.5, math.inf, math.nan])
-def test_a_pairing_that_cannot_be_is_measured_again(slowdown):
+def test_an_impossible_overlap_cost_is_measured_again(slowdown):
     engines = tuple(map(engine, ENGINES))
-    profiles.remember_pairing(EMBEDDED, engines, 1, Pairing(1.0))
-    assert profiles.recall_pairing(EMBEDDED, engines, 1) == Pairing(1.0)
-    profiles.remember_pairing(EMBEDDED, engines, 1, Pairing(slowdown))
-    assert profiles.recall_pairing(EMBEDDED, engines, 1) is None
+    profiles.remember_overlap_cost(EMBEDDED, engines, 1, OverlapCost(1.0))
+    assert profiles.recall_overlap_cost(EMBEDDED, engines, 1) == OverlapCost(1.0)
+    profiles.remember_overlap_cost(EMBEDDED, engines, 1, OverlapCost(slowdown))
+    assert profiles.recall_overlap_cost(EMBEDDED, engines, 1) is None
 
 
 def test_what_cannot_be_stored_is_no_error(own_cache, caplog):

@@ -67,7 +67,7 @@ def test_without_a_gpu_the_cpu_is_used_with_one_warning(monkeypatch, caplog, opt
         llm = LLM(**{"device": "cpu", "draft": "none", "threads": 1, **options})
         result = llm.generate(PROMPT, max_new_tokens=8)
     [record] = caplog.records
-    assert record.getMessage().startswith("no GPU can be used here, so gpu is the cpu")
+    assert record.getMessage().startswith("no GPU can be used, so the CPU is used")
     assert result.engine in engines.CPU_ENGINES
     if result.engine == wanted.engine:
         assert result.tokens == wanted.tokens
@@ -106,7 +106,9 @@ def test_a_package_that_is_not_installed(no_plugin, monkeypatch, cli):
 def test_a_vulkan_loader_that_is_missing(no_plugin, monkeypatch):
     pytest.importorskip("onnxruntime_ep_webgpu")
     monkeypatch.setattr(no_plugin.ctypes, "CDLL", missing)
-    with pytest.raises(DeviceError, match=r"no Vulkan .*it is gone.*: install its driver"):
+    with pytest.raises(
+        DeviceError, match=r"the Vulkan library is missing .*it is gone.*: install its driver"
+    ):
         engine("webgpu:0")
 
 

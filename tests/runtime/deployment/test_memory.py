@@ -74,10 +74,11 @@ def test_every_term_of_a_plan():
     assert demand.kv == 4 * (2 * 8 * 2 * 64 * 2048 + 2 * 2 * 2 * 32 * 768)
     assert demand.logits == 4096 * (8 + 4)  # the pending token and 7 nodes; a level of 4
     # The target's rows have 72 columns for those near them, and are told which of 256 those are.
-    biases = 4 * 64 * (2048 + 72) + 4 * 64 * (2048 + 64)
+    biases = 4 * 64 * (2048 + 72) + 4 * 64 * (768 + 64)
     places = 4 * 64 * (72 + 256)
-    inputs = biases + places + 2 * 2 * 8 * 4096 + 4 * 2 * (2048 + 64) * (64 + 32)
-    assert demand.workspace == 2 * 64 * 2048 + inputs
+    rotary = 4 * 2 * ((2048 + 64) * 64 + (768 + 64) * 32)
+    inputs = biases + places + 2 * 2 * 8 * 4096 + rotary
+    assert demand.workspace == 64 * (2048 + 768) + inputs
     assert demand.baseline > 20 * MIB
     assert demand.total == sum(getattr(demand, term) for term in TERMS)
 
@@ -177,14 +178,22 @@ def test_the_tree_gives_way_behind_the_chunk_and_before_the_draft_model():
 
 def test_what_is_beyond_a_usual_context_gives_way_first():
     contexts = shorter(4 * USUAL_CONTEXT)
-    everything = total(fitted(1 << 40, contexts=contexts))
-    usual = total(fitted(1 << 40, contexts=(USUAL_CONTEXT,)))
-    found = [fitted(limit, contexts=contexts) for limit in range(usual, everything, 200_000)]
+    roles = EMBEDDED.manifest.roles
+    target = replace(roles[TARGET], context_length=contexts[0])
+    manifest = replace(EMBEDDED.manifest, roles={**roles, TARGET: target})
+    bundle = replace(EMBEDDED, manifest=manifest)
+
+    def fitted(limit, contexts):
+        return planned(bundle, {"cpu": limit}, contexts=contexts)
+
+    everything = total(fitted(1 << 40, contexts))
+    usual = total(fitted(1 << 40, (USUAL_CONTEXT,)))
+    found = [fitted(limit, contexts) for limit in range(usual, everything, 4_000_000)]
     assert {each.context for each in found} == {c for c in contexts[1:] if c >= USUAL_CONTEXT}
     assert {(each.draft, each.prefill_chunk) for each in found} == {("model", 64)}
-    less = fitted(usual - 1, contexts=contexts)
+    less = fitted(usual - 1, contexts)
     assert (less.context, less.draft, less.prefill_chunk) == (USUAL_CONTEXT, "model", 32)
-    asked = fitted(usual, contexts=contexts[:1])
+    asked = fitted(usual, contexts[:1])
     assert (asked.context, asked.draft) == (4 * USUAL_CONTEXT, "lookup")
 
 

@@ -66,7 +66,7 @@ def test_layers_have_devices(text, devices):
         ("0--7=cpu", "'0--7=cpu' is not"),
         ("0-8=cpu", "there is no layer 8, the model has layers 0 to 7"),
         ("0-7=cpu,8-=gpu", "there is no layer 8"),
-        ("0-2=cpu,4-3=gpu", "'4-3=gpu' ends before it begins"),
+        ("0-2=cpu,4-3=gpu", "'4-3=gpu' ends before it starts"),
         ("0-4=cpu,4-=gpu", "layer 4 is placed twice"),
         ("0-7=cpu,0-7=cpu", "layer 0 is placed twice"),
         ("0-2=cpu,4-=gpu", "layer 3 is not placed: cover 0 to 7"),
@@ -121,8 +121,8 @@ def test_every_stage_goes_with_its_layers_and_the_head_with_the_last(starts, cou
     ("starts", "place", "parts"),
     [
         ((), "0-3=cpu,4-=gpu", ("before layer 4:", "cut nowhere", "--cut-layers 4`")),
-        ((4,), "0=cpu,1-=gpu", ("before layer 1:", "before layers 2 only", "--cut-layers 1`")),
-        ((8, 12), "0-4=cpu,5-=gpu", ("layer 5:", "before layers 4, 6 only", "--cut-layers 5`")),
+        ((4,), "0=cpu,1-=gpu", ("before layer 1:", "only before layers 2", "--cut-layers 1`")),
+        ((8, 12), "0-4=cpu,5-=gpu", ("layer 5:", "only before layers 4, 6", "--cut-layers 5`")),
         ((8,), "0-1=cpu,2-3=gpu,4-6=cpu,7=gpu", ("layer 2, 7:", "--cut-layers 2,4,7`")),
         ((9,), "0-3=cpu,4-=gpu", ("layer 4:", "cut nowhere", "--cut-layers 4`")),
     ],
@@ -213,15 +213,15 @@ def test_each_placement_is_measured_as_it_is_and_once(pairs, own_cache, monkeypa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"place": "0-=cpu", "device": ORT}, f"device is '{ORT}', and place says"),
-        ({"place": "0-=cpu", "gpu_layers": 3}, "gpu_layers is 3, and place says"),
-        ({"place": ["0-=cpu"]}, r"place is \['0-=cpu'\]: give a text, as 0-7=cpu,8-=gpu"),
+        ({"place": "0-=cpu", "device": ORT}, f"device is '{ORT}', but place"),
+        ({"place": "0-=cpu", "gpu_layers": 3}, "gpu_layers is 3, but place"),
+        ({"place": ["0-=cpu"]}, r"place is \['0-=cpu'\]: give a text such as 0-7=cpu,8-=gpu"),
         ({"draft_memory": 5}, "draft_memory is 5: give a file's name"),
         ({"gpu_layers": -1}, "gpu_layers is -1"),
         ({"memory": "gpu=3GiB,gpu=2GiB"}, "name each device once"),
         ({"memory": "=3GiB"}, "name each device once"),
-        ({"memory": "gpu=3"}, "size '3' is not known"),
-        ({"memory": "gpu=3GiB,4GiB"}, "size '' is not known"),
+        ({"memory": "gpu=3"}, "size '3' is not valid"),
+        ({"memory": "gpu=3GiB,4GiB"}, "size '' is not valid"),
         ({"memory": {"gpu": 0}}, "memory of gpu is 0"),
     ],
 )
@@ -235,7 +235,7 @@ def test_places_that_cannot_be(cli, command):
     bad = cli(*command, "--place", "0-3=cpu,4-7=cpu:9")
     fails(bad, "device 'cpu:9' is not known: use cpu, gpu, onnxruntime:cpu")
     border = cli(*command, "--place", f"0-3={ORT},4-={OV}")
-    fails(border, "cannot meet before layer 4", "`edgespec export --cut-layers 4`")
+    fails(border, "cannot change before layer 4", "`--cut-layers 4`")
     many = "9" * 5000
     fails(cli(*command, "--place", f"0-=cuda:{many}"), "is not known: use cpu")
     fails(cli(*command, "--place", f"0-={ORT}#8x{many}"), "give rows and capacities")

@@ -135,7 +135,7 @@ def test_a_gpu_that_does_not_run_the_weights_is_not_proposed(monkeypatch):
 
 def test_a_limit_for_each_device(monkeypatch):
     assert LoadOptions(memory="cpu=8GiB, gpu=3G").memory == {"cpu": 8 << 30, "gpu": 3 << 30}
-    with pytest.raises(InputError, match="memory of 'gpu' is limited: there is only cpu"):
+    with pytest.raises(InputError, match="memory of 'gpu' is limited, but there is only cpu"):
         deploy(EMBEDDED, LoadOptions(memory="gpu=1GiB"))
     found = deploy(EMBEDDED, LoadOptions(memory="cpu=1GiB"))
     assert [demand.limit for demand in found.devices] == [1 << 30]

@@ -18,7 +18,7 @@ from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.deployment import device_names, selection
 from edgespec.runtime.deployment.device_names import cpu_engines
-from edgespec.runtime.engines import engine, joined
+from edgespec.runtime.engines import engine, joined_names
 from edgespec.runtime.engines.cpu.onnxruntime import OnnxRuntimeCpu
 from edgespec.runtime.engines.cpu.openvino import OpenVinoCpu
 from edgespec.runtime.execution.model import Model
@@ -49,7 +49,7 @@ def measured(monkeypatch, own_cache):
 
     def measured_apart(job):
         assert not job.full
-        [device] = {joined(each.name for each in engines) for engines in job.roles.values()}
+        [device] = {joined_names(each.name for each in engines) for engines in job.roles.values()}
         fake.asked.append((device, tuple(job.roles), job.threads))
         found = {}
         for role, engines in job.roles.items():
@@ -168,7 +168,7 @@ def test_nothing_is_compiled_for_the_choice_and_one_engine_afterwards(measured, 
 
     def watched(bundle, role, engines, threads):
         assert len(measured.asked) == 2  # all measuring is over
-        compiled.append((role, joined(engine.name for engine in engines)))
+        compiled.append((role, joined_names(engine.name for engine in engines)))
         return load(bundle, role, engines, threads)
 
     monkeypatch.setattr(Model, "load", watched)
@@ -203,7 +203,7 @@ def test_stages_do_not_part_roles_that_run_on_one_engine(measured, pairs):
 
 def test_of_a_placed_target_each_choice_is_measured(measured, pairs):
     """Both begin with the same engine."""
-    cut, mixed = bundles.load(pairs.pair("cut").path), joined(ENGINES)
+    cut, mixed = bundles.load(pairs.pair("cut").path), joined_names(ENGINES)
     measured.seconds[mixed] = STEEP
     found = choose(cut, {"target": replace(CPU, device=(ENGINES[0], "cpu"))})
     assert sorted(names(found["target"])) == [ENGINES[0], mixed]
@@ -213,7 +213,7 @@ def test_an_order_is_known_when_all_has_been_measured(measured, small):
     def known():
         order = known_order(small, "target", CPU)
         return stated(small, {"target": CPU}).known, [
-            joined(e.name for e in each) for each in order
+            joined_names(e.name for e in each) for each in order
         ]
 
     found = []
@@ -267,7 +267,7 @@ def test_an_engine_that_is_not_installed_is_passed_over_with_a_warning(monkeypat
     assert len(cpu_engines()) == 1
     assert [record.message for record in caplog.records] == [f"device {ENGINES[1]}: not here"]
     monkeypatch.setattr(device_names, "CPU_ENGINES", ENGINES[1:])
-    with pytest.raises(DeviceError, match="no engine for the cpu is installed: device openvino"):
+    with pytest.raises(DeviceError, match="no engine for the CPU is installed: device openvino"):
         cpu_engines()
 
 
@@ -291,7 +291,7 @@ def test_an_engine_that_refuses_in_the_end_is_passed_over_with_a_warning(
     assert loaded.curve.seconds(8, 256) == pytest.approx(STEEP[8])
     assert [record.message for record in caplog.records] == [f"{ENGINES[1]} refused it"]
     monkeypatch.setattr(OnnxRuntimeCpu, "compile", refuse)
-    with pytest.raises(DeviceError, match=r"target: no engine on this machine takes .*; .*"):
+    with pytest.raises(DeviceError, match=r"target: no engine on this machine can run .*; .*"):
         load_models(small, {"target": CPU})
     with pytest.raises(DeviceError, match=f"^{ENGINES[1]} refused it$"):
         load_models(small, {"target": Placement(ENGINES[1], 1, ((1,),))})

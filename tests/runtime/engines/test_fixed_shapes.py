@@ -152,10 +152,10 @@ def test_a_context_that_fixed_shapes_do_not_hold(pairs, caplog):
         llm = LLM(path, draft="none", **place)
     assert llm.context_length == 256
     assert [record.getMessage() for record in caplog.records] == [
-        "a context of 256 tokens, for the fixed shapes of the device"
+        "a context of 256 tokens, since the device has fixed shapes"
     ]
     assert LLM(path, draft="none", context=200, **place).context_length == 200
-    with pytest.raises(InputError, match=r"context is 300: the fixed shapes .* end at 256 tokens"):
+    with pytest.raises(InputError, match=r"context is 300: the fixed shapes .* allow 256 tokens"):
         LLM(path, draft="none", context=300, **place)
 
 

@@ -179,7 +179,7 @@ def test_rows_go_to_the_host_and_back(onnx_gpu):
 def test_a_stage_without_attention_has_an_empty_cache(onnx_gpu):
     from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
 
-    stage = replace(STAGE, cache_shape=(0, 2, 3, 4), cached=())
+    stage = replace(STAGE, cached=(), cache_shape=(0, 2, 3, 4))
     cache = DeviceCache(CacheGraphs(onnx_gpu, stage), CAPACITY)
     cache.write(None, [0], 0)
     cache.move([1], 0)

@@ -103,7 +103,7 @@ def test_a_call_that_cannot_keep_up_is_counted_and_said_once(tmp_path, caplog):
     calls(runner, 32, 3)
     assert late.late == 3
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith(f"{late.name}: a call that stands for 0.10 ms took longer here")
+    assert line.startswith(f"{late.name}: a call of 0.10 simulated ms took longer")
 
 
 # Several devices at once

@@ -140,8 +140,8 @@ def test_stages_share_one_file_of_weights(bundle_of):
         ({"skip_sets": ("0m",)}, "skip set 0m: layer 0 cannot be left out"),
         ({"skip_sets": ("1m,4a",)}, "there is no 4a: the model has layers 0 to 3"),
         ({"skip_sets": ("1a", "2a", "3a", "1m")}, "into 7 stages"),
-        ({"cut_layers": (0,)}, "cut_layers holds 0"),
-        ({"cut_layers": (2, 4)}, "cut_layers holds 4: the model has layers 0 to 3"),
+        ({"cut_layers": (0,)}, "cut_layers contains 0"),
+        ({"cut_layers": (2, 4)}, "cut_layers contains 4: the model has layers 0 to 3"),
     ],
 )
 def test_cuts_that_cannot_be_made(checkpoint, tmp_path, options, message, monkeypatch):

@@ -129,7 +129,7 @@ def test_the_capacity_is_the_contexts(made, asked, capacity, context):
 
 
 def test_a_context_that_nobody_asked_for_ends_with_a_word():
-    expected = ("a context of 2048 tokens, for the fixed shapes of the device",)
+    expected = ("a context of 2048 tokens, since the device has fixed shapes",)
     assert planned(made_for(40960)).warnings == expected
     assert planned(made_for(40960), context=8192).warnings == ()
 
@@ -265,8 +265,8 @@ def test_more_than_two_pairs_are_refused(name, shapes):
     with pytest.raises(InputError) as refused:
         engine(f"{name}#{shapes}")
     assert str(refused.value) == (
-        f"device {name}#{shapes}: {count} pairs of rows and capacity, each compiled with weights "
-        f"of its own: give 2 at most, as {name}#8/32x1024"
+        f"device {name}#{shapes}: {count} pairs of rows and capacity, each with its own copy "
+        f"of the weights: give at most 2, as {name}#8/32x1024"
     )
 
 
@@ -314,7 +314,7 @@ def test_plan_shows_the_pairs_and_what_each_takes(cli, monkeypatch):
 
 def test_a_context_beyond_the_users_shapes_is_refused_before_anything_is_loaded(cli):
     words = ["plan", "--device", f"{NAME}#8x256", "--context", "300"]
-    fails(cli(*words), "context is 300: the fixed shapes of the device end at 256 tokens")
+    fails(cli(*words), "context is 300: the fixed shapes of the device allow 256 tokens")
 
 
 def test_shapes_without_room_for_a_text_are_refused():
@@ -322,7 +322,7 @@ def test_shapes_without_room_for_a_text_are_refused():
         {"device": f"{NAME}#1x1"},
         {"draft": "model", "draft_device": f"{CPU_ENGINES[0]}#8x64"},  # its drafts take 128 rows
     ):
-        with pytest.raises(InputError, match=r"context is 2: .* end at [01] tokens"):
+        with pytest.raises(InputError, match=r"context is 2: .* allow [01] tokens"):
             planned(**options)
 
 

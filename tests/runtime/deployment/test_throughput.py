@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edgespec.runtime.deployment.throughput import Pair, plain
 from edgespec.runtime.shapes import FINE_ROWS, ROW_BUCKETS, row_bucket
 
-LENGTHS = [rows - 1 for rows in FINE_ROWS[1:]]  # guesses that fill a bucket with the pending token
+LENGTHS = [rows - 1 for rows in FINE_ROWS[1:]]  # that fill a bucket with the pending token
 
 
 def staircase(*seconds):

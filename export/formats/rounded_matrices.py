@@ -1,4 +1,4 @@
-"""Rounded matrices on their way from calibration to a bundle: on disk, since they are large."""
+"""Keeps matrices that calibration has rounded, on disk since they are large, until the export."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 from edgespec.export.formats.blocks import QuantizedRows
 
 
-class Spool(Mapping[str, QuantizedRows]):
-    """Quantized matrices by name, in a file that goes when the `with` statement ends.
+class RoundedMatrices(Mapping[str, QuantizedRows]):
+    """Quantized matrices by name, in a temporary file that is deleted with the `with` statement.
 
-    Where the system can, it has no name, so that not even a killed process leaves it.
+    If the system supports it, the file has no name, so that even a killed process leaves none.
 
     Args:
-        folder: where there is room for them.
+        folder: folder with room for the file.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
         self._kept: dict[str, tuple[int, tuple[int, ...], QuantizedRows]] = {}
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> RoundedMatrices:
         return self
 
     def __exit__(self, *failure: object) -> None:
         self._file.close()
 
     def keep(self, name: str, rows: QuantizedRows) -> None:
-        """Take a matrix; its scales stay in memory."""
+        """Stores a matrix in the file; its scales stay in memory."""
         place, shape = self._file.seek(0, 2), rows.packed.shape
         self._file.write(rows.packed.data)
         self._kept[name] = place, shape, replace(rows, packed=np.empty(0, np.uint8))
