@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 import edgespec
 from edgespec import bundle
 from edgespec.bundle.sublayers import Sublayers, parse
@@ -18,6 +21,7 @@ from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.sources.hub import source_name
+from edgespec.export.sources.trimming import trimmed
 from edgespec.export.sources.vocabulary import check_vocabularies, end_ids, read_tokenizer
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
 
@@ -53,6 +57,8 @@ class ExportOptions:
             all matrices of a model.
         cut_layers: layers of the target before which a stage ends, so that the layers on both
             sides can run on different devices.
+        draft_ids: ids of the tokens that the draft may propose, of which only its output
+            projection's rows are kept; empty: all.
         skip_sets: sublayers of the target that each layer-skip draft leaves out, written as `4-6`
             or `9m,12-15`; see `edgespec.bundle.sublayers`.
         overwrite: whether to replace an existing bundle or empty folder.
@@ -68,6 +74,7 @@ class ExportOptions:
     npu_precision: str | None = None
     block_size: int | None = None
     cut_layers: tuple[int, ...] = ()
+    draft_ids: tuple[int, ...] = ()
     skip_sets: tuple[str, ...] = ()
     overwrite: bool = False
 
@@ -165,7 +172,11 @@ def write_bundle(
         checkpoints[bundle.DRAFT] = load_checkpoint(draft)
         check_vocabularies(tokens, read_tokenizer(checkpoints[bundle.DRAFT])[1])
     # Only a draft's graph picks candidates; they are ids of the tokenizer, without padding.
-    candidates = {bundle.TARGET: 0, bundle.DRAFT: max(tokens.values()) + 1}
+    ids = np.arange(max(tokens.values()) + 1)
+    if options.draft_ids and draft is not None:
+        ids = _draft_ids(options.draft_ids, len(ids))
+        checkpoints[bundle.DRAFT] = trimmed(checkpoints[bundle.DRAFT], ids)
+    candidates = {bundle.TARGET: None, bundle.DRAFT: ids}
     layout = Sublayers(described(checkpoints[bundle.TARGET].decoder))
     layer_cuts = _layer_cuts(options.cut_layers, layout)
     given = [layout.named(parse(text)) for text in options.skip_sets]
@@ -269,6 +280,19 @@ def _layer_cuts(before: tuple[int, ...], layout: Sublayers) -> set[int]:
             f"from 1 to {last}"
         )
     return set(map(layout.first, before))
+
+
+def _draft_ids(asked: Iterable[int], tokens: int) -> npt.NDArray[np.int64]:
+    """Returns the tokens that the draft may propose, ascending.
+
+    Raises:
+        InputError: if an id is not one of the tokenizer's.
+    """
+    ids = np.unique(np.fromiter(asked, np.int64))
+    if ids[0] < 0 or ids[-1] >= tokens:
+        wrong = ids[0] if ids[0] < 0 else ids[-1]
+        raise InputError(f"draft_ids contains {wrong}: give token ids from 0 to {tokens - 1}")
+    return ids
 
 
 def _weights(name: str, options: ExportOptions) -> str:

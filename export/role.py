@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from edgespec import bundle
 from edgespec.bundle.sublayers import ATTENTION, DEFAULT_ROPE, MLP, Sublayer
@@ -43,8 +44,8 @@ class RoleWriter:
         name: name of the role, with which its file names start.
         checkpoint: the model.
         precision: precision of weights and cache.
-        candidates: see `StageFormats`. It is 0 for a target; with candidates, attention has a form
-            in which a row's result may depend on the other rows of a call.
+        candidates: see `StageFormats`. It is None for a target; with candidates, attention has a
+            form in which a row's result may depend on the other rows of a call.
         progress: see `Progress`.
         rounded: matrices that are already rounded to 4 bits, see `WeightStream`.
     """
@@ -55,7 +56,7 @@ class RoleWriter:
         name: str,
         checkpoint: Checkpoint,
         precision: bundle.Precision,
-        candidates: int,
+        candidates: npt.NDArray[np.int64] | None,
         progress: Progress,
         rounded: Mapping[str, QuantizedRows],
     ) -> None:
@@ -89,6 +90,7 @@ class RoleWriter:
         stages = self._write_stages(self._name, cuts, formats, gated)
         tables = [_table(name, rope) for name, rope in decoder.ropes.items()]
         default = next(table for table in tables if table.name == DEFAULT_ROPE)
+        outputs = decoder.lm_head.out_features
         return bundle.Role(
             architecture=config.model_type,
             layers=len(decoder.layers),
@@ -109,12 +111,13 @@ class RoleWriter:
             tied=decoder.tied,
             sublayers=tuple(described(decoder)),
             ropes=tuple(table for table in tables if table is not default),
+            output_tokens=0 if outputs == decoder.vocab_size else outputs,
         )
 
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
         """Returns a writer of the same model in another precision, with another file name."""
         checkpoint, report = self._checkpoint, self._report
-        return RoleWriter(self._folder, name, checkpoint, precision, 0, report, {})
+        return RoleWriter(self._folder, name, checkpoint, precision, None, report, {})
 
     def write_for_npu(self, cuts: Sequence[int]) -> tuple[bundle.Stage, ...]:
         """Writes graphs for NPUs, with the attention that suits them best, for the same weights."""
@@ -169,7 +172,7 @@ def _table(name: str, rope: Rope) -> bundle.RopeTable:
     return bundle.RopeTable(name, tuple(map(float, rope.inv_freq)), rope.attention_factor)
 
 
-def _formats(precision: bundle.Precision, candidates: int) -> StageFormats:
+def _formats(precision: bundle.Precision, candidates: npt.NDArray[np.int64] | None) -> StageFormats:
     layers = _format(precision.weights, precision.block_size)
     if precision.wide:
         wide = _format("int8", precision.block_size)
@@ -177,7 +180,7 @@ def _formats(precision: bundle.Precision, candidates: int) -> StageFormats:
     head = _format(precision.lm_head, precision.block_size)
     kv_dtype = HALF if precision.kv == "fp16" else FLOAT
     # A draft's errors never change the text, so it may use the cheaper form.
-    attention: type[AttentionForm] = SplitAttention if candidates else OrderedAttention
+    attention: type[AttentionForm] = OrderedAttention if candidates is None else SplitAttention
     return StageFormats(layers, head, kv_dtype, candidates, attention)
 
 

@@ -194,6 +194,8 @@ class Role:
             w8a8, which needs two layouts. None in older bundles, for which it is guessed.
         sublayers: all sublayers, see `layout`; empty in older bundles.
         ropes: RoPE tables besides the default one.
+        output_tokens: number of tokens that the output projection scores; 0: all. A draft may
+            propose the most used tokens only, and its graph maps outputs to ids.
     """
 
     architecture: str
@@ -215,6 +217,7 @@ class Role:
     tied: bool | None = field(default=None, metadata=LEFT_OUT)
     sublayers: tuple[Sublayer, ...] = field(default=(), metadata=LEFT_OUT)
     ropes: tuple[RopeTable, ...] = field(default=(), metadata=LEFT_OUT)
+    output_tokens: int = field(default=0, metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

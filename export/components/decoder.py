@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from edgespec.export.components.mlp import lower_mlp
 from edgespec.export.components.self_attention import lower_attention
@@ -84,23 +85,38 @@ def _emit_head(stage: StageBuilder, hidden: str, decoder: Decoder) -> None:
     normed = stage.norm(chosen, decoder.norm)
     head = stage.formats.vocabulary.linear
     logits = head(stage.graph, stage.weights, normed, decoder.lm_head)
-    if stage.formats.candidates:
-        _emit_candidates(stage, logits, decoder.vocab_size)
+    if stage.formats.candidates is not None:
+        _emit_candidates(stage, logits, decoder.lm_head.out_features, stage.formats.candidates)
     else:
         stage.output("logits", logits, FLOAT, "R", decoder.vocab_size)
 
 
-def _emit_candidates(stage: StageBuilder, logits: str, vocab_size: int) -> None:
-    """Emits the likeliest tokens and the normalizer, so that [R, V] logits stay in the engine."""
-    g, size = stage.graph, stage.formats.candidates
-    if size < vocab_size:
+def _emit_candidates(
+    stage: StageBuilder, logits: str, width: int, ids: npt.NDArray[np.int64]
+) -> None:
+    """Emits the likeliest tokens and the normalizer, so that [R, width] logits stay in the engine.
+
+    Args:
+        stage: receives the nodes and outputs.
+        logits: [R, width] logits, of which the first ones belong to the `ids` in their order.
+        width: number of logits of a row.
+        ids: the tokens to pick from, ascending.
+    """
+    g, size = stage.graph, len(ids)
+    if size < width:
         logits = g.op("Slice", logits, g.ints(0), g.ints(size), g.ints(1))
     count = min(CANDIDATES, size)
-    top, ids = g.multi_op("TopK", logits, g.ints(count), outputs=2, axis=-1, sorted=1)
+    top, columns = g.multi_op("TopK", logits, g.ints(count), outputs=2, axis=-1, sorted=1)
+    if ids[-1] == size - 1:
+        chosen = columns
+    else:
+        # WebGPU gathers int32, but not int64.
+        table = g.constant(ids, np.int32)
+        chosen = g.op("Cast", g.op("Gather", table, columns, axis=0), to=INT64)
     peak = g.op("Slice", top, g.ints(0), g.ints(1), g.ints(1))
     total = g.op("ReduceSum", g.op("Exp", g.op("Sub", logits, peak)), g.ints(1), keepdims=1)
     normalizer = g.op("Squeeze", g.op("Add", g.op("Log", total), peak), g.ints(1))
-    stage.output("top_ids", ids, INT64, "R", count)
+    stage.output("top_ids", chosen, INT64, "R", count)
     stage.output("top_logits", top, FLOAT, "R", count)
     stage.output("logsumexp", normalizer, FLOAT, "R")
 

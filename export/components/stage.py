@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 from onnx import TensorProto
 
 from edgespec.bundle import Tensor
@@ -29,15 +30,15 @@ class StageFormats:
         layers: format of the linear layers.
         vocabulary: format of the output projection and the embedding, which may be one matrix.
         kv_dtype: ONNX element type of the cache, FLOAT or HALF.
-        candidates: for a draft, the number of ids (those of the tokenizer, without padding) among
-            which the graph picks the likeliest; 0: the graph returns all logits.
+        candidates: for a draft, the ids among which the graph picks the likeliest: those of the
+            first outputs of the projection, ascending; None: the graph returns all logits.
         attention: form of attention.
     """
 
     layers: WeightFormat
     vocabulary: WeightFormat
     kv_dtype: int
-    candidates: int
+    candidates: npt.NDArray[np.int64] | None
     attention: type[AttentionForm]
 
 

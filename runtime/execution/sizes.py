@@ -25,9 +25,10 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     layout, (intermediate, tied) = role.layout, _mlp_width(role)
     # Integer products need a layout of their own, so a tied matrix is stored twice.
     shared = tied and role.precision.lm_head != W8A8
-    # Bytes of the embedding, and of the head where that is another matrix.
-    embedding_bytes = min(_vocabulary_bytes(role), data)
-    layer_bytes = max(data - embedding_bytes * (1 if shared else 2), 0)
+    outputs = role.output_tokens or role.vocab_size
+    embedding_bytes = min(_vocabulary_bytes(role, role.vocab_size), data)
+    head_bytes = min(_vocabulary_bytes(role, outputs), data)
+    layer_bytes = max(data - embedding_bytes - (0 if shared else head_bytes), 0)
     widths = [each.width or intermediate if each.kind == MLP else 0 for each in layout]
     parameters = (3 * role.hidden_size * width or _attention_parameters(role) for width in widths)
     ends = list(accumulate(parameters, initial=0))
@@ -38,7 +39,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
         before, behind = (layer_bytes * ends[end] // ends[-1] for end in (stage.start, stop))
         attends = bool(stage.cached)
         return StageSizes(
-            matmul_bytes=behind - before + (embedding_bytes if last else 0),
+            matmul_bytes=behind - before + (head_bytes if last else 0),
             embedding_bytes=embedding_bytes if first else 0,
             file_bytes=data,
             tied=shared and first and last,
@@ -51,7 +52,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             heads=role.heads if attends else 0,
             kv_width=role.kv_heads * role.head_dim if attends else 0,
             kv_bytes=_FLOAT_BYTES[role.precision.kv],
-            vocab=role.vocab_size if last else 0,
+            vocab=outputs if last else 0,
             result_bytes=_result_bytes(stage) if last else 0,
             passed_bytes=0 if last else _result_bytes(stage),
         )
@@ -81,9 +82,9 @@ def kv_bytes(bundle: Bundle, name: str, engine: Engine) -> int:
     return _FLOAT_BYTES[precision.kv]
 
 
-def _vocabulary_bytes(role: Role) -> int:
-    """Returns the bytes of a matrix of the vocabulary's size, stored as the output projection."""
-    values, precision = role.vocab_size * role.hidden_size, role.precision
+def _vocabulary_bytes(role: Role, tokens: int) -> int:
+    """Returns the bytes of a matrix with a row per token, stored as the output projection."""
+    values, precision = tokens * role.hidden_size, role.precision
     if precision.lm_head in _FLOAT_BYTES:
         return values * _FLOAT_BYTES[precision.lm_head]
     bits = 4 if precision.lm_head == "int4" else 8

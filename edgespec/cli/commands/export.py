@@ -6,7 +6,7 @@ import argparse
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -32,6 +32,7 @@ from edgespec.runtime.engines import SOCS, compiler
 from edgespec.runtime.shapes import Shapes
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.tuning.calibrating import TextCalibration
+from edgespec.tuning.draft_vocabulary import DraftVocabulary, choose_draft_vocabulary
 from edgespec.tuning.precompiling import precompile
 from edgespec.tuning.quantizing import QUANTIZED, quantize_variant
 from edgespec.tuning.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOptions
@@ -68,6 +69,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add(
         parser, "lm_head_precision", STORED, "precision of the output projection and the embedding "
         "(default: that of the weights, or int8 if that is int4)"
+    )  # fmt: skip
+    parser.add_argument(
+        "--draft-vocabulary", type=_tokens, metavar="SIZE",
+        help="number of tokens that the draft model may propose, such as 32k: those that the "
+        "calibration text uses, then the ones with the lowest ids; fewer make drafting cheaper "
+        "(default: all)",
     )  # fmt: skip
     _add(parser, "kv_precision", KV_PRECISIONS, "precision of the KV cache")
     _add(
@@ -122,16 +129,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """Exports, and prints the sizes, the quality and the result of a search."""
     _refuse_alone(arguments)
     skips = _skip_sets(arguments)
-    given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
-    size = arguments.block_size
-    if arguments.compile_for and arguments.npu_precision is None:
-        given["npu_precision"] = NPU_PRECISIONS[0]
+    options = _options(arguments, skips)
     quantized = arguments.npu_precision in QUANTIZED
-    if quantized:
-        given["npu_precision"] = "fp32"  # exported first, and then quantized
-    options = ExportOptions(
-        **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
-    )
     # Checked first, since an export takes long.
     for device in arguments.compile_for:
         compiler(device)
@@ -139,6 +138,9 @@ def execute(arguments: argparse.Namespace) -> int:
         read_text(arguments.calibration)
     target = resolve_checkpoint(arguments.checkpoint)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
+    vocabulary = None if draft is None else _draft_vocabulary(arguments, draft)
+    if vocabulary is not None:
+        options = replace(options, draft_ids=vocabulary.ids)
     sources = (target,) if draft is None else (target, draft)
     requantized = compiled = 0
     quality = None
@@ -170,6 +172,8 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     if quality is not None:
         print(quality)
+    if vocabulary is not None:
+        print(vocabulary)
     if fault is not None:
         _log.warning(
             "the chat template is broken (%s): repair it in %s and export again; until then, chat "
@@ -182,9 +186,32 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _options(arguments: argparse.Namespace, skips: tuple[str, ...] | None) -> ExportOptions:
+    """Returns the options of the export itself."""
+    given = {name: value for name, value in vars(arguments).items() if name in _DEFAULTS}
+    size = arguments.block_size
+    if arguments.compile_for and arguments.npu_precision is None:
+        given["npu_precision"] = NPU_PRECISIONS[0]
+    if arguments.npu_precision in QUANTIZED:
+        given["npu_precision"] = "fp32"  # exported first, and then quantized
+    return ExportOptions(
+        **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
+    )
+
+
+def _draft_vocabulary(arguments: argparse.Namespace, draft: Path) -> DraftVocabulary | None:
+    """Returns the tokens that the draft may propose; None for all."""
+    size = arguments.draft_vocabulary
+    return None if size is None else choose_draft_vocabulary(draft, size, arguments.calibration)
+
+
 def _refuse_alone(arguments: argparse.Namespace) -> None:
     """Refuses options that have no effect without another one."""
-    for name, needed in (("draft_precision", "draft"), ("compile_shapes", "compile_for")):
+    for name, needed in (
+        ("draft_precision", "draft"),
+        ("draft_vocabulary", "draft"),
+        ("compile_shapes", "compile_for"),
+    ):
         if getattr(arguments, name) is not None and not getattr(arguments, needed):
             alone, other = (f"--{each.replace('_', '-')}" for each in (name, needed))
             raise InputError(
@@ -221,6 +248,14 @@ def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], t
     shown = "" if default is None else f" (default: {default})"
     flag = f"--{name.replace('_', '-')}"
     parser.add_argument(flag, choices=choices, default=default, help=text + shown)
+
+
+def _tokens(text: str) -> int:
+    """Parses a number of tokens, such as 32k or 20000."""
+    digits, factor = (text[:-1], 1024) if text[-1:].lower() == "k" else (text, 1)
+    if not (digits.isdecimal() and digits.isascii() and int(digits) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of tokens, such as 32k or 20000")
+    return int(digits) * factor
 
 
 def _layers(text: str) -> tuple[int, ...]:

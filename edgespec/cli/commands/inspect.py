@@ -99,7 +99,7 @@ def _facts(role: Role) -> dict[str, str]:
         "stages": _stages(role),
         "hidden size": str(role.hidden_size),
         "heads": f"{role.heads}, {role.kv_heads} for keys and values, of {role.head_dim}",
-        "vocabulary": f"{role.vocab_size:,}",
+        "vocabulary": _vocabulary(role),
         "context": f"{role.context_length:,} tokens",
         "weights": _stored(precision.weights, precision.block_size) + _wide(role),
         "output projection": _stored(precision.lm_head, precision.block_size),
@@ -109,6 +109,12 @@ def _facts(role: Role) -> dict[str, str]:
         else "except at near-ties of two tokens",
         "quantization error": _error(role.quantization_error),
     }
+
+
+def _vocabulary(role: Role) -> str:
+    if not role.output_tokens:
+        return f"{role.vocab_size:,}"
+    return f"{role.output_tokens:,} of {role.vocab_size:,} scored"
 
 
 def _stages(role: Role) -> str:

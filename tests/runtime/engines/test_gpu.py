@@ -224,6 +224,13 @@ def test_nodes_that_would_run_on_the_cpu_are_named(onnx_gpu, tmp_path):
         onnx_gpu.compile(stage, 1)
 
 
+def test_a_trimmed_draft_leaves_no_node_to_the_cpu(checkpoint, onnx_gpu, tmp_path):
+    options = ExportOptions("fp32", draft_ids=tuple(range(0, 331, 3)))
+    export_bundle(checkpoint, tmp_path / "bundle", checkpoint, options)
+    runner = load(bundle.load(tmp_path / "bundle"), onnx_gpu.name, DRAFT)  # else it is refused
+    assert set(runner.prefill([3, 4, 5])["top_ids"][0].tolist()) == set(options.draft_ids)
+
+
 def test_what_a_device_cannot_compute_is_known_when_it_is_loaded(pairs, onnx_gpu):
     """SwiftShader has no 16-bit floats, which shows at the first call only."""
     refusal = None

@@ -1,0 +1,66 @@
+"""Choice of the tokens that a draft may propose, by how often a text uses them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.tuning.texts import PASSAGES, read_text
+
+
+@dataclass(frozen=True)
+class DraftVocabulary:
+    """The tokens that a draft may propose.
+
+    Attributes:
+        ids: their ids, ascending.
+        tokens: number of tokens in the tokenizer's vocabulary.
+        covered: share of the tokens of the text's second half that are among those chosen by its
+            first half.
+    """
+
+    ids: tuple[int, ...]
+    tokens: int
+    covered: float
+
+    def __str__(self) -> str:
+        return (
+            f"draft vocabulary: {len(self.ids):,} of {self.tokens:,} tokens, which cover "
+            f"{self.covered:.1%} of a text"
+        )
+
+
+def choose_draft_vocabulary(
+    checkpoint: Path, size: int, text: Path | None = None
+) -> DraftVocabulary:
+    """Chooses the most used tokens.
+
+    Args:
+        checkpoint: folder of the draft's checkpoint.
+        size: number of tokens to choose.
+        text: file with a text such as the model will write; None for the built-in passages.
+
+    Raises:
+        InputError: if the text is empty or not UTF-8, or the tokenizer cannot be read.
+        OSError: if the text cannot be read.
+    """
+    tokenizer = Tokenizer.from_folder(checkpoint)
+    used = tokenizer.encode("\n\n".join(PASSAGES) if text is None else read_text(text))
+    first, second = used[: len(used) // 2], used[len(used) // 2 :]
+    known = set(_most_used(first, size, tokenizer))
+    covered = sum(token in known for token in second) / max(len(second), 1)
+    ids = sorted(_most_used(used, size, tokenizer))
+    return DraftVocabulary(tuple(ids), tokenizer.vocab_size, covered)
+
+
+def _most_used(text: Sequence[int], size: int, tokenizer: Tokenizer) -> Iterable[int]:
+    """Returns special tokens, then a text's tokens, then those with the lowest ids.
+
+    Byte-pair vocabularies number their tokens by how often they were seen.
+    """
+    often = (token for token, _ in Counter(text).most_common())
+    ranked = dict.fromkeys((*tokenizer.special_ids, *often, *range(tokenizer.vocab_size)))
+    return list(ranked)[:size]
