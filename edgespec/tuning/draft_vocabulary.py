@@ -29,7 +29,7 @@ class DraftVocabulary:
     def __str__(self) -> str:
         return (
             f"draft vocabulary: {len(self.ids):,} of {self.tokens:,} tokens, which cover "
-            f"{self.covered:.1%} of a text"
+            f"{self.covered:.1%} of the calibration text"
         )
 
 
