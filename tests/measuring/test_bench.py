@@ -92,7 +92,7 @@ def test_only_a_draft_model_overlaps(told):
 
 
 def test_what_memory_does_not_hold_together_takes_turns_by_repeats(told, monkeypatch, caplog):
-    monkeypatch.setattr(bench, "available_bytes", lambda: 200 << 20)
+    monkeypatch.setattr(bench, "available_bytes", lambda: 1 << 20)
     told.texts = {name: [made(1.0) for _ in range(6)] for name in ("plain", "auto")}
     told.log, reports = [], []
     found = Bench(bundles.load(BUNDLE), LoadOptions(threads=1), ["auto"], short_texts(2))
