@@ -72,6 +72,7 @@ def test_a_script(run):
     assert out[3].startswith("TokenLogprobs(token=")
 
 
+@pytest.mark.slow
 def test_an_asyncio_loop(run):
     out = run(PROGRAMS[1]).splitlines()
     assert sorted(line for line in out if ":" not in line) in (

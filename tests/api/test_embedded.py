@@ -38,6 +38,7 @@ def lead(llm, text, temperature=0.0, seed=0):
     return (first - second) / row.std()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", [draft for draft in OFFERED if draft != "none"])
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.8, "seed": 1}], ids=str)
 def test_the_text_is_that_of_plain_decoding(llms, draft, fields):

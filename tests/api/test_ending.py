@@ -111,6 +111,7 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
     assert ended(FORKED) == ["0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ENGINES)
 @pytest.mark.parametrize("program", [GENERATING, LOADING], ids=["generating", "loading"])
 def test_the_end_does_not_tear_threads_out_of_engines(program, device):

@@ -18,6 +18,7 @@ from edgespec.runtime.execution.slots import Slots
 # The text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("fields", [{}, {"temperature": 2.0}], ids=["greedy", "sampled"])

@@ -61,6 +61,7 @@ def follows(text, structure):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda fields: next(iter(fields)))
 @pytest.mark.parametrize(
     "fields",

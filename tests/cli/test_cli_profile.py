@@ -50,6 +50,7 @@ def engines_of(jobs):
     return [job.roles["target"][0].name for job in jobs]
 
 
+@pytest.mark.slow
 def test_everything_is_measured_and_remembered(cli, own_cache, monkeypatch):
     result = cli("profile", "--device", ENGINES[0], "--threads", 1, "--json")
     assert (result.code, result.err) == (0, "")

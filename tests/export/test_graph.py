@@ -292,6 +292,7 @@ def wide(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "tiles"),
     # Measured 2 and 10: two threads each take a few tiles' memory to quantize one.

@@ -133,6 +133,7 @@ def test_full_precision_equals_transformers(full, device):
     agrees(runner, model, text)
 
 
+@pytest.mark.slow
 @devices
 def test_a_growing_cache_keeps_what_a_tree_needs(full, device):
     model, bundle = full

@@ -54,6 +54,7 @@ def test_greedy_text_is_transformers_own_for_every_draft(pairs, name, engine):
         assert accepted > 0 or draft == "none"
 
 
+@pytest.mark.slow
 @engines
 @pytest.mark.parametrize("fields", SAMPLING, ids=str)
 def test_sampled_text_is_the_same_for_every_draft(pairs, engine, fields):

@@ -41,6 +41,7 @@ def plain(pairs, fields, name="llama"):
 # The text
 
 
+@pytest.mark.slow
 @modes
 @pytest.mark.parametrize("draft", ["model", "auto"])
 @pytest.mark.parametrize("name", ["llama", "twin", "half", "stranger"])
@@ -52,6 +53,7 @@ def test_text_is_plain_decodings_own(pairs, overlapping, name, draft, fields):
     assert not working_threads()
 
 
+@pytest.mark.slow
 @modes
 def test_a_target_on_two_engines(pairs, fields):
     place = {"place": f"0={ENGINES[0]},1={ENGINES[1]}", "threads": 1}
@@ -144,6 +146,7 @@ def fail_from(first, kind=RuntimeError):
     return action
 
 
+@pytest.mark.slow
 @modes
 @pytest.mark.parametrize("first", [0, 1, 5])
 @pytest.mark.parametrize("kind", [RuntimeError, MemoryError, DeviceError])

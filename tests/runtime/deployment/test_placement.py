@@ -152,6 +152,7 @@ def greedy(pairs):
     return greedy_by_transformers(pairs.pair("cut").target, prompt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLACES)
 def test_every_draft_gives_the_same_text_wherever_stages_run(pairs, greedy, name):
     """Greedy that is transformers' own, and sampled that of the same stages without a draft."""

@@ -76,6 +76,7 @@ def sharp(tmp_path_factory):
     return bundles.load(output)
 
 
+@pytest.mark.slow
 @devices
 @pytest.mark.parametrize("skipped", SETS)
 @pytest.mark.parametrize("fields", OPTIONS, ids=str)

@@ -61,6 +61,7 @@ def test_rows_are_the_same_bits_in_chunks_trees_and_resumed_texts(bundle, engine
         assert found.differing == 0, found.where
 
 
+@pytest.mark.slow
 @engines
 def test_so_they_are_across_the_border(bundle, engine_name):
     model = loaded(bundle, engine_name)
