@@ -1,13 +1,30 @@
-"""Reads checkpoints: configs, descriptions of layers, and weights, which are loaded lazily."""
+"""What a checkpoint is: its config, its layers by name and shape, and its weights read lazily.
+
+Public names are loaded lazily, so that the pair in `edgespec.models.embedded` is found without
+importing readers of checkpoints.
+"""
 
 from __future__ import annotations
 
-from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
-from edgespec.models.config import ModelConfig
-from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm, Sublayer
-from edgespec.models.rope import Rope
-from edgespec.models.safetensors_folder import SafetensorsFolder
-from edgespec.models.tensors import TensorSource
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
+    from edgespec.models.config import ModelConfig
+    from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm, Sublayer
+    from edgespec.models.rope import Rope
+    from edgespec.models.safetensors_folder import SafetensorsFolder
+    from edgespec.models.tensors import TensorSource
+
+_MODULES = {
+    "checkpoint": ("ARCHITECTURES", "Checkpoint", "load_checkpoint"),
+    "config": ("ModelConfig",),
+    "layers": ("Attention", "Decoder", "Linear", "Mlp", "Norm", "Sublayer"),
+    "rope": ("Rope",),
+    "safetensors_folder": ("SafetensorsFolder",),
+    "tensors": ("TensorSource",),
+}
 
 __all__ = [
     "ARCHITECTURES",
@@ -24,3 +41,10 @@ __all__ = [
     "TensorSource",
     "load_checkpoint",
 ]
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -57,7 +57,8 @@ def facts(ways: Sequence[Strategy]) -> list[dict[str, Any]]:
 
 def show(ways: Sequence[Strategy]) -> None:
     """Prints a table, the reasons why ways are impossible, and the options of the best way."""
-    from edgespec.runtime.deployment.comparing import ACCEPTANCES, USUAL_ACCEPTANCE, best
+    from edgespec.runtime.deployment.comparing import ACCEPTANCES, best
+    from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE
 
     console = Console()
     console.print(_table(ways, ACCEPTANCES))

@@ -20,15 +20,12 @@ from edgespec.runtime.deployment.deployment import (
 from edgespec.runtime.deployment.options import LoadOptions, default_tree
 from edgespec.runtime.deployment.placement import GPU
 from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, gpu_of
-from edgespec.runtime.deployment.throughput import Pair, plain
+from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
 from edgespec.runtime.engines import common_shapes
 from edgespec.runtime.execution.model import Model
 
 ACCEPTANCES = (0.6, 0.75, 0.9)
 """Acceptance rates (shares of correct draft tokens) at which strategies are compared."""
-
-USUAL_ACCEPTANCE = 0.75
-"""The acceptance rate at which the best strategy is chosen."""
 
 _DEFAULTS = LoadOptions()
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from edgespec.runtime.curve import Seconds
 from edgespec.runtime.shapes import FINE_ROWS
 
+USUAL_ACCEPTANCE = 0.75
+"""The share of correct draft tokens that is assumed where nothing better is known."""
+
 
 def plain(verify: Seconds) -> float:
     """Returns the tokens per second without drafts."""

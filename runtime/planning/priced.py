@@ -11,9 +11,8 @@ from typing import Generic, Protocol, TypeVar
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.curve import Curve, Seconds
-from edgespec.runtime.deployment.comparing import USUAL_ACCEPTANCE
 from edgespec.runtime.deployment.options import FIXED_DRAFT_TOKENS
-from edgespec.runtime.deployment.throughput import Pair, plain
+from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
 from edgespec.runtime.drafters.base import LATEST_WEIGHT, Drafter, TreeBudget
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.planning.planner import TRIALS, SourceSchedule

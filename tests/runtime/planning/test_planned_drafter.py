@@ -10,9 +10,8 @@ import pytest
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS
 
 from edgespec.runtime.curve import Curve
-from edgespec.runtime.deployment.comparing import USUAL_ACCEPTANCE
 from edgespec.runtime.deployment.options import FIXED_DRAFT_TOKENS
-from edgespec.runtime.deployment.throughput import Pair, plain
+from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
 from edgespec.runtime.drafters import (
     LookupDrafter,
     ModelCalls,
