@@ -26,7 +26,7 @@ from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.stage_files import suited
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.processors import default_threads
-from edgespec.tuning.texts import PASSAGES, WARM_UP, pieces_of, read_text
+from edgespec.tuning.texts import WARM_UP, calibration_text, pieces_of
 
 _PIECES = 40
 # Of every `_TURN` pieces, the one at `_JUDGED` measures errors and the one at `_HELD_OUT` measures
@@ -89,7 +89,7 @@ class TextCalibration:
 
     def __init__(self, path: Path | None = None, report: Report = lambda done, total: None) -> None:
         self._path, self._report = path, report
-        self._text = "\n\n".join(PASSAGES) if path is None else read_text(path)
+        self._text, self._source = calibration_text(path)
         self._held_out: _HeldOut | None = None
 
     def __call__(
@@ -101,9 +101,8 @@ class TextCalibration:
             InputError: if the user's text is too short, or the tokenizer does not know it.
         """
         tokenizer = Tokenizer.from_folder(checkpoint.path)
-        source = "the built-in text" if self._path is None else str(self._path)
         try:
-            pieces = pieces_of(self._text, tokenizer, _PIECES, source)
+            pieces = pieces_of(self._text, tokenizer, _PIECES, self._source)
         except InputError as error:
             if self._path is not None:
                 raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.tuning.texts import PASSAGES, read_text
+from edgespec.tuning.texts import calibration_text
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def choose_draft_vocabulary(
         OSError: if the text cannot be read.
     """
     tokenizer = Tokenizer.from_folder(checkpoint)
-    used = tokenizer.encode("\n\n".join(PASSAGES) if text is None else read_text(text))
+    used = tokenizer.encode(calibration_text(text)[0])
     first, second = used[: len(used) // 2], used[len(used) // 2 :]
     known = set(_most_used(first, size, tokenizer))
     covered = sum(token in known for token in second) / max(len(second), 1)

@@ -17,7 +17,7 @@ from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.stage_files import stage_file
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.processors import default_threads
-from edgespec.tuning.texts import PASSAGES, Piece, pieces_of, read_text
+from edgespec.tuning.texts import Piece, calibration_text, pieces_of
 
 QUANTIZED = {"w8a16": 8, "w4a16": 4}
 """Bits per weight by precision; activations have 16 bits."""
@@ -83,8 +83,7 @@ def quantize_variant(path: Path, precision: str, calibration: Path | None = None
 
 
 def _text(path: Path, calibration: Path | None) -> list[Piece]:
-    text = "\n\n".join(PASSAGES) if calibration is None else read_text(calibration)
-    source = "the built-in text" if calibration is None else str(calibration)
+    text, source = calibration_text(calibration)
     return pieces_of(text, Tokenizer.from_folder(path), _PIECES, source)
 
 

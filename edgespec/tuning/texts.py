@@ -41,6 +41,21 @@ def read_text(path: Path) -> str:
     return text
 
 
+def calibration_text(path: Path | None) -> tuple[str, str]:
+    """Returns a calibration text, and its name in messages.
+
+    Args:
+        path: file with the text; None for the built-in passages in English and Python.
+
+    Raises:
+        InputError: if the file is empty or not UTF-8.
+        OSError: if the file cannot be read.
+    """
+    if path is None:
+        return "\n\n".join(PASSAGES), "the built-in text"
+    return read_text(path), str(path)
+
+
 @dataclass(frozen=True)
 class Piece:
     """A piece of text.

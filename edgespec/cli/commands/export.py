@@ -138,7 +138,7 @@ def execute(arguments: argparse.Namespace) -> int:
         read_text(arguments.calibration)
     target = resolve_checkpoint(arguments.checkpoint)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
-    vocabulary = None if draft is None else _draft_vocabulary(arguments, draft)
+    vocabulary = _draft_vocabulary(arguments, draft)
     if vocabulary is not None:
         options = replace(options, draft_ids=vocabulary.ids)
     sources = (target,) if draft is None else (target, draft)
@@ -199,10 +199,11 @@ def _options(arguments: argparse.Namespace, skips: tuple[str, ...] | None) -> Ex
     )
 
 
-def _draft_vocabulary(arguments: argparse.Namespace, draft: Path) -> DraftVocabulary | None:
+def _draft_vocabulary(arguments: argparse.Namespace, draft: Path | None) -> DraftVocabulary | None:
     """Returns the tokens that the draft may propose; None for all."""
-    size = arguments.draft_vocabulary
-    return None if size is None else choose_draft_vocabulary(draft, size, arguments.calibration)
+    if draft is None or arguments.draft_vocabulary is None:
+        return None
+    return choose_draft_vocabulary(draft, arguments.draft_vocabulary, arguments.calibration)
 
 
 def _refuse_alone(arguments: argparse.Namespace) -> None:
