@@ -174,8 +174,10 @@ def write_bundle(
     # Only a draft's graph picks candidates; they are ids of the tokenizer, without padding.
     ids = np.arange(max(tokens.values()) + 1)
     if options.draft_ids and draft is not None:
-        ids = _draft_ids(options.draft_ids, len(ids))
-        checkpoints[bundle.DRAFT] = trimmed(checkpoints[bundle.DRAFT], ids)
+        kept = _draft_ids(options.draft_ids, len(ids))
+        if len(kept) < len(ids):  # else the projection would be stored again for nothing
+            ids = kept
+            checkpoints[bundle.DRAFT] = trimmed(checkpoints[bundle.DRAFT], ids)
     candidates = {bundle.TARGET: None, bundle.DRAFT: ids}
     layout = Sublayers(described(checkpoints[bundle.TARGET].decoder))
     layer_cuts = _layer_cuts(options.cut_layers, layout)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgespec.models.fields import Fields
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.tuning.texts import calibration_text
 
@@ -44,23 +45,34 @@ def choose_draft_vocabulary(
         text: file with a text such as the model will write; None for the built-in passages.
 
     Raises:
-        InputError: if the text is empty or not UTF-8, or the tokenizer cannot be read.
+        BundleError: if the tokenizer cannot be read.
+        CheckpointError: if config.json cannot be read.
+        InputError: if the text is empty or not UTF-8.
         OSError: if the text cannot be read.
     """
     tokenizer = Tokenizer.from_folder(checkpoint)
+    # The export leaves out added tokens for which the model has no row.
+    rows = Fields.read(checkpoint / "config.json").integer("vocab_size")
+    tokens = range(min(tokenizer.vocab_size, rows))
     used = tokenizer.encode(calibration_text(text)[0])
     first, second = used[: len(used) // 2], used[len(used) // 2 :]
-    known = set(_most_used(first, size, tokenizer))
+    known = set(_most_used(first, size, tokens, tokenizer.special_ids))
     covered = sum(token in known for token in second) / max(len(second), 1)
-    ids = sorted(_most_used(used, size, tokenizer))
-    return DraftVocabulary(tuple(ids), tokenizer.vocab_size, covered)
+    ids = sorted(_most_used(used, size, tokens, tokenizer.special_ids))
+    return DraftVocabulary(tuple(ids), len(tokens), covered)
 
 
-def _most_used(text: Sequence[int], size: int, tokenizer: Tokenizer) -> Iterable[int]:
+def _most_used(text: Sequence[int], size: int, tokens: range, special: Iterable[int]) -> list[int]:
     """Returns special tokens, then a text's tokens, then those with the lowest ids.
 
     Byte-pair vocabularies number their tokens by how often they were seen.
+
+    Args:
+        text: token ids of the text.
+        size: number of tokens to return; fewer if there are not so many.
+        tokens: the ids to choose from.
+        special: ids of special tokens.
     """
     often = (token for token, _ in Counter(text).most_common())
-    ranked = dict.fromkeys((*tokenizer.special_ids, *often, *range(tokenizer.vocab_size)))
-    return list(ranked)[:size]
+    ranked = dict.fromkeys((*special, *often, *tokens))
+    return [token for token in ranked if token in tokens][:size]

@@ -91,6 +91,17 @@ def test_memory_is_that_of_the_rows_that_are_kept(trimmed_bundle, twin):
     assert whole.embedding_bytes == part.embedding_bytes
 
 
+def test_a_draft_that_may_propose_all_tokens_is_as_it_was(twin, tmp_path):
+    source = twin.path.parent
+    files = []
+    for number, ids in enumerate(((), tuple(range(331)))):
+        folder = tmp_path / str(number)
+        options = ExportOptions("fp32", draft_ids=ids)
+        export_bundle(source / "target", folder, source / "draft", options)
+        files.append({file.name: file.read_bytes() for file in folder.iterdir()})
+    assert files[0] == files[1]
+
+
 @pytest.mark.parametrize("ids", [(-1, 5), (5, 331)])
 def test_ids_beyond_the_vocabulary_are_refused(twin, output, ids):
     source = twin.path.parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -43,6 +44,18 @@ def test_a_size_beyond_the_vocabulary_is_all_of_it(source):
     found = choose_draft_vocabulary(source, 10**6)
     assert found.ids == tuple(range(Tokenizer.from_folder(source).vocab_size))
     assert found.covered == 1
+
+
+def test_a_token_without_a_row_is_not_proposed(cli, source, output, tmp_path):
+    """Many finetunes have a special token for padding behind the model's vocabulary."""
+    folder = shutil.copytree(source, tmp_path / "padded")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer["added_tokens"].append({"id": 331, "content": "<pad>", "special": True, **flags})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    found = cli("export", folder, "--draft", folder, "--draft-vocabulary", 200, "-o", output)
+    assert found.code == 0, found.err
+    assert "200 of 331 tokens" in found.out
 
 
 def test_an_empty_text_is_refused(source, tmp_path):
