@@ -2,7 +2,8 @@
 
     python benchmarks/precision_cost.py qwen-int4-small qwen-int4 qwen-int8 --rows 1,2,4,8,16
 
-Calls take turns. It prints milliseconds, and ratios to the first bundle's calls. Only targets run.
+Calls take turns. It prints milliseconds, and ratios to the first bundle's calls. With `--role
+draft` the draft models run instead of the targets.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from common import add_threads, count, counts, exit_code, print_result, print_ta
 from turns import Turns
 
 from edgespec import bundle as bundles
-from edgespec.bundle import TARGET
+from edgespec.bundle import DRAFT, TARGET
 from edgespec.runtime.deployment.device_names import cpu_engines
 from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.runner import Runner
@@ -27,6 +28,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    parser.add_argument("--role", choices=(TARGET, DRAFT), default=TARGET)
     parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16])
     parser.add_argument("--context", type=count, default=200, help="rows in the cache")
     parser.add_argument("--rounds", type=count, default=9)
@@ -34,11 +36,11 @@ def main() -> None:
     arguments = parser.parse_args()
     loaded = [bundles.load(path) for path in arguments.bundles]
     table: list[list[object]] = []
-    for engine in suited(loaded[0].target, cpu_engines()):
+    for engine in suited(loaded[0].manifest.roles[arguments.role], cpu_engines()):
         runners = []
         for each in loaded:
-            engines = (engine,) * len(each.target.stages)
-            runner = Runner(exactness.load(each, TARGET, engines, arguments.threads))
+            engines = (engine,) * len(each.manifest.roles[arguments.role].stages)
+            runner = Runner(exactness.load(each, arguments.role, engines, arguments.threads))
             runner.skip(arguments.context)
             runners.append(runner)
         turns = Turns(runners, arguments.rows, arguments.rounds)
@@ -49,7 +51,7 @@ def main() -> None:
     headings = ["engine", "bundle", "rows", "ms", "to first"]
     print_table(headings, table)
     lines = [dict(zip(headings, line, strict=True)) for line in table]
-    settings = {"context": arguments.context, "threads": arguments.threads}
+    settings = {"role": arguments.role, "context": arguments.context, "threads": arguments.threads}
     print_result("precision_cost", {**settings, "lines": lines})
 
 
