@@ -16,10 +16,14 @@ from edgespec.export.exporter import (
     write_bundle,
 )
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
+from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
+from edgespec.export.heads.attach import attach_head, copy_bundle, sizes_of
+from edgespec.export.role import Progress
 from edgespec.export.sources.hub import resolve_checkpoint
 
 __all__ = [
     "BLOCK_SIZES",
+    "HEAD_PRECISIONS",
     "KV_PRECISIONS",
     "NPU_PRECISIONS",
     "PRECISIONS",
@@ -28,11 +32,15 @@ __all__ = [
     "Calibration",
     "ExportOptions",
     "ExportReport",
+    "Progress",
     "RoundedMatrices",
     "Texts",
+    "attach_head",
     "calibrate",
+    "copy_bundle",
     "export_bundle",
     "replacing",
     "resolve_checkpoint",
+    "sizes_of",
     "write_bundle",
 ]

@@ -27,8 +27,8 @@ from edgespec.export.formats.matrices import (
 from edgespec.export.formats.weights import WeightStream
 from edgespec.models import Attention, Checkpoint, Decoder, Rope
 
-# Score of masked rows: far below any real score, so that the softmax gives exactly zero.
-_BIAS_OFF = -1e9
+BIAS_OFF = -1e9
+"""Score of masked rows: far below any real score, so that the softmax gives exactly zero."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a role's name, the number of weights written so far and the total number."""
@@ -64,7 +64,7 @@ class RoleWriter:
         self._name = name
         self._checkpoint = checkpoint
         self._precision = precision
-        self._formats = _formats(precision, candidates)
+        self._formats = stage_formats(precision, candidates)
         self._report = progress
         self._total = sum(int(np.prod(shape)) for shape in checkpoint.decoder.tensors().values())
         self._done = 0
@@ -102,7 +102,7 @@ class RoleWriter:
             context_length=decoder.context_length,
             inv_freq=default.inv_freq,
             eos_ids=config.eos_ids,
-            bias_off=_BIAS_OFF,
+            bias_off=BIAS_OFF,
             parameters=self._total,
             precision=self._precision,
             stages=stages,
@@ -172,7 +172,10 @@ def _table(name: str, rope: Rope) -> bundle.RopeTable:
     return bundle.RopeTable(name, tuple(map(float, rope.inv_freq)), rope.attention_factor)
 
 
-def _formats(precision: bundle.Precision, candidates: npt.NDArray[np.int64] | None) -> StageFormats:
+def stage_formats(
+    precision: bundle.Precision, candidates: npt.NDArray[np.int64] | None
+) -> StageFormats:
+    """Returns the formats of a model's stages; for `candidates` see `StageFormats`."""
     layers = _format(precision.weights, precision.block_size)
     if precision.wide:
         wide = _format("int8", precision.block_size)

@@ -11,11 +11,13 @@ from edgespec.errors import BundleError
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.curve import Curve
 from edgespec.runtime.deployment.deployment import Loaded
-from edgespec.runtime.deployment.options import DRAFTS, PLANNED_DRAFTS
+from edgespec.runtime.deployment.options import DRAFTS, LOADED_DRAFTS, PLANNED_DRAFTS
+from edgespec.runtime.deployment.resolve import loaded_draft
 from edgespec.runtime.drafters import (
     Drafter,
     DrafterState,
     GrammarDrafter,
+    HeadCalls,
     LookupDrafter,
     ModelCalls,
     ModelDrafter,
@@ -24,6 +26,7 @@ from edgespec.runtime.drafters import (
     SkipCalls,
     drafter_state,
 )
+from edgespec.runtime.execution.head_runner import HeadRunner
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriever, PricedSource
@@ -64,7 +67,7 @@ class Drafting:
         if self._draft == "none":
             return ("none",)
         found = {"none", "lookup", "recycling", self._draft}
-        found |= {"model"} if DRAFT in self._loaded else set()
+        found |= {loaded_draft(self._bundle)} if DRAFT in self._loaded else set()
         found |= {"layer-skip"} if self._skips else set()
         return tuple(name for name in DRAFTS if name in found)
 
@@ -109,7 +112,7 @@ class Drafting:
             return self._lookup(learned, sampled)
         if source == "recycling":
             return self._recycling(learned, sampled)
-        if source == "model" and DRAFT in runners:
+        if source in LOADED_DRAFTS and DRAFT in runners:
             return self._model(runners, learned, sampled)
         return NoDrafter()
 
@@ -144,7 +147,11 @@ class Drafting:
     def _model(
         self, runners: Mapping[str, Runner], learned: DrafterState, sampled: bool
     ) -> ModelDrafter:
-        return ModelDrafter(ModelCalls(runners[DRAFT]), learned.calibration("model", sampled))
+        name, runner = loaded_draft(self._bundle), runners[DRAFT]
+        calibration = learned.calibration(name, sampled)
+        if isinstance(runner, HeadRunner):
+            return ModelDrafter(HeadCalls(runner, runners[TARGET]), calibration, name)
+        return ModelDrafter(ModelCalls(runner), calibration, name)
 
     def _priced_skip(
         self, skip: _Skip, runner: Runner, learned: DrafterState, sampled: bool

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+import sys
+from collections.abc import Mapping
+from itertools import count, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +13,14 @@ from safetensors.numpy import save_file
 
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
+from edgespec.runtime.execution.runner import Snapshot
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.system.files import replaced
 
 VERSION = "1"
 _KIND = "edgespec session"
 _TOKENS = ".tokens"
+_FEATURES = ".features"
 
 
 def save(path: Path, digest: str, slot: Slot) -> None:
@@ -32,9 +36,12 @@ def save(path: Path, digest: str, slot: Slot) -> None:
     """
     tensors: dict[str, Array] = {}
     for role, runner in slot.runners.items():
-        tensors[role + _TOKENS] = np.array(runner.tokens, np.int64)
-        for stage, rows in enumerate(runner.snapshot(runner.length)):
+        snapshot = runner.snapshot(sys.maxsize)
+        tensors[role + _TOKENS] = np.array(snapshot.tokens, np.int64)
+        for stage, rows in enumerate(snapshot.caches):
             tensors[f"{role}.{stage}"] = rows
+        if snapshot.features is not None:
+            tensors[role + _FEATURES] = snapshot.features
     metadata = {"kind": _KIND, "version": VERSION, "bundle": digest}
     try:
         with replaced(path) as partial:
@@ -63,17 +70,20 @@ def restore(path: Path, digest: str, slots: Slots, slot: Slot, most: int) -> Non
     for role, runner in runners.items():
         if role + _TOKENS not in tensors:  # saved without this model, whose cache starts empty
             continue
-        ids, empty = tensors[role + _TOKENS], runner.snapshot(0)
-        caches = [tensors.get(f"{role}.{stage}", ids) for stage in range(len(empty))]
-        if ids.dtype != np.int64 or not all(map(partial(_fits, ids), caches, empty)):
+        snapshot = _snapshot(tensors, role)
+        if snapshot is None or not runner.fits(snapshot):
             raise InputError(f"{path} is damaged (the cache of its {role}): save it again")
-        runner.restore(ids[:most].tolist(), [rows[:, :, :, :most] for rows in caches])
+        runner.restore(snapshot.first(most))
 
 
-def _fits(ids: Array, cache: Array, empty: Array) -> bool:
-    """Whether a cache has one row per token, and otherwise the shape of an empty one."""
-    shape = (*empty.shape[:3], ids.size, empty.shape[4])
-    return ids.ndim == 1 and cache.dtype == empty.dtype and cache.shape == shape
+def _snapshot(tensors: Mapping[str, Array], role: str) -> Snapshot | None:
+    """Returns what a file holds of a role; None if its tokens are damaged."""
+    ids = tensors[role + _TOKENS]
+    if ids.dtype != np.int64 or ids.ndim != 1:
+        return None
+    numbers = (f"{role}.{stage}" for stage in count())
+    caches = [tensors[name] for name in takewhile(tensors.__contains__, numbers)]
+    return Snapshot(ids.tolist(), caches, tensors.get(role + _FEATURES))
 
 
 def _read(path: Path, digest: str) -> dict[str, Array]:

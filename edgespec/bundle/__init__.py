@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from edgespec.bundle.checks import fault
 from edgespec.bundle.manifest import (
+    FEATURES,
     FORMAT,
     HALF_BIAS_OFF,
     NPU,
@@ -42,6 +43,7 @@ __all__ = [
     "CHANGING",
     "COMPILING",
     "DRAFT",
+    "FEATURES",
     "FORMAT",
     "HALF_BIAS_OFF",
     "MANIFEST",
@@ -95,7 +97,7 @@ class Bundle:
 
     @property
     def draft(self) -> Role | None:
-        """The draft model, if there is one."""
+        """The draft model or draft head, if there is one."""
         return self.manifest.roles.get(DRAFT)
 
     @property
@@ -228,7 +230,7 @@ def used_files(manifest: Manifest) -> list[str]:
     """Returns the names of all files that a manifest refers to; names may repeat."""
     stages = [s for role in manifest.roles.values() for s in role.stages]
     stages += [s for variant in manifest.variants for s in variant.stages]
-    files = [f for s in stages for f in (s.graph, s.data)]
+    files = [f for s in stages for f in (s.graph, s.data, s.borrowed) if f]
     compiled = [each for variant in manifest.variants for each in variant.compiled]
     files += [f for each in compiled for f in (each.graph, *each.data)]
     return files + list(manifest.tokenizer)

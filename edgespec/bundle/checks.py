@@ -5,8 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from edgespec.bundle.manifest import W8A8, Manifest, Precision, Role, SkipSet, Stage, Variant
-from edgespec.bundle.sublayers import KINDS, window_of
+from edgespec.bundle.manifest import (
+    FEATURES,
+    W8A8,
+    Manifest,
+    Precision,
+    Role,
+    SkipSet,
+    Stage,
+    Tensor,
+    Variant,
+)
+from edgespec.bundle.sublayers import FUSION, KINDS, window_of
 
 _BLOCKS = ("int4", "int8")
 _FLOATS = ("fp16", "fp32")
@@ -15,6 +25,7 @@ _VARIANT_WEIGHTS = (*_WEIGHTS, "w8a16", "w4a16")
 _DTYPES = ("float16", "float32", "int32", "int64")
 _INNER = [("next_hidden",)]
 _LAST = [("logits",), ("top_ids", "top_logits", "logsumexp")]
+_OF_HEAD = [(*_LAST[1], "next_hidden")]
 
 # The smallest and largest allowed sizes of a role. No real model comes near the upper limits, which
 # keep a damaged manifest from causing endless work.
@@ -49,6 +60,7 @@ def _checks(manifest: Manifest) -> Iterator[_Check]:
     for number, variant in enumerate(manifest.variants):
         role = manifest.roles[variant.role]
         yield from _of_variant(f"variants[{number}]", variant, role)
+    yield from _of_taps(manifest)
     for number, skips in enumerate(manifest.skip_sets):
         yield from _of_skips(f"skip_sets[{number}]", skips, manifest.roles["target"])
 
@@ -67,7 +79,30 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
     yield f"{where}.bias_off", role.bias_off, -math.inf < role.bias_off < 0
     yield from _of_precision(f"{where}.precision", role.precision, _WEIGHTS)
     yield from _of_layout(where, role)
-    yield from _of_stages(f"{where}.stages", role.stages, role.layout.head)
+    yield from _of_stages(f"{where}.stages", role.stages, role)
+
+
+def _of_taps(manifest: Manifest) -> Iterator[_Check]:
+    """Checks that the target returns what its draft head reads."""
+    target = manifest.roles["target"]
+    taps, layers = target.taps, target.layers
+    known = list(taps) == sorted(set(taps)) and all(0 <= each <= layers for each in taps)
+    yield "roles.target.taps", taps, known
+    for name, role in manifest.roles.items():
+        if name != "target":
+            yield f"roles.{name}.taps", role.taps, role.taps == (taps if role.is_head else ())
+            first = role.stages[0]
+            widths = [_width(each) for each in first.inputs if each.name == "hidden"]
+            read = len(taps) * target.hidden_size
+            yield f"roles.{name}.stages[0].inputs", widths, widths == [read] * role.is_head
+    variants = [(each.role, each.stages) for each in manifest.variants if each.role == "target"]
+    for name, stages in (("target", target.stages), *variants):
+        tapped = [_width(each) for s in stages for each in s.outputs if each.name == FEATURES]
+        yield f"{name}: {FEATURES}", tapped, sum(tapped) == len(taps) * target.hidden_size
+
+
+def _width(tensor: Tensor) -> int:
+    return int(tensor.shape[-1]) if tensor.shape and _is_size(tensor.shape[-1]) else -1
 
 
 def _of_layout(where: str, role: Role) -> Iterator[_Check]:
@@ -81,7 +116,7 @@ def _of_layout(where: str, role: Role) -> Iterator[_Check]:
     for number, each in enumerate(role.sublayers):
         place = f"{where}.sublayers[{number}]"
         yield f"{place}.layer", each.layer, before <= each.layer <= before + (number > 0)
-        yield f"{place}.kind", each.kind, each.kind in KINDS
+        yield f"{place}.kind", each.kind, each.kind in KINDS and (each.kind != FUSION or not number)
         yield f"{place}.width", each.width, each.width >= 0
         yield f"{place}.mask", each.mask, _is_mask(each.mask)
         yield f"{place}.rope", each.rope, each.rope in ("", *tables)
@@ -93,7 +128,7 @@ def _of_layout(where: str, role: Role) -> Iterator[_Check]:
 def _of_variant(where: str, variant: Variant, role: Role) -> Iterator[_Check]:
     yield f"{where}.bias_off", variant.bias_off, -math.inf < variant.bias_off < 0
     yield from _of_precision(f"{where}.precision", variant.precision, _VARIANT_WEIGHTS)
-    yield from _of_stages(f"{where}.stages", variant.stages, role.layout.head)
+    yield from _of_stages(f"{where}.stages", variant.stages, role)
     for number, each in enumerate(variant.compiled):
         place = f"{where}.compiled[{number}]"
         yield f"{place}.stage", each.stage, 0 <= each.stage < len(variant.stages)
@@ -112,17 +147,20 @@ def _of_precision(where: str, precision: Precision, weights: Sequence[str]) -> I
     yield f"{where}.block_size", precision.block_size, precision.block_size >= least
 
 
-def _of_stages(where: str, stages: Sequence[Stage], head: int) -> Iterator[_Check]:
+def _of_stages(where: str, stages: Sequence[Stage], role: Role) -> Iterator[_Check]:
     yield where, stages, bool(stages)
-    start = 0
+    start, head = 0, role.layout.head
+    last_results = _OF_HEAD if role.is_head else _LAST
+    if role.is_head:  # a draft's levels run all but the fusion
+        yield where, [stage.start for stage in stages], [s.start for s in stages] == [0, 1]
     for number, stage in enumerate(stages):
         place = f"{where}[{number}]"
         yield f"{place}.start", stage.start, stage.start == start
         last, end = stage is stages[-1], head + 1
         follows = stage.stop == end if last else start < stage.stop < end
         yield f"{place}.stop", stage.stop, follows
-        names = tuple(each.name for each in stage.results)
-        yield f"{place}.outputs", names, names in (_LAST if last else _INNER)
+        names = tuple(each.name for each in stage.results if each.name != FEATURES)
+        yield f"{place}.outputs", names, names in (last_results if last else _INNER)
         for kind, tensors in (("inputs", stage.inputs), ("outputs", stage.outputs)):
             for index, tensor in enumerate(tensors):
                 yield f"{place}.{kind}[{index}].dtype", tensor.dtype, tensor.dtype in _DTYPES

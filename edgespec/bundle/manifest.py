@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from edgespec.bundle.sublayers import DEFAULT_ROPE, Sublayer, Sublayers
+from edgespec.bundle.sublayers import DEFAULT_ROPE, FUSION, Sublayer, Sublayers
 from edgespec.system.records import LEFT_OUT
 
 FORMAT = 2
@@ -13,6 +13,9 @@ FORMAT = 2
 
 NPU = "npu"
 """Name of the variant for NPUs, which has only standard ONNX operators and plain weights."""
+
+FEATURES = "features"
+"""Output of a target's stage with the hidden rows that a draft head reads, see `Role.taps`."""
 
 W8A8 = "w8a8"
 """Precision with 8-bit weights and 8-bit activations, multiplied as integers."""
@@ -35,7 +38,10 @@ class Stage:
     """Consecutive sublayers in one ONNX file, from `start` up to but not including `stop`.
 
     Sublayers are numbered as in `Role.layout`; the number after the last one is the head (norm and
-    output projection). The embedding belongs to the first stage.
+    output projection). The embedding belongs to the first stage, in a draft head to the second.
+
+    Attributes:
+        borrowed: the target's data file, if a draft head's graph reads the embedding there.
     """
 
     graph: str
@@ -44,6 +50,7 @@ class Stage:
     stop: int
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    borrowed: str = field(default="", metadata=LEFT_OUT)
 
     @property
     def cached(self) -> tuple[int, ...]:
@@ -196,6 +203,9 @@ class Role:
         ropes: RoPE tables besides the default one.
         output_tokens: number of tokens that the output projection scores; 0: all. A draft may
             propose the most used tokens only, and its graph maps outputs to ids.
+        taps: layers of the target whose entering hidden rows are a draft head's features,
+            ascending; the number of layers stands for the rows that enter the last norm. A target
+            returns them, and its head reads them; empty without a head.
     """
 
     architecture: str
@@ -218,11 +228,17 @@ class Role:
     sublayers: tuple[Sublayer, ...] = field(default=(), metadata=LEFT_OUT)
     ropes: tuple[RopeTable, ...] = field(default=(), metadata=LEFT_OUT)
     output_tokens: int = field(default=0, metadata=LEFT_OUT)
+    taps: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:
         """All sublayers; in older bundles each layer is an attention and an MLP."""
         return Sublayers(self.sublayers) if self.sublayers else Sublayers.pairs(self.layers)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it is a draft head, which reads features of the target besides tokens."""
+        return self.layout[0].kind == FUSION
 
     @property
     def rope_tables(self) -> tuple[RopeTable, ...]:

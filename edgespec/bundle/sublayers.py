@@ -16,10 +16,10 @@ from typing import overload
 from edgespec.errors import InputError
 from edgespec.system.records import LEFT_OUT
 
-ATTENTION, MLP = "attention", "mlp"
-"""Kinds of sublayers."""
+ATTENTION, MLP, FUSION = "attention", "mlp", "fusion"
+"""Kinds of sublayers. A fusion makes one hidden row of a draft head's features."""
 
-KINDS = (ATTENTION, MLP)
+KINDS = (ATTENTION, MLP, FUSION)
 
 CAUSAL = "causal"
 """The mask with which a position sees all positions before it."""
@@ -41,7 +41,8 @@ class Sublayer:
     Attributes:
         layer: number of the layer that it belongs to.
         kind: one of `KINDS`.
-        width: inner size of an MLP; 0 for attention, and if the bundle does not say it.
+        width: inner size of an MLP, or input size of a fusion; 0 for attention, and if the bundle
+            does not say it.
         mask: positions that attention sees: `causal` for all up to its own, or `window:N` for the
             last N, its own included.
         rope: RoPE table that attention uses; empty if it uses none.
@@ -95,7 +96,7 @@ class Sublayers(Sequence[Sublayer]):
         return cls(
             Sublayer(layer, kind, width if kind == MLP else 0)
             for layer in range(layers)
-            for kind in KINDS
+            for kind in (ATTENTION, MLP)
         )
 
     def __len__(self) -> int:

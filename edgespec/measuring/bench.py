@@ -34,7 +34,7 @@ Report = Callable[[str], None]
 Span = tuple[float, float]
 """The smallest and the largest value."""
 
-_MODEL_DRAFTS = ("auto", "model")  # only these use a draft model, which can overlap
+_MODEL_DRAFTS = ("auto", "model", "head")  # only these use a draft model, which can overlap
 
 _log = logging.getLogger(__name__)
 

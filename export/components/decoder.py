@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from edgespec.export.components.mlp import lower_mlp
+from edgespec.export.components.outputs import emit_candidates, emit_new_kv
 from edgespec.export.components.self_attention import lower_attention
 from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
 from edgespec.models import Attention, Decoder, Sublayer
 
-CANDIDATES = 128  # likeliest tokens that a draft returns; sampling may choose an unlikely one
+
+def entering(layer: int) -> str:
+    """Returns the name of the hidden rows that enter a layer, or after the last one the head."""
+    return f"entering.{layer}"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def lower(stage: StageBuilder, decoder: Decoder, span: Span, gated: bool = False
     g = stage.graph
     hidden = _entry(stage, decoder, first=span.start == 0)
     gates = stage.input("gates", FLOAT, len(decoder.sublayers)) if gated else None
-    layer_of = [n for n, layer in enumerate(decoder.layers) for _ in layer]
+    layer_of = [n for n, layer in enumerate(decoder.layers) for _ in layer] + [len(decoder.layers)]
     for number in range(span.start, min(span.stop, len(decoder.sublayers))):
         sublayer = decoder.sublayers[number]
         update = _contribution(stage, hidden, layer_of[number], sublayer)
@@ -48,12 +51,14 @@ def lower(stage: StageBuilder, decoder: Decoder, span: Span, gated: bool = False
             gate = g.op("Slice", gates, g.ints(number), g.ints(number + 1), g.ints(0))
             update = g.op("Mul", update, gate)
         hidden = g.op("Add", hidden, update)
+        if layer_of[number + 1] > layer_of[number]:
+            hidden = g.rename(hidden, entering(layer_of[number + 1]))
     if span.stop > len(decoder.sublayers):
         _emit_head(stage, hidden, decoder)
     else:
         stage.output("next_hidden", hidden, FLOAT, "S", decoder.hidden_size)
     if stage.new_kv:
-        _emit_new_kv(stage, decoder.attentions[0])
+        emit_new_kv(stage, decoder.attentions[0])
 
 
 def _entry(stage: StageBuilder, decoder: Decoder, first: bool) -> str:
@@ -63,10 +68,10 @@ def _entry(stage: StageBuilder, decoder: Decoder, first: bool) -> str:
     ids = stage.input("input_ids", INT64, "S")
     embed = stage.formats.vocabulary.embedding
     rows = embed(stage.graph, stage.weights, ids, decoder.embedding)
-    if decoder.embedding_scale == 1:
-        return rows
-    scale = stage.graph.constant(decoder.embedding_scale, np.float32)
-    return stage.graph.op("Mul", rows, scale)
+    if decoder.embedding_scale != 1:
+        scale = stage.graph.constant(decoder.embedding_scale, np.float32)
+        rows = stage.graph.op("Mul", rows, scale)
+    return stage.graph.rename(rows, entering(0))
 
 
 def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublayer) -> str:
@@ -86,45 +91,6 @@ def _emit_head(stage: StageBuilder, hidden: str, decoder: Decoder) -> None:
     head = stage.formats.vocabulary.linear
     logits = head(stage.graph, stage.weights, normed, decoder.lm_head)
     if stage.formats.candidates is not None:
-        _emit_candidates(stage, logits, decoder.lm_head.out_features, stage.formats.candidates)
+        emit_candidates(stage, logits, decoder.lm_head.out_features, stage.formats.candidates)
     else:
         stage.output("logits", logits, FLOAT, "R", decoder.vocab_size)
-
-
-def _emit_candidates(
-    stage: StageBuilder, logits: str, width: int, ids: npt.NDArray[np.int64]
-) -> None:
-    """Emits the likeliest tokens and the normalizer, so that [R, width] logits stay in the engine.
-
-    Args:
-        stage: receives the nodes and outputs.
-        logits: [R, width] logits, of which the first ones belong to the `ids` in their order.
-        width: number of logits of a row.
-        ids: the tokens to pick from, ascending.
-    """
-    g, size = stage.graph, len(ids)
-    if size < width:
-        logits = g.op("Slice", logits, g.ints(0), g.ints(size), g.ints(1))
-    count = min(CANDIDATES, size)
-    top, columns = g.multi_op("TopK", logits, g.ints(count), outputs=2, axis=-1, sorted=1)
-    if ids[-1] == size - 1:
-        chosen = columns
-    else:
-        # WebGPU gathers int32, but not int64.
-        table = g.constant(ids, np.int32)
-        chosen = g.op("Cast", g.op("Gather", table, columns, axis=0), to=INT64)
-    peak = g.op("Slice", top, g.ints(0), g.ints(1), g.ints(1))
-    total = g.op("ReduceSum", g.op("Exp", g.op("Sub", logits, peak)), g.ints(1), keepdims=1)
-    normalizer = g.op("Squeeze", g.op("Add", g.op("Log", total), peak), g.ints(1))
-    stage.output("top_ids", chosen, INT64, "R", count)
-    stage.output("top_logits", top, FLOAT, "R", count)
-    stage.output("logsumexp", normalizer, FLOAT, "R")
-
-
-def _emit_new_kv(stage: StageBuilder, attention: Attention) -> None:
-    """Emits the output `new_kv` of all attentions of the stage, [layers, 2, KV, S, hd]."""
-    g, count = stage.graph, len(stage.new_kv) // 2
-    shape = (count, 2, attention.kv_heads, "S", attention.head_dim)
-    stacked = g.op("Concat", *stage.new_kv, axis=0)
-    stacked = g.op("Reshape", stacked, g.ints(*(-1 if d == "S" else int(d) for d in shape)))
-    stage.output("new_kv", stacked, stage.formats.kv_dtype, *shape)

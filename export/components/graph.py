@@ -95,6 +95,17 @@ class GraphBuilder:
         self._nodes.append(node)
         return names
 
+    def rename(self, value: str, name: str) -> str:
+        """Gives the last node's output another name, by which it can be found in the graph."""
+        assert list(self._nodes[-1].output) == [value]
+        self._nodes[-1].output[0] = name
+        return name
+
+    def graft(self, nodes: Sequence[onnx.NodeProto], initializers: Sequence[TensorProto]) -> None:
+        """Adds nodes and initializers of another graph, whose names must be new here."""
+        self._nodes += nodes
+        self._initializers |= {each.name: each for each in initializers}
+
     def constant(self, values: npt.ArrayLike, dtype: npt.DTypeLike) -> str:
         """Adds a small constant to the graph file itself; equal constants are stored once."""
         array = np.asarray(values, dtype=dtype)

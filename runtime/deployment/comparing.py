@@ -17,9 +17,9 @@ from edgespec.runtime.deployment.deployment import (
     place_to_use,
     with_costs,
 )
-from edgespec.runtime.deployment.options import LoadOptions, default_tree
+from edgespec.runtime.deployment.options import LOADED_DRAFTS, LoadOptions, default_tree
 from edgespec.runtime.deployment.placement import GPU
-from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, gpu_of
+from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, gpu_of, loaded_draft
 from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
 from edgespec.runtime.engines import common_shapes
 from edgespec.runtime.execution.model import Model
@@ -120,9 +120,9 @@ def _with_draft(bundle: Bundle, options: LoadOptions) -> Strategy:
     If memory has no room for the draft model then, it is serial decoding by the draft model alone.
     """
     weighed = _planned("serial", bundle, replace(options, draft="auto"))
-    if weighed.deployment.draft == "model":
+    if weighed.deployment.draft in LOADED_DRAFTS:
         return weighed
-    return _planned("serial", bundle, replace(options, draft="model"))
+    return _planned("serial", bundle, replace(options, draft=loaded_draft(bundle)))
 
 
 def _planned(name: str, bundle: Bundle, options: LoadOptions) -> Strategy:

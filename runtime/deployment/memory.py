@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.runtime.deployment.demands import HOST, MIB, Demand, FixedShape
 from edgespec.runtime.deployment.fixed_shapes import chosen_shapes, fixed
+from edgespec.runtime.deployment.options import LOADED_DRAFTS
 from edgespec.runtime.deployment.resolve import Request, text_rows
 from edgespec.runtime.engines import (
     CallSizes,
@@ -32,6 +33,7 @@ from edgespec.runtime.engines import (
     Footprint,
     joined_names,
 )
+from edgespec.runtime.execution.features import FEATURE_ROWS, feature_width
 from edgespec.runtime.execution.sizes import kv_bytes, stage_sizes
 from edgespec.runtime.execution.stage_files import role_shapes
 from edgespec.runtime.shapes import (
@@ -277,7 +279,9 @@ class _Account:
                 row = 2 * stage.layers * stage.kv_width * kv_bytes(self._bundle, name, engine)
                 kv[engine.memory] += self._request.texts * rows * row
                 libraries[_library(engine)] = engine.library_bytes
-            inputs += _input_bytes(self._bundle.manifest.roles[name], calls)
+            role = self._bundle.manifest.roles[name]
+            inputs += _input_bytes(role, calls)
+            kv[HOST] += self._request.texts * FEATURE_ROWS * 4 * feature_width(role)
         baseline = self._python_bytes + sum(libraries.values())
         return tuple(
             Demand(
@@ -334,7 +338,7 @@ def _library(engine: Engine) -> str:
 
 
 def _loaded(draft: str) -> tuple[str, ...]:
-    return (TARGET, DRAFT) if draft == "model" else (TARGET,)
+    return (TARGET, DRAFT) if draft in LOADED_DRAFTS else (TARGET,)
 
 
 def cache_rows(role: str, context: int, shapes: Shapes = ANY_SHAPES) -> int:
@@ -362,7 +366,8 @@ def _input_bytes(role: Role, calls: CallSizes) -> int:
     bias = masks * 4 * calls.rows * (calls.capacity + (COLUMNS if ordered else calls.rows))
     places = ordered * 4 * calls.rows * (COLUMNS + FIXED_WINDOW + calls.rows)
     rotary = ropes * 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
-    hidden = 4 * calls.rows * role.hidden_size * (len(role.stages) - 1)
+    entering = (each for s in role.stages for each in s.inputs if each.name == "hidden")
+    hidden = 4 * calls.rows * sum(int(each.shape[-1]) for each in entering)
     return bias + places + rotary + hidden + 2 * 8 * role.vocab_size
 
 

@@ -19,6 +19,7 @@ from edgespec.runtime.deployment.fixed_shapes import all_ready, longest_text
 from edgespec.runtime.deployment.options import (
     DEFAULT_TREE_WIDTH,
     FIXED_DRAFT_TOKENS,
+    LOADED_DRAFTS,
     LoadOptions,
     default_tree,
 )
@@ -92,7 +93,7 @@ def resolve(bundle: Bundle, options: LoadOptions) -> Request:
     rounds: dict[str, tuple[tuple[int, ...], ...]] = {
         TARGET: ((1,),) if drafts[0] == "none" else _VERIFICATIONS
     }
-    if drafts[0] == "model":
+    if drafts[0] in LOADED_DRAFTS:
         count = len(bundle.manifest.roles[DRAFT].stages)
         devices[DRAFT] = (_full_name(options.draft_device, options),) * count
         rounds[DRAFT] = (_DRAFT_CALLS,)
@@ -191,13 +192,22 @@ def text_rows(role: str, context: int) -> int:
     return context + (SCRATCH_ROWS if role == DRAFT else 0)
 
 
+def loaded_draft(bundle: Bundle) -> str:
+    """Returns the draft source that uses the bundle's draft, one of `LOADED_DRAFTS`; or lookup."""
+    if bundle.draft is None:
+        return "lookup"
+    return "head" if bundle.draft.is_head else "model"
+
+
 def _drafts(asked: str, bundle: Bundle) -> tuple[str, ...]:
     """Returns the draft sources to plan memory for, the preferred one first."""
+    own = loaded_draft(bundle)
     if asked == "auto":
-        return ("model", "lookup") if bundle.draft else ("lookup",)
-    if asked == "model" and bundle.draft is None:
+        return tuple(dict.fromkeys((own, "lookup")))
+    if asked in LOADED_DRAFTS and own != asked:
+        what, option = ("model", "--draft") if asked == "model" else ("head", "--draft-head")
         raise InputError(
-            f"{bundle.path} has no draft model: export it with --draft, or use --draft lookup"
+            f"{bundle.path} has no draft {what}: export it with {option}, or use --draft {own}"
         )
     if asked == "layer-skip" and not bundle.manifest.skip_sets:
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
-from edgespec.runtime.drafters.calls import ModelCalls, SkipCalls
+from edgespec.runtime.drafters.calls import HeadCalls, ModelCalls, SkipCalls
 from edgespec.runtime.drafters.drafter_state import DrafterState
 from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.drafters.lookup import LookupDrafter
@@ -15,6 +15,7 @@ __all__ = [
     "Drafter",
     "DrafterState",
     "GrammarDrafter",
+    "HeadCalls",
     "LookupDrafter",
     "ModelCalls",
     "ModelDrafter",

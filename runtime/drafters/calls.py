@@ -7,8 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
+from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.ranking import Candidates
 from edgespec.runtime.execution.feeds import START, Rows
+from edgespec.runtime.execution.head_runner import HeadRunner
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler
@@ -141,6 +143,88 @@ class ModelCalls:
         beyond = max(0, length + 1 - self._context)
         half = max(1, self._context // 2)
         return -(-beyond // half) * half
+
+
+class HeadCalls:
+    """Calls a draft head, which reads the target's features of the text (Li et al., EAGLE-3, 2025).
+
+    Each row of a level reads the hidden row that the head gave for the row before it. The rows
+    that become text are computed anew from the target's features when the head reads on.
+
+    Args:
+        runner: the text in the head; matching rows of an earlier text are used again.
+        target: the text in the target, which holds the features of the last positions.
+    """
+
+    root = ()
+    apart = True
+
+    def __init__(self, runner: HeadRunner, target: Runner) -> None:
+        assert target.features is not None
+        self._runner = runner
+        self._features = target.features
+        self.most_rows = runner.model.shapes.rows[-1]
+        self._context = runner.model.role.context_length
+        self._root: Floats = np.zeros((1, runner.model.role.hidden_size), np.float32)
+        self._hidden: list[Floats] = []  # of each scratch row
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        """See `Calls`. New tokens of the prompt are fed at the first draft."""
+        self._runner.keep_common(prompt)
+        self._hidden = []
+
+    def restart(self) -> None:
+        """See `Calls`."""
+        self._runner.restart()
+        self._hidden = []
+
+    def slide(self, length: int) -> bool:
+        """See `Calls`: begins anew where the context is full, or features are no longer there."""
+        first = self._beginning(length)
+        if first == self._runner.first:
+            return False
+        self._runner.begin_at(first)
+        self._hidden = []
+        return True
+
+    def room(self, length: int, width: int) -> int:
+        """See `Calls`: the room is the rest of the head's context."""
+        return self._context - (length - 1 - self._runner.first)
+
+    def unread(self, text: Sequence[int]) -> list[int]:
+        """See `Calls`: counts the positions whose features the head has not read."""
+        first = self._beginning(len(text))
+        known = self._runner.next if first == self._runner.first else first
+        return self._runner.chunks(len(text) - 1 - known)
+
+    def feed(self, text: Sequence[int]) -> Candidates:
+        """See `Calls`."""
+        features = self._features.read(self._runner.next, len(text) - 1)
+        results = self._runner.read(text, features)
+        self._root, self._hidden = results["next_hidden"][0].copy(), []
+        return Candidates.from_results(results, 1)
+
+    def level(self, rows: Rows) -> Candidates:
+        """See `Calls`."""
+        n = len(rows.tokens)
+        above = [self._root if row == START else self._hidden[row] for row in rows.parents]
+        results = self._runner.draft(rows, hidden=np.stack(above))
+        self._hidden += list(results["next_hidden"][:n].copy())
+        return Candidates.from_results(results, n)
+
+    def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
+        """See `Calls`."""
+        self._runner.keep(text, drafts)
+        if text:
+            self._root = self._hidden[text[-1]]
+        self._hidden = [self._hidden[row] for row in drafts]
+
+    def _beginning(self, length: int) -> int:
+        """Returns the position of the first row of a text, so that one more row fits after it."""
+        runner, held = self._runner, self._features.start
+        if length - runner.first > self._context:
+            return max(held, length - max(1, self._context // 2))
+        return runner.first if held <= runner.next else held
 
 
 class SkipCalls:

@@ -58,6 +58,8 @@ class StageFile:
     Attributes:
         graph: the ONNX file.
         data: the file of its external data.
+        borrowed: a file of another role, that the graph reads the embedding from; None: it has its
+            own, or none.
         key: unique name of bundle and stage for caches of compiled models; None: not to be cached.
         role: name of the role that the stage belongs to.
         layout: the role's sublayers.
@@ -85,6 +87,7 @@ class StageFile:
     block_size: int
     results: tuple[Result, ...]
     compiled: tuple[CompiledFile, ...] = ()
+    borrowed: Path | None = None
 
     @property
     def whole(self) -> bool:

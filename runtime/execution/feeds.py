@@ -239,7 +239,7 @@ class Feeds:
 
     Attributes:
         stages: inputs of each stage by name, without the past. All stages share what `fill` sets;
-            `hidden`, [S, D], is each stage's own.
+            `hidden`, [S, D] or for a head's fusion [S, features], is each stage's own.
     """
 
     def __init__(
@@ -267,10 +267,10 @@ class Feeds:
         for stage in role.stages:
             attention = self._attention_inputs[stage.ordered].inputs if stage.cached else {}
             inputs = shared | attention
-            names = {tensor.name for tensor in stage.inputs}
-            mine = {name: array for name, array in inputs.items() if name in names}
-            if "hidden" in names:
-                mine["hidden"] = np.zeros((rows, role.hidden_size), np.float32)
+            shapes = {tensor.name: tensor.shape for tensor in stage.inputs}
+            mine = {name: array for name, array in inputs.items() if name in shapes}
+            if "hidden" in shapes:
+                mine["hidden"] = np.zeros((rows, int(shapes["hidden"][-1])), np.float32)
             self.stages.append(mine)
 
     def fill(self, rows: Rows, length: int, last_only: bool) -> None:

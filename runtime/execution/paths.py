@@ -63,12 +63,22 @@ class Drafted:
         self.exact = 0
         self._places: dict[tuple[int, int], int] = {}
         self._hidden: list[Floats] = []
+        self._features: list[Floats] = []
 
-    def add(self, rows: Rows, first: int, hidden: Floats) -> None:
-        """Note that these rows were run and lie in the scratch rows from `first` on."""
+    def add(self, rows: Rows, first: int, hidden: Floats, features: Floats | None) -> None:
+        """Note that these rows were run and lie in the scratch rows from `first` on.
+
+        Args:
+            rows: the rows.
+            first: scratch row of the first.
+            hidden: [n, D] hidden rows that the leading stages gave for them.
+            features: [n, F] features that these stages gave; None if they give none.
+        """
         for number, (token, parent) in enumerate(zip(rows.tokens, rows.parents, strict=True)):
             self._places[parent, int(token)] = first + number
         self._hidden.append(hidden)
+        if features is not None:
+            self._features.append(features)
 
     def places(self, rows: Rows) -> list[int]:
         """Returns the scratch row of each of a verification's rows, or `NOWHERE`."""
@@ -81,3 +91,7 @@ class Drafted:
     def hidden(self, places: Sequence[int]) -> Floats:
         """Returns the [n, D] hidden rows that the leading stages gave for these scratch rows."""
         return np.concatenate(self._hidden)[places]
+
+    def features(self, places: Sequence[int]) -> Floats | None:
+        """Returns the [n, F] features that the leading stages gave for these scratch rows."""
+        return np.concatenate(self._features)[places] if self._features else None

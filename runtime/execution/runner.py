@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from edgespec.errors import DeviceError, EdgespecError
+from edgespec.bundle import FEATURES
 from edgespec.runtime.arrays import Array, Floats, Mask
+from edgespec.runtime.execution.failures import NamedFailures
+from edgespec.runtime.execution.features import FeatureWindow, feature_width
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.paths import NOWHERE, Drafted, StagePath
@@ -25,6 +28,32 @@ _NEAR_ROWS = 128
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of what a runner holds of a text, on the host.
+
+    Attributes:
+        tokens: tokens of the text.
+        caches: rows of each stage's cache, [layers, 2, KV, rows, hd] each.
+        features: [n, F] features of the last positions; None if the model gives none.
+    """
+
+    tokens: Sequence[int]
+    caches: Sequence[Array]
+    features: Floats | None = None
+
+    def first(self, length: int) -> Snapshot:
+        """Returns what it holds of the first `length` tokens."""
+        over = len(self.tokens) - length
+        if over <= 0:
+            return self
+        caches = [rows[:, :, :, : max(0, rows.shape[3] - over)] for rows in self.caches]
+        features = (
+            None if self.features is None else self.features[: max(0, len(self.features) - over)]
+        )
+        return Snapshot(self.tokens[:length], caches, features)
+
+
 class Runner:
     """The state of one text in one model: committed cache rows, and scratch rows behind them.
 
@@ -34,6 +63,7 @@ class Runner:
         model: the compiled model.
         tokens: the tokens of the committed rows.
         scratch: number of rows behind the committed ones that hold a draft's tokens.
+        features: features of the last committed rows; None if the model gives none.
     """
 
     _verified: Rows  # of the last `verify`
@@ -41,7 +71,9 @@ class Runner:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._all = range(len(model.executables))
-        self._failures = _NamedFailures(model.device)
+        self._failures = NamedFailures(model.device)
+        width = feature_width(model.role)
+        self.features = FeatureWindow(width) if width else None
         self.restart()
 
     def restart(self) -> None:
@@ -54,6 +86,8 @@ class Runner:
         self._new_kv: list[object] = [None] * len(self._all)
         self._drafted = Drafted()
         self._reused: list[int] = []  # of each row of the last `verify`, where its leading rows are
+        self._tapped: Floats | None = None  # [rows, F] features of the last call's rows
+        self._forget_features(0)
         with self._failures:
             self._caches = [each.new_cache(first, rows) for each in model.executables]
 
@@ -95,43 +129,65 @@ class Runner:
 
     def resume(self, text: Sequence[int]) -> None:
         """Keep the rows that a text can reuse, see `known`, and forget all others."""
-        kept = self.known(text)
-        self.forget_scratch()
-        fitting = self.model.shapes.capacity_bucket(min(len(text), self._ceiling(kept)))
-        if self._caches[0].capacity > fitting:  # idle rows cost time in every pass
-            self._shrink(kept, fitting)
-        del self.tokens[kept:]
+        self._keep_first(self.known(text), len(text))
 
-    def snapshot(self, rows: int) -> list[Array]:
-        """The first committed rows of each stage's cache, [layers, 2, KV, rows, hd] each."""
+    def snapshot(self, length: int) -> Snapshot:
+        """Returns a copy of what is held of the first `length` tokens."""
+        length = min(length, self.length)
+        features = self.features
+        if features is not None:
+            stop = min(length, features.stop)
+            rows = features.read(min(features.start, stop), stop)
         with self._failures:
-            return [cache.read(rows) for cache in self._caches]
+            caches = [cache.read(length) for cache in self._caches]
+        return Snapshot(self.tokens[:length], caches, None if features is None else rows)
 
-    def restore(self, tokens: Sequence[int], caches: Sequence[Array]) -> None:
-        """Take over the rows that another runner of the same model gave as a `snapshot`."""
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take over what another runner of the same model gave as a `snapshot`."""
         self.resume(())
-        if not tokens:
+        if not snapshot.tokens:
             return
-        self.reserve(len(tokens))
-        with self._failures:
-            for cache, rows in zip(self._caches, caches, strict=True):
-                cache.load(rows)
-        self.tokens.extend(tokens)
+        self._load(snapshot.caches)
+        self.tokens.extend(snapshot.tokens)
+        if self.features is not None and snapshot.features is not None:
+            self.features.reset(len(snapshot.tokens) - len(snapshot.features))
+            self.features.append(snapshot.features)
 
-    def prefill(self, tokens: Sequence[int]) -> Results:
+    def fits(self, snapshot: Snapshot) -> bool:
+        """Returns whether the arrays of a snapshot, perhaps from a file, suit this model."""
+        rows, width = len(snapshot.tokens), feature_width(self.model.role)
+        features = snapshot.features
+        known = features is None or (
+            features.dtype == np.float32
+            and features.ndim == 2
+            and len(features) <= rows
+            and features.shape[1] == width
+        )
+        return known and self._caches_fit(snapshot.caches, rows)
+
+    def prefill(self, tokens: Sequence[int], hidden: Floats | None = None) -> Results:
         """Commit these tokens, chunk by chunk; scratch rows are forgotten.
 
+        Args:
+            tokens: at least one.
+            hidden: [n, …] what enters the first stage besides tokens; None if nothing does.
+
         Returns:
-            The graph's results for the last one, [1, …] each, valid until the next call.
+            The graph's results for the last token, [1, …] each, valid until the next call.
         """
         self.forget_scratch()
         for rows in self.chunks(len(tokens)):
             part, tokens = tokens[:rows], tokens[rows:]
             causal = _CAUSAL[: len(part), : len(part)]
-            results = self._run(Rows(part, range(len(part)), causal), self._all, last_only=True)
+            entering, hidden = (None, None) if hidden is None else (hidden[:rows], hidden[rows:])
+            results = self._run(
+                Rows(part, range(len(part)), causal), self._all, last_only=True, hidden=entering
+            )
             self._store(self._all, range(len(part)), self.length)
+            self._keep_features(range(len(part)))
             self.tokens.extend(part)
-        return {name: rows[:1] for name, rows in results.items()}
+        last = {name: len(part) - 1 for name in (FEATURES, "next_hidden")}  # these have all rows
+        return {name: rows[last.get(name, 0) :][:1] for name, rows in results.items()}
 
     def chunks(self, rows: int) -> list[int]:
         """Returns the rows of each call that `prefill` makes for so many tokens.
@@ -145,6 +201,7 @@ class Runner:
     def skip(self, rows: int) -> None:
         """Commit rows of zeros that were never computed, to time calls at any length."""
         self.tokens += [_UNKNOWN] * rows
+        self._forget_features(self.length)
         self.reserve(self.length)
 
     def verify(self, rows: Rows) -> Results:
@@ -167,7 +224,9 @@ class Runner:
             return self._run(rows, self._all)
         self._reused = self._run_leading(rows, places)
         hidden = self._drafted.hidden(self._reused)
-        return self._run(rows, self._all[exact:], hidden=hidden)
+        results = self._run(rows, self._all[exact:], hidden=hidden)
+        self._tapped = _side_by_side(self._drafted.features(self._reused), self._tapped)
+        return results
 
     def commit(self, rows: Sequence[int]) -> None:
         """Commit these rows of the last `verify`, in this order."""
@@ -176,6 +235,7 @@ class Runner:
             places = [self.length + self._reused[row] for row in rows]
             self._move(self._all[:exact], places)
         self._store(self._all[exact:], rows, self.length)
+        self._keep_features(rows)
         self.tokens += [int(self._verified.tokens[row]) for row in rows]
         self.forget_scratch()
 
@@ -192,18 +252,22 @@ class Runner:
             yield {name: found[: len(part)] for name, found in results.items()}
             self.commit(range(len(part)))
 
-    def draft(self, rows: Rows, path: StagePath | None = None) -> Results:
+    def draft(
+        self, rows: Rows, path: StagePath | None = None, hidden: Floats | None = None
+    ) -> Results:
         """Run rows and keep them as scratch, visible to later rows whose mask says so.
 
         Args:
             rows: what to run.
             path: the stages to run; None: all. All calls of a draft take the same path.
+            hidden: [n, D] hidden rows that enter the second stage, where the first is left out;
+                None: all stages of the path run.
 
         Returns:
             The graph's results, [n or more, …] each, valid until the next call.
         """
         if path is None:
-            results = self._run(rows, self._all)
+            results = self._run(rows, self._all[hidden is not None :], hidden=hidden)
             self._store(self._all, range(len(rows.tokens)), self.length + self.scratch)
             self.scratch += len(rows.tokens)
             self._drafts.extend(rows.tokens)
@@ -268,7 +332,7 @@ class Runner:
         stages, n = self._all[: self._drafted.exact], len(rows.tokens)
         hidden: Floats = self._run(rows, stages)["next_hidden"][:n].copy()
         self._store(stages, range(n), self.length + self.scratch)
-        self._drafted.add(rows, self.scratch, hidden)
+        self._drafted.add(rows, self.scratch, hidden, self._tapped)
         self.scratch += n
         return hidden
 
@@ -288,6 +352,7 @@ class Runner:
         capacity = self._caches[0].capacity
         feeds = model.feeds(bucket, capacity, logit_rows, self._scratch_bucket(self.scratch))
         feeds.fill(rows, self.length, last_only)
+        tapped = None
         begin = time.perf_counter()
         with self._failures:
             for stage in stages:
@@ -297,7 +362,11 @@ class Runner:
                 outputs = model.executables[stage].run(inputs, self._caches[stage])
                 self._new_kv[stage] = outputs.new_kv
                 hidden = outputs.results.get("next_hidden")
+                if FEATURES in outputs.results:
+                    own = outputs.results[FEATURES][: len(rows.tokens)].copy()
+                    tapped = _side_by_side(tapped, own)
         model.seconds += time.perf_counter() - begin
+        self._tapped = tapped
         return outputs.results
 
     def _store(self, stages: Sequence[int], rows: Sequence[int], start: int) -> None:
@@ -348,12 +417,53 @@ class Runner:
                 self._caches[number] = executable.new_cache(capacity, most)
                 self._caches[number].load(rows)
 
+    def _keep_first(self, kept: int, length: int) -> None:
+        """Forget all rows but the first `kept`, before a text of such a length."""
+        self.forget_scratch()
+        fitting = self.model.shapes.capacity_bucket(min(length, self._ceiling(kept)))
+        if self._caches[0].capacity > fitting:  # idle rows cost time in every pass
+            self._shrink(kept, fitting)
+        del self.tokens[kept:]
+        if self.features is not None:
+            self.features.truncate(kept)
+
+    def _load(self, caches: Sequence[Array]) -> None:
+        """Overwrite the first rows of the caches."""
+        self.reserve(caches[0].shape[3])
+        with self._failures:
+            for cache, rows in zip(self._caches, caches, strict=True):
+                cache.load(rows)
+
+    def _caches_fit(self, caches: Sequence[Array], rows: int) -> bool:
+        with self._failures:
+            empty = [cache.read(0) for cache in self._caches]
+        return len(caches) == len(empty) and all(
+            each.dtype == own.dtype and each.shape == (*own.shape[:3], rows, own.shape[4])
+            for each, own in zip(caches, empty, strict=True)
+        )
+
+    def _keep_features(self, rows: Sequence[int]) -> None:
+        """Add the features of these rows of the last call, which follow the committed ones."""
+        if self.features is not None and self._tapped is not None:
+            self.features.append(self._tapped[list(rows)])
+
+    def _forget_features(self, length: int) -> None:
+        if self.features is not None:
+            self.features.reset(length)
+
     def reserve(self, rows: int) -> None:
         """Grow the caches to a capacity of at least so many rows."""
         if rows > self._caches[0].capacity:
             with self._failures:
                 for cache in self._caches:
                     cache.grow(self.model.shapes.capacity_bucket(rows))
+
+
+def _side_by_side(first: Floats | None, second: Floats | None) -> Floats | None:
+    """Joins the features of some rows from earlier and from later stages."""
+    if first is None or second is None:
+        return second if first is None else first
+    return np.concatenate((first, second), axis=1)
 
 
 def _parts(rows: int, most: int) -> list[int]:
@@ -364,22 +474,3 @@ def common_beginning(one: Sequence[int], other: Sequence[int]) -> int:
     """Returns the length of the longest common prefix of two texts, in tokens."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-class _NamedFailures:
-    """Turns whatever an engine raises into a `DeviceError` that names the device.
-
-    A class and not a generator, because it is entered for every call of a decoding round.
-    """
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # Engines' own errors share no base class but Exception.
-        if isinstance(error, Exception) and not isinstance(error, EdgespecError):
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DeviceError(f"{self._device} failed ({reason}): use another device") from error

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from edgespec.bundle import W8A8, Bundle, Role, Stage
-from edgespec.bundle.sublayers import MLP
+from edgespec.bundle.sublayers import FUSION, MLP, Sublayer
 from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes
 
 # No known decoder has an MLP wider than this multiple of the hidden size.
@@ -26,22 +26,29 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     # Integer products need a layout of their own, so a tied matrix is stored twice.
     shared = tied and role.precision.lm_head != W8A8
     outputs = role.output_tokens or role.vocab_size
-    embedding_bytes = min(_vocabulary_bytes(role, role.vocab_size), data)
+    borrowed = any(stage.borrowed for stage in role.stages)  # the embedding is the target's
+    embedding = _vocabulary_bytes(bundle.target if borrowed else role, role.vocab_size)
+    embedding_bytes = embedding if borrowed else min(embedding, data)
     head_bytes = min(_vocabulary_bytes(role, outputs), data)
-    layer_bytes = max(data - embedding_bytes - (0 if shared else head_bytes), 0)
+    own = (0 if borrowed else embedding_bytes) + (0 if shared else head_bytes)
+    layer_bytes = max(data - own, 0)
     widths = [each.width or intermediate if each.kind == MLP else 0 for each in layout]
-    parameters = (3 * role.hidden_size * width or _attention_parameters(role) for width in widths)
+    parameters = (
+        3 * role.hidden_size * width or _other_parameters(role, each)
+        for each, width in zip(layout, widths, strict=True)
+    )
     ends = list(accumulate(parameters, initial=0))
 
     def sizes(stage: Stage) -> StageSizes:
-        first, last = stage.start == 0, stage is role.stages[-1]
+        first = any(each.name == "input_ids" for each in stage.inputs)
+        last = stage is role.stages[-1]
         stop = min(stage.stop, layout.head)
         before, behind = (layer_bytes * ends[end] // ends[-1] for end in (stage.start, stop))
         attends = bool(stage.cached)
         return StageSizes(
             matmul_bytes=behind - before + (head_bytes if last else 0),
             embedding_bytes=embedding_bytes if first else 0,
-            file_bytes=data,
+            file_bytes=data + (embedding_bytes if borrowed else 0),
             tied=shared and first and last,
             precision=role.precision.weights,
             block_size=role.precision.block_size,
@@ -90,6 +97,14 @@ def _vocabulary_bytes(role: Role, tokens: int) -> int:
     bits = 4 if precision.lm_head == "int4" else 8
     scales = values // precision.block_size * _FLOAT_BYTES[precision.scales]
     return values * bits // 8 + scales
+
+
+def _other_parameters(role: Role, sublayer: Sublayer) -> int:
+    """Returns the weights of a sublayer that is not an MLP; a head's attention reads two rows."""
+    if sublayer.kind == FUSION:
+        return sublayer.width * role.hidden_size
+    both = role.hidden_size * role.head_dim * (role.heads + 2 * role.kv_heads)
+    return _attention_parameters(role) + (both if role.is_head else 0)
 
 
 def _attention_parameters(role: Role) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, InputError
+from edgespec.runtime.execution.head_runner import new_runner
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner, common_beginning
 
@@ -132,7 +133,7 @@ class Slots:
         runners = dict(slot.runners)
         for role, model in self._models.items():
             try:
-                runners[role] = runners.get(role) or Runner(model)
+                runners[role] = runners.get(role) or new_runner(model)
             except DeviceError as error:
                 if role == TARGET:
                     raise
@@ -171,9 +172,8 @@ class Slots:
         other = self._slots[known.index(shared)]
         for role, source in other.runners.items():
             if role in slot.runners:
-                rows = min(shared, source.length)
                 try:
-                    slot.runners[role].restore(source.tokens[:rows], source.snapshot(rows))
+                    slot.runners[role].restore(source.snapshot(shared))
                 except DeviceError:  # a draft that fails again is left out of the text
                     if role == TARGET:
                         raise

@@ -63,6 +63,7 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
             for each in compiled
             if each.stage == number and _is_still_of(each, bundle, stage)
         ),
+        borrowed=bundle.path / stage.borrowed if stage.borrowed else None,
     )
 
 

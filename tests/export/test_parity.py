@@ -27,7 +27,7 @@ from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.components.decoder import CANDIDATES
+from edgespec.export.components.outputs import CANDIDATES
 from edgespec.runtime.execution.feeds import Rows
 
 LLAMA3_ROPE = {

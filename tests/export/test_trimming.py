@@ -13,7 +13,7 @@ from edgespec import LLM, bundle
 from edgespec.bundle import DRAFT
 from edgespec.errors import BundleError, InputError
 from edgespec.export import ExportOptions, export_bundle
-from edgespec.export.components.decoder import CANDIDATES
+from edgespec.export.components.outputs import CANDIDATES
 from edgespec.export.sources.trimming import trimmed
 from edgespec.models import load_checkpoint
 from edgespec.runtime.engines import engine

@@ -14,6 +14,8 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
+from edgespec import bundle as bundles
+from edgespec.bundle import MANIFEST
 from edgespec.bundle.sublayers import parse
 from edgespec.errors import InputError
 from edgespec.export import (
@@ -23,6 +25,7 @@ from edgespec.export import (
     PRECISIONS,
     STORED,
     ExportOptions,
+    copy_bundle,
     replacing,
     resolve_checkpoint,
     write_bundle,
@@ -32,6 +35,7 @@ from edgespec.runtime.engines import SOCS, compiler
 from edgespec.runtime.shapes import Shapes
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.tuning.calibrating import TextCalibration
+from edgespec.tuning.draft_head import DraftHead
 from edgespec.tuning.draft_vocabulary import DraftVocabulary, choose_draft_vocabulary
 from edgespec.tuning.precompiling import precompile
 from edgespec.tuning.quantizing import QUANTIZED, quantize_variant
@@ -47,14 +51,20 @@ _DEVICES = ", ".join(soc.device for soc in SOCS.values())
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of `ExportOptions`."""
     parser.add_argument(
-        "checkpoint", metavar="CHECKPOINT", help="folder of a checkpoint, or a Hub id owner/name"
-    )
+        "checkpoint", metavar="CHECKPOINT",
+        help="folder of a checkpoint, or a Hub id owner/name; with --draft-head also a bundle",
+    )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create"
     )
     parser.add_argument(
         "--draft", metavar="CHECKPOINT",
         help="checkpoint of a draft model: a smaller model with the same tokenizer",
+    )  # fmt: skip
+    parser.add_argument(
+        "--draft-head", metavar="HEAD",
+        help="folder or Hub id of an EAGLE-3 head of this model, to draft with instead of a draft "
+        "model",
     )  # fmt: skip
     _add(
         parser, "precision", PRECISIONS, "precision of the target's weights; int4: 4 bits, and 8 "
@@ -64,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add(
         parser, "draft_precision", PRECISIONS, "precision of the draft's weights (default: the "
-        "target's, or int4-small if that is int4)"
+        "target's, or int4-small if that is int4; int8 for a head)"
     )  # fmt: skip
     _add(
         parser, "lm_head_precision", STORED, "precision of the output projection and the embedding "
@@ -128,15 +138,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Exports, and prints the sizes, the quality and the result of a search."""
     _refuse_alone(arguments)
+    head = _draft_head(arguments)
+    if head is not None and (Path(arguments.checkpoint) / MANIFEST).is_file():
+        return _attach(arguments, head)
     skips = _skip_sets(arguments)
     options = _options(arguments, skips)
     quantized = arguments.npu_precision in QUANTIZED
-    # Checked first, since an export takes long.
-    for device in arguments.compile_for:
-        compiler(device)
-    if arguments.calibration is not None:
-        read_text(arguments.calibration)
     target = resolve_checkpoint(arguments.checkpoint)
+    _check_first(arguments, head, target)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
     vocabulary = _draft_vocabulary(arguments, draft)
     if vocabulary is not None:
@@ -158,6 +167,8 @@ def execute(arguments: argparse.Namespace) -> int:
             report = write_bundle(target, folder, draft, options, show, search, calibration)
             if calibration is not None:
                 quality = calibration.quality(folder)
+            if head is not None:
+                head.attach(folder, show)
             fault = Tokenizer.from_folder(folder).chat_fault()
             if quantized:
                 precision, text = arguments.npu_precision, arguments.calibration
@@ -170,19 +181,59 @@ def execute(arguments: argparse.Namespace) -> int:
         f"{arguments.output}: {decimal(stored)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
-    if quality is not None:
-        print(quality)
-    if vocabulary is not None:
-        print(vocabulary)
     if fault is not None:
         _log.warning(
             "the chat template is broken (%s): repair it in %s and export again; until then, chat "
             "may fail, but run works without --chat", fault, arguments.checkpoint,
         )  # fmt: skip
+    precompiled = None
     if arguments.compile_for:
-        print(f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more")
-    if search is not None and search.summary:
-        print(search.summary)
+        precompiled = f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more"
+    found = None if search is None else search.summary
+    for each in (quality, vocabulary, head, precompiled, found):
+        if each:
+            print(each)
+    return 0
+
+
+def _check_first(arguments: argparse.Namespace, head: DraftHead | None, target: Path) -> None:
+    """Checks what an export needs only at its end, since it takes long."""
+    for device in arguments.compile_for:
+        compiler(device)
+    if arguments.calibration is not None:
+        read_text(arguments.calibration)
+    if head is not None:
+        head.check(target)
+
+
+def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
+    if arguments.draft_head is None:
+        return None
+    if arguments.draft is not None:
+        raise InputError(
+            "--draft and --draft-head are given: a bundle has one draft, leave out one"
+        )
+    return DraftHead(resolve_checkpoint(arguments.draft_head), arguments.draft_precision)
+
+
+def _attach(arguments: argparse.Namespace, head: DraftHead) -> int:
+    """Copies a bundle with the head in place of its draft."""
+    usual = _DEFAULTS | {"draft_precision": arguments.draft_precision, "overwrite": True}
+    for name, value in usual.items():
+        if name != "overwrite" and getattr(arguments, name, value) not in (value, _AUTO):
+            raise InputError(
+                f"--{name.replace('_', '-')} is given, but {arguments.checkpoint} is exported "
+                "already: leave it out, or give the checkpoint"
+            )
+    source = bundles.load(Path(arguments.checkpoint))
+    with (
+        _progress_bars() as show,
+        replacing(arguments.output, arguments.overwrite, (source.path,)) as folder,
+    ):
+        copy_bundle(source, folder)
+        head.attach(folder, show)
+    print(f"{arguments.output}: {decimal(bundles.load(arguments.output).size)}")
+    print(head)
     return 0
 
 
@@ -209,12 +260,15 @@ def _draft_vocabulary(arguments: argparse.Namespace, draft: Path | None) -> Draf
 def _refuse_alone(arguments: argparse.Namespace) -> None:
     """Refuses options that have no effect without another one."""
     for name, needed in (
-        ("draft_precision", "draft"),
-        ("draft_vocabulary", "draft"),
-        ("compile_shapes", "compile_for"),
+        ("draft_precision", ("draft", "draft_head")),
+        ("draft_vocabulary", ("draft",)),
+        ("compile_shapes", ("compile_for",)),
     ):
-        if getattr(arguments, name) is not None and not getattr(arguments, needed):
-            alone, other = (f"--{each.replace('_', '-')}" for each in (name, needed))
+        if getattr(arguments, name) is not None and not any(
+            getattr(arguments, each) for each in needed
+        ):
+            alone, *others = (f"--{each.replace('_', '-')}" for each in (name, *needed))
+            other = " or ".join(others)
             raise InputError(
                 f"{alone} does nothing without {other}: add {other}, or leave out {alone}"
             )

@@ -237,7 +237,8 @@ def _fixed(model: Any, shape: Shape) -> Any:
 
 def _readable(stage: StageFile) -> Path:
     """Returns the file that takes least memory to load: the ONNX file or a cached conversion."""
-    large = stage.data.stat().st_size >= _CONVERT_FROM
+    files = [stage.data] if stage.borrowed is None else [stage.data, stage.borrowed]
+    large = sum(each.stat().st_size for each in files) >= _CONVERT_FROM
     worth = large and stage.block_size and stage.key is not None
     folder = cache_folder("openvino") if worth else None
     if folder is None:

@@ -1,0 +1,50 @@
+"""The outputs that a model's last stage and its attentions give to the runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
+from edgespec.models import Attention
+
+CANDIDATES = 128  # likeliest tokens that a draft returns; sampling may choose an unlikely one
+
+
+def emit_candidates(
+    stage: StageBuilder, logits: str, width: int, ids: npt.NDArray[np.int64]
+) -> None:
+    """Emits the likeliest tokens and the normalizer, so that [R, width] logits stay in the engine.
+
+    Args:
+        stage: receives the nodes and outputs.
+        logits: [R, width] logits, of which the first ones belong to the `ids` in their order.
+        width: number of logits of a row.
+        ids: the tokens to pick from.
+    """
+    g, size = stage.graph, len(ids)
+    if size < width:
+        logits = g.op("Slice", logits, g.ints(0), g.ints(size), g.ints(1))
+    count = min(CANDIDATES, size)
+    top, columns = g.multi_op("TopK", logits, g.ints(count), outputs=2, axis=-1, sorted=1)
+    if np.array_equal(ids, np.arange(size)):
+        chosen = columns
+    else:
+        # WebGPU gathers int32, but not int64.
+        table = g.constant(ids, np.int32)
+        chosen = g.op("Cast", g.op("Gather", table, columns, axis=0), to=INT64)
+    peak = g.op("Slice", top, g.ints(0), g.ints(1), g.ints(1))
+    total = g.op("ReduceSum", g.op("Exp", g.op("Sub", logits, peak)), g.ints(1), keepdims=1)
+    normalizer = g.op("Squeeze", g.op("Add", g.op("Log", total), peak), g.ints(1))
+    stage.output("top_ids", chosen, INT64, "R", count)
+    stage.output("top_logits", top, FLOAT, "R", count)
+    stage.output("logsumexp", normalizer, FLOAT, "R")
+
+
+def emit_new_kv(stage: StageBuilder, attention: Attention) -> None:
+    """Emits the output `new_kv` of all attentions of the stage, [layers, 2, KV, S, hd]."""
+    g, count = stage.graph, len(stage.new_kv) // 2
+    shape = (count, 2, attention.kv_heads, "S", attention.head_dim)
+    stacked = g.op("Concat", *stage.new_kv, axis=0)
+    stacked = g.op("Reshape", stacked, g.ints(*(-1 if d == "S" else int(d) for d in shape)))
+    stage.output("new_kv", stacked, stage.formats.kv_dtype, *shape)

@@ -1,0 +1,1 @@
+"""Adds a feature-level draft head to a bundle: outputs for the target's features, and the head."""

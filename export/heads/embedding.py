@@ -1,0 +1,53 @@
+"""Reads a target's embedding in the graph of its head, without a second copy of the weights."""
+
+from __future__ import annotations
+
+import onnx
+
+from edgespec.errors import ExportError
+from edgespec.export.components.decoder import entering
+from edgespec.export.components.graph import GraphBuilder
+
+_IDS = "input_ids"
+_PREFIX = "embedding/"
+
+
+def borrow_embedding(source: onnx.ModelProto, graph: GraphBuilder) -> str:
+    """Copies the nodes that look tokens up from a target's first graph.
+
+    The initializers keep their place in the target's data file.
+
+    Args:
+        source: the target's first graph, without its external data.
+        graph: receives the nodes; it must have the input `input_ids`.
+
+    Returns:
+        The name of the embedding rows, [S, hidden] float32.
+
+    Raises:
+        ExportError: if the graph does not name these rows, because an older version wrote it.
+    """
+    makers = {name: node for node in source.graph.node for name in node.output}
+    stored = {each.name: each for each in source.graph.initializer}
+    wanted, nodes, initializers = [entering(0)], list[onnx.NodeProto](), list[onnx.TensorProto]()
+    if wanted[0] not in makers:
+        raise ExportError(
+            f"the graph {source.graph.name} does not name its embedding rows: it was exported by "
+            "an older edgespec, export the checkpoint again"
+        )
+    while wanted:
+        name = wanted.pop()
+        if name in stored:
+            initializers.append(stored[name])
+        elif name != _IDS:
+            node = onnx.NodeProto()
+            node.CopyFrom(makers[name])
+            node.name = _PREFIX + node.name
+            wanted += node.input
+            nodes.insert(0, node)
+    kept = {_IDS, *stored}
+    for node in nodes:  # names of values must differ from those of the head's own nodes
+        for names in (node.input, node.output):
+            names[:] = [name if name in kept else _PREFIX + name for name in names]
+    graph.graft(nodes, initializers)
+    return _PREFIX + entering(0)

@@ -1,0 +1,1 @@
+"""Feature-level draft heads: drafters that read hidden rows of their target."""

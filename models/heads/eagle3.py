@@ -1,0 +1,329 @@
+"""Reads a draft head in the format of EAGLE-3, in its flat layout or in that of `speculators`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models.config import activation_of
+from edgespec.models.fields import Fields
+from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer
+from edgespec.models.layers import Attention, Linear, Mlp, Norm
+from edgespec.models.rope import Rope, rope_from_config
+from edgespec.models.safetensors_folder import SafetensorsFolder
+from edgespec.models.tensors import check_shapes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+FLAT = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+"""Names of the flat layout in `architectures`."""
+
+FUSION = "edgespec_fusion"
+"""Our own field: `gated` for Dovetail's fusion; heads of other tools concatenate and lack it."""
+
+_CONCATENATED, _GATED = "concat", "gated"
+_TAPS = "eagle_aux_hidden_state_layer_ids"
+_IDS, _KNOWN, _EMBEDDING = "d2t", "t2d", "embed_tokens.weight"
+_SPECULATORS = "transformer_layer_config"
+_DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+_MOST_LAYERS = 2**12
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TargetSizes:
+    """What a head must agree with.
+
+    Attributes:
+        layers: number of the target's layers.
+        hidden_size: size of its hidden rows.
+        vocab_size: number of rows of its embedding.
+        tokens: number of its tokenizer's ids, without padding.
+        inv_freq: [head_dim / 2] its rotation, in radians per position.
+    """
+
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    tokens: int
+    inv_freq: tuple[float, ...]
+
+
+def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
+    """Opens the folder of a head, and checks it against its target.
+
+    Raises:
+        UnsupportedModelError: The config asks for something that is not implemented.
+        CheckpointError: Something is missing, damaged, inconsistent, or of another target.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a folder: give the folder of a draft head")
+    fields = Fields.read(path / "config.json")
+    tensors = SafetensorsFolder(path)
+    flat = fields.get(_SPECULATORS) is None
+    _check_format(fields, flat)
+    layer = fields if flat else fields.group(_SPECULATORS)
+    reader = _Reader(fields, layer.with_defaults(_DEFAULTS), flat, target, tensors.names)
+    head = reader.head()
+    unknown = sorted(tensors.names - head.tensors().keys() - {_IDS, _KNOWN, _EMBEDDING})
+    if unknown:
+        raise UnsupportedModelError(
+            f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of an EAGLE-3 head that "
+            "is implemented: use a head without it"
+        )
+    check_shapes(tensors, head.tensors())
+    ids = _ids(path, tensors, head.lm_head.out_features, target)
+    return HeadCheckpoint(path, head, tensors, ids)
+
+
+def _check_format(fields: Fields, flat: bool) -> None:
+    if not flat:
+        if fields.get("speculators_model_type") != "eagle3":
+            raise fields.unsupported("speculators_model_type", "use a head of type eagle3")
+        return
+    names = fields.get("architectures")
+    if not isinstance(names, list) or not set(names) & set(FLAT):
+        raise fields.unsupported(
+            "architectures", f"give an EAGLE-3 head ({' or '.join(FLAT)}, or of `speculators`)"
+        )
+
+
+def _ids(
+    path: Path, tensors: SafetensorsFolder, outputs: int, target: TargetSizes
+) -> NDArray[np.int64]:
+    """Returns the target's id of each output; `d2t` holds offsets from the output's number."""
+    numbers = np.arange(outputs, dtype=np.int64)
+    if _IDS not in tensors.names:
+        if outputs != target.vocab_size:
+            raise CheckpointError(
+                f"{path} has no tensor {_IDS}, which says what its {outputs} outputs stand for "
+                f"(the target has {target.vocab_size}): download the head again"
+            )
+        return numbers[: target.tokens]
+    try:
+        with safe_open(tensors.place(_IDS), "numpy") as file:
+            offsets = np.asarray(file.get_tensor(_IDS))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: {_IDS} cannot be read ({error}): download it again") from (
+            error
+        )
+    if offsets.shape != (outputs,) or offsets.dtype.kind != "i":
+        raise CheckpointError(
+            f"{path}: {_IDS} is {offsets.dtype} {list(offsets.shape)}, must be {outputs} integers: "
+            "download the head again"
+        )
+    ids = numbers + offsets.astype(np.int64)
+    if len(np.unique(ids)) < outputs or ids.min() < 0 or ids.max() >= target.vocab_size:
+        raise CheckpointError(
+            f"{path}: {_IDS} maps outputs to ids from {ids.min()} to {ids.max()}, "
+            f"{outputs - len(np.unique(ids))} of them twice; it must hold offsets to ids below "
+            f"{target.vocab_size}: use a head of this target"
+        )
+    return ids
+
+
+class _Reader:
+    """Builds the description of a head from its config.
+
+    Args:
+        fields: config.json.
+        layer: the fields of the decoder layer, with defaults.
+        flat: whether the layout is the flat one.
+        target: what the head must agree with.
+        names: names of its tensors.
+    """
+
+    def __init__(
+        self, fields: Fields, layer: Fields, flat: bool, target: TargetSizes, names: frozenset[str]
+    ) -> None:
+        self._fields = fields
+        self._layer = layer
+        self._flat = flat
+        self._target = target
+        self._names = names
+        self._hidden = layer.integer("hidden_size")
+        self._eps = layer.number("rms_norm_eps")
+        self._heads = layer.integer("num_attention_heads")
+        self._prefix = "midlayer" if flat else "layers.0"
+
+    def head(self) -> Head:
+        """Returns the description."""
+        fields, layer, hidden = self._fields, self._layer, self._hidden
+        if layer.integer("num_hidden_layers", 1, most=_MOST_LAYERS) != 1:
+            raise layer.unsupported("num_hidden_layers", "a head has one layer")
+        vocab_size = layer.integer("vocab_size")
+        if vocab_size != self._target.vocab_size:
+            raise layer.invalid(
+                "vocab_size", f"must be the target's, {self._target.vocab_size}: it is another's"
+            )
+        embedding = self._embedding()
+        outputs = fields.integer("draft_vocab_size", vocab_size)
+        return Head(
+            taps=(taps := self._taps()),
+            fusion=self._fusion(len(taps)),
+            embedding=embedding,
+            layer=self._decoder_layer(),
+            norm=self._norm("norm", hidden),
+            lm_head=Linear("lm_head.weight", hidden, outputs),
+            norm_output=fields.flag("norm_output"),
+            hidden_size=hidden,
+            vocab_size=vocab_size,
+            context_length=max(2, layer.integer("max_position_embeddings")),
+            rope=self._rope(),
+        )
+
+    def _embedding(self) -> str | None:
+        if _EMBEDDING in self._names:
+            return _EMBEDDING
+        if self._hidden != self._target.hidden_size:
+            raise self._layer.invalid(
+                "hidden_size",
+                f"must be the target's, {self._target.hidden_size}, since the head has no "
+                f"{_EMBEDDING} of its own",
+            )
+        return None
+
+    def _taps(self) -> tuple[int, ...]:
+        """Returns the layers whose entering rows are read.
+
+        The field of `speculators` and vLLM names these layers. The one in `eagle_config`, which
+        SGLang and SpecForge use, names the layers whose *output* is read, so it is one less.
+        """
+        place, shift = self._fields, 0
+        if place.get(_TAPS) is None:
+            place, shift = self._fields.group("eagle_config"), 1
+        found, layers = place.get(_TAPS), self._target.layers
+        if not found:  # absent, or an empty list
+            return default_taps(layers)
+        if (
+            not isinstance(found, list)
+            or not all(isinstance(n, int) and 0 <= n + shift <= layers for n in found)
+            or len(set(found)) < len(found)
+        ):
+            raise place.invalid(_TAPS, f"must be layers of the target, which has {layers}")
+        return tuple(sorted(each + shift for each in found))
+
+    def _fusion(self, taps: int) -> Fusion:
+        fields, size = self._fields, self._target.hidden_size
+        stated = fields.get("target_hidden_size")
+        if stated not in (None, size):
+            raise fields.invalid("target_hidden_size", f"must be the target's, {size}")
+        group = fields.group("eagle_config") if self._flat else fields
+        whole = fields.flag("norm_before_fc") or group.flag("norm_before_fc")
+        each = fields.flag("fc_norm")
+        return Fusion(
+            fc=Linear("fc.weight", taps * size, self._hidden),
+            norm=self._norm("input_norm", taps * size) if whole else None,
+            tap_norms=tuple(self._norm(f"fc_norm.{n}", size) for n in range(taps)) if each else (),
+        )
+
+    def _decoder_layer(self) -> HeadLayer:
+        hidden, name = self._hidden, self._prefix
+        kind = self._fields.get(FUSION) or _CONCATENATED
+        if kind not in (_CONCATENATED, _GATED):
+            raise self._fields.unsupported(FUSION, f"use {_CONCATENATED} or {_GATED}")
+        gated = kind == _GATED
+        return HeadLayer(
+            token_norm=self._norm(f"{name}.input_layernorm", hidden),
+            hidden_norm=self._norm(f"{name}.hidden_norm", hidden),
+            gate=Linear(f"{name}.fusion_gate.weight", 2 * hidden, hidden) if gated else None,
+            norm_before_residual=self._norm_before_residual(),
+            attention=self._attention(hidden if gated else 2 * hidden),
+            mlp=self._mlp(),
+        )
+
+    def _norm_before_residual(self) -> bool:
+        """Returns the flag; tools disagree on what its absence means in `speculators`' layout."""
+        field = "norm_before_residual"
+        if not self._flat and self._fields.get(field) is None:
+            raise self._fields.invalid(field, "must be true or false: some tools assume either")
+        return self._fields.flag(field)
+
+    def _attention(self, width: int) -> Attention:
+        layer, name, heads = self._layer, f"{self._prefix}.self_attn", self._heads
+        if layer.get("head_dim") is None and self._hidden % heads:
+            raise layer.invalid("hidden_size", f"must be a multiple of num_attention_heads={heads}")
+        head_dim = layer.integer("head_dim", self._hidden // heads)
+        kv_heads = layer.integer("num_key_value_heads", heads)
+        if heads % kv_heads or head_dim % 2:
+            raise layer.invalid("num_key_value_heads", f"must divide num_attention_heads={heads}")
+        for field in ("sliding_window", "layer_types"):
+            types = layer.get(field)
+            if types is not None and types != ["full_attention"] and self._slides():
+                raise layer.unsupported(field, "use a head whose attention has no window")
+        biased = layer.flag("attention_bias")
+        inner, kv_inner = heads * head_dim, kv_heads * head_dim
+
+        def linear(part: str, size: int, out: int) -> Linear:
+            bias = f"{name}.{part}_proj.bias" if biased else None
+            return Linear(f"{name}.{part}_proj.weight", size, out, bias)
+
+        return Attention(
+            norm=None,
+            q=linear("q", width, inner),
+            k=linear("k", width, kv_inner),
+            v=linear("v", width, kv_inner),
+            o=linear("o", inner, self._hidden),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+        )
+
+    def _slides(self) -> bool:
+        """Whether attention has a window; some configs hold one that a switch turns off."""
+        types, switch = self._layer.get("layer_types"), self._layer.get("use_sliding_window")
+        if isinstance(types, list):
+            return "sliding_attention" in types
+        return self._layer.get("sliding_window") is not None and switch is not False
+
+    def _mlp(self) -> Mlp:
+        layer, hidden, name = self._layer, self._hidden, f"{self._prefix}.mlp"
+        if layer.flag("mlp_bias"):
+            raise layer.unsupported("mlp_bias", "use a head without biases in its MLP")
+        inner = layer.integer("intermediate_size")
+        return Mlp(
+            norm=self._norm(f"{self._prefix}.post_attention_layernorm", hidden),
+            gate=Linear(f"{name}.gate_proj.weight", hidden, inner),
+            up=Linear(f"{name}.up_proj.weight", hidden, inner),
+            down=Linear(f"{name}.down_proj.weight", inner, hidden),
+            activation=activation_of(layer, "hidden_act"),
+        )
+
+    def _rope(self) -> Rope | None:
+        """Returns the rotation; None for the target's, if the config does not state one.
+
+        Configs were published that lack it although the head was trained with the target's.
+        """
+        layer, head_dim = self._layer, self._layer.get("head_dim")
+        size = head_dim if isinstance(head_dim, int) else self._hidden // self._heads
+        if all(layer.get(name) is None for name in ("rope_theta", "rope_parameters")):
+            if size != 2 * len(self._target.inv_freq):
+                raise layer.invalid("rope_theta", "must be given: the target's has another size")
+            _log.warning("%s has no rope_theta: the target's is used", layer.source)
+            return None
+        rope = rope_from_config(layer, size)
+        own, theirs = rope.inv_freq, np.asarray(self._target.inv_freq)
+        if len(own) != len(theirs) or not np.allclose(own, theirs):
+            _log.warning(
+                "%s: its rotary embedding (rope_theta) is not the target's: if few drafts are "
+                "accepted, correct it", layer.source,
+            )  # fmt: skip
+        return rope
+
+    def _norm(self, name: str, size: int) -> Norm:
+        return Norm(f"{name}.weight", size, self._eps)
+
+
+def default_taps(layers: int) -> tuple[int, ...]:
+    """Returns the layers that EAGLE-3 reads by default: an early, a middle and a late one."""
+    return tuple(sorted({min(2, layers), layers // 2, max(layers - 3, 0)}))

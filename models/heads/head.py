@@ -1,0 +1,129 @@
+"""Describes a feature-level draft head by names and sizes, as `models.layers` describes a decoder.
+
+EAGLE-3 (Li et al., 2025): a fusion turns the target's hidden rows of some layers into one row. One
+decoder layer reads it beside the embedding of the token that follows, and predicts the token after
+that. Deeper in a draft, the layer's own output takes the place of the fused row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgespec.models.layers import Attention, Linear, Mlp, Norm, Shapes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edgespec.models.rope import Rope
+    from edgespec.models.tensors import TensorSource
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Turns the features of a position, the tapped rows side by side, into one hidden row.
+
+    Attributes:
+        fc: [taps * feature size] to [hidden].
+        norm: applied to all features together; None: no normalization.
+        tap_norms: applied to the features of each tap; empty: no normalization.
+    """
+
+    fc: Linear
+    norm: Norm | None = None
+    tap_norms: tuple[Norm, ...] = ()
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of its tensors."""
+        return _union(self.fc, self.norm, *self.tap_norms)
+
+
+@dataclass(frozen=True)
+class HeadLayer:
+    """The decoder layer of a head, which reads a token's embedding and a hidden row.
+
+    Attributes:
+        token_norm: applied to the embedding.
+        hidden_norm: applied to the hidden row.
+        gate: [2 * hidden] to [hidden], the gate of Dovetail's dynamic gating fusion (Zhang et al.,
+            2024), which mixes both rows; None: both are read side by side, as in EAGLE-3.
+        norm_before_residual: whether the residual stream begins with the normalized hidden row.
+        attention: its norm is None; its input is [2 * hidden], or [hidden] with a gate.
+        mlp: the MLP.
+    """
+
+    token_norm: Norm
+    hidden_norm: Norm
+    gate: Linear | None
+    norm_before_residual: bool
+    attention: Attention
+    mlp: Mlp
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of its tensors."""
+        return _union(self.token_norm, self.hidden_norm, self.gate, self.attention, self.mlp)
+
+
+@dataclass(frozen=True)
+class Head:
+    """A feature-level draft head.
+
+    Attributes:
+        taps: layers of the target whose entering hidden rows are its features, ascending; the
+            number of layers stands for the rows that enter the target's last norm.
+        fusion: makes one row of them.
+        embedding: name of its own [vocab_size, hidden] embedding; None: it uses the target's.
+        layer: its decoder layer.
+        norm: applied before the output projection.
+        lm_head: [hidden] to [tokens that it can propose].
+        norm_output: whether deeper levels of a draft read the layer's output after `norm`.
+        hidden_size: size of its hidden rows.
+        vocab_size: number of tokens that it can read.
+        context_length: number of positions that it was trained for.
+        rope: its rotation table; None: the target's.
+    """
+
+    taps: tuple[int, ...]
+    fusion: Fusion
+    embedding: str | None
+    layer: HeadLayer
+    norm: Norm
+    lm_head: Linear
+    norm_output: bool
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    rope: Rope | None
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of all tensors, in the order of computation."""
+        own: Shapes = {} if self.embedding is None else self._embedding_shape(self.embedding)
+        return {**own, **_union(self.fusion, self.layer, self.norm, self.lm_head)}
+
+    def _embedding_shape(self, name: str) -> Shapes:
+        return {name: (self.vocab_size, self.hidden_size)}
+
+
+@dataclass(frozen=True)
+class HeadCheckpoint:
+    """A head's description and its weights, which stay on disk until they are read.
+
+    Attributes:
+        path: the folder.
+        head: the description; every tensor that it names exists in its shape.
+        tensors: the weights.
+        ids: [tokens that it can propose] int64, the target's id of each output.
+    """
+
+    path: Path
+    head: Head
+    tensors: TensorSource
+    ids: NDArray[np.int64]
+
+
+def _union(*parts: Fusion | HeadLayer | Attention | Mlp | Norm | Linear | None) -> Shapes:
+    found = (part.tensors() for part in parts if part is not None)
+    return {name: shape for shapes in found for name, shape in shapes.items()}

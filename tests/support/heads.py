@@ -1,0 +1,192 @@
+"""Random draft heads in both layouts of EAGLE-3, and the published definition in torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+OUTPUTS = 96  # tokens that a random head proposes
+
+
+def write_head(
+    folder: Path, target: Any, *, flat: bool = True, seed: int = 3, **changes: Any
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Writes a random head for a transformers config of a target.
+
+    Args:
+        folder: folder to create.
+        target: config of the target; the head's layer has its sizes.
+        flat: whether to write the flat layout, or that of `speculators`.
+        seed: seed of the weights.
+        changes: fields of the config to set; None leaves a field out.
+
+    Returns:
+        The weights and the config, as written.
+    """
+    hidden, inner, dim = target.hidden_size, 96, target.head_dim
+    layer = {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_attention_heads": target.num_attention_heads,
+        "num_key_value_heads": target.num_key_value_heads,
+        "head_dim": dim,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "vocab_size": target.vocab_size,
+        "max_position_embeddings": target.max_position_embeddings,
+        "rope_theta": 10000.0,
+    }
+    own: dict[str, Any] = {"draft_vocab_size": min(OUTPUTS, target.vocab_size)}
+    if flat:
+        config = {"architectures": ["LlamaForCausalLMEagle3"], **layer, **own}
+    else:
+        config = {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": "eagle3",
+            "transformer_layer_config": layer,
+            "norm_before_residual": True,
+            **own,
+        }
+    for name, value in changes.items():
+        place = layer if not flat and name in layer else config
+        if value is None:
+            place.pop(name, None)
+        else:
+            place[name] = value
+    taps = 3 if target.num_hidden_layers > 3 else len({2, target.num_hidden_layers // 2, 0})
+    for place in (config, config.get("eagle_config", {})):
+        taps = len(place.get("eagle_aux_hidden_state_layer_ids") or range(taps))
+    gated = config.get("edgespec_fusion") == "gated"
+    width = hidden if gated else 2 * hidden
+    heads, kv = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
+    name = "midlayer" if flat else "layers.0"
+    shapes = {
+        "fc.weight": (hidden, taps * hidden),
+        f"{name}.self_attn.q_proj.weight": (heads, width),
+        f"{name}.self_attn.k_proj.weight": (kv, width),
+        f"{name}.self_attn.v_proj.weight": (kv, width),
+        f"{name}.self_attn.o_proj.weight": (hidden, heads),
+        f"{name}.mlp.gate_proj.weight": (inner, hidden),
+        f"{name}.mlp.up_proj.weight": (inner, hidden),
+        f"{name}.mlp.down_proj.weight": (hidden, inner),
+        "lm_head.weight": (config["draft_vocab_size"], hidden),
+        f"{name}.input_layernorm.weight": (hidden,),
+        f"{name}.hidden_norm.weight": (hidden,),
+        f"{name}.post_attention_layernorm.weight": (hidden,),
+        "norm.weight": (hidden,),
+    }
+    if gated:
+        shapes[f"{name}.fusion_gate.weight"] = (hidden, 2 * hidden)
+    if config.get("norm_before_fc"):
+        shapes["input_norm.weight"] = (taps * hidden,)
+    if config.get("fc_norm"):
+        shapes |= {f"fc_norm.{n}.weight": (hidden,) for n in range(taps)}
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for key, shape in shapes.items():
+        noise = torch.randn(shape, generator=generator)
+        weights[key] = noise * shape[1] ** -0.5 if len(shape) == 2 else 1 + 0.2 * noise
+    ids = torch.randperm(target.vocab_size, generator=generator)[: config["draft_vocab_size"]]
+    ids = ids.sort().values
+    weights["d2t"] = ids - torch.arange(len(ids))
+    known = torch.zeros(target.vocab_size, dtype=torch.bool)
+    known[ids] = True
+    weights["t2d"] = known
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({k: v.contiguous() for k, v in weights.items()}, folder / "model.safetensors")
+    return weights, config
+
+
+class HeadReference:
+    """The published definition of a head, in float32 torch, for one text and without a cache.
+
+    Args:
+        weights: weights as `write_head` returns them.
+        config: config as `write_head` returns it.
+        embedding: [V, hidden] the target's embedding.
+    """
+
+    def __init__(
+        self, weights: dict[str, torch.Tensor], config: dict[str, Any], embedding: torch.Tensor
+    ) -> None:
+        self.flat = "transformer_layer_config" not in config
+        self.layer = config if self.flat else config["transformer_layer_config"]
+        self.config, self.embedding = config, embedding
+        prefix = "midlayer." if self.flat else "layers.0."
+        self.weights = {k.removeprefix(prefix): v.float() for k, v in weights.items()}
+        self.ids = torch.arange(len(weights["d2t"])) + weights["d2t"]
+
+    def fuse(self, features: torch.Tensor) -> torch.Tensor:
+        """Features [n, taps * hidden] to hidden rows [n, hidden]."""
+        w = self.weights
+        if self.config.get("norm_before_fc"):
+            features = self.norm(features, "input_norm")
+        if self.config.get("fc_norm"):
+            size = self.layer["hidden_size"]
+            parts = features.split(size, dim=1)
+            parts = [self.norm(part, f"fc_norm.{n}") for n, part in enumerate(parts)]
+            features = torch.cat(parts, 1)
+        return features @ w["fc.weight"].T
+
+    def step(
+        self,
+        tokens: torch.Tensor,
+        hidden: torch.Tensor,
+        positions: torch.Tensor,
+        sees: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Runs rows, each seeing those that `sees` [n, n] says.
+
+        Returns:
+            Logits [n, outputs], and the hidden rows [n, hidden] that the next step reads.
+        """
+        w, layer = self.weights, self.layer
+        token = self.norm(self.embedding[tokens], "input_layernorm")
+        normed = self.norm(hidden, "hidden_norm")
+        stream = normed if self.config.get("norm_before_residual") else hidden
+        both = torch.cat([token, normed], 1)
+        if self.config.get("edgespec_fusion") == "gated":
+            share = torch.sigmoid(both @ w["fusion_gate.weight"].T)
+            both = share * normed + (1 - share) * token
+        stream = stream + self.attend(both, positions, sees)
+        x = self.norm(stream, "post_attention_layernorm")
+        gate = torch.nn.functional.silu(x @ w["mlp.gate_proj.weight"].T)
+        stream = stream + (gate * (x @ w["mlp.up_proj.weight"].T)) @ w["mlp.down_proj.weight"].T
+        output = self.norm(stream, "norm")
+        following = output if self.config.get("norm_output") else stream
+        assert layer["hidden_act"] == "silu"
+        return output @ w["lm_head.weight"].T, following
+
+    def attend(self, x: torch.Tensor, positions: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
+        """Attention with rotary embedding, over these rows alone."""
+        w, layer, n = self.weights, self.layer, len(x)
+        dim = layer["head_dim"]
+        q, k, v = (
+            (x @ w[f"self_attn.{part}_proj.weight"].T).view(n, -1, dim).transpose(0, 1)
+            for part in "qkv"
+        )
+        freq = layer["rope_theta"] ** -(torch.arange(0, dim, 2).double() / dim)
+        angles = positions.double()[:, None] * freq
+        cos, sin = (torch.cat([f(angles)] * 2, 1).float() for f in (torch.cos, torch.sin))
+
+        def turned(x: torch.Tensor) -> torch.Tensor:
+            first, second = x.chunk(2, -1)
+            return x * cos + torch.cat([-second, first], -1) * sin
+
+        group = q.shape[0] // k.shape[0]
+        k, v = turned(k).repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+        scores = turned(q) @ k.transpose(1, 2) * dim**-0.5
+        scores = scores.masked_fill(~sees, float("-inf")).softmax(-1)
+        return (scores @ v).transpose(0, 1).reshape(n, -1) @ w["self_attn.o_proj.weight"].T
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """RMS normalization."""
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.layer["rms_norm_eps"])
+        return x * scale * self.weights[f"{name}.weight"]
