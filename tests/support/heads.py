@@ -42,7 +42,7 @@ def write_head(
         "max_position_embeddings": target.max_position_embeddings,
         "rope_theta": 10000.0,
     }
-    own: dict[str, Any] = {"draft_vocab_size": min(OUTPUTS, target.vocab_size)}
+    own: dict[str, Any] = {"draft_vocab_size": OUTPUTS}
     if flat:
         config = {"architectures": ["LlamaForCausalLMEagle3"], **layer, **own}
     else:
@@ -59,10 +59,9 @@ def write_head(
             place.pop(name, None)
         else:
             place[name] = value
-    taps = 3 if target.num_hidden_layers > 3 else len({2, target.num_hidden_layers // 2, 0})
-    for place in (config, config.get("eagle_config", {})):
-        taps = len(place.get("eagle_aux_hidden_state_layer_ids") or range(taps))
+    taps = len(taps_of(config, target.num_hidden_layers))
     gated = config.get("edgespec_fusion") == "gated"
+    outputs = config.get("draft_vocab_size", target.vocab_size)
     width = hidden if gated else 2 * hidden
     heads, kv = layer["num_attention_heads"] * dim, layer["num_key_value_heads"] * dim
     name = "midlayer" if flat else "layers.0"
@@ -75,7 +74,7 @@ def write_head(
         f"{name}.mlp.gate_proj.weight": (inner, hidden),
         f"{name}.mlp.up_proj.weight": (inner, hidden),
         f"{name}.mlp.down_proj.weight": (hidden, inner),
-        "lm_head.weight": (config["draft_vocab_size"], hidden),
+        "lm_head.weight": (outputs, hidden),
         f"{name}.input_layernorm.weight": (hidden,),
         f"{name}.hidden_norm.weight": (hidden,),
         f"{name}.post_attention_layernorm.weight": (hidden,),
@@ -92,7 +91,7 @@ def write_head(
     for key, shape in shapes.items():
         noise = torch.randn(shape, generator=generator)
         weights[key] = noise * shape[1] ** -0.5 if len(shape) == 2 else 1 + 0.2 * noise
-    ids = torch.randperm(target.vocab_size, generator=generator)[: config["draft_vocab_size"]]
+    ids = torch.randperm(target.vocab_size, generator=generator)[:outputs]
     ids = ids.sort().values
     weights["d2t"] = ids - torch.arange(len(ids))
     known = torch.zeros(target.vocab_size, dtype=torch.bool)
@@ -100,8 +99,66 @@ def write_head(
     weights["t2d"] = known
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    save_file({k: v.contiguous() for k, v in weights.items()}, folder / "model.safetensors")
+    _save(folder, weights)
     return weights, config
+
+
+def taps_of(config: dict[str, Any], layers: int) -> list[int]:
+    """Returns the layers whose entering rows a head reads."""
+    name = "eagle_aux_hidden_state_layer_ids"
+    if config.get(name):
+        return config[name]
+    after = config.get("eagle_config", {}).get(name)
+    return [each + 1 for each in after] if after else sorted({2, layers // 2, layers - 3})
+
+
+@torch.no_grad()
+def features_of(model: Any, tokens: list[int], taps: list[int]) -> torch.Tensor:
+    """Returns the rows that enter these layers, side by side: [n, taps * hidden]."""
+    rows = model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    return torch.cat([rows[tap][0] for tap in taps], 1)
+
+
+def trained_head(folder: Path, model: Any, prompt: list[int], **changes: Any) -> None:
+    """Writes a head that has learned how a random target continues one prompt.
+
+    Without learning, none of its tokens would be accepted, and little would be tested.
+    """
+    weights, config = write_head(folder, model.config, draft_vocab_size=None, **changes)
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # products are small, and other tests run beside this one
+    texts = [
+        model.generate(
+            torch.tensor([prompt]), do_sample=sampled, max_new_tokens=120, pad_token_id=0
+        )[0].tolist()
+        for sampled in (False, True, True)
+    ]
+    taps = taps_of(config, model.config.num_hidden_layers)
+    features = [features_of(model, text, taps) for text in texts]
+    learned = {k: v.requires_grad_() for k, v in weights.items() if v.dtype == torch.float32}
+    head = HeadReference({**weights, **learned}, config, model.get_input_embeddings().weight.data)
+    optimizer = torch.optim.Adam(learned.values(), lr=3e-3)
+    for _ in range(100):
+        loss = torch.zeros(())
+        for text, rows in zip(texts, features, strict=True):
+            n = len(text) - 1
+            tokens, sees = torch.tensor(text[1:]), torch.ones(n, n).tril().bool()
+            logits, hidden = head.step(tokens, head.fuse(rows[:n]), torch.arange(n), sees)
+            loss = loss + torch.nn.functional.cross_entropy(logits[:-1], tokens[1:])
+            # The second step of a draft reads the head's own rows.
+            moved = torch.cat([hidden[:1], hidden[:-1]])
+            logits, _ = head.step(tokens, moved, torch.arange(n), sees)
+            loss = loss + torch.nn.functional.cross_entropy(logits[:-1], tokens[1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.set_num_threads(threads)
+    _save(folder, {name: value.detach() for name, value in (weights | learned).items()})
+
+
+def _save(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    save_file({k: v.contiguous() for k, v in weights.items()}, folder / "model.safetensors")
 
 
 class HeadReference:

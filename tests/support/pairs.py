@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from checkpoints import make_checkpoint, write_tokenizer
+from heads import trained_head
+from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from edgespec import LLM, bundle
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions, attach_head, export_bundle
 
 ENGINES = ("onnxruntime:cpu", "openvino:cpu")
 NEW_TOKENS = 128
@@ -41,7 +43,8 @@ class Pairs:
     `llama`, `qwen2`, `qwen3`: the draft is the target with noise on its weights, so it is sometimes
     right. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches. `cut`: as `llama`,
     with one stage per layer. `stranger`: the draft is a one-layer Qwen2 of other sizes that knows
-    100 positions.
+    100 positions. `head`: the draft is a head of a target of eight layers. `head-cut`: the same in
+    four stages. `head-skip`: the same with a skip set, so that two sources draft in stages.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,6 +54,8 @@ class Pairs:
         self.greedy = cache(self._greedy)
 
     def _make(self, name: str) -> Pair:
+        if name.startswith("head"):
+            return self._make_with_head(name)
         architecture = name if name.startswith("qwen") else "llama"
         folder = self._folder / name
         target = _checkpoint(folder / "target", architecture)
@@ -68,6 +73,20 @@ class Pairs:
         )
         export_bundle(folder / "target", folder / "bundle", folder / "draft", options)
         return Pair(folder / "bundle", target, draft)
+
+    def _make_with_head(self, name: str) -> Pair:
+        folder = self._folder / name
+        target = _checkpoint(folder / "target", "llama", num_hidden_layers=8)
+        prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
+        trained_head(folder / "head", target, prompt)
+        options = ExportOptions(
+            precision="fp32",
+            cut_layers=(1, 3, 6) if name == "head-cut" else (),
+            skip_sets=("5-6",) if name == "head-skip" else (),
+        )
+        export_bundle(folder / "target", folder / "bundle", None, options)
+        attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
+        return Pair(folder / "bundle", target, target)
 
     def _load(self, name: str, engine: str, draft: str, **options: Any) -> LLM:
         place = {"device": engine, "draft_device": engine, "threads": 1, **options}

@@ -1,0 +1,410 @@
+"""Draft heads in bundles: the published definition, both layouts, and heads that are refused."""
+
+from __future__ import annotations
+
+import json
+from shutil import copytree
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from heads import HeadReference, features_of, taps_of, write_head
+from parity import PROMPT, distance
+from safetensors.torch import save_file
+
+from edgespec import bundle as bundles
+from edgespec.bundle import DRAFT, TARGET
+from edgespec.errors import CheckpointError, EdgespecError, ExportError, UnsupportedModelError
+from edgespec.export import ExportOptions, attach_head, copy_bundle, export_bundle
+from edgespec.runtime.drafters import HeadCalls
+from edgespec.runtime.engines import CPU_ENGINES, engine
+from edgespec.runtime.execution.feeds import START, Rows
+from edgespec.runtime.execution.head_runner import HeadRunner
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+
+SAME = 1e-4
+IDS = "eagle_aux_hidden_state_layer_ids"
+TEXT = PROMPT[:60]
+# Each part of the definition that a config can ask for, in either layout.
+HEADS = {
+    "flat": (True, {}),
+    "flat, taps named by output": (True, {"eagle_config": {IDS: [0, 3, 6]}}),
+    "flat, residual of the norm": (True, {"norm_before_residual": True}),
+    "flat, gated": (True, {"edgespec_fusion": "gated"}),
+    "flat, all tokens": (True, {"draft_vocab_size": None}),
+    "speculators": (False, {}),
+    "speculators, taps named by input": (False, {IDS: [1, 2, 8]}),
+    "speculators, residual before the norm": (False, {"norm_before_residual": False}),
+    "speculators, norms": (False, {"norm_before_fc": True, "norm_output": True}),
+    "speculators, norm of each tap": (False, {"fc_norm": True, "rope_theta": 500.0}),
+}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    """A target of eight layers, and its bundle without a draft."""
+    folder = tmp_path_factory.mktemp("target")
+    model = make_checkpoint(folder / "checkpoint", "llama", num_hidden_layers=8)
+    write_tokenizer(folder / "checkpoint", 331)
+    export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
+    return model, folder / "bundle"
+
+
+def attached(bundle, folder, head, precision="fp32"):
+    folder.mkdir()
+    copy_bundle(bundles.load(bundle), folder)
+    attach_head(folder, head, precision, lambda *_: None)
+    return bundles.load(folder)
+
+
+def runners(opened, device=CPU_ENGINES[0]):
+    models = (Model.load(opened, role, engine(device), 1) for role in (TARGET, DRAFT))
+    return Runner(next(models)), HeadRunner(next(models))
+
+
+def ordered(tokens, logits, ids):
+    """Logits by the head's outputs, from candidates by the target's ids."""
+    found = np.full(len(ids), np.nan, np.float32)
+    place = {int(token): number for number, token in enumerate(ids)}
+    for token, logit in zip(tokens, logits, strict=True):
+        found[place[int(token)]] = logit
+    return found
+
+
+@pytest.mark.parametrize("device", CPU_ENGINES)
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_computes_what_its_definition_says(target, tmp_path, name, device):
+    """Rows of the text read the target's features, and two levels of a tree the head's own rows."""
+    model, bundle = target
+    flat, changes = HEADS[name]
+    # 128 candidates are all of its tokens, or the best of a whole vocabulary.
+    weights, config = write_head(tmp_path / "head", model.config, flat=flat, **changes)
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    text, head = runners(opened, device)
+    calls = HeadCalls(head, text)
+    calls.begin(TEXT, Sampler(SamplingOptions(), 331))
+    text.prefill(TEXT[:-1])
+    taps = taps_of(config, 8)
+    if 8 not in taps:  # transformers gives what enters the last norm only after it
+        features = features_of(model, TEXT[:-1], taps)
+        assert distance(text.features.read(0, len(TEXT) - 1), features.numpy()) < SAME
+    features = torch.tensor(text.features.read(0, len(TEXT) - 1))
+
+    reference = HeadReference(weights, config, model.get_input_embeddings().weight.data)
+    n = len(TEXT) - 1
+    tokens = torch.tensor(TEXT[1:])
+    positions, sees = torch.arange(n), torch.ones(n, n).tril().bool()
+    with torch.no_grad():
+        hidden = reference.fuse(features)
+        logits, following = reference.step(tokens, hidden, positions, sees)
+    check(calls.feed(TEXT), logits[-1:], reference.ids)
+
+    # Two rows behind the text, and one behind the second of them.
+    nodes = [[5, 77], [200]]
+    rows = [Rows(nodes[0], [0, 0], np.eye(2, dtype=np.bool_), [START, START]),
+            Rows(nodes[1], [1], np.array([[False, True, True]]), [1])]  # fmt: skip
+    tokens = torch.cat([tokens, torch.tensor([5, 77])])
+    hidden = torch.cat([hidden, following[-1:], following[-1:]])
+    positions = torch.cat([positions, torch.tensor([n, n])])
+    sees = torch.ones(n + 2, n + 2).tril().bool()
+    sees[n + 1, n] = False
+    with torch.no_grad():
+        logits, first = reference.step(tokens, hidden, positions, sees)
+    check(calls.level(rows[0]), logits[-2:], reference.ids)
+    tokens = torch.cat([tokens, torch.tensor([200])])
+    hidden = torch.cat([hidden, first[-1:]])
+    positions = torch.cat([positions, torch.tensor([n + 1])])
+    wider = torch.zeros(n + 3, n + 3, dtype=torch.bool)
+    wider[: n + 2, : n + 2] = sees
+    wider[n + 2] = True
+    wider[n + 2, n] = False
+    with torch.no_grad():
+        logits, _ = reference.step(tokens, hidden, positions, wider)
+    check(calls.level(rows[1]), logits[-1:], reference.ids)
+
+
+def check(candidates, logits, ids):
+    for row, expected in enumerate(logits.numpy()):
+        found = ordered(candidates.tokens[row], candidates.logits[row], ids.numpy())
+        known = ~np.isnan(found)
+        assert known.sum() == min(128, len(ids))
+        assert distance(found[known], expected[known]) < SAME
+        assert expected[~known].max(initial=-np.inf) <= found[known].min() + SAME
+        total = np.log(np.exp(expected - expected.max()).sum()) + expected.max()
+        assert candidates.normalizers[row] == pytest.approx(total, abs=SAME)
+
+
+def test_taps_off_by_one_are_seen(target, tmp_path):
+    """The two fields that name taps differ by one: read alike, one of them would be wrong."""
+    model, bundle = target
+    after, before = ({"eagle_config": {IDS: [1, 3, 4]}}, {IDS: [2, 4, 5]})
+    found = []
+    for name, fields in (("after", after), ("before", before)):
+        write_head(tmp_path / name, model.config, **fields)
+        opened = attached(bundle, tmp_path / f"{name}-bundle", tmp_path / name)
+        assert opened.target.taps == opened.draft.taps == (2, 4, 5)
+        text, _ = runners(opened)
+        text.prefill(TEXT)
+        found.append(text.features.read(0, len(TEXT)))
+    assert np.array_equal(*found)
+    assert distance(found[0], features_of(model, TEXT, [2, 4, 5]).numpy()) < SAME
+    assert distance(found[0], features_of(model, TEXT, [1, 3, 4]).numpy()) > 0.1
+
+
+def test_offsets_become_ids(target, tmp_path):
+    model, bundle = target
+    weights, _ = write_head(tmp_path / "head", model.config)
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    ids = set((weights["d2t"] + torch.arange(len(weights["d2t"]))).tolist())
+    text, head = runners(opened)
+    text.prefill(TEXT[:-1])
+    calls = HeadCalls(head, text)
+    calls.begin(TEXT, Sampler(SamplingOptions(), 331))
+    assert set(calls.feed(TEXT).tokens[0].tolist()) == ids
+    assert ids != set(range(len(ids)))
+
+
+def test_a_head_without_a_theta_gets_the_targets(tmp_path, caplog):
+    other = make_checkpoint(tmp_path / "checkpoint", "llama", num_hidden_layers=8, rope_theta=5e5)
+    write_tokenizer(tmp_path / "checkpoint", 331)
+    options = ExportOptions(precision="fp32")
+    export_bundle(tmp_path / "checkpoint", tmp_path / "exported", None, options)
+    write_head(tmp_path / "silent", other.config, rope_theta=None)
+    opened = attached(tmp_path / "exported", tmp_path / "one", tmp_path / "silent")
+    assert opened.draft.inv_freq == opened.target.inv_freq
+    assert "no rope_theta: the target's is used" in caplog.text
+    write_head(tmp_path / "usual", other.config, rope_theta=10000.0)
+    opened = attached(tmp_path / "exported", tmp_path / "two", tmp_path / "usual")
+    assert opened.draft.inv_freq != opened.target.inv_freq
+    assert "is not the target's" in caplog.text
+
+
+def test_nothing_changes_without_a_head(target, tmp_path):
+    """The graph with features computes the same logits, and the weights are the same file."""
+    model, bundle = target
+    write_head(tmp_path / "head", model.config)
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    plain = bundles.load(bundle)
+    assert plain.target.taps == ()
+    assert plain.manifest.files["target.data"] == opened.manifest.files["target.data"]
+    assert plain.draft is None
+    logits = [
+        Runner(Model.load(each, TARGET, engine(CPU_ENGINES[0]), 1)).prefill(TEXT)["logits"].copy()
+        for each in (plain, opened)
+    ]
+    assert np.array_equal(*logits)
+    plain.verify()  # the copy's new graphs are not links to the old ones
+    opened.verify()
+
+
+def test_a_second_head_replaces_the_first(target, tmp_path):
+    model, bundle = target
+    write_head(tmp_path / "one", model.config)
+    write_head(tmp_path / "other", model.config, eagle_aux_hidden_state_layer_ids=[3, 8])
+    first = attached(bundle, tmp_path / "first", tmp_path / "one")
+    second = attached(first.path, tmp_path / "second", tmp_path / "other")
+    assert (first.target.taps, second.target.taps) == ((2, 4, 5), (3, 8))
+    text, _ = runners(second)
+    text.prefill(TEXT)
+    assert text.features.read(0, 60).shape == (60, 2 * 64)
+    first.verify()
+
+
+def test_the_embedding_is_stored_once(target, tmp_path):
+    model, bundle = target
+    write_head(tmp_path / "head", model.config)
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    weights, _ = write_head(tmp_path / "own", model.config)
+    rows = model.get_input_embeddings().weight.data
+    save_file({**weights, "embed_tokens.weight": rows}, tmp_path / "own/model.safetensors")
+    own = attached(bundle, tmp_path / "own-bundle", tmp_path / "own")
+    sizes = [each.manifest.files["draft.data"].size for each in (opened, own)]
+    assert 0 <= sizes[1] - sizes[0] - rows.numel() * 4 < 8192  # and what aligns it
+    found = []
+    for each in (opened, own):
+        text, head = runners(each)
+        text.prefill(TEXT[:-1])
+        calls = HeadCalls(head, text)
+        calls.begin(TEXT, Sampler(SamplingOptions(), 331))
+        found.append(calls.feed(TEXT).logits.copy())
+    assert np.array_equal(*found)
+
+
+BAD_CONFIGS = [
+    ({"architectures": ["LlamaForCausalLM"]}, UnsupportedModelError, "architectures="),
+    ({"architectures": None}, UnsupportedModelError, "architectures="),
+    ({"vocab_size": 332}, CheckpointError, "must be the target's, 331: it is another's"),
+    ({"hidden_size": 32}, CheckpointError, "must be the target's, 64"),
+    ({"target_hidden_size": 32}, CheckpointError, "target_hidden_size=32 must be the target's"),
+    ({"num_hidden_layers": 2}, UnsupportedModelError, "a head has one layer"),
+    ({"norm_before_fc": True}, CheckpointError, "no tensor input_norm.weight"),
+    ({"fc_norm": True}, CheckpointError, "no tensor fc_norm.0.weight"),
+    ({"draft_vocab_size": 95}, CheckpointError, "lm_head.weight has shape"),
+    ({"mlp_bias": True}, UnsupportedModelError, "mlp_bias=True"),
+    ({"attention_bias": True}, CheckpointError, "q_proj.bias"),
+    ({"hidden_act": "relu"}, UnsupportedModelError, "hidden_act='relu'"),
+    ({"sliding_window": 512}, UnsupportedModelError, "sliding_window=512"),
+    ({"edgespec_fusion": "sum"}, UnsupportedModelError, "edgespec_fusion='sum'"),
+    ({IDS: [2, 4, 9]}, CheckpointError, "must be layers of the target, which has 8"),
+    ({IDS: [2, 2, 4]}, CheckpointError, "must be layers of the target"),
+    ({"rms_norm_eps": -1}, CheckpointError, "rms_norm_eps=-1"),
+]
+
+
+@pytest.mark.parametrize(("fields", "kind", "message"), BAD_CONFIGS, ids=lambda f: str(f)[:40])
+def test_heads_of_other_targets_and_formats_are_refused(target, tmp_path, fields, kind, message):
+    model, bundle = target
+    write_head(tmp_path / "head", model.config)
+    file = tmp_path / "head/config.json"
+    config = {**json.loads(file.read_text()), **fields}
+    file.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    with pytest.raises(kind, match=message) as error:
+        attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_flag_of_the_residual_is_refused(target, tmp_path):
+    model, bundle = target
+    write_head(tmp_path / "head", model.config, flat=False, norm_before_residual=None)
+    with pytest.raises(CheckpointError, match="norm_before_residual"):
+        attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    write_head(tmp_path / "later", model.config, flat=False, speculators_model_type="eagle4")
+    with pytest.raises(UnsupportedModelError, match="speculators_model_type='eagle4'"):
+        attached(bundle, tmp_path / "other", tmp_path / "later")
+
+
+def damaged(weights, name, change):
+    return {**weights, name: change(weights[name].clone())}
+
+
+def with_nan(rows):
+    rows[3, 2] = float("nan")
+    return rows
+
+
+BAD_WEIGHTS = [
+    ("fc.weight", with_nan, "fc.weight contains infinity or NaN"),
+    ("d2t", lambda t: t.float(), "must be 96 integers"),
+    ("d2t", lambda t: t[:5], "must be 96 integers"),
+    ("d2t", lambda t: t + 1000, "maps outputs to ids from"),
+    ("d2t", lambda t: -torch.arange(96), "95 of them twice"),
+    ("norm.weight", lambda t: t[:5], "norm.weight has shape"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), BAD_WEIGHTS)
+def test_damaged_weights_are_refused(target, tmp_path, name, change, message):
+    model, bundle = target
+    weights, _ = write_head(tmp_path / "head", model.config)
+    save_file(damaged(weights, name, change), tmp_path / "head/model.safetensors")
+    with pytest.raises(CheckpointError, match=message) as error:
+        attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_truncated_or_missing_are_refused(target, tmp_path):
+    model, bundle = target
+    weights, _ = write_head(tmp_path / "head", model.config)
+    file = tmp_path / "head/model.safetensors"
+    whole = file.read_bytes()
+    for number, content in enumerate((whole[:-100], whole[:20], b"")):
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match="truncated or corrupt"):
+            attached(bundle, tmp_path / f"{number}", tmp_path / "head")
+    save_file({k: v for k, v in weights.items() if k != "d2t"}, file)
+    with pytest.raises(CheckpointError, match="no tensor d2t"):
+        attached(bundle, tmp_path / "no-ids", tmp_path / "head")
+    save_file({**weights, "midlayer.self_attn.q_norm.weight": torch.ones(24)}, file)
+    with pytest.raises(UnsupportedModelError, match=r"q_norm\.weight belongs to no part"):
+        attached(bundle, tmp_path / "extra", tmp_path / "head")
+    with pytest.raises(CheckpointError, match="not a folder"):
+        attached(bundle, tmp_path / "nothing", tmp_path / "missing")
+
+
+def test_a_bundle_of_an_older_version_cannot_get_a_head(target, tmp_path):
+    import onnx
+
+    model, bundle = target
+    write_head(tmp_path / "head", model.config)
+    old = copytree(bundle, tmp_path / "old")
+    graph = onnx.load(old / "target.onnx", load_external_data=False)
+    for node in graph.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name.replace("entering.", "Add_") for name in names]
+    (old / "target.onnx").write_bytes(graph.SerializeToString())
+    manifest = bundles.load(bundle).manifest
+    files = bundles.describe_files(old)
+    bundles.save_manifest(old, bundles.Manifest(**{**vars(manifest), "files": files}))
+    with pytest.raises(ExportError, match="exported by an older edgespec"):
+        attached(old, tmp_path / "bundle", tmp_path / "head")
+
+
+@pytest.mark.parametrize("precision", ["int4", "int8", "fp16"])
+def test_quantized_heads_stay_close(target, tmp_path, precision):
+    model, bundle = target
+    write_head(tmp_path / "head", model.config)
+    found = []
+    for each in ("fp32", precision):
+        opened = attached(bundle, tmp_path / each, tmp_path / "head", each)
+        text, head = runners(opened)
+        text.prefill(TEXT[:-1])
+        calls = HeadCalls(head, text)
+        calls.begin(TEXT, Sampler(SamplingOptions(), 331))
+        found.append(calls.feed(TEXT))
+    exact, rounded = found
+    best = exact.tokens[0][:20].tolist()
+    assert len(set(best) & set(rounded.tokens[0][:30].tolist())) > 10
+    assert opened.draft.precision.weights == precision
+
+
+def test_manifests_whose_head_and_target_disagree_are_refused(target, tmp_path):
+    model, bundle = target
+    write_head(tmp_path / "head", model.config)
+    opened = attached(bundle, tmp_path / "bundle", tmp_path / "head")
+    file = opened.path / "manifest.json"
+    whole = json.loads(file.read_text())
+    changes = [
+        lambda m: m["roles"]["target"].update(taps=[2, 4]),
+        lambda m: m["roles"]["target"].update(taps=[4, 2, 5]),
+        lambda m: m["roles"]["draft"].pop("taps"),
+        lambda m: m["roles"]["draft"]["stages"].pop(0),
+        lambda m: m["roles"]["draft"]["stages"][1].update(borrowed="other.data"),
+        lambda m: m["roles"]["target"]["stages"][0]["outputs"].pop(),
+    ]
+    for change in changes:
+        manifest = json.loads(json.dumps(whole))
+        change(manifest)
+        file.write_text(json.dumps(manifest))
+        with pytest.raises(EdgespecError):
+            bundles.load(opened.path)
+
+
+def test_the_command_attaches_heads_to_checkpoints_and_bundles(target, tmp_path, cli):
+    model, bundle = target
+    write_head(tmp_path / "head", model.config)
+    checkpoint, out = bundle.parent / "checkpoint", tmp_path / "out"
+    done = cli("export", checkpoint, "--draft-head", tmp_path / "head", "-o", out)
+    assert "draft head: reads what enters layers 2, 4, 5, proposes 96 tokens" in done.out
+    assert bundles.load(out).draft.is_head
+    assert bundles.load(out).draft.precision.weights == "int8"
+    other = tmp_path / "other"
+    done = cli(
+        "export", out, "--draft-head", tmp_path / "head", "--draft-precision", "fp32", "-o", other
+    )
+    assert bundles.load(other).draft.precision.weights == "fp32"
+    for wrong, message in (
+        (("--draft", checkpoint), "a bundle has one draft"),
+        (("--precision", "int8"), "exported already"),
+        (("--draft-precision", "w8a8"), "a head has one of"),
+    ):
+        done = cli("export", out, "--draft-head", tmp_path / "head", *wrong, "-o", tmp_path / "no")
+        assert done.code == 2
+        assert message in done.err
+        assert not (tmp_path / "no").exists()
+    edit_json(tmp_path / "head/config.json", vocab_size=400)
+    done = cli("export", checkpoint, "--draft-head", tmp_path / "head", "-o", tmp_path / "no")
+    assert done.code == 2
+    assert "it is another's" in done.err
