@@ -108,7 +108,8 @@ FLOORS = (
     "errors", "system", "bundle", "models", "export", "runtime.arrays", "runtime.shapes",
     "runtime.curve", "runtime.simulation", "runtime.engines", "runtime.trees", "runtime.sampling",
     "runtime.text", "runtime.execution", "runtime.costs", "runtime.deployment", "runtime.drafters",
-    "runtime.planning", "runtime.decoding", "api", "measuring", "tuning", "server", "cli",
+    "runtime.planning", "runtime.decoding", "api", "measuring", "tuning", "training",
+    "server", "cli",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ _FLOATS = ("fp16", "fp32")
 _WEIGHTS = (*_BLOCKS, *_FLOATS, W8A8)
 _VARIANT_WEIGHTS = (*_WEIGHTS, "w8a16", "w4a16")
 _DTYPES = ("float16", "float32", "int32", "int64")
+_FEATURES = "features"  # hidden rows for a draft head, beside the results of any stage
 _INNER = [("next_hidden",)]
 _LAST = [("logits",), ("top_ids", "top_logits", "logsumexp")]
 
@@ -121,7 +122,7 @@ def _of_stages(where: str, stages: Sequence[Stage], head: int) -> Iterator[_Chec
         last, end = stage is stages[-1], head + 1
         follows = stage.stop == end if last else start < stage.stop < end
         yield f"{place}.stop", stage.stop, follows
-        names = tuple(each.name for each in stage.results)
+        names = tuple(each.name for each in stage.results if each.name != _FEATURES)
         yield f"{place}.outputs", names, names in (_LAST if last else _INNER)
         for kind, tensors in (("inputs", stage.inputs), ("outputs", stage.outputs)):
             for index, tensor in enumerate(tensors):
