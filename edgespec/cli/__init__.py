@@ -31,7 +31,8 @@ COMMANDS = {
     "devices": "list the devices of this machine that can run models",
     "plan": "show how much memory a bundle needs, without loading it",
 }
-"""Commands; each is a module in `commands`, with _ for -, that has `configure(parser)` and `execute(arguments)`."""
+"""Commands; each is a module in `commands` (with _ for -) with `configure(parser)` and
+`execute(arguments)`."""
 
 # The exit codes that a shell reports for a process ended by SIGINT or SIGPIPE.
 INTERRUPTED = 128 + 2

@@ -180,9 +180,7 @@ def _rotate(x: Tensor, rotation: Tensor) -> Tensor:
     return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
-def _attend(
-    query: Tensor, seen: tuple[Tensor, Tensor], own: list[tuple[Tensor, Tensor]]
-) -> Tensor:
+def _attend(query: Tensor, seen: tuple[Tensor, Tensor], own: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Attends to the keys of depth 0 up to each row, and to the row's own later ones.
 
     Args:

@@ -81,18 +81,22 @@ def likeliest(logits: Floats, count: int) -> tuple[npt.NDArray[np.int64], Floats
     """
     rows, width = logits.shape
     blocks = width // _BLOCK
-    if blocks <= 2 * count:
-        ids = np.argsort(-logits, axis=1, kind="stable")[:, :count]
-        return ids, np.take_along_axis(logits, ids, axis=1)
-    peaks = logits[:, : blocks * _BLOCK].reshape(rows, blocks, _BLOCK).max(axis=2)
-    best = np.argpartition(-peaks, count, axis=1)[:, :count]
-    best.sort(axis=1)  # so that equal logits stay in the order of their ids
-    columns = (best[:, :, None] * _BLOCK + np.arange(_BLOCK)).reshape(rows, -1)
-    rest = np.broadcast_to(np.arange(blocks * _BLOCK, width), (rows, width - blocks * _BLOCK))
-    columns = np.concatenate([columns, rest], axis=1)
+    columns = np.broadcast_to(np.arange(width), logits.shape)
+    if blocks > 2 * count:
+        peaks = logits[:, : blocks * _BLOCK].reshape(rows, blocks, _BLOCK).max(axis=2)
+        best = _largest(peaks, count)
+        columns = (best[:, :, None] * _BLOCK + np.arange(_BLOCK)).reshape(rows, -1)
+        rest = np.arange(blocks * _BLOCK, width)
+        columns = np.concatenate([columns, np.broadcast_to(rest, (rows, len(rest)))], axis=1)
     found = np.take_along_axis(logits, columns, axis=1)
-    order = np.argpartition(-found, count, axis=1)[:, :count]
-    order.sort(axis=1)
-    some = np.take_along_axis(found, order, axis=1)
-    ranked = np.take_along_axis(order, np.argsort(-some, axis=1, kind="stable"), axis=1)
-    return np.take_along_axis(columns, ranked, axis=1), np.take_along_axis(found, ranked, axis=1)
+    some = _largest(found, count)
+    ranks = np.argsort(-np.take_along_axis(found, some, axis=1), axis=1, kind="stable")
+    places = np.take_along_axis(some, ranks, axis=1)
+    return np.take_along_axis(columns, places, axis=1), np.take_along_axis(found, places, axis=1)
+
+
+def _largest(values: Floats, count: int) -> npt.NDArray[np.int64]:
+    """Returns the places of the largest values of each row, ascending."""
+    if count >= values.shape[1]:
+        return np.broadcast_to(np.arange(values.shape[1]), values.shape).copy()
+    return np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)

@@ -55,9 +55,7 @@ class Matrix:
             scales = self.scales[chosen].astype(np.float32)
             rows = self.stored[:, chosen].T.astype(np.float32) * scales[:, None]
         else:
-            packed = self.stored[chosen].reshape(
-                len(chosen), -1, self.block_size * self.bits // 8
-            )
+            packed = self.stored[chosen].reshape(len(chosen), -1, self.block_size * self.bits // 8)
             scales = self.scales[chosen].reshape(packed.shape[:2])
             found = QuantizedRows(packed.astype(np.uint8), scales, 0.0, 0.0, 0.0)
             rows = dequantize_rows(found, self.bits)[:, : self.width]

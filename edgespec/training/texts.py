@@ -76,7 +76,9 @@ class Continuations:
 
     def __init__(self, llm: LLM, prompts: Sequence[Sequence[int]], length: int) -> None:
         if len(prompts) < 2:
-            raise InputError(f"there are {len(prompts)} prompts: give at least two, better hundreds")
+            raise InputError(
+                f"there are {len(prompts)} prompts: give at least two, better hundreds"
+            )
         self._llm = llm
         self._prompts = [list(each[: length * 3 // 4]) for each in prompts]
         self._length = length

@@ -276,9 +276,7 @@ class Training:
 
     def store(self) -> None:
         """Writes the head as it is now, and what is needed to go on."""
-        checkpoints.store(
-            self._output / WORK, self._plan(), self.progress, self._trained.state()
-        )
+        checkpoints.store(self._output / WORK, self._plan(), self.progress, self._trained.state())
         shifts, proposed = offsets(self._ids, self._shape.vocabulary)
         tensors = {**self._trained.weights(), "d2t": shifts, "t2d": proposed}
         save_head(self._output, self._shape.config(self.facts()), tensors)
@@ -313,4 +311,3 @@ class Training:
                 speed(self._trained_tokens, self._step_seconds),
             )
         )
-

@@ -66,7 +66,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add(head, "draft_vocabulary", token_count, "number of tokens that the head may propose")
     training = parser.add_argument_group("training")
     _add(training, "hours", float, "end after so many hours of work (default: no limit)")
-    _add(training, "tokens", token_count, "end after so many tokens, such as 200k (default: no limit)")
+    _add(
+        training,
+        "tokens",
+        token_count,
+        "end after so many tokens, such as 200k (default: no limit)",
+    )
     _add(training, "patience", int, "end after so many evaluations without a gain")
     _add(training, "window", int, "tokens of a text that is read at once")
     _add(training, "batch", int, "tokens of a step")
