@@ -89,7 +89,7 @@ def recall(folder: Path, plan: dict[str, object]) -> tuple[Progress, dict[str, T
             before = json.loads(facts[_PLAN])
             progress = records.decode(Progress, json.loads(facts[_RECORD]), _RECORD)
             _require_same(folder, before, json.loads(json.dumps(plan)))
-            return progress, {name: stored.get_tensor(name) for name in stored.keys()}
+            return progress, {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, ValueError) as error:
         raise InputError(f"{file} is damaged ({error}): delete {folder} to begin anew") from error
 

@@ -177,7 +177,8 @@ class TrainedHead:
         """Returns texts side by side."""
         length = max(len(window.tokens) for window in windows)
         parts = [self._padded(window, length) for window in windows]
-        return Batch(*(torch.from_numpy(np.stack(each)).to(self._device) for each in zip(*parts)))
+        together = (np.stack(each) for each in zip(*parts, strict=True))
+        return Batch(*(torch.from_numpy(each).to(self._device) for each in together))
 
     def _padded(self, window: Window, length: int) -> list[np.ndarray]:
         tokens = np.asarray(window.tokens, np.int64)

@@ -1,4 +1,4 @@
-"""What a target computed for texts, on disk: a shard is some texts' features and likeliest tokens."""
+"""What a target computed for texts, on disk; a shard holds that of some texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target's graph: where its residual stream is, and its embedding, final norm and projection."""
+"""The target's graph: its residual stream, embedding, final norm and output projection."""
 
 from __future__ import annotations
 

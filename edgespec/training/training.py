@@ -97,7 +97,7 @@ class Training:
         self._began, self._read_seconds, self._step_seconds = time.monotonic(), 0.0, 0.0
         self._read_tokens = self._trained_tokens = 0
         self._stored = time.monotonic()
-        torch.set_num_threads(default_threads())
+        torch.set_num_threads(llm.options.threads or default_threads())
         vocabulary = llm.tokenizer.vocab_size
         taps = options.taps or ()
         per_token = row_bytes(len(taps) * bundle.target.hidden_size, min(TOP, vocabulary))

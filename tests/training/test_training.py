@@ -74,9 +74,10 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(llm, text, tmp_path
 
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_the_loss_falls(llm, text, tmp_path, fusion):
-    begun = trained(llm, text, tmp_path / fusion, tokens=128, fusion=fusion)
+    changes = {"fusion": fusion, "learning_rate": 2e-3}
+    begun = trained(llm, text, tmp_path / fusion, tokens=128, **changes)
     first = begun.progress.loss
-    done = trained(llm, text, tmp_path / fusion, tokens=6000, fusion=fusion, learning_rate=2e-3)
+    done = trained(llm, text, tmp_path / fusion, tokens=6000, **changes)
     assert done.progress.loss < 0.8 * first
 
 
@@ -164,7 +165,7 @@ def test_the_target_writes_the_texts(llm, tmp_path):
     [
         ("empty.txt", b" \n", "is empty: give a text"),
         ("binary.txt", b"\xff\xfe\x00", "byte 0 is not UTF-8: give the training text as UTF-8"),
-        ("short.txt", b"def add(a, b):", "tokens: give at least 128"),
+        ("short.txt", b"def add(a, b):", "tokens: give at least 12"),
         ("prompts.jsonl", b'{"prompt": "x"}', "holds prompts: leave out --no-generate"),
     ],
 )

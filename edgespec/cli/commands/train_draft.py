@@ -26,7 +26,7 @@ from edgespec.cli.interrupts import noted_interrupts
 from edgespec.errors import InputError
 from edgespec.runtime.deployment.options import parse_size
 from edgespec.training.options import TrainingOptions
-from edgespec.training.shape import FUSIONS, check_taps, default_taps
+from edgespec.training.shape import CONFIG, FUSIONS, check_taps, default_taps
 from edgespec.training.torch_needed import require_torch
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         training,
         "tokens",
         token_count,
-        "end after so many tokens, such as 200k (default: no limit)",
+        "end after so many tokens, or 200k (default: no limit)",
     )
     _add(training, "patience", int, "end after so many evaluations without a gain")
     _add(training, "window", int, "tokens of a text that is read at once")
@@ -97,15 +97,15 @@ def execute(arguments: argparse.Namespace) -> int:
     check_taps(taps, bundle.target.layers)
     options = replace(options, taps=taps)
     output: Path = arguments.output
-    if output.exists() and not (output / "config.json").is_file() and any(output.iterdir()):
-        if not (output / ".training").is_dir():
-            raise InputError(f"{output} is not empty and not a head: give another folder")
 
     from edgespec.api.llm import LLM
     from edgespec.training.target_graph import TargetGraph
     from edgespec.training.texts import texts_of
     from edgespec.training.training import WORK, Training
 
+    known = any((output / name).exists() for name in (CONFIG, WORK))
+    if not known and output.exists() and any(output.iterdir()):
+        raise InputError(f"{output} is not empty and not a head: give another folder")
     work = output / WORK
     work.mkdir(parents=True, exist_ok=True)
     tapped = TargetGraph(bundle).tapped(taps, work / "target")
