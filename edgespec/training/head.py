@@ -177,7 +177,8 @@ def _rotate(x: Tensor, rotation: Tensor) -> Tensor:
     """Rotates the halves of each head (RoPE, Su et al., 2021)."""
     low, high = x.chunk(2, dim=-1)
     cos, sin = rotation.to(x.dtype)
-    return x * cos + torch.cat((-high, low), dim=-1) * sin
+    rotated: Tensor = x * cos + torch.cat((-high, low), dim=-1) * sin
+    return rotated
 
 
 def _attend(query: Tensor, seen: tuple[Tensor, Tensor], own: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -193,7 +194,7 @@ def _attend(query: Tensor, seen: tuple[Tensor, Tensor], own: list[tuple[Tensor, 
     """
     keys, values = seen
     batch, kv_heads, n, size = keys.shape
-    query = query.unflatten(1, (kv_heads, -1)) / math.sqrt(size)  # [B, KV, G, n, hd]
+    query = query.reshape(batch, kv_heads, -1, n, size) / math.sqrt(size)
     scores = query @ keys[:, :, None].transpose(-1, -2)
     future = torch.ones(n, n, dtype=torch.bool, device=scores.device).triu(1)
     scores = scores.masked_fill(future, -torch.inf)

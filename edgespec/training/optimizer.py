@@ -130,14 +130,14 @@ class TrainedHead:
     def _take_average(self) -> None:
         kept = min(_AVERAGED, self.steps / (self.steps + 10))
         with torch.no_grad():
-            averages = list(self.average.parameters())
-            torch._foreach_lerp_(averages, list(self.head.parameters()), 1 - kept)
+            for each, new in zip(self.average.parameters(), self.head.parameters(), strict=True):
+                each.lerp_(new, 1 - kept)
 
     def _loss(self, rows: Tensor, batch: Batch, depth: int) -> tuple[Tensor, Tensor]:
         """Returns the mean loss of a depth, and the head's choices [B, n]."""
         labels, shares = batch.labels[:, depth + 1 :], batch.shares[:, depth + 1 :]
         flat = rows.flatten(0, 1), self._projection, labels.flatten(0, 1), shares.flatten(0, 1)
-        losses, chosen = ProjectedLoss.apply(*flat)
+        losses, chosen = ProjectedLoss.apply(*flat)  # type: ignore[no-untyped-call]
         return losses.sum() / shares.sum().clamp(min=1), chosen.view(rows.shape[:2])
 
     @torch.no_grad()
@@ -171,7 +171,8 @@ class TrainedHead:
                     follows = torch.zeros_like(alive)
                     follows[:, : n - 1] = ids[chosen[:, :-1]] == batch.tokens[:, depth + 2 :]
                     alive = alive & right & follows
-        return (accepted / reached.clip(min=1)).tolist()
+        shares: list[float] = (accepted / reached.clip(min=1)).tolist()
+        return shares
 
     def batch(self, windows: Sequence[Window]) -> Batch:
         """Returns texts side by side."""

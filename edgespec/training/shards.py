@@ -86,7 +86,7 @@ class Shards:
         file, partial = self._folder / f"{number}.npz", self._folder / f"{number}.partial.npz"
         ends = np.cumsum([len(text) for text in texts])
         with _room_for(self._folder):
-            np.savez(partial, ends=ends, **{_TOKENS: np.concatenate(texts).astype(np.int32)})
+            np.savez(partial, ends=ends, tokens=np.concatenate(texts).astype(np.int32))
             partial.replace(file)
 
     def put(self, number: int, windows: Sequence[Window]) -> None:

@@ -49,6 +49,7 @@ class Matrix:
     def rows(self, ids: Ids) -> Floats:
         """Returns rows as engines compute with them, [n, K] float32."""
         chosen = np.asarray(ids)
+        rows: Floats
         if self.scales is None:
             rows = self.stored[chosen].astype(np.float32)
         elif self.block_size == 0:
@@ -158,9 +159,11 @@ class TargetGraph:
         """The weight of the final norm, [H] float32."""
         name = self._final_norm.input[1]
         if name in self._stored:
-            return self._read(name).astype(np.float32)
-        parts = [self._read(each) for each in self._made[name].input]  # Gemma adds 1
-        return np.add(*parts, dtype=np.float32)
+            weight: Floats = self._read(name).astype(np.float32)
+        else:
+            parts = [self._read(each) for each in self._made[name].input]  # Gemma adds 1
+            weight = np.add(*parts, dtype=np.float32)
+        return weight
 
     @property
     def eps(self) -> float:
@@ -222,7 +225,8 @@ class TargetGraph:
     def _read(self, name: str) -> npt.NDArray[np.generic]:
         tensor = self._stored[name]
         if tensor.data_location != TensorProto.EXTERNAL:
-            return numpy_helper.to_array(tensor)
+            array: npt.NDArray[np.generic] = numpy_helper.to_array(tensor)
+            return array
         place = {entry.key: entry.value for entry in tensor.external_data}
         return np.memmap(
             self._bundle.path / place["location"],

@@ -83,7 +83,7 @@ class Continuations:
         self._prompts = [list(each[: length * 3 // 4]) for each in prompts]
         self._length = length
         self.count = len(prompts)
-        self.tokens = [token for prompt in self._prompts for token in prompt]
+        self.tokens: Sequence[int] = [token for each in self._prompts for token in each]
 
     def window(self, number: int) -> list[int]:
         """See `Windows`; the seed is the number, so that it is always the same text."""

@@ -228,7 +228,8 @@ class Training:
         role, options, graph = self._bundle.target, self._options, TargetGraph(self._bundle)
         vocabulary = self._llm.tokenizer.vocab_size
         first = self._windows(1)
-        assert first is not None
+        if first is None:
+            raise KeyboardInterrupt
         expected = expected_uses(
             np.concatenate([window.top_ids for window in first]).astype(np.int64),
             np.concatenate([window.top_logits for window in first]).astype(np.float32),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -142,7 +142,9 @@ def _line(status: Status) -> str:
     return ", ".join(parts)
 
 
-def _add(group: argparse._ActionsContainer, name: str, kind: type | object, text: str) -> None:
+def _add(
+    group: argparse._ActionsContainer, name: str, kind: Callable[[str], object], text: str
+) -> None:
     default = _DEFAULTS[name]
     shown = "" if default is None else f" (default: {default:,})"
     group.add_argument(
