@@ -17,7 +17,7 @@ from edgespec.export.exporter import (
 )
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
-from edgespec.export.heads.attach import attach_head, copy_bundle, sizes_of
+from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps, sizes_of
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import resolve_checkpoint
 
@@ -38,6 +38,7 @@ __all__ = [
     "attach_head",
     "calibrate",
     "copy_bundle",
+    "copy_with_taps",
     "export_bundle",
     "replacing",
     "resolve_checkpoint",

@@ -108,7 +108,8 @@ FLOORS = (
     "errors", "system", "bundle", "models", "export", "runtime.arrays", "runtime.shapes",
     "runtime.curve", "runtime.simulation", "runtime.engines", "runtime.trees", "runtime.sampling",
     "runtime.text", "runtime.execution", "runtime.costs", "runtime.deployment", "runtime.drafters",
-    "runtime.planning", "runtime.decoding", "api", "measuring", "tuning", "server", "cli",
+    "runtime.planning", "runtime.decoding", "api", "measuring", "tuning", "training",
+    "server", "cli",
 )  # fmt: skip
 
 
@@ -195,6 +196,12 @@ def test_export_needs_no_torch():
         assert not foreign_imports(name) & {"torch", "transformers", "safetensors"}, name
 
 
+def test_only_training_needs_torch():
+    for name in MODULES:
+        if not within(name, "edgespec.training", "edgespec.models.training"):
+            assert "torch" not in foreign_imports(name), name
+
+
 # Public names
 
 
@@ -228,7 +235,10 @@ def test_keywords_are_known_to_type_checkers_and_to_help(kind, keywords, wider, 
 LOADED = "import sys; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
 
 
-@pytest.mark.parametrize("statement", ["import edgespec", "from edgespec import LLM"])
+@pytest.mark.parametrize(
+    "statement",
+    ["import edgespec", "from edgespec import LLM", "import edgespec.cli.commands.train_draft"],
+)
 def test_importing_loads_no_engine(statement, tmp_path):
     command = [sys.executable, "-c", f"{statement}\n{LOADED}"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -23,6 +23,7 @@ COMMANDS = {
     "chat": "talk to a model in the terminal",
     "serve": "serve a bundle on this machine with OpenAI's API",
     "export": "make a bundle from a checkpoint",
+    "train-draft": "train a draft head for a bundle's target",
     "inspect": "show the contents of a bundle",
     "profile": "measure how long calls of a bundle's models take on this machine",
     "bench": "compare the speed of draft sources with plain decoding on this machine",
@@ -30,7 +31,8 @@ COMMANDS = {
     "devices": "list the devices of this machine that can run models",
     "plan": "show how much memory a bundle needs, without loading it",
 }
-"""Commands; each is a module in `commands` with `configure(parser)` and `execute(arguments)`."""
+"""Commands; each is a module in `commands` (with _ for -) with `configure(parser)` and
+`execute(arguments)`."""
 
 # The exit codes that a shell reports for a process ended by SIGINT or SIGPIPE.
 INTERRUPTED = 128 + 2
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _logged_to_stderr(log):
             arguments = _parser().parse_args(argv)
             log.setLevel(logging.INFO if arguments.verbose else logging.WARNING)
-            command = import_module(f"edgespec.cli.commands.{arguments.command}")
+            command = _module(arguments.command)
             code: int = command.execute(arguments)
             print(end="", flush=True)
             return code
@@ -81,6 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _unreadable(error)
     except Exception as error:
         return _fail(*_unexpected(error))
+
+
+def _module(command: str) -> Any:
+    return import_module(f"edgespec.cli.commands.{command.replace('-', '_')}")
 
 
 def _unreadable(error: OSError) -> int:
@@ -131,7 +137,7 @@ class _CommandParser(_Parser):
         """Parses as argparse does, but allows options between positional arguments."""
         self._calls += 1
         if self._calls == 1:
-            import_module(f"edgespec.cli.commands.{self._command}").configure(self)
+            _module(self._command).configure(self)
             self.add_argument(
                 "-v", "--verbose", action="store_true", help="print more messages on stderr"
             )

@@ -170,6 +170,14 @@ def add_device_options(group: argparse._ActionsContainer) -> None:
     group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
 
 
+def token_count(text: str) -> int:
+    """Parses a number of tokens, such as 20000, or 32k for 32 x 1024."""
+    digits, factor = (text[:-1], 1024) if text[-1:].lower() == "k" else (text, 1)
+    if not (digits.isdecimal() and digits.isascii() and int(digits) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of tokens, such as 32k or 20000")
+    return int(digits) * factor
+
+
 def _file_in_folder(name: str) -> str:
     if not Path(name).absolute().parent.is_dir():
         raise InputError(f"--draft-memory {name}: its folder does not exist: create it first")

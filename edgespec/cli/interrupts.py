@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -45,3 +45,24 @@ def cancelled_by_sigint(stream: TextStream) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[Callable[[], bool]]:
+    """Yields whether Ctrl-C or a request to terminate has come; a second one does not wait."""
+    noted: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        noted.append(number)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, note)
+    try:
+        yield lambda: bool(noted)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

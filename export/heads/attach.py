@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,22 @@ def copy_bundle(source: Bundle, folder: Path) -> None:
         _link(source.path / name, folder / name)
     files = {name: entry for name, entry in old.files.items() if name in names}
     bundles.save_manifest(folder, replace(new, files=files))
+
+
+def copy_with_taps(source: Bundle, folder: Path, taps: Sequence[int]) -> None:
+    """Copies a bundle without its draft to an empty folder, and lets its target return features.
+
+    Raises:
+        ExportError: if an older version exported the target.
+    """
+    copy_bundle(source, folder)
+    target = source.target
+    stages = add_taps(folder, target.stages, taps, target.hidden_size)
+    target = replace(target, stages=stages, taps=tuple(taps))
+    manifest = replace(source.manifest, roles={TARGET: target}, variants=())
+    files = bundles.describe_files(folder)
+    kept = {name: files[name] for name in bundles.used_files(manifest)}
+    bundles.save_manifest(folder, replace(manifest, files=kept))
 
 
 def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> HeadCheckpoint:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 
-from edgespec.errors import ExportError
 from edgespec.export.components.decoder import entering
 from edgespec.export.components.graph import GraphBuilder
+from edgespec.export.heads.taps import require_names
 
 _IDS = "input_ids"
 _PREFIX = "embedding/"
@@ -30,11 +32,7 @@ def borrow_embedding(source: onnx.ModelProto, graph: GraphBuilder) -> str:
     makers = {name: node for node in source.graph.node for name in node.output}
     stored = {each.name: each for each in source.graph.initializer}
     wanted, nodes, initializers = [entering(0)], list[onnx.NodeProto](), list[onnx.TensorProto]()
-    if wanted[0] not in makers:
-        raise ExportError(
-            f"the graph {source.graph.name} does not name its embedding rows: it was exported by "
-            "an older edgespec, export the checkpoint again"
-        )
+    require_names(makers, Path(source.graph.name), 0)
     while wanted:
         name = wanted.pop()
         if name in stored:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,12 +53,27 @@ def add_taps(
             with replaced(folder / stage.graph) as partial:
                 partial.write_bytes(model.SerializeToString())
         found.append(replace(stage, outputs=outputs))
-    if left:
-        raise ExportError(
-            f"{folder / stages[0].graph} does not name the rows that enter layer {left[0]}: it was "
-            "exported by an older edgespec, export the checkpoint again"
-        )
+    for tap in left:
+        require_names((), folder / stages[0].graph, tap)
     return tuple(found)
+
+
+def require_names(made: Container[str], graph: Path, layer: int) -> None:
+    """Checks that a graph names the rows that enter a layer.
+
+    Args:
+        made: names of the graph's values.
+        graph: its file.
+        layer: number of the layer.
+
+    Raises:
+        ExportError: if it does not, because an older version wrote it.
+    """
+    if entering(layer) not in made:
+        raise ExportError(
+            f"{graph} does not name the rows that enter layer {layer}: it was exported by an older "
+            "edgespec, export the checkpoint again"
+        )
 
 
 def _without_features(model: onnx.ModelProto, stage: Stage) -> tuple[Tensor, ...]:

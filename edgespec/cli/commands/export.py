@@ -17,6 +17,7 @@ from rich.progress import TimeRemainingColumn as TimeRemaining
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.bundle.sublayers import parse
+from edgespec.cli.arguments import token_count
 from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
@@ -81,7 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "(default: that of the weights, or int8 if that is int4)"
     )  # fmt: skip
     parser.add_argument(
-        "--draft-vocabulary", type=_tokens, metavar="SIZE",
+        "--draft-vocabulary", type=token_count, metavar="SIZE",
         help="number of tokens that the draft model may propose, such as 32k: those that the "
         "calibration text uses, then the ones with the lowest ids; fewer make drafting cheaper "
         "(default: all)",
@@ -303,14 +304,6 @@ def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], t
     shown = "" if default is None else f" (default: {default})"
     flag = f"--{name.replace('_', '-')}"
     parser.add_argument(flag, choices=choices, default=default, help=text + shown)
-
-
-def _tokens(text: str) -> int:
-    """Parses a number of tokens, such as 32k or 20000."""
-    digits, factor = (text[:-1], 1024) if text[-1:].lower() == "k" else (text, 1)
-    if not (digits.isdecimal() and digits.isascii() and int(digits) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number of tokens, such as 32k or 20000")
-    return int(digits) * factor
 
 
 def _layers(text: str) -> tuple[int, ...]:

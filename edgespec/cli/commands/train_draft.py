@@ -1,0 +1,165 @@
+"""`edgespec train-draft`: trains a draft head for a bundle's target."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from edgespec import bundle as bundles
+from edgespec.cli import INTERRUPTED
+from edgespec.cli.arguments import (
+    DEVICE_HELP,
+    MEMORY_HELP,
+    THREADS_HELP,
+    add_option,
+    token_count,
+)
+from edgespec.cli.interrupts import noted_interrupts
+from edgespec.errors import InputError
+from edgespec.export import copy_with_taps
+from edgespec.runtime.deployment.options import parse_size
+from edgespec.training.options import TrainingOptions
+from edgespec.training.shape import CONFIG, FUSIONS, check_taps, default_taps
+from edgespec.training.torch_needed import require_torch
+
+if TYPE_CHECKING:
+    from edgespec.training.training import Report, Status
+
+_DEFAULTS = {field.name: field.default for field in fields(TrainingOptions)}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments; the defaults are those of `TrainingOptions`."""
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle with the target")
+    parser.add_argument(
+        "--text", type=Path, nargs="+", required=True, metavar="FILE",
+        help="UTF-8 texts such as the model will read and write, or .jsonl files with a prompt in "
+        "each line (field prompt or turns)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="HEAD",
+        help="folder of the head; a training that was stopped goes on",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-generate", dest="generate", action="store_false",
+        help="train on the texts themselves, not on what the target writes after their beginnings; "
+        "much faster",
+    )  # fmt: skip
+    head = parser.add_argument_group("head")
+    head.add_argument(
+        "--fusion", choices=FUSIONS, default=_DEFAULTS["fusion"],
+        help="how the head joins a token and hidden rows (default: %(default)s)",
+    )  # fmt: skip
+    head.add_argument(
+        "--taps", type=_numbers, metavar="N,N,...",
+        help="layers whose entering hidden rows the head reads (default: 2, the middle, and the "
+        "third from the end)",
+    )  # fmt: skip
+    _add(head, "intermediate_size", int, "width of the MLP (default: twice the hidden size)")
+    _add(head, "draft_vocabulary", token_count, "number of tokens that the head may propose")
+    training = parser.add_argument_group("training")
+    _add(training, "hours", float, "end after so many hours of work (default: no limit)")
+    _add(
+        training,
+        "tokens",
+        token_count,
+        "end after so many tokens, or 200k (default: no limit)",
+    )
+    _add(training, "patience", int, "end after so many evaluations without a gain")
+    _add(training, "window", int, "tokens of a text that is read at once")
+    _add(training, "batch", int, "tokens of a step")
+    _add(training, "steps", int, "tokens ahead that each position is trained for")
+    _add(training, "learning_rate", float, "learning rate of AdamW")
+    _add(training, "seed", int, "seed of the order of texts and of random weights")
+    training.add_argument(
+        "--disk", type=parse_size, default=_DEFAULTS["disk"], metavar="SIZE",
+        help="room for hidden rows on disk (default: 4GiB)",
+    )  # fmt: skip
+    machine = parser.add_argument_group("machine")
+    add_option(machine, "device", DEVICE_HELP, kind=str)
+    add_option(machine, "threads", THREADS_HELP)
+    machine.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Trains, and prints a line of JSON with what was reached."""
+    require_torch()
+    options = TrainingOptions(**{name: getattr(arguments, name) for name in _DEFAULTS})
+    bundle = bundles.load(arguments.bundle)
+    taps = options.taps or default_taps(bundle.target.layers)
+    check_taps(taps, bundle.target.layers)
+    options = replace(options, taps=taps)
+    output: Path = arguments.output
+
+    from edgespec.api.llm import LLM
+    from edgespec.training.texts import texts_of
+    from edgespec.training.training import WORK, Training
+
+    known = any((output / name).exists() for name in (CONFIG, WORK))
+    if not known and output.exists() and any(output.iterdir()):
+        raise InputError(f"{output} is not empty and not a head: give another folder")
+    work = output / WORK
+    work.mkdir(parents=True, exist_ok=True)
+    tapped = work / "target"
+    shutil.rmtree(tapped, ignore_errors=True)
+    tapped.mkdir()
+    copy_with_taps(bundle, tapped, taps)
+    machine = {name: getattr(arguments, name) for name in ("device", "threads", "memory")}
+    draft = "auto" if options.generate else "none"
+    with LLM(tapped, draft=draft, **machine) as llm, _shown() as report, noted_interrupts() as stop:
+        texts = texts_of(llm, arguments.text, options.window, options.generate)
+        training = Training(llm, bundle, texts, options, output, report, stop)
+        training.run()
+    print(json.dumps({"head": str(output), **training.facts()}))
+    return INTERRUPTED if stop() else 0
+
+
+@contextmanager
+def _shown() -> Iterator[Report]:
+    """Shows what a training reports on stderr, if that is a terminal."""
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    shown = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    with shown as progress:
+        bar = progress.add_task("loading", total=None)
+        yield lambda status: progress.update(bar, description=_line(status))
+
+
+def _line(status: Status) -> str:
+    progress = status.progress
+    parts = [status.doing]
+    if progress.steps:
+        parts.append(f"{progress.tokens:,} tokens, loss {progress.loss:.3f}")
+    if progress.acceptance:
+        parts.append("accepted " + " ".join(f"{share:.0%}" for share in progress.acceptance))
+    if status.tokens_per_second:
+        parts.append(f"{status.tokens_per_second:.0f} tokens/s")
+    return ", ".join(parts)
+
+
+def _add(
+    group: argparse._ActionsContainer, name: str, kind: Callable[[str], object], text: str
+) -> None:
+    default = _DEFAULTS[name]
+    shown = "" if default is None else f" (default: {default:,})"
+    group.add_argument(
+        f"--{name.replace('_', '-')}", type=kind, default=default, metavar="N", help=text + shown
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of layers: give their numbers, such as 2,14,25"
+        ) from None

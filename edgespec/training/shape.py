@@ -1,0 +1,145 @@
+"""The sizes of a draft head, and the layout in which heads are stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from edgespec.bundle import Role
+from edgespec.errors import InputError
+from edgespec.system.files import replaced
+
+CONCAT, GATED = FUSIONS = ("concat", "gated")
+"""How a head joins a token's embedding and a hidden row: side by side (Li et al., EAGLE-3, 2025),
+or mixed by a gate (Zhang et al., Dovetail, 2024)."""
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+_DEFAULT_THETA = 10_000.0
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """The sizes of a head.
+
+    Attributes:
+        hidden: H, the target's hidden size.
+        intermediate: width of the head's MLP.
+        heads: number of attention heads.
+        kv_heads: number of key and value heads.
+        head_dim: width of a head.
+        taps: layers of the target whose entering rows are the features; the number of layers means
+            the rows that enter the final norm.
+        fusion: one of `FUSIONS`.
+        vocabulary: number of tokens of the target.
+        draft_vocabulary: number of tokens that the head may propose.
+        eps: epsilon of its norms.
+        theta: base of its rotary position embedding.
+        context: longest text in tokens.
+    """
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    taps: tuple[int, ...]
+    fusion: str
+    vocabulary: int
+    draft_vocabulary: int
+    eps: float
+    theta: float
+    context: int
+
+    @property
+    def features(self) -> int:
+        """F, the width of the features."""
+        return self.hidden * len(self.taps)
+
+    @property
+    def mixed(self) -> int:
+        """The width of what the attention reads."""
+        return self.hidden if self.fusion == GATED else 2 * self.hidden
+
+    def config(self, facts: Mapping[str, object]) -> dict[str, Any]:
+        """Returns the content of config.json.
+
+        Args:
+            facts: what is known about the training.
+        """
+        # SGLang names the layer whose output is tapped.
+        eagle = {
+            "eagle_aux_hidden_state_layer_ids": [tap - 1 for tap in self.taps],
+            "use_aux_hidden_state": True,
+        }
+        gated = {"edgespec_fusion": GATED} if self.fusion == GATED else {}
+        return {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "num_hidden_layers": 1,
+            "rms_norm_eps": self.eps,
+            "rope_theta": self.theta,
+            "max_position_embeddings": self.context,
+            "vocab_size": self.vocabulary,
+            "draft_vocab_size": self.draft_vocabulary,
+            "hidden_act": "silu",
+            "tie_word_embeddings": False,
+            "torch_dtype": "float16",
+            "eagle_config": eagle,
+            **gated,
+            "edgespec": dict(facts),
+        }
+
+
+def default_taps(layers: int) -> tuple[int, ...]:
+    """Returns EAGLE-3's taps for a target: an early, a middle and a late layer."""
+    wanted = (2, layers // 2, layers - 3)
+    return tuple(sorted({min(max(tap, 0), layers) for tap in wanted}))
+
+
+def check_taps(taps: tuple[int, ...], layers: int) -> None:
+    """Checks the numbers of tapped layers.
+
+    Raises:
+        InputError: if they are not distinct, ascending and in range.
+    """
+    if not taps or list(taps) != sorted({tap for tap in taps if 0 <= tap <= layers}):
+        raise InputError(
+            f"taps are {','.join(map(str, taps))}: give ascending layer numbers from 0 to {layers}"
+        )
+
+
+def rope_theta(role: Role) -> float:
+    """Returns the base of a target's rotary position embedding, without any scaling.
+
+    The two highest frequencies are scaled alike, or not at all, by all known kinds of scaling.
+    """
+    if len(role.inv_freq) < 2 or role.inv_freq[1] <= 0:
+        return _DEFAULT_THETA
+    return float((role.inv_freq[0] / role.inv_freq[1]) ** (role.head_dim / 2))
+
+
+def save_head(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[np.generic]]
+) -> None:
+    """Writes a head's folder; each of the two files is replaced as a whole.
+
+    Raises:
+        InputError: if it cannot be written.
+    """
+    with replaced(folder / WEIGHTS) as partial:
+        save_file(dict(tensors), partial, metadata={"format": "pt"})
+    with replaced(folder / CONFIG) as partial:
+        partial.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

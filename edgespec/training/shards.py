@@ -1,0 +1,165 @@
+"""What a target computed for texts, on disk; a shard holds that of some texts."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.errors import InputError
+from edgespec.training.reader import Reading
+
+_TOKENS, _FEATURES, _IDS, _LOGITS = "tokens", "features", "top_ids", "top_logits"
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A text and what the target computed for it.
+
+    Attributes:
+        tokens: [L] int32.
+        features: [L, F] float16.
+        top_ids: [L, K] int32.
+        top_logits: [L, K] float16, less the largest of each row.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    features: npt.NDArray[np.float16]
+    top_ids: npt.NDArray[np.int32]
+    top_logits: npt.NDArray[np.float16]
+
+    @classmethod
+    def of(cls, tokens: Sequence[int], reading: Reading) -> Window:
+        """Returns a text's rows in the precision in which they are stored."""
+        relative = reading.top_logits - reading.top_logits[:, :1]
+        return cls(
+            np.array(tokens, np.int32),
+            reading.features.clip(-_LARGEST, _LARGEST).astype(np.float16),
+            reading.top_ids.astype(np.int32),
+            relative.clip(-_LARGEST, 0).astype(np.float16),
+        )
+
+
+def row_bytes(features: int, top: int) -> int:
+    """Returns the bytes of a token on disk."""
+    return 4 + 2 * features + 6 * top
+
+
+class Shards:
+    """A folder of shards within a limit.
+
+    A shard's tokens stay, since they may have cost a target's time; its features are deleted when
+    others need their room, the least recently used first.
+
+    Args:
+        folder: folder of the shards, created if needed.
+        limit: bytes that all features may take.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+        with _room_for(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".partial-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        self._used = [int(each.name) for each in sorted(self._whole(), key=_age)]
+
+    def texts(self, number: int) -> list[list[int]] | None:
+        """Returns the tokens of a shard's texts; None if they were never stored."""
+        file = self._folder / f"{number}.npz"
+        if not file.is_file():
+            return None
+        with np.load(file) as stored:
+            parts = np.split(stored[_TOKENS], stored["ends"][:-1])
+        return [part.tolist() for part in parts]
+
+    def put_texts(self, number: int, texts: Sequence[Sequence[int]]) -> None:
+        """Stores the tokens of a shard's texts."""
+        file, partial = self._folder / f"{number}.npz", self._folder / f"{number}.partial.npz"
+        ends = np.cumsum([len(text) for text in texts])
+        with _room_for(self._folder):
+            np.savez(partial, ends=ends, tokens=np.concatenate(texts).astype(np.int32))
+            partial.replace(file)
+
+    def put(self, number: int, windows: Sequence[Window]) -> None:
+        """Stores a shard.
+
+        Raises:
+            InputError: if the disk is full.
+        """
+        arrays = {
+            name: np.concatenate([getattr(window, name) for window in windows])
+            for name in (_TOKENS, _FEATURES, _IDS, _LOGITS)
+        }
+        arrays["ends"] = np.cumsum([len(window.tokens) for window in windows])
+        self._make_room(sum(array.nbytes for array in arrays.values()))
+        partial = self._folder / f".partial-{number}"
+        with _room_for(self._folder):
+            try:
+                partial.mkdir()
+                for name, array in arrays.items():
+                    np.save(partial / f"{name}.npy", array)
+                partial.rename(self._folder / str(number))
+            except OSError:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+        self._used.append(number)
+
+    def get(self, number: int) -> list[Window] | None:
+        """Returns the windows of a shard, read when they are used; None if it is not there."""
+        folder = self._folder / str(number)
+        if number not in self._used:
+            return None
+        self._used.remove(number)
+        self._used.append(number)
+        arrays: dict[str, Any] = {
+            name: np.load(folder / f"{name}.npy", mmap_mode="r")
+            for name in (_TOKENS, _FEATURES, _IDS, _LOGITS)
+        }
+        ends = np.load(folder / "ends.npy").tolist()
+        return [
+            Window(**{name: array[start:end] for name, array in arrays.items()})
+            for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+
+    def clear(self) -> None:
+        """Deletes all features; the tokens stay."""
+        for folder in self._whole():
+            shutil.rmtree(folder, ignore_errors=True)
+        self._used.clear()
+
+    def _make_room(self, size: int) -> None:
+        while self._used and self._size() + size > self._limit:
+            shutil.rmtree(self._folder / str(self._used.pop(0)), ignore_errors=True)
+
+    def _size(self) -> int:
+        return sum(file.stat().st_size for each in self._whole() for file in each.iterdir())
+
+    def _whole(self) -> list[Path]:
+        return [each for each in self._folder.iterdir() if each.is_dir() and each.name.isdecimal()]
+
+
+@contextmanager
+def _room_for(folder: Path) -> Iterator[None]:
+    """Turns a full disk into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(
+                f"{folder}: the disk is full: free some space, or give a smaller --disk; the same "
+                "command goes on from here"
+            ) from error
+        raise
+
+
+def _age(folder: Path) -> int:
+    return folder.stat().st_mtime_ns

@@ -1,0 +1,81 @@
+"""Features on disk, within a limit."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pytest
+
+from edgespec.errors import InputError
+from edgespec.training.reader import Reading
+from edgespec.training.shards import Shards, Window, row_bytes
+
+FEATURES, TOP = 8, 4
+
+
+def window(length, seed):
+    random = np.random.default_rng(seed)
+    logits = -np.sort(random.random((length, TOP)).astype(np.float32), axis=1)
+    return Window.of(
+        list(range(length)),
+        Reading(
+            random.normal(size=(length, FEATURES)).astype(np.float32),
+            random.integers(100, size=(length, TOP)),
+            logits,
+        ),
+    )
+
+
+def test_windows_come_back(tmp_path):
+    shards, windows = Shards(tmp_path / "shards", 1 << 20), [window(5, 0), window(9, 1)]
+    assert shards.get(3) is None
+    shards.put(3, windows)
+    for again in (shards, Shards(tmp_path / "shards", 1 << 20)):
+        found = again.get(3)
+        assert [len(each.tokens) for each in found] == [5, 9]
+        for one, other in zip(windows, found, strict=True):
+            for name in ("tokens", "features", "top_ids", "top_logits"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_large_rows_are_cut_to_what_half_precision_holds():
+    rows = np.full((1, FEATURES), 1e6, np.float32)
+    made = Window.of(
+        [1], Reading(rows, np.zeros((1, TOP), np.int64), np.zeros((1, TOP), np.float32))
+    )
+    assert made.features.max() == np.finfo(np.float16).max
+
+
+def test_the_least_recently_used_gives_room(tmp_path):
+    one = 100 * row_bytes(FEATURES, TOP)
+    shards = Shards(tmp_path / "shards", 2 * one + 2000)
+    shards.put(1, [window(100, 1)])
+    shards.put(2, [window(100, 2)])
+    assert shards.get(1) is not None
+    shards.put(3, [window(100, 3)])
+    assert shards.get(2) is None
+    assert shards.get(1) is not None
+    assert shards.get(3) is not None
+    stored = sum(f.stat().st_size for f in (tmp_path / "shards").rglob("*.npy"))
+    assert stored <= 2 * one + 3000
+
+
+def test_texts_stay(tmp_path):
+    shards = Shards(tmp_path / "shards", 1)
+    assert shards.texts(0) is None
+    shards.put_texts(0, [[1, 2, 3], [4, 5]])
+    assert Shards(tmp_path / "shards", 1).texts(0) == [[1, 2, 3], [4, 5]]
+
+
+def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path, monkeypatch):
+    shards = Shards(tmp_path / "shards", 1 << 20)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(InputError, match="disk is full: free some space"):
+        shards.put(1, [window(4, 1)])
+    assert shards.get(1) is None
+    assert list((tmp_path / "shards").iterdir()) == []

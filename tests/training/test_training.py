@@ -1,0 +1,207 @@
+"""Training a head for the embedded pair's target."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from commandline import PLACE
+from safetensors.numpy import load_file
+
+from edgespec import LLM
+from edgespec import bundle as bundles
+from edgespec.errors import InputError
+from edgespec.export import copy_with_taps
+from edgespec.models.embedded import BUNDLE
+from edgespec.training.options import TrainingOptions
+from edgespec.training.shape import CONCAT, FUSIONS, GATED
+from edgespec.training.texts import texts_of
+from edgespec.training.training import Training
+
+OPTIONS = TrainingOptions(
+    taps=(2, 4, 6), intermediate_size=64, draft_vocabulary=256, generate=False, window=64,
+    batch=128, steps=3, disk=64 << 20,
+)  # fmt: skip
+TEXT = "".join(
+    f"def add_{n}(values):\n    total = {n}\n    for value in values:\n        total += value\n"
+    f"    return total\n\n\n" for n in range(60)
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tapped") / "bundle"
+    folder.mkdir()
+    copy_with_taps(bundles.load(BUNDLE), folder, OPTIONS.taps)
+    with LLM(folder, draft="none", device=PLACE["device"], threads=1) as llm:
+        yield llm
+
+
+@pytest.fixture
+def text(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    return file
+
+
+def trained(llm, text, output, options=OPTIONS, stop_after=None, **changes):
+    """Trains until the limits, or until the user stops after some steps."""
+    options = replace(options, **changes)
+    statuses = []
+    stopping = (lambda: bool(statuses) and statuses[-1] >= stop_after) if stop_after else bool
+    output.mkdir(exist_ok=True)
+    texts = texts_of(llm, [text], options.window, options.generate)
+    training = Training(
+        llm, bundles.load(BUNDLE), texts, options, output,
+        lambda status: statuses.append(status.progress.steps), stopping,
+    )  # fmt: skip
+    training.run()
+    return training
+
+
+def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(llm, text, tmp_path):
+    whole = trained(llm, text, tmp_path / "whole", tokens=1500)
+    stopped = trained(llm, text, tmp_path / "stopped", tokens=1500, stop_after=5)
+    assert stopped.progress.steps == 5
+    resumed = trained(llm, text, tmp_path / "stopped", tokens=1500)
+    assert resumed.progress.steps == whole.progress.steps == 12
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
+    for name, each in one.items():
+        np.testing.assert_allclose(each, other[name], rtol=0, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_the_loss_falls(llm, text, tmp_path, fusion):
+    changes = {"fusion": fusion, "learning_rate": 2e-3}
+    begun = trained(llm, text, tmp_path / fusion, tokens=128, **changes)
+    first = begun.progress.loss
+    done = trained(llm, text, tmp_path / fusion, tokens=6000, **changes)
+    assert done.progress.loss < 0.8 * first
+
+
+def test_the_saved_layout_is_that_of_eagle(llm, text, tmp_path):
+    trained(llm, text, tmp_path / "head", tokens=128, fusion=GATED)
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert config["eagle_config"] == {
+        "eagle_aux_hidden_state_layer_ids": [1, 3, 5], "use_aux_hidden_state": True
+    }  # fmt: skip
+    assert config["edgespec_fusion"] == GATED
+    assert config["draft_vocab_size"] == 256
+    assert config["rope_theta"] == pytest.approx(10_000, rel=1e-3)
+    assert config["edgespec"]["target"] == bundles.load(BUNDLE).digest
+    assert config["edgespec"]["tokens"] == 128
+    tensors = load_file(tmp_path / "head" / "model.safetensors")
+    heads, kv, h = 4 * 64, 2 * 64, 256
+    assert {name: (each.shape, str(each.dtype)) for name, each in tensors.items()} == {
+        "fc.weight": ((h, 3 * h), "float16"),
+        "midlayer.input_layernorm.weight": ((h,), "float16"),
+        "midlayer.hidden_norm.weight": ((h,), "float16"),
+        "midlayer.post_attention_layernorm.weight": ((h,), "float16"),
+        "midlayer.fusion_gate.weight": ((h, 2 * h), "float16"),
+        "midlayer.self_attn.q_proj.weight": ((heads, h), "float16"),
+        "midlayer.self_attn.k_proj.weight": ((kv, h), "float16"),
+        "midlayer.self_attn.v_proj.weight": ((kv, h), "float16"),
+        "midlayer.self_attn.o_proj.weight": ((h, heads), "float16"),
+        "midlayer.mlp.gate_proj.weight": ((64, h), "float16"),
+        "midlayer.mlp.up_proj.weight": ((64, h), "float16"),
+        "midlayer.mlp.down_proj.weight": ((h, 64), "float16"),
+        "norm.weight": ((h,), "float16"),
+        "lm_head.weight": ((256, h), "float16"),
+        "d2t": ((256,), "int64"),
+        "t2d": ((4096,), "bool"),
+    }
+    ids = np.arange(256) + tensors["d2t"]
+    assert np.flatnonzero(tensors["t2d"]).tolist() == ids.tolist()
+    rows = TargetGraph(bundles.load(BUNDLE)).projection.rows(ids)
+    np.testing.assert_array_equal(tensors["lm_head.weight"], rows.astype(np.float16))
+
+
+def test_other_options_do_not_go_on(llm, text, tmp_path):
+    trained(llm, text, tmp_path / "head", tokens=128)
+    with pytest.raises(InputError, match=r"begun with window 64, not 32: give the same options"):
+        trained(llm, text, tmp_path / "head", tokens=128, window=32)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_and_keeps_the_head(llm, text, tmp_path):
+    trained(llm, text, tmp_path / "head", tokens=256)
+    before = load_file(tmp_path / "head" / "model.safetensors")
+    training = trained(llm, text, tmp_path / "head", tokens=256)
+    with torch.no_grad():
+        training._trained.head.fc.weight.fill_(torch.nan)
+    training._options = replace(training._options, tokens=1000)
+    with pytest.raises(InputError, match=r"the loss is nan after 2 steps: give a smaller --lear"):
+        training.run()
+    after = load_file(tmp_path / "head" / "model.safetensors")
+    for name, each in before.items():
+        np.testing.assert_array_equal(each, after[name])
+
+
+@pytest.mark.slow
+def test_a_head_learns_to_be_accepted(llm, text, tmp_path):
+    done = trained(llm, text, tmp_path / "head", tokens=30_000, learning_rate=2e-3)
+    first, second, _ = done.progress.acceptance
+    assert first > 0.6
+    assert second > 0.5
+
+
+@pytest.mark.slow
+def test_the_target_writes_the_texts(llm, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"prompt": f"def add_{n}("} for n in range(6)] + [{"turns": ["class A:\n"]}]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    options = replace(OPTIONS, generate=True, tokens=128)
+    done = trained(llm, prompts, tmp_path / "head", options)
+    assert done.progress.tokens >= 128
+    again = trained(llm, prompts, tmp_path / "head", options)
+    assert again.progress == done.progress
+    assert done._options.fusion == CONCAT
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.txt", b" \n", "is empty: give a text"),
+        ("binary.txt", b"\xff\xfe\x00", "byte 0 is not UTF-8: give the training text as UTF-8"),
+        ("short.txt", b"def add(a, b):", "tokens: give at least 12"),
+        ("prompts.jsonl", b'{"prompt": "x"}', "holds prompts: leave out --no-generate"),
+    ],
+)
+def test_texts_that_cannot_be_trained_on(llm, tmp_path, name, content, message):
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        texts_of(llm, [file], 64, generate=False)
+
+
+@pytest.mark.parametrize(
+    "line", ["{", '{"text": "x"}', '{"prompt": ""}', '{"turns": []}', "[1]", '{"prompt": 3}']
+)
+def test_prompts_that_cannot_be_read(llm, tmp_path, line):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "def f("}\n' + line + "\n")
+    with pytest.raises(InputError, match=r"prompts.jsonl: line 2"):
+        texts_of(llm, [file], 64, generate=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fusion": "sum"}, "fusion is 'sum': use one of concat, gated"),
+        ({"window": 4}, "window is 4: give a whole number of at least 16"),
+        ({"steps": 80}, "window is 64: give more than 81 tokens"),
+        ({"hours": 0}, "hours is 0: give a number above 0"),
+        ({"tokens": 0}, "tokens is 0: give a whole number"),
+    ],
+)
+def test_options_out_of_range(changes, message):
+    with pytest.raises(InputError, match=message):
+        replace(OPTIONS, **changes)
+
+
+def test_too_little_disk_is_refused_with_the_numbers(llm, text, tmp_path):
+    with pytest.raises(InputError, match=r"disk is 1000 bytes: a token takes 1924, so give at"):
+        trained(llm, text, tmp_path / "head", disk=1000)
