@@ -18,6 +18,7 @@ from edgespec.export import copy_with_taps
 from edgespec.models.embedded import BUNDLE
 from edgespec.training.options import TrainingOptions
 from edgespec.training.shape import CONCAT, FUSIONS, GATED
+from edgespec.training.target_graph import TargetGraph
 from edgespec.training.texts import texts_of
 from edgespec.training.training import Training
 
