@@ -20,13 +20,20 @@ from edgespec.runtime.drafters import (
     ModelCalls,
     ModelDrafter,
     NoDrafter,
+    ParallelDrafter,
     RecyclingDrafter,
     SkipCalls,
     drafter_state,
 )
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriever, PricedSource
+from edgespec.runtime.planning import (
+    PlannedDrafter,
+    PricedModel,
+    PricedParallel,
+    PricedRetriever,
+    PricedSource,
+)
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarMatcher
@@ -59,12 +66,18 @@ class Drafting:
         )
 
     @property
+    def _mask_token(self) -> int | None:
+        """The draft's mask token; None if there is no draft, or it predicts one token a call."""
+        return self._loaded[DRAFT].model.role.mask_token if DRAFT in self._loaded else None
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Draft sources that a text may choose: the loaded one and those that need nothing more."""
         if self._draft == "none":
             return ("none",)
         found = {"none", "lookup", "recycling", self._draft}
         found |= {"model"} if DRAFT in self._loaded else set()
+        found |= {"parallel"} if self._mask_token is not None else set()
         found |= {"layer-skip"} if self._skips else set()
         return tuple(name for name in DRAFTS if name in found)
 
@@ -110,7 +123,9 @@ class Drafting:
         if source == "recycling":
             return self._recycling(learned, sampled)
         if source == "model" and DRAFT in runners:
-            return self._model(runners, learned, sampled)
+            return self._model(ModelCalls(runners[DRAFT]), learned, sampled)
+        if source == "parallel" and DRAFT in runners:
+            return self._parallel(ModelCalls(runners[DRAFT]), learned, sampled)
         return NoDrafter()
 
     def _planned(
@@ -128,9 +143,12 @@ class Drafting:
         if source == "layer-skip":
             return PlannedDrafter([models], passes, "layer-skip", grammar)
         if DRAFT in runners:
-            model, draft = self._model(runners, learned, sampled), self._loaded[DRAFT]
-            context = draft.model.role.context_length
+            calls, draft = ModelCalls(runners[DRAFT]), self._loaded[DRAFT]
+            model, context = self._model(calls, learned, sampled), draft.model.role.context_length
             models.insert(0, PricedModel(model, draft.curve, context=context))
+            if self._mask_token is not None:  # another way to draft by the same calls
+                parallel = self._parallel(calls, learned, sampled)
+                models.insert(1, PricedParallel(parallel, draft.curve, context=context))
         lookup = PricedRetriever(self._lookup(learned, sampled), free=True)
         recycling = PricedRetriever(self._recycling(learned, sampled))
         return PlannedDrafter([[lookup], [recycling], models], passes, grammar=grammar)
@@ -141,10 +159,12 @@ class Drafting:
     def _recycling(self, learned: DrafterState, sampled: bool) -> RecyclingDrafter:
         return RecyclingDrafter(learned.successors, learned.calibration("recycling", sampled))
 
-    def _model(
-        self, runners: Mapping[str, Runner], learned: DrafterState, sampled: bool
-    ) -> ModelDrafter:
-        return ModelDrafter(ModelCalls(runners[DRAFT]), learned.calibration("model", sampled))
+    def _model(self, calls: ModelCalls, learned: DrafterState, sampled: bool) -> ModelDrafter:
+        return ModelDrafter(calls, learned.calibration("model", sampled))
+
+    def _parallel(self, calls: ModelCalls, learned: DrafterState, sampled: bool) -> ParallelDrafter:
+        assert self._mask_token is not None, "the draft was not trained for it"
+        return ParallelDrafter(calls, learned.calibration("parallel", sampled), self._mask_token)
 
     def _priced_skip(
         self, skip: _Skip, runner: Runner, learned: DrafterState, sampled: bool

@@ -196,6 +196,8 @@ class Role:
         ropes: RoPE tables besides the default one.
         output_tokens: number of tokens that the output projection scores; 0: all. A draft may
             propose the most used tokens only, and its graph maps outputs to ids.
+        mask_token: id of the token that stands for a token still to come, with which a draft
+            predicts several tokens in one call; None: it predicts one.
     """
 
     architecture: str
@@ -218,6 +220,7 @@ class Role:
     sublayers: tuple[Sublayer, ...] = field(default=(), metadata=LEFT_OUT)
     ropes: tuple[RopeTable, ...] = field(default=(), metadata=LEFT_OUT)
     output_tokens: int = field(default=0, metadata=LEFT_OUT)
+    mask_token: int | None = field(default=None, metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

@@ -11,8 +11,9 @@ from edgespec.errors import InputError
 from edgespec.runtime.shapes import ROW_BUCKETS
 from edgespec.system.options import require_count, require_most, take_numpy
 
-DRAFTS = ("auto", "none", "model", "layer-skip", "lookup", "recycling")
+DRAFTS = ("auto", "none", "model", "parallel", "layer-skip", "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
+MODEL_DRAFTS = ("model", "parallel")  # these take the draft model
 PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
 FIXED_DRAFT_TOKENS = 7

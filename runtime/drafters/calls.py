@@ -128,6 +128,25 @@ class ModelCalls:
             self._runner.prefill(text[self._first + self._runner.length :]), 1
         )
 
+    def look_ahead(self, text: Sequence[int], masks: Sequence[int]) -> Candidates:
+        """Run the unread end of the text with mask tokens behind it, in one call.
+
+        The row of the text's last token is run again if the model has run it.
+
+        Args:
+            text: tokens so far; `slide` was called for their number.
+            masks: tokens that stand for the first ones to come. With the unread end, at most
+                `most_rows`.
+
+        Returns:
+            Candidates for the token after the text and for those after each mask, [1 + masks].
+        """
+        self._runner.rewind(len(text) - self._first - 1)
+        unread = text[self._first + self._runner.length :]
+        results = self._runner.look_ahead(unread, masks)
+        wanted = {name: rows[len(unread) - 1 :] for name, rows in results.items()}
+        return Candidates.from_results(wanted, 1 + len(masks))
+
     def level(self, rows: Rows) -> Candidates:
         """See `Calls`."""
         return Candidates.from_results(self._runner.draft(rows), len(rows.tokens))
