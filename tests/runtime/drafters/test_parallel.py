@@ -8,14 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 from candidates import Trusting, candidates_of
-from checkpoints import edit_json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, LONG_PROMPT, MASK, NEW_TOKENS, logits_of
 from parity import made
 
 from edgespec import LLM, bundle
-from edgespec.errors import CheckpointError, DeviceError, InputError
+from edgespec.errors import DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.deployment.resolve import resolve
@@ -343,15 +342,13 @@ def test_each_text_may_choose_how_to_draft(pairs):
     assert result.sources.keys() == {"parallel", "none"}
 
 
-@pytest.mark.parametrize("token", [-1, VOCABULARY, 1.5, True, "x", [3]])
-def test_a_mask_token_outside_the_vocabulary_is_refused(saved_checkpoint, tmp_path, token):
-    source, copy = saved_checkpoint("llama"), tmp_path / "copy"
-    copy.mkdir()
-    for file in source.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
-    edit_json(copy / "config.json", pard_token=token)
-    with pytest.raises(CheckpointError, match=r"pard_token=.* must be a token id from 0 to 330: "):
-        export_bundle(copy, tmp_path / "bundle", copy)
+def test_a_bundle_says_whether_its_draft_has_a_mask_token(pairs, cli):
+    """And one that has none is what it was before there were any."""
+    shown = "331; 330 masks tokens still to come"
+    for name, has in (("llama", True), ("twin", False)):
+        path = pairs.pair(name).path
+        assert (shown in cli("inspect", path).out) == has
+        assert ("mask_token" in (path / "manifest.json").read_text()) == has
 
 
 def test_rows_of_a_call_with_masks_are_planned_for(pairs):
