@@ -113,7 +113,7 @@ def _facts(role: Role) -> dict[str, str]:
 
 def _vocabulary(role: Role) -> str:
     size, scored = f"{role.vocab_size:,}", role.output_tokens
-    mask = "" if role.mask_token is None else f"; {role.mask_token} masks tokens still to come"
+    mask = "" if role.mask_token is None else f", mask {role.mask_token}"
     return (f"{scored:,} of {size} scored" if scored else size) + mask
 
 
