@@ -40,7 +40,8 @@ class LoadOptions:
             the others run on `device`. None: `device` or `place` decides.
         draft_device: device of the draft model, named like `device`.
         draft: the draft source, one of `DRAFTS`. auto chooses among all of them in every round,
-            layer-skip among the bundle's skip sets and plain decoding.
+            layer-skip among the bundle's skip sets and plain decoding. parallel is a draft model
+            that predicts several tokens in one call.
         pipeline: one of `PIPELINES`. overlap drafts while the target verifies, serial drafts
             before it, auto chooses by measurement if target and draft model use two devices.
         draft_memory: file with token statistics of earlier texts for recycling, read if it exists;

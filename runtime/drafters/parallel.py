@@ -87,8 +87,9 @@ class ParallelDrafter:
         self._calibration = calibration
         self._mask_token = mask_token
         self._edges: list[list[Edge]] = []  # of the last `draft`, by position
-        # By position, a moving average of what it adds: expected accepted tokens.
-        self._gains = [1.0] * PARALLEL_TOKENS
+        # By position, as far as any were predicted, a moving average of what it adds: expected
+        # accepted tokens.
+        self._gains: list[float] = []
         self.fed: list[int] = []
         self.levels: list[int] = []
 
@@ -185,6 +186,7 @@ class ParallelDrafter:
             token = self._edges[node.depth][node.place].token
             proposal.add(node.parent, token, node.value, self.name)
             gains[node.depth] += node.value
+        self._gains += gains[len(self._gains) :]
         for depth, gain in enumerate(gains):
             self._gains[depth] += (gain - self._gains[depth]) * LATEST_WEIGHT
         return proposal
