@@ -18,7 +18,14 @@ _GREEDY_CANDIDATES = 32  # per row of a greedy text
 
 
 class Calls(Protocol):
-    """The calls of a draft model for one text and the drafts after it."""
+    """The calls of a draft model for one text and the drafts after it.
+
+    Attributes:
+        lost: whether to make no more calls in this text, because they have failed. Set by whoever
+            drafts with them.
+    """
+
+    lost: bool
 
     @property
     def root(self) -> tuple[int, ...]:
@@ -89,6 +96,7 @@ class ModelCalls:
     apart = True
 
     def __init__(self, runner: Runner) -> None:
+        self.lost = False
         self._runner = runner
         self.most_rows = runner.model.shapes.rows[-1]
         self._context = runner.model.role.context_length
@@ -177,6 +185,7 @@ class SkipCalls:
     apart = False
 
     def __init__(self, runner: Runner, path: StagePath) -> None:
+        self.lost = False
         self._runner = runner
         self._path = path
         self.most_rows = runner.model.shapes.rows[-1]

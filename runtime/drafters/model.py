@@ -80,7 +80,6 @@ class ModelDrafter:
 
     _sampler: Sampler  # from `begin` on
     _alone: bool  # whether to stop drafting ahead, because that has failed
-    _lost: bool  # whether to stop drafting, because that has failed, too
     _text: Sequence[int]  # of the last `draft`, as is the budget
     _budget: TreeBudget
     _width: int  # largest number of rows of a level's call
@@ -100,7 +99,7 @@ class ModelDrafter:
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`."""
         self._sampler = sampler
-        self._alone = self._lost = False
+        self._alone = False
         self._levels, self._scratch = [], 0
         try:
             self._calls.begin(prompt, sampler)
@@ -118,7 +117,7 @@ class ModelDrafter:
         if self._reached != len(text):  # other sources have drafted since
             self._levels = []
         self.fed, self.levels = [], []
-        if self._lost or budget.max_nodes < 1:
+        if self._calls.lost or budget.max_nodes < 1:
             return Proposal()
         try:
             if self._calls.slide(len(text)):
@@ -193,13 +192,13 @@ class ModelDrafter:
         try:
             self._calls.restart()
         except DeviceError:  # a lost device cannot allocate new caches either
-            self._lost = True
+            self._calls.lost = True
 
     def _give_up(self, error: DeviceError) -> None:
         """Stop drafting in this text, which goes on without drafts."""
         if not self._alone:
             _log.warning("%s: the text goes on without drafts by %s", error, self.name)
-        self._alone = self._lost = True
+        self._alone = self._calls.lost = True
         self._start_over()
 
     def _go_on_from(self, root: _Node) -> list[int]:

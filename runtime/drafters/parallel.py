@@ -80,7 +80,6 @@ class ParallelDrafter:
 
     name = "parallel"
     _sampler: Sampler  # from `begin` on
-    _lost: bool  # whether to stop drafting, because that has failed
 
     def __init__(self, calls: ModelCalls, calibration: Calibration, mask_token: int) -> None:
         self._calls = calls
@@ -95,9 +94,10 @@ class ParallelDrafter:
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`."""
-        self._sampler, self._lost = sampler, False
+        self._sampler = sampler
         try:
-            self._calls.begin(prompt, sampler)
+            if not self._calls.lost:  # by another drafter's beginning
+                self._calls.begin(prompt, sampler)
         except DeviceError as error:
             self._give_up(error)
 
@@ -108,7 +108,7 @@ class ParallelDrafter:
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter`. Empty if the device has failed."""
         self._edges, self.fed, self.levels = [], [], []
-        if self._lost or budget.max_nodes < 1 or budget.max_depth < 1:
+        if self._calls.lost or budget.max_nodes < 1 or budget.max_depth < 1:
             return Proposal()
         try:
             self._calls.slide(len(text))
@@ -135,7 +135,7 @@ class ParallelDrafter:
     def _give_up(self, error: DeviceError) -> None:
         """Stop drafting in this text, which goes on without drafts."""
         _log.warning("%s: the text goes on without drafts by %s", error, self.name)
-        self._lost = True
+        self._calls.lost = True
         with suppress(DeviceError):  # a lost device cannot allocate new caches either
             self._calls.restart()
 
