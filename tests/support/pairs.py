@@ -41,9 +41,9 @@ class Pairs:
     """Makes each pair below `folder` when it is first asked for.
 
     `llama`, `qwen2`, `qwen3`: the draft is the target with noise on its weights, so it is sometimes
-    right; it has a mask token, although it was not trained to read it. `twin`: the draft is the
-    target. `half`: as `llama`, with fp16 caches. `cut`: as `llama`, with one stage per layer.
-    `stranger`: the draft is a one-layer Qwen2 of other sizes that knows 100 positions.
+    right. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches. `cut`: as `llama`,
+    with one stage per layer. `stranger`: the draft is a one-layer Qwen2 of other sizes that knows
+    100 positions. All other drafts have a mask token, although they were not trained to read it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,7 +57,7 @@ class Pairs:
         folder = self._folder / name
         target = _checkpoint(folder / "target", architecture)
         if name == "twin":
-            draft = _checkpoint(folder / "draft", architecture)
+            draft = _checkpoint(folder / "draft", architecture, pard_token=MASK)
         elif name == "stranger":
             sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
             draft = _checkpoint(folder / "draft", "qwen2", max_position_embeddings=100, **sizes)

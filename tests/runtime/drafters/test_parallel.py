@@ -327,11 +327,10 @@ def test_a_draft_device_that_is_lost_costs_no_token(pairs, monkeypatch, caplog, 
 
 
 def test_what_is_needed_is_said_where_it_is_missing(pairs):
-    for name in ("twin", "stranger"):
-        with pytest.raises(InputError, match=r"no draft model .* has a pard_token, or use --draft"):
-            LLM(pairs.pair(name).path, draft="parallel")
+    with pytest.raises(InputError, match=r"no draft model .* has a pard_token, or use --draft"):
+        LLM(pairs.pair("stranger").path, draft="parallel")
     with pytest.raises(InputError, match=r"offers none, model, lookup, recycling$"):
-        pairs.llm("twin", ENGINES[0], "model").stream("x", draft_source="parallel")
+        pairs.llm("stranger", ENGINES[0], "model").stream("x", draft_source="parallel")
 
 
 def test_each_text_may_choose_how_to_draft(pairs):
@@ -344,13 +343,13 @@ def test_each_text_may_choose_how_to_draft(pairs):
 
 def test_a_bundle_says_whether_its_draft_has_a_mask_token(pairs, cli):
     """And one that has none is what it was before there were any."""
-    for name, has in (("llama", True), ("twin", False)):
+    for name, has in (("llama", True), ("stranger", False)):
         path = pairs.pair(name).path
         assert ("331, mask 330" in cli("inspect", path).out) == has
         assert ("mask_token" in (path / "manifest.json").read_text()) == has
 
 
 def test_rows_of_a_call_with_masks_are_planned_for(pairs):
-    for name, rows in (("llama", PARALLEL_ROWS), ("twin", 4)):
+    for name, rows in (("llama", PARALLEL_ROWS), ("stranger", 4)):
         loaded = bundle.load(pairs.pair(name).path)
         assert resolve(loaded, LoadOptions(draft="auto")).width == rows
