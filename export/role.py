@@ -112,6 +112,7 @@ class RoleWriter:
             sublayers=tuple(described(decoder)),
             ropes=tuple(table for table in tables if table is not default),
             output_tokens=0 if outputs == decoder.vocab_size else outputs,
+            mask_token=config.mask_token,
         )
 
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:

@@ -45,6 +45,9 @@ class ModelConfig:
         windows: For each layer, the number of positions that its attention sees, including the
             current one; None: all.
         eos_ids: Ids that end a text, from generation_config.json or else from config.json.
+        mask_token: Id of the token that stands for a token still to come, from `pard_token`; None
+            if the model was not trained to predict several tokens in one pass (PARD: An et al.,
+            2025).
         fields: config.json with defaults, for fields that only some architectures have.
     """
 
@@ -63,6 +66,7 @@ class ModelConfig:
     tied: bool
     windows: tuple[int | None, ...]
     eos_ids: tuple[int, ...]
+    mask_token: int | None
     fields: Fields
 
     @classmethod
@@ -90,9 +94,10 @@ class ModelConfig:
                 "max_position_embeddings", "must be 2 or more, for a prompt and a generated token"
             )
         layers = fields.integer("num_hidden_layers", most=_DEEPEST)
+        vocab_size = fields.integer("vocab_size")
         return cls(
             model_type=str(fields.get("model_type")),
-            vocab_size=fields.integer("vocab_size"),
+            vocab_size=vocab_size,
             hidden_size=hidden_size,
             intermediate_size=fields.integer("intermediate_size"),
             num_layers=layers,
@@ -106,6 +111,7 @@ class ModelConfig:
             tied=fields.flag("tie_word_embeddings"),
             windows=_windows(fields, layers),
             eos_ids=_eos_ids(generation) or _eos_ids(fields),
+            mask_token=_mask_token(fields, vocab_size),
             fields=fields,
         )
 
@@ -179,3 +185,12 @@ def _eos_ids(fields: Fields) -> tuple[int, ...]:
     if not all(isinstance(id_, int) and not isinstance(id_, bool) and id_ >= 0 for id_ in ids):
         raise fields.invalid("eos_token_id", "must be a token id or a list of them")
     return tuple(ids)
+
+
+def _mask_token(fields: Fields, vocab_size: int) -> int | None:
+    value = fields.get("pard_token")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
+        raise fields.invalid("pard_token", f"must be a token id from 0 to {vocab_size - 1}")
+    return value

@@ -22,6 +22,14 @@ FINE_ROWS = tuple(sorted({*ROW_BUCKETS, 3, 5, 6, 10, 12, 24}))
 SCRATCH_ROWS = 128
 """Number of cache rows after the text that the drafts of a draft model may use."""
 
+PARALLEL_TOKENS = 8
+"""Largest number of tokens that a draft model predicts in one call. Published ones were trained for
+eight (An et al., PARD, 2025)."""
+
+PARALLEL_ROWS = 2 * PARALLEL_TOKENS
+"""Largest number of rows of such a call: one more token than are drafted, as a round brings at
+best, and masks for all but the first of the tokens to come."""
+
 WINDOW = 64
 """Number of rows at the end of the cache that ordered attention takes beside a call's own rows."""
 

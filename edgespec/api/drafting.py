@@ -11,7 +11,7 @@ from edgespec.errors import BundleError
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.curve import Curve
 from edgespec.runtime.deployment.deployment import Loaded
-from edgespec.runtime.deployment.options import DRAFTS, LOADED_DRAFTS, PLANNED_DRAFTS
+from edgespec.runtime.deployment.options import DRAFTS, MODEL_DRAFTS, PLANNED_DRAFTS
 from edgespec.runtime.deployment.resolve import loaded_draft
 from edgespec.runtime.drafters import (
     Drafter,
@@ -22,6 +22,7 @@ from edgespec.runtime.drafters import (
     ModelCalls,
     ModelDrafter,
     NoDrafter,
+    ParallelDrafter,
     RecyclingDrafter,
     SkipCalls,
     drafter_state,
@@ -29,7 +30,13 @@ from edgespec.runtime.drafters import (
 from edgespec.runtime.execution.head_runner import HeadRunner
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriever, PricedSource
+from edgespec.runtime.planning import (
+    PlannedDrafter,
+    PricedModel,
+    PricedParallel,
+    PricedRetriever,
+    PricedSource,
+)
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarMatcher
@@ -62,12 +69,18 @@ class Drafting:
         )
 
     @property
+    def _mask_token(self) -> int | None:
+        """The draft's mask token; None if there is no draft, or it predicts one token a call."""
+        return self._loaded[DRAFT].model.role.mask_token if DRAFT in self._loaded else None
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Draft sources that a text may choose: the loaded one and those that need nothing more."""
         if self._draft == "none":
             return ("none",)
         found = {"none", "lookup", "recycling", self._draft}
         found |= {loaded_draft(self._bundle)} if DRAFT in self._loaded else set()
+        found |= {"parallel"} if self._mask_token is not None else set()
         found |= {"layer-skip"} if self._skips else set()
         return tuple(name for name in DRAFTS if name in found)
 
@@ -112,8 +125,11 @@ class Drafting:
             return self._lookup(learned, sampled)
         if source == "recycling":
             return self._recycling(learned, sampled)
-        if source in LOADED_DRAFTS and DRAFT in runners:
-            return self._model(runners, learned, sampled)
+        if source in MODEL_DRAFTS and DRAFT in runners:
+            calls = self._calls(runners)
+            if source == "parallel":
+                return self._parallel(calls, learned, sampled)
+            return self._model(calls, learned, sampled)
         return NoDrafter()
 
     def _planned(
@@ -131,9 +147,12 @@ class Drafting:
         if source == "layer-skip":
             return PlannedDrafter([models], passes, "layer-skip", grammar)
         if DRAFT in runners:
-            model, draft = self._model(runners, learned, sampled), self._loaded[DRAFT]
-            context = draft.model.role.context_length
+            calls, draft = self._calls(runners), self._loaded[DRAFT]
+            model, context = self._model(calls, learned, sampled), draft.model.role.context_length
             models.insert(0, PricedModel(model, draft.curve, context=context))
+            if self._mask_token is not None:  # another way to draft by the same calls
+                parallel = self._parallel(calls, learned, sampled)
+                models.insert(1, PricedParallel(parallel, draft.curve, context=context))
         lookup = PricedRetriever(self._lookup(learned, sampled), free=True)
         recycling = PricedRetriever(self._recycling(learned, sampled))
         return PlannedDrafter([[lookup], [recycling], models], passes, grammar=grammar)
@@ -144,14 +163,24 @@ class Drafting:
     def _recycling(self, learned: DrafterState, sampled: bool) -> RecyclingDrafter:
         return RecyclingDrafter(learned.successors, learned.calibration("recycling", sampled))
 
-    def _model(
-        self, runners: Mapping[str, Runner], learned: DrafterState, sampled: bool
-    ) -> ModelDrafter:
-        name, runner = loaded_draft(self._bundle), runners[DRAFT]
-        calibration = learned.calibration(name, sampled)
+    def _calls(self, runners: Mapping[str, Runner]) -> ModelCalls | HeadCalls:
+        runner = runners[DRAFT]
         if isinstance(runner, HeadRunner):
-            return ModelDrafter(HeadCalls(runner, runners[TARGET]), calibration, name)
-        return ModelDrafter(ModelCalls(runner), calibration, name)
+            return HeadCalls(runner, runners[TARGET])
+        return ModelCalls(runner)
+
+    def _model(
+        self, calls: ModelCalls | HeadCalls, learned: DrafterState, sampled: bool
+    ) -> ModelDrafter:
+        name = loaded_draft(self._bundle)
+        return ModelDrafter(calls, learned.calibration(name, sampled), name)
+
+    def _parallel(
+        self, calls: ModelCalls | HeadCalls, learned: DrafterState, sampled: bool
+    ) -> ParallelDrafter:
+        assert self._mask_token is not None, "the draft was not trained for it"
+        assert isinstance(calls, ModelCalls), "a head predicts one token a call"
+        return ParallelDrafter(calls, learned.calibration("parallel", sampled), self._mask_token)
 
     def _priced_skip(
         self, skip: _Skip, runner: Runner, learned: DrafterState, sampled: bool

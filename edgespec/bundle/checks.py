@@ -71,6 +71,8 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
         yield f"{where}.{name}", value, least <= value <= most
     outputs = role.output_tokens
     yield f"{where}.output_tokens", outputs, 0 <= outputs <= role.vocab_size
+    mask = role.mask_token
+    yield f"{where}.mask_token", mask, mask is None or 0 <= mask < role.vocab_size
     freq = role.inv_freq
     yield f"{where}.inv_freq", freq, len(freq) == role.head_dim // 2 and _finite(freq)
     scale = role.attention_factor

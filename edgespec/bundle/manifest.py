@@ -206,6 +206,8 @@ class Role:
         taps: layers of the target whose entering hidden rows are a draft head's features,
             ascending; the number of layers stands for the rows that enter the last norm. A target
             returns them, and its head reads them; empty without a head.
+        mask_token: id of the token that stands for a token still to come, with which a draft
+            predicts several tokens in one call; None: it predicts one.
     """
 
     architecture: str
@@ -229,6 +231,7 @@ class Role:
     ropes: tuple[RopeTable, ...] = field(default=(), metadata=LEFT_OUT)
     output_tokens: int = field(default=0, metadata=LEFT_OUT)
     taps: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
+    mask_token: int | None = field(default=None, metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

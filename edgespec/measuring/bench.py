@@ -22,7 +22,7 @@ from edgespec.measuring.worker import Made, Request, Worker
 from edgespec.runtime.deployment.demands import HOST
 from edgespec.runtime.deployment.deployment import Deployment, deploy
 from edgespec.runtime.deployment.memory import USUAL_CONTEXT
-from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.deployment.options import MODEL_DRAFTS, LoadOptions
 from edgespec.runtime.engines import available_bytes
 
 PLAIN = "plain"
@@ -34,7 +34,7 @@ Report = Callable[[str], None]
 Span = tuple[float, float]
 """The smallest and the largest value."""
 
-_MODEL_DRAFTS = ("auto", "model", "head")  # only these use a draft model, which can overlap
+_MODEL_DRAFTS = ("auto", *MODEL_DRAFTS)  # only these use a draft model, which can overlap
 
 _log = logging.getLogger(__name__)
 

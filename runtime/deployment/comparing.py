@@ -17,7 +17,7 @@ from edgespec.runtime.deployment.deployment import (
     place_to_use,
     with_costs,
 )
-from edgespec.runtime.deployment.options import LOADED_DRAFTS, LoadOptions, default_tree
+from edgespec.runtime.deployment.options import MODEL_DRAFTS, LoadOptions, default_tree
 from edgespec.runtime.deployment.placement import GPU
 from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, gpu_of, loaded_draft
 from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
@@ -120,7 +120,7 @@ def _with_draft(bundle: Bundle, options: LoadOptions) -> Strategy:
     If memory has no room for the draft model then, it is serial decoding by the draft model alone.
     """
     weighed = _planned("serial", bundle, replace(options, draft="auto"))
-    if weighed.deployment.draft in LOADED_DRAFTS:
+    if weighed.deployment.draft in MODEL_DRAFTS:
         return weighed
     return _planned("serial", bundle, replace(options, draft=loaded_draft(bundle)))
 

@@ -18,7 +18,7 @@ from edgespec.runtime.curve import Curve
 from edgespec.runtime.deployment.demands import HOST, MIB, Demand, FixedShape
 from edgespec.runtime.deployment.fixed_shapes import is_open
 from edgespec.runtime.deployment.memory import USUAL_CONTEXT, Fit, RoleFit, fit
-from edgespec.runtime.deployment.options import LOADED_DRAFTS, LoadOptions
+from edgespec.runtime.deployment.options import MODEL_DRAFTS, LoadOptions
 from edgespec.runtime.deployment.placement import borders, describe, on_gpu
 from edgespec.runtime.deployment.resolve import (
     Request,
@@ -139,7 +139,7 @@ class Deployment:
         """
         for demand in self.devices:
             if demand.total > demand.limit:
-                smaller = ", --draft lookup" if self.draft in LOADED_DRAFTS else ""
+                smaller = ", --draft lookup" if self.draft in MODEL_DRAFTS else ""
                 terms = ", ".join(f"{n} {size / MIB:.0f}" for n, size in demand.terms.items())
                 raise MemoryLimitError(
                     f"{self.name} needs {demand.total / MIB:.0f} MiB on {demand.device} and "

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.runtime.deployment.demands import HOST, MIB, Demand, FixedShape
 from edgespec.runtime.deployment.fixed_shapes import chosen_shapes, fixed
-from edgespec.runtime.deployment.options import LOADED_DRAFTS
+from edgespec.runtime.deployment.options import MODEL_DRAFTS
 from edgespec.runtime.deployment.resolve import Request, text_rows
 from edgespec.runtime.engines import (
     CallSizes,
@@ -338,7 +338,7 @@ def _library(engine: Engine) -> str:
 
 
 def _loaded(draft: str) -> tuple[str, ...]:
-    return (TARGET, DRAFT) if draft in LOADED_DRAFTS else (TARGET,)
+    return (TARGET, DRAFT) if draft in MODEL_DRAFTS else (TARGET,)
 
 
 def cache_rows(role: str, context: int, shapes: Shapes = ANY_SHAPES) -> int:

@@ -11,9 +11,9 @@ from edgespec.errors import InputError
 from edgespec.runtime.shapes import ROW_BUCKETS
 from edgespec.system.options import require_count, require_most, take_numpy
 
-DRAFTS = ("auto", "none", "model", "head", "layer-skip", "lookup", "recycling")
+DRAFTS = ("auto", "none", "model", "parallel", "head", "layer-skip", "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
-LOADED_DRAFTS = ("model", "head")  # these load the bundle's draft
+MODEL_DRAFTS = ("model", "parallel", "head")  # these load the bundle's draft
 PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
 FIXED_DRAFT_TOKENS = 7
@@ -40,8 +40,8 @@ class LoadOptions:
             the others run on `device`. None: `device` or `place` decides.
         draft_device: device of the draft model, named like `device`.
         draft: the draft source, one of `DRAFTS`. auto chooses among all of them in every round,
-            layer-skip among the bundle's skip sets and plain decoding. A bundle's draft is either
-            a model or a head.
+            layer-skip among the bundle's skip sets and plain decoding. A bundle's draft is a model
+            or a head; parallel is a draft model that predicts several tokens in one call.
         pipeline: one of `PIPELINES`. overlap drafts while the target verifies, serial drafts
             before it, auto chooses by measurement if target and draft model use two devices.
         draft_memory: file with token statistics of earlier texts for recycling, read if it exists;

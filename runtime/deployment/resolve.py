@@ -19,7 +19,7 @@ from edgespec.runtime.deployment.fixed_shapes import all_ready, longest_text
 from edgespec.runtime.deployment.options import (
     DEFAULT_TREE_WIDTH,
     FIXED_DRAFT_TOKENS,
-    LOADED_DRAFTS,
+    MODEL_DRAFTS,
     LoadOptions,
     default_tree,
 )
@@ -35,7 +35,7 @@ from edgespec.runtime.engines import (
 )
 from edgespec.runtime.execution.sizes import role_bytes
 from edgespec.runtime.execution.stage_files import suited
-from edgespec.runtime.shapes import ROW_BUCKETS, SCRATCH_ROWS, capacity_bucket
+from edgespec.runtime.shapes import PARALLEL_ROWS, ROW_BUCKETS, SCRATCH_ROWS, capacity_bucket
 from edgespec.runtime.simulation import as_stated, load
 from edgespec.system.processors import default_threads
 
@@ -93,10 +93,10 @@ def resolve(bundle: Bundle, options: LoadOptions) -> Request:
     rounds: dict[str, tuple[tuple[int, ...], ...]] = {
         TARGET: ((1,),) if drafts[0] == "none" else _VERIFICATIONS
     }
-    if drafts[0] in LOADED_DRAFTS:
+    if drafts[0] in MODEL_DRAFTS:
         count = len(bundle.manifest.roles[DRAFT].stages)
         devices[DRAFT] = (_full_name(options.draft_device, options),) * count
-        rounds[DRAFT] = (_DRAFT_CALLS,)
+        rounds[DRAFT] = ((PARALLEL_ROWS,) if drafts[0] == "parallel" else _DRAFT_CALLS,)
     roles = {}
     for name, at in devices.items():
         choices = engines_for(bundle.manifest.roles[name], at)
@@ -111,6 +111,7 @@ def resolve(bundle: Bundle, options: LoadOptions) -> Request:
         drafts=drafts,
         tree=default_tree(options.draft),
         limits=_limits(options, chain.from_iterable(r.choices[0] for r in roles.values())),
+        width=PARALLEL_ROWS if _is_parallel(bundle) else DEFAULT_TREE_WIDTH,
         texts=options.sessions,
     )
 
@@ -193,7 +194,7 @@ def text_rows(role: str, context: int) -> int:
 
 
 def loaded_draft(bundle: Bundle) -> str:
-    """Returns the draft source that uses the bundle's draft, one of `LOADED_DRAFTS`; or lookup."""
+    """Returns the draft source that uses the bundle's draft, one of `MODEL_DRAFTS`; or lookup."""
     if bundle.draft is None:
         return "lookup"
     return "head" if bundle.draft.is_head else "model"
@@ -204,16 +205,27 @@ def _drafts(asked: str, bundle: Bundle) -> tuple[str, ...]:
     own = loaded_draft(bundle)
     if asked == "auto":
         return tuple(dict.fromkeys((own, "lookup")))
-    if asked in LOADED_DRAFTS and own != asked:
+    if asked in ("model", "head") and own != asked:
         what, option = ("model", "--draft") if asked == "model" else ("head", "--draft-head")
         raise InputError(
             f"{bundle.path} has no draft {what}: export it with {option}, or use --draft {own}"
+        )
+    if asked == "parallel" and not _is_parallel(bundle):
+        raise InputError(
+            f"{bundle.path} has no draft model that was trained to predict several tokens in one "
+            "call: export it with such a --draft, whose config.json has a pard_token, or use "
+            "--draft auto"
         )
     if asked == "layer-skip" and not bundle.manifest.skip_sets:
         raise InputError(
             f"{bundle.path} has no skip sets: export it with --layer-skip auto, or use --draft auto"
         )
     return (asked,)
+
+
+def _is_parallel(bundle: Bundle) -> bool:
+    """Whether there is a draft model that can predict several tokens in one call."""
+    return bundle.draft is not None and bundle.draft.mask_token is not None
 
 
 def _target_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...]:

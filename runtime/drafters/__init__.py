@@ -9,6 +9,7 @@ from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.none import NoDrafter
+from edgespec.runtime.drafters.parallel import ParallelDrafter
 from edgespec.runtime.drafters.recycling import RecyclingDrafter
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ModelCalls",
     "ModelDrafter",
     "NoDrafter",
+    "ParallelDrafter",
     "RecyclingDrafter",
     "SkipCalls",
     "TreeBudget",

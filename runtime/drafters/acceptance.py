@@ -74,3 +74,20 @@ class Bins:
     def __call__(self, number: float) -> int:
         """Returns the index of the bin, from 0 to the number of borders."""
         return bisect_right(self._borders, number)
+
+
+_VALUES = Bins((0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
+_RANKS = 4  # ranks with cells of their own; higher ones share the last
+_DEPTHS = 4  # depths with cells of their own; larger ones share the last
+
+
+def edge_cell(value: float, rank: int, depth: int) -> int:
+    """Returns the calibration cell of an edge of a model's tree.
+
+    Args:
+        value: probability that the model gives it, in (0, 1].
+        rank: number of siblings that are likelier.
+        depth: number of drafted tokens before it.
+    """
+    row = min(depth, _DEPTHS - 1) * _RANKS
+    return _VALUES(value) * _RANKS * _DEPTHS + row + min(rank, _RANKS - 1)

@@ -20,7 +20,14 @@ _GREEDY_CANDIDATES = 32  # per row of a greedy text
 
 
 class Calls(Protocol):
-    """The calls of a draft model for one text and the drafts after it."""
+    """The calls of a draft model for one text and the drafts after it.
+
+    Attributes:
+        lost: whether to make no more calls in this text, because they have failed. Set by whoever
+            drafts with them.
+    """
+
+    lost: bool
 
     @property
     def root(self) -> tuple[int, ...]:
@@ -91,6 +98,7 @@ class ModelCalls:
     apart = True
 
     def __init__(self, runner: Runner) -> None:
+        self.lost = False
         self._runner = runner
         self.most_rows = runner.model.shapes.rows[-1]
         self._context = runner.model.role.context_length
@@ -130,6 +138,25 @@ class ModelCalls:
             self._runner.prefill(text[self._first + self._runner.length :]), 1
         )
 
+    def look_ahead(self, text: Sequence[int], masks: Sequence[int]) -> Candidates:
+        """Run the unread end of the text with mask tokens behind it, in one call.
+
+        The row of the text's last token is run again if the model has run it.
+
+        Args:
+            text: tokens so far; `slide` was called for their number.
+            masks: tokens that stand for the first ones to come. With the unread end, at most
+                `most_rows`.
+
+        Returns:
+            Candidates for the token after the text and for those after each mask, [1 + masks].
+        """
+        self._runner.rewind(len(text) - self._first - 1)
+        unread = text[self._first + self._runner.length :]
+        results = self._runner.look_ahead(unread, masks)
+        wanted = {name: rows[len(unread) - 1 :] for name, rows in results.items()}
+        return Candidates.from_results(wanted, 1 + len(masks))
+
     def level(self, rows: Rows) -> Candidates:
         """See `Calls`."""
         return Candidates.from_results(self._runner.draft(rows), len(rows.tokens))
@@ -161,6 +188,7 @@ class HeadCalls:
 
     def __init__(self, runner: HeadRunner, target: Runner) -> None:
         assert target.features is not None
+        self.lost = False
         self._runner = runner
         self._features = target.features
         self.most_rows = runner.model.shapes.rows[-1]
@@ -242,6 +270,7 @@ class SkipCalls:
     apart = False
 
     def __init__(self, runner: Runner, path: StagePath) -> None:
+        self.lost = False
         self._runner = runner
         self._path = path
         self.most_rows = runner.model.shapes.rows[-1]

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.acceptance import Bins, Calibration
+from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
 from edgespec.runtime.drafters.base import LATEST_WEIGHT, TreeBudget
 from edgespec.runtime.drafters.calls import Calls
 from edgespec.runtime.drafters.ranking import Candidates, rank
@@ -23,10 +23,6 @@ from edgespec.runtime.trees.walk import Verdict
 
 _log = logging.getLogger(__name__)
 
-# The calibration cell of an edge follows from its value, its rank among siblings and its depth.
-_VALUES = Bins((0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
-_RANKS = 4  # ranks with cells of their own; higher ones share the last
-_DEPTHS = 4  # depths with cells of their own; larger ones share the last
 _FIRST_YIELD = 0.75  # initial estimate of a level's net value, as a share of the level above
 _LEAST_AHEAD = 0.02  # smallest value of nodes that `draft_ahead` runs
 
@@ -84,7 +80,6 @@ class ModelDrafter:
 
     _sampler: Sampler  # from `begin` on
     _alone: bool  # whether to stop drafting ahead, because that has failed
-    _lost: bool  # whether to stop drafting, because that has failed, too
     _text: Sequence[int]  # of the last `draft`, as is the budget
     _budget: TreeBudget
     _width: int  # largest number of rows of a level's call
@@ -104,7 +99,7 @@ class ModelDrafter:
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """See `Drafter`."""
         self._sampler = sampler
-        self._alone = self._lost = False
+        self._alone = False
         self._levels, self._scratch = [], 0
         try:
             self._calls.begin(prompt, sampler)
@@ -122,7 +117,7 @@ class ModelDrafter:
         if self._reached != len(text):  # other sources have drafted since
             self._levels = []
         self.fed, self.levels = [], []
-        if self._lost or budget.max_nodes < 1:
+        if self._calls.lost or budget.max_nodes < 1:
             return Proposal()
         try:
             if self._calls.slide(len(text)):
@@ -197,13 +192,13 @@ class ModelDrafter:
         try:
             self._calls.restart()
         except DeviceError:  # a lost device cannot allocate new caches either
-            self._lost = True
+            self._calls.lost = True
 
     def _give_up(self, error: DeviceError) -> None:
         """Stop drafting in this text, which goes on without drafts."""
         if not self._alone:
             _log.warning("%s: the text goes on without drafts by %s", error, self.name)
-        self._alone = self._lost = True
+        self._alone = self._calls.lost = True
         self._start_over()
 
     def _go_on_from(self, root: _Node) -> list[int]:
@@ -258,10 +253,9 @@ class ModelDrafter:
         contexts = [[*text, *p.branch()] for p in parents] if sampler.reads_context else ()
         rankings = rank(sampler, candidates, len(text) + depth, contexts, self._budget.width)
         acceptance, children = self._calibration.acceptance, []
-        row = min(depth, _DEPTHS - 1) * _RANKS
         for parent, (tokens, edges) in zip(parents, rankings, strict=True):
             for place, (token, edge) in enumerate(zip(tokens, edges, strict=True)):
-                cell = _VALUES(edge) * _RANKS * _DEPTHS + row + min(place, _RANKS - 1)
+                cell = edge_cell(edge, place, depth)
                 value = parent.value * acceptance(cell, edge)
                 children.append(_Node(token, parent, value, depth + 1, cell, parent.sees))
         if depth == len(self._levels):

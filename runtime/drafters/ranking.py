@@ -45,6 +45,11 @@ class Candidates:
         """Returns the candidates of the first n rows of a draft stage's results."""
         return cls(results["top_ids"][:n], results["top_logits"][:n], results["logsumexp"][:n])
 
+    def row(self, number: int) -> Candidates:
+        """Returns the candidates of one row."""
+        one = slice(number, number + 1)
+        return Candidates(self.tokens[one], self.logits[one], self.normalizers[one])
+
     @classmethod
     def from_logits(
         cls, logits: npt.NDArray[np.float32], vocab_size: int, count: int

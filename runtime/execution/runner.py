@@ -189,6 +189,25 @@ class Runner:
         last = {name: len(part) - 1 for name in (FEATURES, "next_hidden")}  # these have all rows
         return {name: rows[last.get(name, 0) :][:1] for name, rows in results.items()}
 
+    def look_ahead(self, tokens: Sequence[int], masks: Sequence[int]) -> Results:
+        """Commit these tokens, and run mask tokens behind them that leave no rows, in one call.
+
+        Scratch rows are forgotten.
+
+        Returns:
+            The graph's results for all of them, [n or more, …] each, valid until the next call.
+        """
+        self.forget_scratch()
+        results = self._run(Rows.chain([*tokens, *masks]), self._all)
+        self._store(self._all, range(len(tokens)), self.length)
+        self.tokens.extend(tokens)
+        return results
+
+    def rewind(self, length: int) -> None:
+        """Forget the committed rows behind the first `length`, and scratch rows."""
+        self.forget_scratch()
+        del self.tokens[length:]
+
     def chunks(self, rows: int) -> list[int]:
         """Returns the rows of each call that `prefill` makes for so many tokens.
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from edgespec.runtime.planning.planned_drafter import PlannedDrafter
-from edgespec.runtime.planning.priced import PricedModel, PricedRetriever, PricedSource
+from edgespec.runtime.planning.priced import (
+    PricedModel,
+    PricedParallel,
+    PricedRetriever,
+    PricedSource,
+)
 
-__all__ = ["PlannedDrafter", "PricedModel", "PricedRetriever", "PricedSource"]
+__all__ = ["PlannedDrafter", "PricedModel", "PricedParallel", "PricedRetriever", "PricedSource"]

@@ -14,10 +14,9 @@ from edgespec.runtime.curve import Curve, Seconds
 from edgespec.runtime.deployment.options import FIXED_DRAFT_TOKENS
 from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
 from edgespec.runtime.drafters.base import LATEST_WEIGHT, Drafter, TreeBudget
-from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.planning.planner import TRIALS, SourceSchedule
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.shapes import capacity_bucket
+from edgespec.runtime.shapes import PARALLEL_ROWS, capacity_bucket
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
@@ -34,6 +33,21 @@ class Retriever(Drafter, Protocol):
 
     def extend(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> None:
         """Add nodes to a proposal."""
+
+
+class Caller(Drafter, Protocol):
+    """A source that calls a model.
+
+    Attributes:
+        fed: rows of each call of the last draft that fed text.
+        levels: rows of each of its further calls.
+    """
+
+    fed: list[int]
+    levels: list[int]
+
+    def unread(self, text: Sequence[int]) -> list[int]:
+        """Returns the rows of each call that feeds the model what it has not read of a text."""
 
 
 Drafter_co = TypeVar("Drafter_co", bound=Drafter, covariant=True)
@@ -156,7 +170,7 @@ class PricedRetriever(PricedSource[Retriever]):
         self._learning += (learning - self._learning) * (LATEST_WEIGHT if self._learning else 1.0)
 
 
-class PricedModel(PricedSource[ModelDrafter]):
+class PricedModel(PricedSource[Caller]):
     """A draft model, whose calls have a measured cost.
 
     Args:
@@ -167,7 +181,7 @@ class PricedModel(PricedSource[ModelDrafter]):
     """
 
     def __init__(
-        self, drafter: ModelDrafter, curve: Curve, trials: int = TRIALS, context: int = sys.maxsize
+        self, drafter: Caller, curve: Curve, trials: int = TRIALS, context: int = sys.maxsize
     ) -> None:
         super().__init__(drafter, trials)
         self._curve = curve
@@ -216,13 +230,28 @@ class PricedModel(PricedSource[ModelDrafter]):
         self.seconds, self.once = sum(parts), 0.0
         if fed:
             # The prompt, and text that other sources drafted, is fed only once.
-            usual = self._seconds(min(budget.width, fed[0]), capacity)
-            self.once = sum(parts[: len(fed)]) - usual
+            self.once = sum(parts[: len(fed)]) - self._usual_feed(budget, capacity)
         for rows, part in zip(calls, parts, strict=True):
             self._curve.observe(rows, min(capacity, self._most), part * self.spent / self.seconds)
+
+    def _usual_feed(self, budget: TreeBudget, capacity: int) -> float:
+        """Returns the cost of the call that feeds text in every round."""
+        return self._seconds(min(budget.width, self._drafter.fed[0]), capacity)
 
     def _seconds(self, rows: int, capacity: int) -> float:
         return self._curve.seconds(rows, min(capacity, self._most))
 
     def _learn_cost(self, learning: float) -> None:
         """Nothing to do: nearly all the cost is calls, which `_price` has recorded."""
+
+
+class PricedParallel(PricedModel):
+    """A draft model that predicts several tokens in one call, which also feeds it the text."""
+
+    def level_seconds(self, budget: TreeBudget, capacity: int) -> float:
+        """See `PricedSource`: a level takes a row of that call."""
+        first, most = self._seconds(1, capacity), self._seconds(PARALLEL_ROWS, capacity)
+        return (most - first) / (PARALLEL_ROWS - 1)
+
+    def _usual_feed(self, budget: TreeBudget, capacity: int) -> float:
+        return 0.0

@@ -22,7 +22,7 @@ from edgespec.runtime.shapes import ROW_BUCKETS
 
 @pytest.mark.parametrize("draft", SIZES)
 def test_pieces_are_the_text(pairs, draft):
-    llm = pairs.llm("twin", ENGINES[0], draft)
+    llm = pairs.llm("llama", ENGINES[0], draft)
     text = llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS).text
     held_back = tuple(text[start : start + 6] + "\0" for start in (9, 30, len(text) - 6))
     stream = llm.stream(LONG_PROMPT, max_new_tokens=NEW_TOKENS, stop=held_back)
@@ -193,7 +193,7 @@ def test_times_add_up(pairs):
 
 def test_a_source_that_is_not_there_is_refused(pairs):
     with pytest.raises(
-        InputError, match="draft is 'gpt': use one of auto, none, model, layer-skip, lookup"
+        InputError, match="draft is 'gpt': use one of auto, none, model, parallel, layer-skip"
     ):
         LLM(pairs.pair("llama").path, draft="gpt")
     with pytest.raises(InputError, match="has no skip sets: export it with --layer-skip auto"):

@@ -82,8 +82,9 @@ def test_a_text_without_a_session_begins_anew(pairs):
     assert [result.reused for result in results] == [0, 0]
 
 
-def test_texts_share_beginnings_where_that_is_asked_for(pairs):
-    llm = load(pairs, prefix_reuse=True, sessions=4)
+@pytest.mark.parametrize("draft", ["auto", "parallel"])
+def test_texts_share_beginnings_where_that_is_asked_for(pairs, draft):
+    llm = load(pairs, draft, prefix_reuse=True, sessions=4)
     prompt = llm.tokenizer.encode(LONG_PROMPT)
     reused = []
     for tail in ([5, 6], [5, 6, 7], [9]):
@@ -284,9 +285,9 @@ def test_what_a_session_refused_leaves_it_free_for_another_try(pairs, monkeypatc
 
 def test_each_text_may_have_another_drafter(pairs):
     llm = load(pairs, "auto")
-    assert llm.draft_sources == ("auto", "none", "model", "lookup", "recycling")
+    assert llm.draft_sources == ("auto", "none", "model", "parallel", "lookup", "recycling")
     with llm.session() as session:
-        for prompt, source in zip(turns(llm, 10), llm.draft_sources * 2, strict=True):
+        for prompt, source in zip(turns(llm, 12), llm.draft_sources * 2, strict=True):
             result = session.generate(prompt, draft_source=source, **OPTIONS)
             assert (result.draft, result.tokens) == (source, fresh(pairs, prompt).tokens)
             assert not result.drafted or source != "none"

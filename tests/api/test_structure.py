@@ -38,7 +38,7 @@ NAME: /[a-z]{1,5}/"""
 _CALL = r"[a-z]{1,5}\((?:[a-z]{1,5}(?:,[a-z]{1,5}){0,2})?\)"
 CALLS_AS_REGEX = rf"{_CALL}(?:;{_CALL}){{0,2}}\."
 STRUCTURES = [{"json_schema": SCHEMA}, {"regex": DATE}, {"grammar": CALLS}]
-DRAFTS = ("model", "lookup", "recycling", "auto")
+DRAFTS = ("model", "parallel", "lookup", "recycling", "auto")
 
 
 @pytest.fixture(scope="module")

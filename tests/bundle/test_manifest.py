@@ -71,6 +71,7 @@ SCORES = [
         ),
         ("roles.target.eos_ids", [[-1]], "roles.target.eos_ids is (-1,)"),
         ("roles.target.bias_off", [0.0, float("nan")], "roles.target.bias_off is "),
+        ("roles.draft.mask_token", [-1, 331, 10**30], "roles.draft.mask_token is "),
         ("roles.target.precision.weights", ["x", "w8a16"], "roles.target.precision.weights is '"),
         ("roles.target.precision.kv", ["x"], "roles.target.precision.kv is 'x'"),
         ("roles.target.precision.scales", ["x"], "roles.target.precision.scales is 'x'"),
@@ -110,6 +111,8 @@ def test_values_that_nothing_can_be_computed_with_are_refused(folder, place, val
         ("roles.draft.context_length", 2**31),
         ("roles.draft.attention_factor", 1.25),
         ("roles.draft.tied", True),
+        ("roles.draft.mask_token", 0),
+        ("roles.draft.mask_token", 330),
         ("variants.0.compiled.0.rows", 1),
     ],
 )

@@ -171,6 +171,10 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
     [
         ({"hidden_size": None}, ["hidden_size=(absent)"]),
         ({"vocab_size": 0}, ["vocab_size=0"]),
+        ({"pard_token": 331}, ["pard_token=331", "must be a token id from 0 to 330"]),
+        ({"pard_token": -1}, ["pard_token=-1", "must be a token id"]),
+        ({"pard_token": True}, ["pard_token=True", "must be a token id"]),
+        ({"pard_token": [330]}, ["pard_token=[330]", "must be a token id"]),
         ({"max_position_embeddings": 1}, ["max_position_embeddings=1", "2 or more"]),
         ({"vocab_size": 10**40}, ["vocab_size=1000", "2147483647 or less"]),
         ({"hidden_size": 2**31, "head_dim": None}, ["hidden_size=2147483648", "1048576 or less"]),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from pairs import ENGINES
 
-# Draft tokens and tree width; only a draft model's trees have a width.
+# Draft tokens and tree width; only trees of a draft model have a width.
 SIZES = {
     "none": [(7, 4)],
     "model": [(0, 1), (1, 4), (3, 1), (3, 2), (7, 1), (7, 4), (16, 2), (16, 4)],
+    "parallel": [(0, 4), (1, 1), (3, 2), (7, 1), (7, 4), (16, 4)],
     "lookup": [(0, 4), (1, 4), (3, 4), (7, 4), (16, 4)],
     "recycling": [(0, 4), (1, 1), (3, 2), (7, 4), (16, 4)],
     "auto": [(0, 4), (1, 4), (7, 1), (7, 4), (31, 4)],

@@ -23,6 +23,8 @@ NEW_TOKENS = 128
 LONG_PROMPT = "".join(f"def twice_{n}(x):\n    return x * 2\n\n\n" for n in range(8))
 SHORT_PROMPT = "def fibonacci(n):\n"
 
+MASK = 330  # the mask token of drafts that have one
+
 _VOCABULARY = 331
 # Random weights give nearly equal probabilities, from which no draft builds a deep tree.
 _SHARPNESS = 12.0
@@ -43,8 +45,9 @@ class Pairs:
     `llama`, `qwen2`, `qwen3`: the draft is the target with noise on its weights, so it is sometimes
     right. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches. `cut`: as `llama`,
     with one stage per layer. `stranger`: the draft is a one-layer Qwen2 of other sizes that knows
-    100 positions. `head`: the draft is a head of a target of eight layers. `head-cut`: the same in
-    four stages. `head-skip`: the same with a skip set, so that two sources draft in stages.
+    100 positions. All other models that draft have a mask token, although they were not trained to
+    read it. `head`: the draft is a head of a target of eight layers. `head-cut`: the same in four
+    stages. `head-skip`: the same with a skip set, so that two sources draft in stages.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,12 +63,12 @@ class Pairs:
         folder = self._folder / name
         target = _checkpoint(folder / "target", architecture)
         if name == "twin":
-            draft = _checkpoint(folder / "draft", architecture)
+            draft = _checkpoint(folder / "draft", architecture, pard_token=MASK)
         elif name == "stranger":
             sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
             draft = _checkpoint(folder / "draft", "qwen2", max_position_embeddings=100, **sizes)
         else:
-            draft = _checkpoint(folder / "draft", architecture, noise=0.08)
+            draft = _checkpoint(folder / "draft", architecture, noise=0.08, pard_token=MASK)
         options = ExportOptions(
             precision="fp32",
             kv_precision="fp16" if name == "half" else "fp32",

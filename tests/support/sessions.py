@@ -8,7 +8,7 @@ from pairs import ENGINES, LONG_PROMPT
 
 from edgespec import LLM
 
-DRAFTS = ("none", "model", "auto")
+DRAFTS = ("none", "model", "parallel", "auto")
 OPTIONS = {"max_new_tokens": 40, "seed": 3}
 
 

@@ -112,9 +112,9 @@ def _facts(role: Role) -> dict[str, str]:
 
 
 def _vocabulary(role: Role) -> str:
-    if not role.output_tokens:
-        return f"{role.vocab_size:,}"
-    return f"{role.output_tokens:,} of {role.vocab_size:,} scored"
+    size, scored = f"{role.vocab_size:,}", role.output_tokens
+    mask = "" if role.mask_token is None else f", mask {role.mask_token}"
+    return (f"{scored:,} of {size} scored" if scored else size) + mask
 
 
 def _stages(role: Role) -> str:

@@ -18,7 +18,7 @@ from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-DRAFTED = ("model", "lookup", "recycling", "auto")
+DRAFTED = ("model", "parallel", "lookup", "recycling", "auto")
 SAMPLING = [
     {"temperature": 0.7},
     {"temperature": 2.5},
@@ -47,7 +47,9 @@ def test_greedy_text_is_transformers_own_for_every_draft(pairs, name, engine):
             assert result.finish_reason == "length"
             assert result.draft == draft
             assert result.engine == engine
-            assert result.draft_engine == (engine if draft in ("model", "auto") else None)
+            assert result.draft_engine == (
+                engine if draft in ("model", "parallel", "auto") else None
+            )
             assert adds_up(result)
             assert nodes or not result.drafted
             accepted += result.accepted

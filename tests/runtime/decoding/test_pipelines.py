@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from itertools import product
 
 import pytest
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS
@@ -43,8 +44,13 @@ def plain(pairs, fields, name="llama"):
 
 @pytest.mark.slow
 @modes
-@pytest.mark.parametrize("draft", ["model", "auto"])
-@pytest.mark.parametrize("name", ["llama", "twin", "half", "stranger"])
+@pytest.mark.parametrize(
+    ("draft", "name"),
+    [
+        *product(("model", "auto"), ("llama", "twin", "half", "stranger")),
+        ("parallel", "llama"),
+    ],
+)
 def test_text_is_plain_decodings_own(pairs, overlapping, name, draft, fields):
     result = overlapping(draft, name).generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS, **fields)
     assert result.tokens == plain(pairs, fields, name)

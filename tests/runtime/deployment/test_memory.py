@@ -20,7 +20,7 @@ from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, Request, shorter
 from edgespec.runtime.deployment.selection import RoleRequest, names_of
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
 from edgespec.runtime.execution.sizes import stage_sizes
-from edgespec.runtime.shapes import ANY_SHAPES, ROW_BUCKETS, Shapes
+from edgespec.runtime.shapes import ANY_SHAPES, PARALLEL_ROWS, ROW_BUCKETS, Shapes
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,19 @@ def test_every_term_of_a_plan():
     assert demand.workspace == 64 * (2048 + 768) + inputs
     assert demand.baseline > 20 * MIB
     assert demand.total == sum(getattr(demand, term) for term in TERMS)
+
+
+@pytest.mark.parametrize("draft", ["model", "parallel", "auto"])  # each text may choose another
+def test_a_call_with_masks_has_results_for_them_and_for_the_end_of_the_text(draft):
+    roles = {**EMBEDDED.manifest.roles, DRAFT: replace(EMBEDDED.draft, mask_token=1)}
+    trained = replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, roles=roles))
+    place = {"device": CPU_ENGINES[0], "draft_device": CPU_ENGINES[0]}
+    before = LoadOptions(draft="model" if draft == "parallel" else draft, **place)
+    (without,) = deploy(EMBEDDED, before).devices
+    found = deploy(trained, LoadOptions(draft=draft, **place))
+    assert found.roles.keys() == {TARGET, DRAFT}
+    (demand,) = found.devices
+    assert demand.logits == without.logits + 4 * 4096 * (PARALLEL_ROWS - 4)
 
 
 @pytest.mark.parametrize(("knows", "rows"), [(1024, 1280), (2048, 2560), (4096, 2560)])

@@ -40,7 +40,7 @@ devices = pytest.mark.parametrize("device", CPU_ENGINES)
 
 
 @devices
-@pytest.mark.parametrize("draft", ["none", "model", "lookup"])
+@pytest.mark.parametrize("draft", ["none", "model", "parallel", "lookup"])
 def test_the_text_is_that_of_any_shapes(pairs, device, draft):
     """A prompt of several chunks, and a cache that grows."""
     free = pairs.llm("llama", device, "none")

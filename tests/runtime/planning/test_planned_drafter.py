@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS
+from pairs import ENGINES, LONG_PROMPT, MASK, NEW_TOKENS
 
 from edgespec.runtime.curve import Curve
 from edgespec.runtime.deployment.options import FIXED_DRAFT_TOKENS
@@ -16,13 +16,20 @@ from edgespec.runtime.drafters import (
     LookupDrafter,
     ModelCalls,
     ModelDrafter,
+    ParallelDrafter,
     RecyclingDrafter,
     TreeBudget,
 )
 from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriever, priced
+from edgespec.runtime.planning import (
+    PlannedDrafter,
+    PricedModel,
+    PricedParallel,
+    PricedRetriever,
+    priced,
+)
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
@@ -143,6 +150,38 @@ def test_a_cheap_draft_model_is_asked_and_a_dear_one_only_now_and_then(timed, cl
             so_far.append(token)
         assert asked / 40 <= wanted
         assert asked >= (30 if seconds < 1 else 1)
+
+
+@pytest.mark.parametrize(
+    ("calls", "better"), [({1: 0.3, 16: 0.31}, "parallel"), ({1: 0.01, 4: 0.01, 9: 9.0}, "model")]
+)
+def test_levels_or_masks_whichever_pays_more(pairs, clock, monkeypatch, calls, better):
+    """Two real ways to draft, with one cache, and calls that take what is given."""
+    run, takes = Runner._run, Curve({256: calls})
+
+    def slow(self, rows, *fields, **options):
+        clock.now += takes.seconds(len(rows.tokens), 256)
+        return run(self, rows, *fields, **options)
+
+    model = pairs.llm("llama", ENGINES[0], "model")._loaded["draft"].model
+    shared, curve = ModelCalls(Runner(model)), Curve({256: calls})
+    ways = (
+        PricedModel(ModelDrafter(shared, Calibration()), curve),
+        PricedParallel(ParallelDrafter(shared, Calibration(), MASK), curve),
+    )
+    monkeypatch.setattr(Runner, "_run", slow)
+    text = list(range(1, 30))
+    drafter, asked = drafter_of(text, FLAT, *ways), []
+    for token in range(1, 51):
+        tree = drafter.draft(text, BUDGET).tree()
+        asked.append(next((way._drafter.name for way in ways if way.asked), "none"))
+        clock.now += Curve(FLAT).seconds(len(tree) + 1, 256)
+        path = tree.path(int(tree.depths.argmax())) if len(tree) else []
+        verdict = Verdict(tuple(path), (*tree.tokens[path].tolist(), token))
+        drafter.observe(verdict, tree, NO_LOGITS)
+        text = [*text, *verdict.tokens]
+    assert asked[:6] == ["model"] * 3 + ["parallel"] * 3
+    assert asked[6:].count(better) > 30
 
 
 def test_behind_texts_longer_than_it_sees_a_draft_models_calls_cost_no_more(timed):

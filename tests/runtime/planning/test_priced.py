@@ -7,7 +7,12 @@ import pytest
 
 from edgespec.runtime.curve import Curve
 from edgespec.runtime.drafters import TreeBudget
-from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriever
+from edgespec.runtime.planning import (
+    PlannedDrafter,
+    PricedModel,
+    PricedParallel,
+    PricedRetriever,
+)
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
@@ -65,6 +70,21 @@ class Model(Source):
     def draft(self, text, budget):
         proposal, self.fed = Proposal(), self.unread(text)
         self.levels = [min(budget.width, budget.max_nodes)] * (budget.max_depth - 1)
+        self.takes = sum(self.curve.seconds(rows, 256) for rows in (*self.fed, *self.levels))
+        self.read = len(text)
+        self.extend(proposal, text, budget)
+        return proposal
+
+
+class Parallel(Model):
+    """The same for one that takes a call in all, with a row for each level behind the first."""
+
+    name = "parallel"
+
+    def draft(self, text, budget):
+        proposal, new = Proposal(), self.unread(text)
+        self.fed, rows = (new, 1) if sum(new) > 9 else ([], sum(new))
+        self.levels = [rows + budget.max_depth - 1]
         self.takes = sum(self.curve.seconds(rows, 256) for rows in (*self.fed, *self.levels))
         self.read = len(text)
         self.extend(proposal, text, budget)
@@ -136,6 +156,39 @@ def test_what_is_paid_once_is_what_more_than_a_levels_rows_were_read(clock):
         source.ask(Proposal(), [1] * new, BUDGET, 256)
         assert source.once == pytest.approx(once)
         assert source.seconds == pytest.approx(model.takes)
+
+
+def test_of_a_call_that_also_reads_all_is_paid_again_but_what_was_read_before(clock):
+    model = Parallel(clock, CALLS)
+    source = PricedParallel(model, Curve({256: CALLS}))
+    for new, once in ((29, 9.0), (9, 0.0), (1, 0.0)):
+        model.read = 0
+        source.ask(Proposal(), [1] * new, BUDGET, 256)
+        assert source.once == pytest.approx(once, rel=0.15)
+        assert source.seconds == pytest.approx(model.takes)
+
+
+def test_a_mask_costs_what_a_row_does(clock):
+    source = PricedParallel(Parallel(clock), Curve({256: {1: 0.1, 16: 1.6}}))
+    assert source.level_seconds(BUDGET, 256) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("calls", "better"),
+    [
+        ({1: 0.1, 32: 0.2}, "parallel"),  # eight levels in the time of two
+        ({1: 0.1, 8: 0.1, 9: 4.0}, "model"),  # a call with all masks takes more than all levels
+        ({1: 0.02, 4: 0.02, 8: 1.0}, "model"),
+    ],
+)
+def test_of_two_ways_to_draft_by_one_model_the_cheaper_is_taken(clock, calls, better):
+    """Both draft alike, so that the costs decide."""
+    curve, levels, masks = Curve({256: calls}), Model(clock, calls), Parallel(clock, calls)
+    sources = [PricedModel(levels, curve), PricedParallel(masks, curve)]
+    drafter = PlannedDrafter([sources], Curve(EVEN))
+    found = [proposal.source for proposal, _ in rounds(drafter, clock, [8] * 60)]
+    assert set(found[:6]) == {"model", "parallel"}  # each is tried
+    assert found[10:].count(better) > 40
 
 
 def test_a_level_costs_what_its_rows_do(clock):
