@@ -86,7 +86,7 @@ class Drafting:
             grammar: matcher of the grammar that the text follows, if any.
         """
         if source != "auto":  # a single source uses no statistics of earlier texts
-            learned = DrafterState(learned.successors)
+            learned = DrafterState(learned.successors, learner=learned.learner)
         if source in PLANNED_DRAFTS:
             return self._planned(runners, learned, sampled, source, grammar)
         alone = self._alone(runners, learned, sampled, source)
@@ -144,7 +144,8 @@ class Drafting:
     def _model(
         self, runners: Mapping[str, Runner], learned: DrafterState, sampled: bool
     ) -> ModelDrafter:
-        return ModelDrafter(ModelCalls(runners[DRAFT]), learned.calibration("model", sampled))
+        calibration = learned.calibration("model", sampled)
+        return ModelDrafter(ModelCalls(runners[DRAFT]), calibration, learner=learned.learner)
 
     def _priced_skip(
         self, skip: _Skip, runner: Runner, learned: DrafterState, sampled: bool

@@ -15,6 +15,7 @@ DRAFTS = ("auto", "none", "model", "layer-skip", "lookup", "recycling")
 PIPELINES = ("auto", "serial", "overlap")
 PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
+MODEL_DRAFTS = ("auto", "model")  # these ask a draft model, which can overlap and learn
 FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
@@ -44,6 +45,8 @@ class LoadOptions:
             before it, auto chooses by measurement if target and draft model use two devices.
         draft_memory: file with token statistics of earlier texts for recycling, read if it exists;
             `LLM.save_draft_memory` writes it. None: recycling starts empty.
+        learn: file with what the draft model learned while it was used, read if it exists and
+            written at the end. None: it does not learn.
         threads: number of threads per engine; None: the number of physical cores that this
             process may use.
         context: maximum number of tokens of prompt and output together; None: what the model was
@@ -68,6 +71,7 @@ class LoadOptions:
     draft: str = "auto"
     pipeline: str = "auto"
     draft_memory: str | Path | None = None
+    learn: str | Path | None = None
     threads: int | None = None
     context: int | None = None
     memory: int | str | dict[str, int] | None = None
@@ -85,6 +89,7 @@ class LoadOptions:
             ("prefix_reuse", bool, "True or False"),
             ("place", (str, NoneType), "a text such as 0-7=cpu,8-=gpu"),
             ("draft_memory", (str, Path, NoneType), "a file's name"),
+            ("learn", (str, Path, NoneType), "a file's name"),
         ):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name} is {getattr(self, name)!r}: give {wanted}")
@@ -92,11 +97,12 @@ class LoadOptions:
             raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
         if self.pipeline not in PIPELINES:
             raise InputError(f"pipeline is {self.pipeline!r}: use one of {', '.join(PIPELINES)}")
-        if self.draft_memory is not None and self.draft not in RECYCLING_DRAFTS:
-            raise InputError(
-                f"draft_memory is given, but draft {self.draft!r} does not use it: "
-                f"use one of {', '.join(RECYCLING_DRAFTS)}"
-            )
+        for name, users in (("draft_memory", RECYCLING_DRAFTS), ("learn", MODEL_DRAFTS)):
+            if getattr(self, name) is not None and self.draft not in users:
+                raise InputError(
+                    f"{name} is given, but draft {self.draft!r} does not use it: "
+                    f"use one of {', '.join(users)}"
+                )
         for name, usual in (("device", LoadOptions.device), ("gpu_layers", None)):
             if self.place is not None and getattr(self, name) != usual:
                 raise InputError(
