@@ -14,8 +14,8 @@ from edgespec.errors import InputError
 from edgespec.runtime.decoding.fair_lock import FairLock
 from edgespec.runtime.drafters.learner import Learner
 
-# Seconds of learning behind a text: enough for about a thousand new tokens. What is left is
-# learned behind the next text, or at the end.
+# Seconds of learning behind a text: enough for some 200 new tokens. What is left is learned behind
+# the next text, or at the end.
 _BREAK = 0.004
 _SAVE_EVERY = 60.0  # seconds
 
@@ -75,7 +75,9 @@ class Learning:
                 if self.texts or not self.learner.step():
                     break
         if time.monotonic() > self._saved + _SAVE_EVERY:
-            self._save()
+            self._saved = time.monotonic()
+            # The file is waited for on a thread, not by the next text.
+            threading.Thread(target=self._save, name="edgespec-learned").start()
 
     def forget(self) -> None:
         """Discards what was learned since the file was written; writes it no more."""
@@ -93,7 +95,6 @@ class Learning:
         return Learner.load(self._path, self._digest)
 
     def _save(self) -> None:
-        self._saved = time.monotonic()
         if not self._kept or self.learner.trained == self._written:
             return
         try:

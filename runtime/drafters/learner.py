@@ -101,8 +101,9 @@ class Learner:
     @property
     def nbytes(self) -> int:
         """Size of all arrays in bytes, which never changes."""
-        arrays = [self._contexts, self._tokens, self._draft, self._target, self._stages]
-        return sum(a.nbytes for a in (*arrays, self.correction.weights, self.correction.squares))
+        examples = self._contexts.nbytes + self._tokens.nbytes + self._stages.nbytes
+        examples += self._draft.nbytes + self._target.nbytes
+        return examples + self.correction.weights.nbytes + self.correction.squares.nbytes
 
     def improve(
         self, contexts: Sequence[Sequence[int]], candidates: Candidates
