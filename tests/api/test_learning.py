@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 
+import numpy as np
 import pytest
 from pairs import ENGINES, LONG_PROMPT, SHORT_PROMPT
 from sessions import load
@@ -14,7 +15,7 @@ from watching import on_every_call
 from edgespec import LLM
 from edgespec.api import learning
 from edgespec.errors import InputError
-from edgespec.runtime.drafters.correction import SIZE
+from edgespec.runtime.drafters.correction import SIZE, SPAN
 from edgespec.runtime.drafters.learner import Evidence, Learner
 
 PROMPTS = [LONG_PROMPT[start : start + 150] for start in range(0, 240, 40)]
@@ -68,12 +69,21 @@ def test_a_draft_that_ranks_wrongly_accepts_more_texts_later(pairs, tmp_path):
         assert llm.generate(SHORT_PROMPT).learned > 1000
 
 
-def test_the_twin_of_a_target_learns_nothing_that_is_used(pairs, tmp_path):
-    with load(pairs, "model", "twin", learn=tmp_path / "learned") as llm:
-        found = [llm.generate(prompt, max_new_tokens=40) for prompt in PROMPTS]
-        rounds = sum(result.rounds for result in found)
-    alone = load(pairs, "model", "twin")
-    assert rounds == sum(alone.generate(p, max_new_tokens=40).rounds for p in PROMPTS)
+@pytest.mark.parametrize("pipeline", ["serial", "overlap"])
+@pytest.mark.parametrize("temperature", [0.0, 3.0])
+def test_examples_are_of_one_and_the_same_row(pairs, tmp_path, pipeline, temperature):
+    """A draft that is the target says what the target says, after the same tokens."""
+    how = {"max_new_tokens": 60, "temperature": temperature, "seed": 1, "num_assistant_tokens": 4}
+    with load(pairs, "model", "twin", learn=tmp_path / "learned", pipeline=pipeline) as llm:
+        learner, seen = llm._learning.learner, set()
+        for prompt in PROMPTS:
+            text = llm.tokenizer.encode(prompt) + llm.generate(prompt, **how).tokens
+            seen |= {tuple(text[at : at + SPAN]) for at in range(len(text))}
+        count = learner._next
+        assert count > 150
+        assert {tuple(context) for context in learner._contexts[:count].tolist()} <= seen
+        np.testing.assert_allclose(learner._draft[:count], learner._target[:count], atol=1e-3)
+        assert np.ptp(learner._target[:count], axis=1).min() > 1
 
 
 def test_nothing_is_learned_while_a_text_is_in_progress(llm, monkeypatch):
