@@ -25,6 +25,7 @@ VERSION = 1
 _BATCH = 32  # examples of a step
 _PASSES = 4  # how often each example is learned
 _FRESH, _DONE = 0, 1 + _PASSES  # stages of an example: it is tested first, and learned afterwards
+_WORTH = 0.95  # largest divergence of a correction that is used, relative to none: it costs time
 _KEEP = 0.999  # factor per example on the evidence: about the last thousand matter
 _BEFORE_TEXT: tuple[int, ...] = (-1,) * SPAN
 _FILE = LearnedFile(b"edgespec-draft-correction", VERSION, "draft correction")
@@ -96,7 +97,7 @@ class Learner:
     @property
     def helps(self) -> bool:
         """Whether the correction is in use."""
-        return self.evidence.corrected < self.evidence.alone
+        return self.evidence.corrected < self.evidence.alone * _WORTH
 
     @property
     def nbytes(self) -> int:
