@@ -71,7 +71,8 @@ def main() -> None:
         LLM(arguments.bundle, learn=Path(folder) / "learned", **options) as learning,
     ):
         made: Texts = []
-        for number, prompt in enumerate(_prompts(plain, arguments)):
+        prompts = list(_prompts(plain, arguments)) * arguments.repeat
+        for number, prompt in enumerate(prompts):
             how = {
                 "max_new_tokens": arguments.new_tokens,
                 "temperature": arguments.temperature,
@@ -96,6 +97,7 @@ def main() -> None:
             "threads": arguments.threads,
             "new_tokens": arguments.new_tokens,
             "prompt_tokens": arguments.prompt_tokens,
+            "repeat": arguments.repeat,
             "equal": equal,
             "parts": [asdict(part) for part in parts],
             "by_text": [
@@ -147,7 +149,11 @@ def _parse_arguments() -> argparse.Namespace:
         "--domain", type=Path, nargs="+", default=_DOMAIN, metavar="FILE",
         help="text files that the prompts are passages of (default: code of edgespec)",
     )  # fmt: skip
-    parser.add_argument("--texts", type=count, default=40, help="number of texts (default 40)")
+    parser.add_argument("--texts", type=count, default=40, help="number of prompts (default 40)")
+    parser.add_argument(
+        "--repeat", type=count, default=1,
+        help="how often the same prompts come, each time with other seeds (default 1)",
+    )  # fmt: skip
     parser.add_argument(
         "--prompt-tokens", type=count, default=200, help="tokens of each prompt (default 200)"
     )

@@ -31,6 +31,10 @@ SIZE = 1 << 18
 _BITS = SIZE.bit_length() - 1
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of Fibonacci hashing (Knuth): 2**64 / golden ratio
 _FOLD = np.uint64(32)
+# Multilinear hashing (Carter and Wegman, 1979): column n sums up the last n + 1 tokens, each times
+# a factor of its own. Products wrap at 2**64.
+_POWERS = np.full(SPAN**2, _MULTIPLIER) ** np.arange(1, SPAN**2 + 1, dtype=np.uint64)
+_FACTORS = np.triu(_POWERS.reshape(SPAN, SPAN))[::-1]
 # The step of a weight is _RATE * gradient / sqrt(_CAUTION + sum of squared gradients): Duchi et
 # al., Adaptive Subgradient Methods, 2011. The second keeps small gradients from taking full steps.
 _RATE, _CAUTION = 0.1, 0.1
@@ -85,9 +89,10 @@ class Correction:
         mass = 1 + (np.exp(best - normalizers[:, None]) * np.expm1(shift)).sum(axis=1)
         best += shift
         order = np.argsort(-logits, axis=1, kind="stable")
+        lines = np.arange(len(order))[:, None]
         return Candidates(
-            np.take_along_axis(candidates.tokens, order, axis=1),
-            np.take_along_axis(logits, order, axis=1),
+            candidates.tokens[lines, order],
+            logits[lines, order],
             normalizers + np.log(np.maximum(mass, _LEAST_MASS)),
         )
 
@@ -125,11 +130,7 @@ def _places(
     contexts: npt.NDArray[np.integer[Any]], tokens: npt.NDArray[np.integer[Any]]
 ) -> npt.NDArray[np.intp]:
     """Returns the places of the weights of n-grams that end with each candidate, [n, SPAN, K]."""
-    keys = np.zeros((len(contexts), SPAN), np.uint64)
-    for length in range(SPAN):
-        before = keys[:, length - 1] if length else np.uint64(0)
-        token = contexts[:, SPAN - 1 - length].astype(np.uint64)  # -1 wraps, which is as good
-        keys[:, length] = (before + token + np.uint64(2)) * _MULTIPLIER
+    keys = contexts.astype(np.uint64) @ _FACTORS + _FACTORS[-1]  # -1 wraps, which is as good
     mixed = (keys[:, :, None] ^ tokens[:, None, :].astype(np.uint64)) * _MULTIPLIER
     mixed = (mixed ^ (mixed >> _FOLD)) * _MULTIPLIER
     return (mixed >> np.uint64(64 - _BITS)).astype(np.intp)

@@ -11,7 +11,14 @@ from candidates import candidates_of
 
 from edgespec.errors import InputError
 from edgespec.runtime.drafters import learner as module
-from edgespec.runtime.drafters.correction import SIZE, SPAN, WIDTH, Correction, Examples
+from edgespec.runtime.drafters.correction import (
+    SIZE,
+    SPAN,
+    WIDTH,
+    Correction,
+    Examples,
+    _places,
+)
 from edgespec.runtime.drafters.learner import CAPACITY, VERSION, Evidence, Learner
 
 VOCABULARY = 60
@@ -116,6 +123,24 @@ def test_a_correction_is_limited():
         found = Correction(weights).apply(contexts_of(rng, 3), candidates)
         assert np.abs(np.sort(found.logits) - np.sort(candidates.logits)).max() < 20
         assert np.isfinite(found.normalizers).all()
+
+
+def test_different_ends_seldom_share_a_weight():
+    """As many as places that were drawn at random."""
+    rng = np.random.default_rng(9)
+    contexts = rng.integers(-1, 40, (500, SPAN))
+    tokens = np.tile(rng.permutation(50_000)[:WIDTH], (500, 1))
+    places = _places(contexts, tokens)
+    assert places.shape == (500, SPAN, WIDTH)
+    assert 0 <= places.min() <= places.max() < SIZE
+    ends = {
+        (*context[-length:], token)
+        for context in contexts.tolist()
+        for length in range(1, SPAN + 1)
+        for token in tokens[0].tolist()
+    }
+    expected = SIZE * (1 - (1 - 1 / SIZE) ** len(ends))
+    assert len(np.unique(places)) == pytest.approx(expected, rel=0.02)
 
 
 # Learning
