@@ -133,7 +133,8 @@ def _places(
     keys = contexts.astype(np.uint64) @ _FACTORS + _FACTORS[-1]  # -1 wraps, which is as good
     mixed = (keys[:, :, None] ^ tokens[:, None, :].astype(np.uint64)) * _MULTIPLIER
     mixed = (mixed ^ (mixed >> _FOLD)) * _MULTIPLIER
-    return (mixed >> np.uint64(64 - _BITS)).astype(np.intp)
+    places: npt.NDArray[np.intp] = (mixed >> np.uint64(64 - _BITS)).astype(np.intp)
+    return places
 
 
 def _log_softmax(logits: Floats32) -> Floats32:
