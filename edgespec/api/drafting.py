@@ -102,7 +102,7 @@ class Drafting:
             grammar: matcher of the grammar that the text follows, if any.
         """
         if source != "auto":  # a single source uses no statistics of earlier texts
-            learned = DrafterState(learned.successors)
+            learned = DrafterState(learned.successors, learner=learned.learner)
         if source in PLANNED_DRAFTS:
             return self._planned(runners, learned, sampled, source, grammar)
         alone = self._alone(runners, learned, sampled, source)
@@ -173,7 +173,8 @@ class Drafting:
         self, calls: ModelCalls | HeadCalls, learned: DrafterState, sampled: bool
     ) -> ModelDrafter:
         name = loaded_draft(self._bundle)
-        return ModelDrafter(calls, learned.calibration(name, sampled), name)
+        calibration = learned.calibration(name, sampled)
+        return ModelDrafter(calls, calibration, name, learned.learner)
 
     def _parallel(
         self, calls: ModelCalls | HeadCalls, learned: DrafterState, sampled: bool

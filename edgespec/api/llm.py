@@ -15,6 +15,7 @@ from edgespec import bundle as bundles
 from edgespec.api import snapshots
 from edgespec.api.drafting import Drafting
 from edgespec.api.keywords import GenerationKeywords, LoadKeywords
+from edgespec.api.learning import Learning
 from edgespec.api.options import GenerationOptions, checked, shown
 from edgespec.api.pipelining import pipelines
 from edgespec.api.result import GenerationResult
@@ -32,6 +33,7 @@ from edgespec.runtime.deployment.options import (
     default_tree,
 )
 from edgespec.runtime.drafters import DrafterState, TreeBudget, drafter_state
+from edgespec.runtime.drafters.drafter_state import AcceptanceCounts
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.slots import Slot, Slots
@@ -87,13 +89,18 @@ class LLM:
         for line in self.deployment.warnings:
             _log.warning("%s", line)
         self.deployment.require_fit()
-        self._drafter_state = DrafterState(self._successors(), drafter_state.recall(self.bundle))
+        self.lock = FairLock()
+        learn = self.options.learn
+        self._learning = None if learn is None else Learning(self.bundle, Path(learn), self.lock)
+        self._drafter_state = self._new_state(drafter_state.recall(self.bundle))
         self.deployment = with_costs(self.deployment, always=self.draft in PLANNED_DRAFTS)
         self._loaded = load(self.deployment)
         self.context_length = self.deployment.context
         self._drafting = Drafting(self.draft, self.bundle, self._loaded)
         # A finalizer also runs if nobody closes the model. What is learned after `forget` is lost.
-        self._keep = weakref.finalize(self, self._drafting.keep, self._drafter_state)
+        self._keep = weakref.finalize(
+            self, _keep, self._drafting, self._drafter_state, self._learning
+        )
         threads = self.deployment.roles[bundles.TARGET].asked.threads
         self._pipelines = pipelines(self.options.pipeline, self.bundle, self._loaded, threads)
         models = {role: loaded.model for role, loaded in self._loaded.items()}
@@ -103,7 +110,6 @@ class LLM:
         self._texts = weakref.WeakSet[TextGeneration]()
         self._beginning = threading.Lock()  # held to add a text, or to close
         self._closed = False
-        self.lock = FairLock()
 
     @property
     def turns(self) -> FairLock:
@@ -277,6 +283,7 @@ class LLM:
                 logprobs=made.logprobs,
                 grammar=grammar,
                 draft_memory=self._draft_memory(source),
+                learning=self._learning,
                 slots=self._slots,
                 slot=slot,
                 lock=self.lock,
@@ -299,7 +306,9 @@ class LLM:
 
     def forget(self) -> None:
         """Discards what earlier texts taught, so that the next one is drafted like a first one."""
-        self._drafter_state = DrafterState(self._successors())
+        if self._learning is not None:
+            self._learning.forget()
+        self._drafter_state = self._new_state()
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:
@@ -307,6 +316,10 @@ class LLM:
 
         target = self.bundle.target
         return GrammarCompiler(self.bundle.path, self.tokenizer.vocab_size, target.eos_ids)
+
+    def _new_state(self, acceptance: AcceptanceCounts | None = None) -> DrafterState:
+        learner = None if self._learning is None else self._learning.learner
+        return DrafterState(self._successors(), acceptance, learner)
 
     def _successors(self) -> Successors:
         vocab_size, file = self.bundle.target.vocab_size, self.options.draft_memory
@@ -367,3 +380,10 @@ class LLM:
                 "--context"
             )
         return tokens
+
+
+def _keep(drafting: Drafting, state: DrafterState, learning: Learning | None) -> None:
+    """Stores what texts taught, when no more will be made."""
+    drafting.keep(state)
+    if learning is not None:
+        learning.finish()

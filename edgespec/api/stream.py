@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from edgespec.api.learning import Learning
 from edgespec.api.result import Clock, GenerationResult
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
@@ -52,6 +53,7 @@ class Job:
         logprobs: see `GenerationOptions`.
         grammar: matcher of the grammar that the text follows, if any.
         draft_memory: see `GenerationResult`.
+        learning: learns from the text when it has ended; None for a model that does not learn.
         slots: all slots for caches.
         slot: slot of the text's session; None if it has no session.
         lock: lock that is held during a round, for which other texts of the same models wait.
@@ -69,6 +71,7 @@ class Job:
     logprobs: int | None
     grammar: GrammarMatcher | None
     draft_memory: str | None
+    learning: Learning | None
     slots: Slots
     slot: Slot | None
     lock: FairLock
@@ -196,6 +199,8 @@ class TextGeneration:
         text = _Text(job.tokenizer, job.prompt, job.stop)
         self.clock.start()
         with ExitStack() as entered:
+            if job.learning is not None:
+                entered.enter_context(job.learning.text())
             # One lock for all of this: the model and its drafters may be closed while it is free.
             with job.lock:
                 length = min(len(job.prompt) + limits.max_new_tokens, limits.context_length)
@@ -203,6 +208,7 @@ class TextGeneration:
                 runners, target = slot.runners, slot.runners[TARGET]
                 reused = target.known(job.prompt)
                 drafter = job.drafter(runners)
+                learned = None if job.learning is None else job.learning.in_use
                 rounds = generate(
                     job.pipeline(target, drafter), job.sampler, job.prompt,
                     limits=limits, budget=job.budget, logprobs=job.logprobs, grammar=job.grammar,
@@ -216,6 +222,7 @@ class TextGeneration:
             seed=job.sampler.seed,
             draft=drafter.name,
             draft_memory=job.draft_memory,
+            learned=learned,
             engine=target.model.device,
             exact=target.model.exact,
             draft_engine=runners[DRAFT].model.device if DRAFT in runners else None,
@@ -225,6 +232,8 @@ class TextGeneration:
             simulated=job.simulated,
             **self.clock.facts(len(text.tokens)),
         )
+        if job.learning is not None:
+            job.learning.between_texts()
 
     def _read(
         self, rounds: Iterator[Round], models: Sequence[Model], text: _Text

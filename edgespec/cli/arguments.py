@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +139,20 @@ def add_draft_source(group: argparse._ArgumentGroup) -> None:
     add_draft(group)
     add_pipeline(group)
     group.add_argument(
-        "--draft-memory", type=_file_in_folder, metavar="FILE",
+        "--draft-memory", type=partial(_file_in_folder, "--draft-memory"), metavar="FILE",
         help="load what recycling learned before from FILE if it exists, and save it there at the "
         "end",
     )  # fmt: skip
+    add_learn(
+        group, "let the draft model learn from the target between texts, and keep that in FILE"
+    )
+
+
+def add_learn(group: argparse._ActionsContainer, text: str) -> None:
+    """Declares --learn."""
+    group.add_argument(
+        "--learn", type=partial(_file_in_folder, "--learn"), metavar="FILE", help=text
+    )
 
 
 def add_draft_options(group: argparse._ArgumentGroup) -> None:
@@ -178,9 +189,9 @@ def token_count(text: str) -> int:
     return int(digits) * factor
 
 
-def _file_in_folder(name: str) -> str:
+def _file_in_folder(option: str, name: str) -> str:
     if not Path(name).absolute().parent.is_dir():
-        raise InputError(f"--draft-memory {name}: its folder does not exist: create it first")
+        raise InputError(f"{option} {name}: its folder does not exist: create it first")
     return name
 
 

@@ -16,6 +16,7 @@ PIPELINES = ("auto", "serial", "overlap")
 MODEL_DRAFTS = ("model", "parallel", "head")  # these load the bundle's draft
 PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
+LEARNING_DRAFTS = ("auto", "model", "head")  # these draft by levels, which can learn
 FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
@@ -46,6 +47,8 @@ class LoadOptions:
             before it, auto chooses by measurement if target and draft model use two devices.
         draft_memory: file with token statistics of earlier texts for recycling, read if it exists;
             `LLM.save_draft_memory` writes it. None: recycling starts empty.
+        learn: file with what the draft model learned while it was used, read if it exists and
+            written at the end. None: it does not learn.
         threads: number of threads per engine; None: the number of physical cores that this
             process may use.
         context: maximum number of tokens of prompt and output together; None: what the model was
@@ -70,6 +73,7 @@ class LoadOptions:
     draft: str = "auto"
     pipeline: str = "auto"
     draft_memory: str | Path | None = None
+    learn: str | Path | None = None
     threads: int | None = None
     context: int | None = None
     memory: int | str | dict[str, int] | None = None
@@ -87,6 +91,7 @@ class LoadOptions:
             ("prefix_reuse", bool, "True or False"),
             ("place", (str, NoneType), "a text such as 0-7=cpu,8-=gpu"),
             ("draft_memory", (str, Path, NoneType), "a file's name"),
+            ("learn", (str, Path, NoneType), "a file's name"),
         ):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name} is {getattr(self, name)!r}: give {wanted}")
@@ -94,11 +99,12 @@ class LoadOptions:
             raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
         if self.pipeline not in PIPELINES:
             raise InputError(f"pipeline is {self.pipeline!r}: use one of {', '.join(PIPELINES)}")
-        if self.draft_memory is not None and self.draft not in RECYCLING_DRAFTS:
-            raise InputError(
-                f"draft_memory is given, but draft {self.draft!r} does not use it: "
-                f"use one of {', '.join(RECYCLING_DRAFTS)}"
-            )
+        for name, users in (("draft_memory", RECYCLING_DRAFTS), ("learn", LEARNING_DRAFTS)):
+            if getattr(self, name) is not None and self.draft not in users:
+                raise InputError(
+                    f"{name} is given, but draft {self.draft!r} does not use it: "
+                    f"use one of {', '.join(users)}"
+                )
         for name, usual in (("device", LoadOptions.device), ("gpu_layers", None)):
             if self.place is not None and getattr(self, name) != usual:
                 raise InputError(

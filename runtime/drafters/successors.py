@@ -8,7 +8,6 @@ last token alone is the fallback.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.errors import InputError
-from edgespec.system.files import replaced
+from edgespec.runtime.drafters.learned_files import DAMAGED, LearnedFile
 
 WIDTH = 8
 """Number of successors of each key."""
@@ -28,10 +27,7 @@ VERSION = 1
 
 _ALONE = -2  # previous token in keys of a single token; -1 marks the beginning of a text
 _BYTES_A_KEY = 60  # of the two integers in a dictionary entry
-_KIND = b"edgespec-draft-memory"
-_LONGEST_HEAD = 1000
-_DIGEST = hashlib.sha256().digest_size
-_DAMAGED = "it is damaged, delete it or name another file"
+_FILE = LearnedFile(b"edgespec-draft-memory", VERSION, "draft memory")
 
 Ids = npt.NDArray[np.int64]
 
@@ -120,10 +116,7 @@ class Successors:
         entries[:, 0] = keys // self._vocab_size + _ALONE
         entries[:, 1] = keys % self._vocab_size
         entries[:, 2:] = self._rows[order]
-        content = b"%s %d %s\n" % (_KIND, VERSION, fingerprint.encode()) + entries.tobytes()
-        content += hashlib.sha256(content).digest()
-        with replaced(path) as partial:
-            partial.write_bytes(content)
+        _FILE.write(path, fingerprint, entries.tobytes())
 
     @classmethod
     def load(
@@ -135,13 +128,16 @@ class Successors:
             InputError: If the file cannot be read, is damaged, has another version, was learned
                 from another bundle, or holds ids outside the vocabulary.
         """
-        entries = _read(path, fingerprint)
+        content, width = _FILE.read(path, fingerprint), 2 + WIDTH
+        if len(content) % (4 * width):
+            raise InputError(f"{path} ends inside an entry: {DAMAGED}")
+        entries = np.frombuffer(content, dtype="<i4").reshape(-1, width)
         previous, rest = entries[:, :1], entries[:, 1:]
         for ids, least in ((previous, _ALONE), (rest, 0)):
             if ids.size and not (least <= ids.min() and ids.max() < vocab_size):
                 raise InputError(
                     f"{path} holds token ids from {ids.min()} to {ids.max()}, the vocabulary has "
-                    f"{vocab_size}: {_DAMAGED}"
+                    f"{vocab_size}: {DAMAGED}"
                 )
         table = cls(vocab_size, capacity)
         kept = entries[-capacity:]
@@ -149,7 +145,7 @@ class Successors:
         table._keys = keys.tolist()
         table._slots = {key: slot for slot, key in enumerate(table._keys)}
         if len(table._slots) < len(table):
-            raise InputError(f"{path} holds a key twice: {_DAMAGED}")
+            raise InputError(f"{path} holds a key twice: {DAMAGED}")
         table._rows[: len(table)] = kept[:, 2:]
         return table
 
@@ -170,41 +166,3 @@ class Successors:
                 self._oldest = (slot + 1) % self._capacity
             self._slots[key] = slot
         return slot
-
-
-def _read(path: Path, fingerprint: str) -> npt.NDArray[np.int32]:
-    """Returns the entries of a file, [n, 2 + 8]: the two tokens of the key, then its successors."""
-    try:
-        with path.open("rb") as file:
-            head = file.readline(_LONGEST_HEAD)
-            kind, _, rest = head.partition(b" ")
-            # Checked before the rest is read, because this may be any file.
-            if kind != _KIND:
-                raise InputError(f"{path} is not a draft memory: name another file")
-            version, _, learned_from = rest.rstrip(b"\n").partition(b" ")
-            if version != b"%d" % VERSION:
-                raise InputError(
-                    f"{path} is a draft memory of version {_shown(version)}, this edgespec reads "
-                    f"{VERSION}: delete it or name another file"
-                )
-            body = file.read()
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}): name a file that you may read"
-        ) from error
-    content, digest = body[:-_DIGEST], body[-_DIGEST:]
-    if hashlib.sha256(head + content).digest() != digest:
-        raise InputError(f"{path}: its SHA-256 does not match: {_DAMAGED}")
-    if learned_from != fingerprint.encode():
-        raise InputError(
-            f"{path} was learned from bundle {_shown(learned_from)}, this is {fingerprint}: "
-            "name another file, one for each bundle"
-        )
-    width = 2 + WIDTH
-    if len(content) % (4 * width):
-        raise InputError(f"{path} ends inside an entry: {_DAMAGED}")
-    return np.frombuffer(content, dtype="<i4").reshape(-1, width)
-
-
-def _shown(field: bytes) -> str:
-    return repr(field.decode(errors="replace"))
