@@ -13,6 +13,7 @@ from edgespec.runtime.curve import Curve
 from edgespec.runtime.deployment.deployment import Loaded
 from edgespec.runtime.deployment.options import DRAFTS, PLANNED_DRAFTS
 from edgespec.runtime.drafters import (
+    CallingDrafter,
     Drafter,
     DrafterState,
     GrammarDrafter,
@@ -20,13 +21,17 @@ from edgespec.runtime.drafters import (
     ModelCalls,
     ModelDrafter,
     NoDrafter,
+    RecodedCalls,
+    RecodedDrafter,
     RecyclingDrafter,
+    SharedCalls,
     SkipCalls,
     drafter_state,
 )
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.planning import PlannedDrafter, PricedModel, PricedRetriever, PricedSource
+from edgespec.runtime.text.vocabulary_map import VocabularyMap
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarMatcher
@@ -43,15 +48,23 @@ class Drafting:
         draft: draft source, one of `DRAFTS`.
         bundle: bundle that was loaded.
         loaded: loaded roles by name, with their costs if the source is one of `PLANNED_DRAFTS`.
+        vocabularies: how the draft's tokens translate, if they are not the target's.
 
     Raises:
         BundleError: if a skip set does not fit the target's stages.
     """
 
-    def __init__(self, draft: str, bundle: Bundle, loaded: Mapping[str, Loaded]) -> None:
+    def __init__(
+        self,
+        draft: str,
+        bundle: Bundle,
+        loaded: Mapping[str, Loaded],
+        vocabularies: VocabularyMap | None = None,
+    ) -> None:
         self._draft = draft
         self._bundle = bundle
         self._loaded = loaded
+        self._vocabularies = vocabularies
         self._skips = (
             [_skip(bundle, each, loaded[TARGET].curve) for each in bundle.manifest.skip_sets]
             if draft in PLANNED_DRAFTS
@@ -143,8 +156,15 @@ class Drafting:
 
     def _model(
         self, runners: Mapping[str, Runner], learned: DrafterState, sampled: bool
-    ) -> ModelDrafter:
-        return ModelDrafter(ModelCalls(runners[DRAFT]), learned.calibration("model", sampled))
+    ) -> CallingDrafter:
+        runner, calibration = runners[DRAFT], learned.calibration("model", sampled)
+        vocabularies = self._vocabularies
+        if vocabularies is None:
+            return ModelDrafter(ModelCalls(runner), calibration)
+        if vocabularies.shares_enough:
+            return ModelDrafter(SharedCalls(ModelCalls(runner), vocabularies), calibration)
+        calibrations = calibration, learned.calibration("model text", sampled)
+        return RecodedDrafter(RecodedCalls(runner), vocabularies, calibrations)
 
     def _priced_skip(
         self, skip: _Skip, runner: Runner, learned: DrafterState, sampled: bool

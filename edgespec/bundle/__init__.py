@@ -42,6 +42,7 @@ __all__ = [
     "CHANGING",
     "COMPILING",
     "DRAFT",
+    "DRAFT_TOKENIZER",
     "FORMAT",
     "HALF_BIAS_OFF",
     "MANIFEST",
@@ -72,6 +73,9 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 TARGET, DRAFT = "target", "draft"
+DRAFT_TOKENIZER = "draft-tokenizer.json"
+"""The file that an export writes where the draft's tokens are not the target's."""
+
 QUANTIZING, COMPILING, SAVING = CHANGING = (".quantizing-", ".compiling-", ".saving-")
 """Name prefixes of temporary folders inside a bundle; they remain if the process is killed."""
 
@@ -231,6 +235,7 @@ def used_files(manifest: Manifest) -> list[str]:
     files = [f for s in stages for f in (s.graph, s.data)]
     compiled = [each for variant in manifest.variants for each in variant.compiled]
     files += [f for each in compiled for f in (each.graph, *each.data)]
+    files += [role.tokenizer for role in manifest.roles.values() if role.tokenizer]
     return files + list(manifest.tokenizer)
 
 

@@ -196,6 +196,7 @@ class Role:
         ropes: RoPE tables besides the default one.
         output_tokens: number of tokens that the output projection scores; 0: all. A draft may
             propose the most used tokens only, and its graph maps outputs to ids.
+        tokenizer: file of a draft's own tokenizer; empty: its tokens are the target's.
     """
 
     architecture: str
@@ -218,6 +219,7 @@ class Role:
     sublayers: tuple[Sublayer, ...] = field(default=(), metadata=LEFT_OUT)
     ropes: tuple[RopeTable, ...] = field(default=(), metadata=LEFT_OUT)
     output_tokens: int = field(default=0, metadata=LEFT_OUT)
+    tokenizer: str = field(default="", metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

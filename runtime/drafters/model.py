@@ -125,7 +125,7 @@ class ModelDrafter:
         if self._lost or budget.max_nodes < 1:
             return Proposal()
         try:
-            if self._calls.slide(len(text)):
+            if self._calls.slide(text):
                 self._levels = []
             depth = min(budget.max_depth, self._calls.room(len(text), self._width))
             if depth < 1:

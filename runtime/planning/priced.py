@@ -13,8 +13,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.curve import Curve, Seconds
 from edgespec.runtime.deployment.options import FIXED_DRAFT_TOKENS
 from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
-from edgespec.runtime.drafters.base import LATEST_WEIGHT, Drafter, TreeBudget
-from edgespec.runtime.drafters.model import ModelDrafter
+from edgespec.runtime.drafters.base import LATEST_WEIGHT, CallingDrafter, Drafter, TreeBudget
 from edgespec.runtime.planning.planner import TRIALS, SourceSchedule
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import capacity_bucket
@@ -156,7 +155,7 @@ class PricedRetriever(PricedSource[Retriever]):
         self._learning += (learning - self._learning) * (LATEST_WEIGHT if self._learning else 1.0)
 
 
-class PricedModel(PricedSource[ModelDrafter]):
+class PricedModel(PricedSource[CallingDrafter]):
     """A draft model, whose calls have a measured cost.
 
     Args:
@@ -167,7 +166,11 @@ class PricedModel(PricedSource[ModelDrafter]):
     """
 
     def __init__(
-        self, drafter: ModelDrafter, curve: Curve, trials: int = TRIALS, context: int = sys.maxsize
+        self,
+        drafter: CallingDrafter,
+        curve: Curve,
+        trials: int = TRIALS,
+        context: int = sys.maxsize,
     ) -> None:
         super().__init__(drafter, trials)
         self._curve = curve

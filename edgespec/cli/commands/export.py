@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
+from edgespec import bundle as bundles
 from edgespec.bundle.sublayers import parse
 from edgespec.errors import InputError
 from edgespec.export import (
@@ -31,6 +32,7 @@ from edgespec.runtime.deployment.fixed_shapes import LONGEST_UNASKED
 from edgespec.runtime.engines import SOCS, compiler
 from edgespec.runtime.shapes import Shapes
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.tuning.calibrating import TextCalibration
 from edgespec.tuning.draft_vocabulary import DraftVocabulary, choose_draft_vocabulary
 from edgespec.tuning.precompiling import precompile
@@ -54,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--draft", metavar="CHECKPOINT",
-        help="checkpoint of a draft model: a smaller model with the same tokenizer",
+        help="checkpoint of a draft model: a smaller model, best of the same family",
     )  # fmt: skip
     _add(
         parser, "precision", PRECISIONS, "precision of the target's weights; int4: 4 bits, and 8 "
@@ -143,7 +145,7 @@ def execute(arguments: argparse.Namespace) -> int:
         options = replace(options, draft_ids=vocabulary.ids)
     sources = (target,) if draft is None else (target, draft)
     requantized = compiled = 0
-    quality = None
+    quality = vocabularies = None
     with _progress_bars() as show:
         search = None if skips is None else _search(arguments, show)
         calibration = (
@@ -158,7 +160,10 @@ def execute(arguments: argparse.Namespace) -> int:
             report = write_bundle(target, folder, draft, options, show, search, calibration)
             if calibration is not None:
                 quality = calibration.quality(folder)
-            fault = Tokenizer.from_folder(folder).chat_fault()
+            tokenizer = Tokenizer.from_folder(folder)
+            fault = tokenizer.chat_fault()
+            if draft is not None:
+                vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
             if quantized:
                 precision, text = arguments.npu_precision, arguments.calibration
                 requantized = quantize_variant(folder, precision, text)
@@ -172,6 +177,8 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     if quality is not None:
         print(quality)
+    if vocabularies is not None:
+        print(vocabularies)
     if vocabulary is not None:
         print(vocabulary)
     if fault is not None:
