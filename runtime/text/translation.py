@@ -103,8 +103,7 @@ def continuation(target: Vocabulary, text: Sequence[int], drafted: bytes) -> lis
 
     The tokens of the text stay as they are. What the target's tokenizer would give for text and
     draft together is taken only where it begins with these tokens, else what it gives for the
-    draft alone. A draft ends with its last whole character; one that continues a character
-    otherwise than by the text's own bytes gives no tokens.
+    draft alone. Bytes after the draft's last whole character are left out.
 
     Args:
         target: the target's tokens.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -11,7 +12,9 @@ from edgespec.errors import BundleError
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 BYTE_LEVEL, SENTENCE_PIECE = "byte-level", "SentencePiece"
-_BOUNDARY = "\n"  # what encoded text is put behind, where a tokenizer adds a space to beginnings
+# Put before text that a tokenizer would begin with a space; no token goes on from it.
+_BOUNDARY = "\x01"
+_SPELLED_BYTE = re.compile("<0x[0-9A-F]{2}>")
 _SPACE = "▁"  # how SentencePiece writes a space
 
 
@@ -64,7 +67,7 @@ class Vocabulary:
             self.pieces[id_] = piece
             if id_ in self.special:
                 self.names[piece] = id_
-            elif self.kind == SENTENCE_PIECE and _is_byte(spelling):
+            elif self.kind == SENTENCE_PIECE and _SPELLED_BYTE.fullmatch(spelling):
                 spelled[piece] = id_
             else:
                 self.words[piece] = id_
@@ -96,16 +99,13 @@ class Vocabulary:
         if not self._adds_space:
             return self._backend.encode(text, add_special_tokens=False).ids
         ids = self._backend.encode(_BOUNDARY + text, add_special_tokens=False).ids
-        count = len(self._boundary)
-        if ids[:count] == self._boundary:
-            return ids[count:]
-        return self._backend.encode(text, add_special_tokens=False).ids
+        return ids[len(self._boundary) :]
 
     def _bytes(self, spelling: str) -> bytes:
         if self.kind == BYTE_LEVEL:
             letters = _letters()
             return b"".join([letters.get(letter) or letter.encode() for letter in spelling])
-        if _is_byte(spelling):
+        if _SPELLED_BYTE.fullmatch(spelling):
             return bytes([int(spelling[3:5], 16)])
         return spelling.replace(_SPACE, " ").encode(errors="replace")
 
@@ -125,10 +125,6 @@ def _split(data: bytes) -> tuple[str, bytes, bytes]:
         return data.decode(), b"", b""
     except UnicodeDecodeError as error:
         return data[: error.start].decode(), data[error.start : error.end], data[error.end :]
-
-
-def _is_byte(spelling: str) -> bool:
-    return len(spelling) == 6 and spelling.startswith("<0x") and spelling.endswith(">")
 
 
 @cache

@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from checkpoints import make_checkpoint, write_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -26,12 +25,12 @@ TEXTS = (
 )
 """Texts with characters of several bytes, special tokens and all kinds of white space."""
 
-_ENGLISH = "\n".join(PASSAGES)
-_GREEK = "Η γρήγορη καφετιά αλεπού πηδά πάνω από το τεμπέλικο σκυλί, και το σκυλί κοιμάται. " * 3
+ENGLISH = "\n".join(PASSAGES)
+GREEK = "η γρήγορη καφετιά αλεπού πηδά πάνω από το τεμπέλικο σκυλί, και το σκυλί κοιμάται. " * 3
 _SHARPNESS = 12.0  # as of the models in `pairs`
 
 
-def byte_level(text: str = _ENGLISH, size: int = 400, *specials: str) -> Tokenizer:
+def byte_level(text: str = ENGLISH, size: int = 400, *specials: str) -> Tokenizer:
     """Returns a tokenizer as GPT-2 has it, trained on a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -44,13 +43,12 @@ def byte_level(text: str = _ENGLISH, size: int = 400, *specials: str) -> Tokeniz
     return tokenizer
 
 
-def sentence_piece(text: str = _GREEK, size: int = 120) -> Tokenizer:
+def sentence_piece(text: str = GREEK, size: int = 120) -> Tokenizer:
     """Returns a tokenizer as Llama has it: `▁` for spaces, one before texts, and spelled bytes."""
     trained = Tokenizer(models.BPE(unk_token="<unk>"))
-    normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    trained.normalizer = normalizer
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, special_tokens=["<unk>"])
-    trained.train_from_iterator([text], trainer)
+    trained.train_from_iterator(text.split("\n"), trainer)
     model = json.loads(trained.to_str())["model"]
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += [piece for piece in model["vocab"] if piece not in pieces]
@@ -59,7 +57,9 @@ def sentence_piece(text: str = _GREEK, size: int = 120) -> Tokenizer:
     tokenizer = Tokenizer(
         models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
     )
-    tokenizer.normalizer = normalizer
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
          decoders.Strip(" ", 1, 0)]
@@ -90,8 +90,9 @@ def renumbered(tokenizer: Tokenizer, ids: list[int], without: int = 0) -> Tokeni
 class ForeignPairs:
     """Makes each pair below `folder` when it is first asked for.
 
-    `permuted`: the draft is the target with its tokens in another order. `poorer`: so too, with
-    noise on its weights, without some of the target's tokens, and with a context of 100.
+    `same`: the draft is the target. `permuted`: so too, with its tokens in another order.
+    `poorer`: as `permuted`, with noise on its weights, without some of the target's tokens, and
+    with a context of 100.
     `greek`: a small random draft with a SentencePiece tokenizer. `letters`: both models have a
     token for each byte and none besides, in another order, and are the same otherwise; they write
     ASCII only.
@@ -130,6 +131,8 @@ class ForeignPairs:
         else:
             generator = torch.Generator().manual_seed(3)
             order = torch.randperm(size, generator=generator)
+            if name == "same":
+                order = torch.arange(size)
             with torch.no_grad():
                 if name == "poorer":
                     for parameter in model.parameters():
@@ -153,8 +156,3 @@ class ForeignPairs:
 def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
     """Returns the tokens of a text alone."""
     return tokenizer.encode(text, add_special_tokens=False).ids
-
-
-def random_bytes(seed: int, length: int) -> bytes:
-    """Returns bytes that are mostly not UTF-8."""
-    return np.random.default_rng(seed).bytes(length)

@@ -175,12 +175,9 @@ def execute(arguments: argparse.Namespace) -> int:
         f"{arguments.output}: {decimal(stored)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
-    if quality is not None:
-        print(quality)
-    if vocabularies is not None:
-        print(vocabularies)
-    if vocabulary is not None:
-        print(vocabulary)
+    for line in (quality, vocabularies, vocabulary):
+        if line is not None:
+            print(line)
     if fault is not None:
         _log.warning(
             "the chat template is broken (%s): repair it in %s and export again; until then, chat "
