@@ -12,7 +12,7 @@ from edgespec.runtime.text.vocabulary import Vocabulary
 MISSING = -1
 """The id of a token in a vocabulary that does not have it."""
 
-_ENOUGH = 0.5  # share of the smaller vocabulary's words from which tokens are drafted one by one
+_ENOUGH = 0.5  # share of the larger vocabulary's words from which tokens are drafted one by one
 
 Ids = npt.NDArray[np.int64]
 
@@ -20,13 +20,15 @@ Ids = npt.NDArray[np.int64]
 class VocabularyMap:
     """Tokens of a target and of a draft that stand for the same bytes.
 
-    Where the vocabularies share enough, the draft proposes shared tokens only (token-level
-    intersection); elsewhere its text is tokenized again (string-level exact match), see Timor et
-    al., Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for Heterogeneous
-    Vocabularies, 2025. Shared tokens give whole trees and the target's own noise, at no cost, but
-    what the draft would say in other tokens is lost. Of vocabularies that share half of the smaller
-    one's words, the common words are nearly all shared, since all tokenizers learn these first:
-    SmolLM2's and Qwen2.5's share 80 %, and 97 to 100 % of the tokens of plain English.
+    Where the vocabularies share half of the larger one's words, the draft proposes shared tokens
+    only (token-level intersection). Elsewhere its text is tokenized again (string-level exact
+    match). Both are by Timor et al., Accelerating LLM Inference with Lossless Speculative Decoding
+    Algorithms for Heterogeneous Vocabularies, 2025.
+
+    Shared tokens are drafted under the target's own noise, and nothing is ever encoded again, but
+    tokens that one of the two lacks are never drafted. SmolLM2 has 26 % of the words of
+    Qwen2.5-Coder, and lacks such common ones as `():` before a new line: chains of four gave 1.97
+    tokens a round by shared tokens and 2.18 by text that is tokenized again, greedy and sampled.
 
     Args:
         target: the target's tokens.
@@ -37,7 +39,7 @@ class VocabularyMap:
         draft: the draft's tokens.
         to_draft: [T] int64, the draft's id of each of the target's tokens, or `MISSING`.
         to_target: [D] int64, the target's id of each of the draft's tokens, or `MISSING`.
-        overlap: share of the smaller vocabulary's words, the tokens of two bytes or more, that the
+        overlap: share of the larger vocabulary's words, the tokens of two bytes or more, that the
             other one has. Single bytes are in most vocabularies, and say nothing.
     """
 
@@ -46,7 +48,7 @@ class VocabularyMap:
         self.to_draft = _translated(target, draft)
         self.to_target = _translated(draft, target)
         words = [{word for word in each.words if len(word) > 1} for each in (target, draft)]
-        self.overlap = len(words[0] & words[1]) / max(1, min(map(len, words)))
+        self.overlap = len(words[0] & words[1]) / max(1, *map(len, words))
 
     @classmethod
     def of(cls, bundle: Bundle, tokenizer: Tokenizer) -> VocabularyMap | None:
@@ -71,7 +73,7 @@ class VocabularyMap:
         return self.overlap >= _ENOUGH
 
     def __str__(self) -> str:
-        how = "these are drafted one by one" if self.shares_enough else "drafts are tokenized again"
+        how = "shared ones are drafted" if self.shares_enough else "drafts are tokenized again"
         return (
             f"the draft has a tokenizer of its own ({self.draft.kind}): its words and the target's "
             f"overlap by {self.overlap:.0%}, so {how}"

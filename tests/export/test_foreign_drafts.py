@@ -69,7 +69,7 @@ def test_a_tokenizer_whose_tokens_are_not_bytes_is_refused(pair):
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("permuted", "(byte-level): its words and the target's overlap by 100%, so these are"),
+        ("permuted", "(byte-level): its words and the target's overlap by 100%, so shared"),
         ("greek", "(SentencePiece): its words and the target's overlap by 0%, so drafts are"),
     ],
 )
