@@ -112,8 +112,11 @@ class RecodedCalls(ModelCalls):
         return True
 
     def unread(self, text: Sequence[int]) -> list[int]:
-        """See `Calls`; there is always something to read, because the last token is."""
-        return super().unread(text) or [1]
+        """See `Calls`; the last token is always read."""
+        first = self._beginning(len(text))
+        window = text[first:]
+        known = self._runner.known(window) if first == self._first else 0
+        return self._runner.chunks(len(window) - known)
 
     def feed(self, text: Sequence[int]) -> Candidates:
         """See `Calls`; the last token is read again if nothing has been added to it."""
