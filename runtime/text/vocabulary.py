@@ -26,6 +26,7 @@ class Vocabulary:
 
     Args:
         tokenizer: tokenizer of one of these two kinds.
+        name: how an error calls it.
 
     Attributes:
         kind: `BYTE_LEVEL` or `SENTENCE_PIECE`.
@@ -39,7 +40,7 @@ class Vocabulary:
         BundleError: if the tokenizer is of another kind.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, name: str = "the tokenizer") -> None:
         self._backend = tokenizer.backend
         decoder = self._backend.decoder
         decoders = set(_types(json.loads(decoder.__getstate__()))) if decoder else set[str]()
@@ -49,8 +50,8 @@ class Vocabulary:
             self.kind = SENTENCE_PIECE
         else:
             raise BundleError(
-                f"a tokenizer decodes by {', '.join(sorted(decoders)) or 'nothing'}, so its tokens "
-                "are not known as bytes: choose models with byte-level or SentencePiece tokenizers"
+                f"{name} decodes by {', '.join(sorted(decoders)) or 'nothing'}, so its tokens are "
+                "not known as bytes: choose a draft with the target's own tokenizer"
             )
         self.special = tokenizer.special_ids
         self.beginning = tuple(tokenizer.encode(""))

@@ -65,8 +65,9 @@ class VocabularyMap:
         """
         if bundle.draft is None or not bundle.draft.tokenizer:
             return None
-        draft = Tokenizer.from_file(bundle.path / bundle.draft.tokenizer)
-        return cls(Vocabulary(tokenizer), Vocabulary(draft))
+        path = bundle.path / bundle.draft.tokenizer
+        target = Vocabulary(tokenizer, "the target's tokenizer")
+        return cls(target, Vocabulary(Tokenizer.from_file(path), str(path)))
 
     @property
     def shares_enough(self) -> bool:

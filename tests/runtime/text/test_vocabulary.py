@@ -74,7 +74,7 @@ def test_ids_of_padding_have_no_bytes():
 
 def test_tokens_of_another_kind_are_refused():
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    with pytest.raises(BundleError, match=r"decodes by nothing, .*: choose models with byte-level"):
+    with pytest.raises(BundleError, match=r"decodes by nothing, .*: choose a draft with"):
         vocabulary(words)
     words.decoder = tokenizers.decoders.WordPiece()
     with pytest.raises(BundleError, match="decodes by WordPiece, so its tokens are not known"):
