@@ -22,7 +22,7 @@ from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.trimming import trimmed
-from edgespec.export.sources.vocabulary import check_vocabularies, end_ids, read_tokenizer
+from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
 from edgespec.models import Checkpoint, Decoder, load_checkpoint
 
 INT4, INT4_SMALL = "int4", "int4-small"
@@ -131,7 +131,7 @@ def export_bundle(
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
-        ExportError: if vocabularies differ, `output` exists or cannot be written.
+        ExportError: if `output` exists or cannot be written.
         InputError: if an option does not suit the model.
     """
     options = options or ExportOptions()
@@ -154,7 +154,8 @@ def write_bundle(
     Args:
         target: checkpoint folder of the target.
         folder: empty folder to write to; its content is incomplete if this fails.
-        draft: checkpoint folder of a smaller model with the same tokenizer; None: no draft.
+        draft: checkpoint folder of a smaller model; None: no draft. Its tokenizer is added to the
+            bundle where its tokens are not the target's.
         options: options of the export; `overwrite` is ignored.
         progress: called with the progress.
         skip_search: finds skip sets, or scores those of the options.
@@ -163,16 +164,15 @@ def write_bundle(
 
     Raises:
         CheckpointError: if a checkpoint is damaged or not supported.
-        ExportError: if vocabularies differ.
         InputError: if an option does not suit the model.
     """
     checkpoints = {bundle.TARGET: load_checkpoint(target)}
-    source, tokens = read_tokenizer(checkpoints[bundle.TARGET])
+    source, tokens = draft_source, draft_tokens = read_tokenizer(checkpoints[bundle.TARGET])
     if draft is not None:
         checkpoints[bundle.DRAFT] = load_checkpoint(draft)
-        check_vocabularies(tokens, read_tokenizer(checkpoints[bundle.DRAFT])[1])
+        draft_source, draft_tokens = read_tokenizer(checkpoints[bundle.DRAFT])
     # Only a draft's graph picks candidates; they are ids of the tokenizer, without padding.
-    ids = np.arange(max(tokens.values()) + 1)
+    ids = np.arange(max(draft_tokens.values()) + 1)
     if options.draft_ids and draft is not None:
         kept = _draft_ids(options.draft_ids, len(ids))
         if len(kept) < len(ids):  # else the projection would be stored again for nothing
@@ -189,6 +189,10 @@ def write_bundle(
         if name != "tokenizer.json":
             shutil.copyfile(file, folder / name)
     (folder / "tokenizer.json").write_bytes(source.encode())
+    own = {bundle.TARGET: "", bundle.DRAFT: ""}
+    if draft_tokens != tokens:
+        own[bundle.DRAFT] = bundle.DRAFT_TOKENIZER
+        (folder / bundle.DRAFT_TOKENIZER).write_bytes(draft_source.encode())
     roles = {}
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
@@ -206,7 +210,8 @@ def write_bundle(
                 role = writer.write(sorted(cuts))
                 if name == bundle.TARGET and options.npu_precision is not None:
                     variants = (_npu_variant(writer, role, options.npu_precision),)
-        roles[name] = replace(role, eos_ids=end_ids(checkpoint, tokens))
+        known = draft_tokens if own[name] else tokens
+        roles[name] = replace(role, eos_ids=end_ids(checkpoint, known), tokenizer=own[name])
     files = bundle.describe_files(folder)
     provenance = {
         "edgespec": edgespec.__version__,

@@ -14,6 +14,7 @@ from edgespec.runtime.deployment.deployment import Loaded
 from edgespec.runtime.deployment.options import DRAFTS, MODEL_DRAFTS, PLANNED_DRAFTS
 from edgespec.runtime.deployment.resolve import loaded_draft
 from edgespec.runtime.drafters import (
+    CallingDrafter,
     Drafter,
     DrafterState,
     GrammarDrafter,
@@ -23,7 +24,10 @@ from edgespec.runtime.drafters import (
     ModelDrafter,
     NoDrafter,
     ParallelDrafter,
+    RecodedCalls,
+    RecodedDrafter,
     RecyclingDrafter,
+    SharedCalls,
     SkipCalls,
     drafter_state,
 )
@@ -37,9 +41,12 @@ from edgespec.runtime.planning import (
     PricedRetriever,
     PricedSource,
 )
+from edgespec.runtime.text.vocabulary_map import VocabularyMap
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarMatcher
+
+_Calls = HeadCalls | ModelCalls | RecodedCalls | SharedCalls
 
 # Rounds of a text in which each skip set is tried. A set whose estimate for such text did not beat
 # plain decoding when the bundle was made gets none, and is only probed.
@@ -53,15 +60,23 @@ class Drafting:
         draft: draft source, one of `DRAFTS`.
         bundle: bundle that was loaded.
         loaded: loaded roles by name, with their costs if the source is one of `PLANNED_DRAFTS`.
+        vocabularies: how the draft's tokens translate, if they are not the target's.
 
     Raises:
         BundleError: if a skip set does not fit the target's stages.
     """
 
-    def __init__(self, draft: str, bundle: Bundle, loaded: Mapping[str, Loaded]) -> None:
+    def __init__(
+        self,
+        draft: str,
+        bundle: Bundle,
+        loaded: Mapping[str, Loaded],
+        vocabularies: VocabularyMap | None = None,
+    ) -> None:
         self._draft = draft
         self._bundle = bundle
         self._loaded = loaded
+        self._vocabularies = vocabularies
         self._skips = (
             [_skip(bundle, each, loaded[TARGET].curve) for each in bundle.manifest.skip_sets]
             if draft in PLANNED_DRAFTS
@@ -70,8 +85,10 @@ class Drafting:
 
     @property
     def _mask_token(self) -> int | None:
-        """The draft's mask token; None if there is no draft, or it predicts one token a call."""
-        return self._loaded[DRAFT].model.role.mask_token if DRAFT in self._loaded else None
+        """The mask token of a draft with the target's tokens; None if it has none."""
+        if DRAFT not in self._loaded or self._vocabularies is not None:
+            return None
+        return self._loaded[DRAFT].model.role.mask_token
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -163,24 +180,28 @@ class Drafting:
     def _recycling(self, learned: DrafterState, sampled: bool) -> RecyclingDrafter:
         return RecyclingDrafter(learned.successors, learned.calibration("recycling", sampled))
 
-    def _calls(self, runners: Mapping[str, Runner]) -> ModelCalls | HeadCalls:
-        runner = runners[DRAFT]
+    def _calls(self, runners: Mapping[str, Runner]) -> _Calls:
+        runner, vocabularies = runners[DRAFT], self._vocabularies
         if isinstance(runner, HeadRunner):
             return HeadCalls(runner, runners[TARGET])
-        return ModelCalls(runner)
+        if vocabularies is None:
+            return ModelCalls(runner)
+        if vocabularies.shares_enough:
+            return SharedCalls(ModelCalls(runner), vocabularies)
+        return RecodedCalls(runner)
 
-    def _model(
-        self, calls: ModelCalls | HeadCalls, learned: DrafterState, sampled: bool
-    ) -> ModelDrafter:
+    def _model(self, calls: _Calls, learned: DrafterState, sampled: bool) -> CallingDrafter:
         name = loaded_draft(self._bundle)
         calibration = learned.calibration(name, sampled)
+        if isinstance(calls, RecodedCalls):
+            assert self._vocabularies is not None
+            calibrations = calibration, learned.calibration("model text", sampled)
+            return RecodedDrafter(calls, self._vocabularies, calibrations)
         return ModelDrafter(calls, calibration, name, learned.learner)
 
-    def _parallel(
-        self, calls: ModelCalls | HeadCalls, learned: DrafterState, sampled: bool
-    ) -> ParallelDrafter:
+    def _parallel(self, calls: _Calls, learned: DrafterState, sampled: bool) -> ParallelDrafter:
         assert self._mask_token is not None, "the draft was not trained for it"
-        assert isinstance(calls, ModelCalls), "a head predicts one token a call"
+        assert isinstance(calls, ModelCalls), "only an ordinary draft model has a mask token"
         return ParallelDrafter(calls, learned.calibration("parallel", sampled), self._mask_token)
 
     def _priced_skip(

@@ -39,6 +39,7 @@ from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.vocabulary_map import VocabularyMap
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
@@ -96,7 +97,9 @@ class LLM:
         self.deployment = with_costs(self.deployment, always=self.draft in PLANNED_DRAFTS)
         self._loaded = load(self.deployment)
         self.context_length = self.deployment.context
-        self._drafting = Drafting(self.draft, self.bundle, self._loaded)
+        drafted = bundles.DRAFT in self._loaded
+        vocabularies = VocabularyMap.of(self.bundle, self.tokenizer) if drafted else None
+        self._drafting = Drafting(self.draft, self.bundle, self._loaded, vocabularies)
         # A finalizer also runs if nobody closes the model. What is learned after `forget` is lost.
         self._keep = weakref.finalize(
             self, _keep, self._drafting, self._drafter_state, self._learning

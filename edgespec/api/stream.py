@@ -42,7 +42,7 @@ class Job:
     """Everything one text needs.
 
     Attributes:
-        tokenizer: tokenizer of both models.
+        tokenizer: tokenizer of the target.
         prompt: token ids of the prompt.
         drafter: creates the drafter from the text's runners by role.
         pipeline: creates the pipeline from the target's runner and the drafter.

@@ -43,6 +43,7 @@ __all__ = [
     "CHANGING",
     "COMPILING",
     "DRAFT",
+    "DRAFT_TOKENIZER",
     "FEATURES",
     "FORMAT",
     "HALF_BIAS_OFF",
@@ -74,6 +75,9 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 TARGET, DRAFT = "target", "draft"
+DRAFT_TOKENIZER = "draft-tokenizer.json"
+"""The file that an export writes where the draft's tokens are not the target's."""
+
 QUANTIZING, COMPILING, SAVING = CHANGING = (".quantizing-", ".compiling-", ".saving-")
 """Name prefixes of temporary folders inside a bundle; they remain if the process is killed."""
 
@@ -233,6 +237,7 @@ def used_files(manifest: Manifest) -> list[str]:
     files = [f for s in stages for f in (s.graph, s.data, s.borrowed) if f]
     compiled = [each for variant in manifest.variants for each in variant.compiled]
     files += [f for each in compiled for f in (each.graph, *each.data)]
+    files += [role.tokenizer for role in manifest.roles.values() if role.tokenizer]
     return files + list(manifest.tokenizer)
 
 

@@ -69,6 +69,8 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
     for name, (least, most) in _SIZES.items():
         value = getattr(role, name)
         yield f"{where}.{name}", value, least <= value <= most
+    own = where.endswith(".target") and role.tokenizer  # the target's is the bundle's
+    yield f"{where}.tokenizer", role.tokenizer, not own
     outputs = role.output_tokens
     yield f"{where}.output_tokens", outputs, 0 <= outputs <= role.vocab_size
     mask = role.mask_token

@@ -208,6 +208,7 @@ class Role:
             returns them, and its head reads them; empty without a head.
         mask_token: id of the token that stands for a token still to come, with which a draft
             predicts several tokens in one call; None: it predicts one.
+        tokenizer: file of a draft's own tokenizer; empty: its tokens are the target's.
     """
 
     architecture: str
@@ -232,6 +233,7 @@ class Role:
     output_tokens: int = field(default=0, metadata=LEFT_OUT)
     taps: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
     mask_token: int | None = field(default=None, metadata=LEFT_OUT)
+    tokenizer: str = field(default="", metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

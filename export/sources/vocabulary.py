@@ -1,4 +1,4 @@
-"""Checks that draft and target have the same tokens, and that a tokenizer fits its model."""
+"""Reads the tokenizer of a checkpoint, and checks that it fits the model."""
 
 from __future__ import annotations
 
@@ -8,35 +8,12 @@ from pathlib import Path
 
 import tokenizers
 
-from edgespec.errors import CheckpointError, ExportError
+from edgespec.errors import CheckpointError
 from edgespec.models import Checkpoint
 from edgespec.models.fields import Fields, read_text
 
 _SAVE = "save it with a fast tokenizer (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
 _log = logging.getLogger(__name__)
-
-
-def check_vocabularies(expected: dict[str, int], found: dict[str, int]) -> None:
-    """Checks that draft and target have the same tokens; the models' padding may differ.
-
-    Args:
-        expected: the target's tokens, see `read_tokenizer`.
-        found: the draft's tokens.
-
-    Raises:
-        ExportError: if they differ; tells the first difference.
-    """
-    remedy = "choose a draft of the same family"
-    if len(expected) != len(found):
-        raise ExportError(
-            f"the draft has {len(found)} tokens and the target has {len(expected)}: {remedy}"
-        )
-    for token, index in expected.items():
-        if found.get(token) != index:
-            raise ExportError(
-                f"token {token!r} is id {index} for the target and {found.get(token)} "
-                f"for the draft: {remedy}"
-            )
 
 
 def end_ids(checkpoint: Checkpoint, tokens: dict[str, int]) -> tuple[int, ...]:

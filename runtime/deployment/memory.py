@@ -179,7 +179,7 @@ class _Account:
         self._request = request
         self._bundle = request.bundle
         self._stages = {name: stage_sizes(request.bundle, name) for name in request.roles}
-        self._python_bytes = _INTERPRETER_BYTES + _tokenizer_bytes(request.bundle)
+        self._python_bytes = _INTERPRETER_BYTES + _tokenizer_bytes(request.bundle, request.roles)
         self._imported = {_library(engine) for engine in request.all_engines}
 
     def _shapes(self, role: str, engines: Engines) -> Shapes:
@@ -371,7 +371,10 @@ def _input_bytes(role: Role, calls: CallSizes) -> int:
     return bias + places + rotary + hidden + 2 * 8 * role.vocab_size
 
 
-def _tokenizer_bytes(bundle: Bundle) -> int:
+def _tokenizer_bytes(bundle: Bundle, roles: Iterable[str]) -> int:
+    """Returns the bytes of the target's tokenizer, and of a draft's own if that is loaded."""
     manifest = bundle.manifest
     sizes = (manifest.files[name].size for name in manifest.tokenizer if name.endswith(".json"))
-    return _TOKENIZER_FACTOR * max(sizes, default=0)
+    own = (manifest.roles[name].tokenizer for name in roles)
+    more = sum(manifest.files[name].size for name in own if name)
+    return _TOKENIZER_FACTOR * (max(sizes, default=0) + more)

@@ -225,7 +225,8 @@ def _drafts(asked: str, bundle: Bundle) -> tuple[str, ...]:
 
 def _is_parallel(bundle: Bundle) -> bool:
     """Whether there is a draft model that can predict several tokens in one call."""
-    return bundle.draft is not None and bundle.draft.mask_token is not None
+    draft = bundle.draft
+    return draft is not None and draft.mask_token is not None and not draft.tokenizer
 
 
 def _target_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.runtime.drafters.base import Drafter, TreeBudget
+from edgespec.runtime.drafters.base import CallingDrafter, Drafter, TreeBudget
 from edgespec.runtime.drafters.calls import HeadCalls, ModelCalls, SkipCalls
 from edgespec.runtime.drafters.drafter_state import DrafterState
 from edgespec.runtime.drafters.grammar import GrammarDrafter
@@ -11,8 +11,10 @@ from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.none import NoDrafter
 from edgespec.runtime.drafters.parallel import ParallelDrafter
 from edgespec.runtime.drafters.recycling import RecyclingDrafter
+from edgespec.runtime.drafters.translated import RecodedCalls, RecodedDrafter, SharedCalls
 
 __all__ = [
+    "CallingDrafter",
     "Drafter",
     "DrafterState",
     "GrammarDrafter",
@@ -22,7 +24,10 @@ __all__ = [
     "ModelDrafter",
     "NoDrafter",
     "ParallelDrafter",
+    "RecodedCalls",
+    "RecodedDrafter",
     "RecyclingDrafter",
+    "SharedCalls",
     "SkipCalls",
     "TreeBudget",
 ]

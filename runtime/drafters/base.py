@@ -68,3 +68,18 @@ class Drafter(Protocol):
             tree: the verified tree, below the text of the last `draft`.
             logits: [n + 1 or more, V] logits of its rows, valid during this call.
         """
+
+
+class CallingDrafter(Drafter, Protocol):
+    """A drafter that calls a model, whose calls have a price."""
+
+    @property
+    def fed(self) -> Sequence[int]:
+        """Rows of each call of the last `draft` that fed text to the model."""
+
+    @property
+    def levels(self) -> Sequence[int]:
+        """Rows of each of its further calls."""
+
+    def unread(self, text: Sequence[int]) -> list[int]:
+        """Returns the rows of each call that feeds the model what it has not read of a text."""

@@ -14,6 +14,7 @@ from edgespec.runtime.execution.head_runner import HeadRunner
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.shapes import SCRATCH_ROWS
 
 _SAMPLED_CANDIDATES = 128  # per row of a sampled text: noise can lift an unlikely token to the top
 _GREEDY_CANDIDATES = 32  # per row of a greedy text
@@ -47,8 +48,8 @@ class Calls(Protocol):
     def restart(self) -> None:
         """Discard all computed rows of the text, because they may be damaged."""
 
-    def slide(self, length: int) -> bool:
-        """Make room after a text of this length.
+    def slide(self, text: Sequence[int]) -> bool:
+        """Make room after a text.
 
         Returns:
             Whether rows were discarded for it, drafted ones included.
@@ -87,8 +88,9 @@ class Calls(Protocol):
 class ModelCalls:
     """Calls a smaller model of the same vocabulary, which has a cache of its own.
 
-    If its context cannot hold the whole text, it sees a window at the end of the text, at least
-    half a context long. Windows begin at multiples of half a context, so few tokens are read again.
+    If its context, or the cache that was planned for it, cannot hold the whole text, it sees a
+    window at the end of the text, at least half a context long. Windows begin at multiples of half
+    a context, so few tokens are read again.
 
     Args:
         runner: the window in the draft model; matching rows of an earlier text are used again.
@@ -101,7 +103,9 @@ class ModelCalls:
         self.lost = False
         self._runner = runner
         self.most_rows = runner.model.shapes.rows[-1]
-        self._context = runner.model.role.context_length
+        planned = runner.model.sizes.cache_rows - SCRATCH_ROWS
+        context = runner.model.role.context_length
+        self._context = min(context, planned) if planned > 0 else context
         self._first = 0  # index in the text where the window begins
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
@@ -113,9 +117,9 @@ class ModelCalls:
         """See `Calls`."""
         self._runner.restart()
 
-    def slide(self, length: int) -> bool:
+    def slide(self, text: Sequence[int]) -> bool:
         """See `Calls`: moves the window on when the text has filled it."""
-        first = self._beginning(length)
+        first = self._beginning(len(text))
         moved = first != self._first
         if moved:
             self._first = first
@@ -206,9 +210,9 @@ class HeadCalls:
         self._runner.restart()
         self._hidden = []
 
-    def slide(self, length: int) -> bool:
+    def slide(self, text: Sequence[int]) -> bool:
         """See `Calls`: begins anew where the context is full, or features are no longer there."""
-        first = self._beginning(length)
+        first = self._beginning(len(text))
         if first == self._runner.first:
             return False
         self._runner.begin_at(first)
@@ -284,7 +288,7 @@ class SkipCalls:
     def restart(self) -> None:
         """See `Calls`: nothing to do, since each draft begins with the pending token."""
 
-    def slide(self, length: int) -> bool:
+    def slide(self, text: Sequence[int]) -> bool:
         """See `Calls`: never needed, since the target's context ends the text first."""
         return False
 

@@ -70,7 +70,7 @@ class ModelDrafter:
     it was not proposed or it was run by `draft_ahead`.
 
     Args:
-        calls: calls to a smaller model of the same vocabulary, or to a part of the target.
+        calls: calls to a smaller model, or to a part of the target.
         calibration: acceptance by what the draft says of an edge. Sampled texts need a calibration
             of their own, because there an edge's value is its lead over its siblings in perturbed
             scores (`ranking`).
@@ -133,7 +133,7 @@ class ModelDrafter:
         if self._calls.lost or budget.max_nodes < 1:
             return Proposal()
         try:
-            if self._calls.slide(len(text)):
+            if self._calls.slide(text):
                 self._levels = []
             depth = min(budget.max_depth, self._calls.room(len(text), self._width))
             if depth < 1:

@@ -111,7 +111,7 @@ class ParallelDrafter:
         if self._calls.lost or budget.max_nodes < 1 or budget.max_depth < 1:
             return Proposal()
         try:
-            self._calls.slide(len(text))
+            self._calls.slide(text)
             positions = self._positions(len(text), budget)
             candidates = self._look_ahead(text, [self._mask_token] * (positions - 1))
         except DeviceError as error:

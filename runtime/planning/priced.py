@@ -13,7 +13,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.curve import Curve, Seconds
 from edgespec.runtime.deployment.options import FIXED_DRAFT_TOKENS
 from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
-from edgespec.runtime.drafters.base import LATEST_WEIGHT, Drafter, TreeBudget
+from edgespec.runtime.drafters.base import LATEST_WEIGHT, CallingDrafter, Drafter, TreeBudget
 from edgespec.runtime.planning.planner import TRIALS, SourceSchedule
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import PARALLEL_ROWS, capacity_bucket
@@ -33,21 +33,6 @@ class Retriever(Drafter, Protocol):
 
     def extend(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> None:
         """Add nodes to a proposal."""
-
-
-class Caller(Drafter, Protocol):
-    """A source that calls a model.
-
-    Attributes:
-        fed: rows of each call of the last draft that fed text.
-        levels: rows of each of its further calls.
-    """
-
-    fed: list[int]
-    levels: list[int]
-
-    def unread(self, text: Sequence[int]) -> list[int]:
-        """Returns the rows of each call that feeds the model what it has not read of a text."""
 
 
 Drafter_co = TypeVar("Drafter_co", bound=Drafter, covariant=True)
@@ -170,7 +155,7 @@ class PricedRetriever(PricedSource[Retriever]):
         self._learning += (learning - self._learning) * (LATEST_WEIGHT if self._learning else 1.0)
 
 
-class PricedModel(PricedSource[Caller]):
+class PricedModel(PricedSource[CallingDrafter]):
     """A draft model, whose calls have a measured cost.
 
     Args:
@@ -181,7 +166,11 @@ class PricedModel(PricedSource[Caller]):
     """
 
     def __init__(
-        self, drafter: Caller, curve: Curve, trials: int = TRIALS, context: int = sys.maxsize
+        self,
+        drafter: CallingDrafter,
+        curve: Curve,
+        trials: int = TRIALS,
+        context: int = sys.maxsize,
     ) -> None:
         super().__init__(drafter, trials)
         self._curve = curve

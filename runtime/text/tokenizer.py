@@ -72,6 +72,20 @@ class Tokenizer:
         """Whether the model has a chat template, so that `chat` works."""
         return self._chat_source is not None
 
+    @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The tokenizer of the `tokenizers` library, which must not be changed."""
+        return self._backend
+
+    @classmethod
+    def from_file(cls, path: Path) -> Tokenizer:
+        """Returns the tokenizer that a `tokenizer.json` alone defines, of whatever file name.
+
+        Raises:
+            BundleError: If the file is missing or damaged.
+        """
+        return cls(_backend(path), {})
+
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
         """Returns the tokenizer of a model or bundle folder.
@@ -83,14 +97,7 @@ class Tokenizer:
         Raises:
             BundleError: If `tokenizer.json` is missing or a file is damaged.
         """
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise BundleError(f"{path} is missing: copy it from where the model came from")
-        try:
-            # Read here, because the library cannot open paths that are not UTF-8.
-            backend = tokenizers.Tokenizer.from_buffer(path.read_bytes())
-        except Exception as error:  # the library raises nothing narrower
-            raise _damaged(path, error) from error
+        backend = _backend(folder / "tokenizer.json")
         config = _read_json(folder / "special_tokens_map.json")
         config |= _read_json(folder / "tokenizer_config.json")
         template = folder / "chat_template.jinja"
@@ -260,6 +267,21 @@ class StopMatcher:
             ),
             0,
         )
+
+
+def _backend(path: Path) -> tokenizers.Tokenizer:
+    """Reads a `tokenizer.json`.
+
+    Raises:
+        BundleError: If it is missing or damaged.
+    """
+    if not path.is_file():
+        raise BundleError(f"{path} is missing: copy it from where the model came from")
+    try:
+        # Read here, because the library cannot open paths that are not UTF-8.
+        return tokenizers.Tokenizer.from_buffer(path.read_bytes())
+    except Exception as error:  # the library raises nothing narrower
+        raise _damaged(path, error) from error
 
 
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:

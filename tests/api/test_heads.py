@@ -187,10 +187,10 @@ def test_features_that_are_gone_let_the_head_begin_later(pairs, monkeypatch):
     target, head, calls = drafting(llm, text[:-1])
     assert target.features.start == 117
     assert sum(calls.unread(text)) == 32
-    assert calls.slide(len(text))
+    assert calls.slide(text)
     calls.feed(text)
     assert (head.first, head.next) == (117, 149)
-    assert not calls.slide(len(text))
+    assert not calls.slide(text)
     for fields in TEXTS:
         for draft in DRAFTED:
             with load(pairs, draft).session() as session:

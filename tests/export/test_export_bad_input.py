@@ -204,22 +204,6 @@ def test_a_model_on_the_hub_whose_licence_was_not_accepted(monkeypatch):
 # Vocabularies
 
 
-def test_tokenizers_that_differ(saved, tmp_path, output):
-    make_checkpoint(tmp_path / "small", "llama", vocab_size=300)
-    write_tokenizer(tmp_path / "small", 300)
-    refused(ExportError, "the draft has 300 tokens and the target has 331", output, saved,
-            tmp_path / "small")  # fmt: skip
-
-
-def test_tokenizers_of_one_size_that_disagree(saved, source, output):
-    tokenizer = json.loads((source / "tokenizer.json").read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    first, second = list(vocabulary)[-2:]
-    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
-    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
-    refused(ExportError, "is id 3.. for the target and 3.. for the draft", output, saved, source)
-
-
 def test_a_tokenizer_of_another_model(source, output):
     write_tokenizer(source, 400)
     refused(CheckpointError, "token id 399 exceeds vocab_size 331", output, source)

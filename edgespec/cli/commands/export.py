@@ -35,6 +35,7 @@ from edgespec.runtime.deployment.fixed_shapes import LONGEST_UNASKED
 from edgespec.runtime.engines import SOCS, compiler
 from edgespec.runtime.shapes import Shapes
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.tuning.calibrating import TextCalibration
 from edgespec.tuning.draft_head import DraftHead
 from edgespec.tuning.draft_vocabulary import DraftVocabulary, choose_draft_vocabulary
@@ -60,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--draft", metavar="CHECKPOINT",
-        help="checkpoint of a draft model: a smaller model with the same tokenizer",
+        help="checkpoint of a draft model: a smaller model, best of the same family",
     )  # fmt: skip
     parser.add_argument(
         "--draft-head", metavar="HEAD",
@@ -153,7 +154,7 @@ def execute(arguments: argparse.Namespace) -> int:
         options = replace(options, draft_ids=vocabulary.ids)
     sources = (target,) if draft is None else (target, draft)
     requantized = compiled = 0
-    quality = None
+    quality = vocabularies = None
     with _progress_bars() as show:
         search = None if skips is None else _search(arguments, show)
         calibration = (
@@ -170,7 +171,10 @@ def execute(arguments: argparse.Namespace) -> int:
                 quality = calibration.quality(folder)
             if head is not None:
                 head.attach(folder, show)
-            fault = Tokenizer.from_folder(folder).chat_fault()
+            tokenizer = Tokenizer.from_folder(folder)
+            fault = tokenizer.chat_fault()
+            if draft is not None:
+                vocabularies = VocabularyMap.of(bundles.load(folder), tokenizer)
             if quantized:
                 precision, text = arguments.npu_precision, arguments.calibration
                 requantized = quantize_variant(folder, precision, text)
@@ -191,8 +195,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.compile_for:
         precompiled = f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more"
     found = None if search is None else search.summary
-    for each in (quality, vocabulary, head, precompiled, found):
-        if each:
+    for each in (quality, vocabularies, vocabulary, head, precompiled, found):
+        if each is not None and each != "":
             print(each)
     return 0
 

@@ -16,6 +16,8 @@ from edgespec.cli.arguments import add_bundle
 from edgespec.cli.assignment import assignment_table, assignments
 from edgespec.errors import DeviceError
 from edgespec.runtime.deployment.placement import borders
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.system import records
 
 _SHORT_HASH = 12
@@ -54,6 +56,8 @@ def execute(arguments: argparse.Namespace) -> int:
         return DeviceError.exit_code if refused else 0
     console = Console(markup=False)  # paths may have brackets
     console.print(_roles(bundle))
+    if bundle.draft is not None and bundle.draft.tokenizer:
+        console.print(VocabularyMap.of(bundle, Tokenizer.from_folder(bundle.path)))
     if bundle.manifest.variants:
         console.print(_variants(bundle.manifest.variants))
     if bundle.manifest.skip_sets:
