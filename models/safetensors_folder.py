@@ -19,6 +19,8 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import Fields, unreadable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 SINGLE_FILE = "model.safetensors"
@@ -29,6 +31,7 @@ _DTYPES: dict[str, np.dtype[np.generic]] = {
     "F16": np.dtype("<f2"),
     "F32": np.dtype("<f4"),
 }
+_INTEGERS: dict[str, np.dtype[np.generic]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 _HEADER_LIMIT = 100_000_000  # bytes, the format's own
 
 
@@ -96,6 +99,19 @@ class SafetensorsFolder:
         offset = entry.start + start * (entry.nbytes // rows)
         return self._copy(name, offset, (stop - start, *entry.shape[1:]))
 
+    def read_integers(self, name: str) -> NDArray[np.int64]:
+        """Reads a whole tensor of 32-bit or 64-bit integers, in its own shape.
+
+        Raises:
+            CheckpointError: There is no such tensor, it is damaged, or the file has changed.
+            UnsupportedModelError: It holds something else.
+        """
+        entry = self._entry(name)
+        dtype = _dtype(name, entry, _INTEGERS)
+        if entry.nbytes != math.prod(entry.shape) * dtype.itemsize:
+            raise _damaged(entry.path, f"{name}: {entry.nbytes} bytes for {list(entry.shape)}")
+        return self._map(entry, dtype, entry.start, entry.shape).astype(np.int64)
+
     def _entry(self, name: str) -> _Entry:
         try:
             return self._entries[name]
@@ -108,22 +124,29 @@ class SafetensorsFolder:
     def _copy(self, name: str, offset: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Part of a file as float32; the mapping ends here, and with it its resident pages."""
         entry = self._entry(name)
+        return np.array(self._map(entry, _dtype(name, entry), offset, shape), dtype=np.float32)
+
+    def _map(
+        self, entry: _Entry, dtype: np.dtype[np.generic], offset: int, shape: tuple[int, ...]
+    ) -> np.memmap[tuple[int, ...], np.dtype[np.generic]]:
         try:
-            mapped = np.memmap(entry.path, _dtype(name, entry), "r", offset, shape)
+            return np.memmap(entry.path, dtype, "r", offset, shape)
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"{entry.path} changed while it was read ({error}): download it again"
             ) from error
-        return np.array(mapped, dtype=np.float32)
 
 
-def _dtype(name: str, entry: _Entry) -> np.dtype[np.generic]:
+def _dtype(
+    name: str, entry: _Entry, known: Mapping[str, np.dtype[np.generic]] = _DTYPES
+) -> np.dtype[np.generic]:
     try:
-        return _DTYPES[entry.dtype]
+        return known[entry.dtype]
     except KeyError:
+        wanted = "bf16, fp16 or fp32" if known is _DTYPES else "32-bit or 64-bit integers"
         raise UnsupportedModelError(
             f"{entry.path}: {name} has dtype {entry.dtype}, which is not supported: "
-            "use a checkpoint in bf16, fp16 or fp32"
+            f"use a checkpoint in {wanted}"
         ) from None
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import activation_of
@@ -109,19 +108,13 @@ def _ids(
                 f"(the target has {target.vocab_size}): download the head again"
             )
         return numbers[: target.tokens]
-    try:
-        with safe_open(tensors.place(_IDS), "numpy") as file:
-            offsets = np.asarray(file.get_tensor(_IDS))
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: {_IDS} cannot be read ({error}): download it again") from (
-            error
-        )
-    if offsets.shape != (outputs,) or offsets.dtype.kind != "i":
+    offsets = tensors.read_integers(_IDS)
+    if offsets.shape != (outputs,):
         raise CheckpointError(
-            f"{path}: {_IDS} is {offsets.dtype} {list(offsets.shape)}, must be {outputs} integers: "
-            "download the head again"
+            f"{path}: {_IDS} has shape {list(offsets.shape)}, must be [{outputs}]: download the "
+            "head again"
         )
-    ids = numbers + offsets.astype(np.int64)
+    ids = numbers + offsets
     if len(np.unique(ids)) < outputs or ids.min() < 0 or ids.max() >= target.vocab_size:
         raise CheckpointError(
             f"{path}: {_IDS} maps outputs to ids from {ids.min()} to {ids.max()}, "

@@ -25,7 +25,6 @@ from edgespec.cli.arguments import (
 )
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.errors import InputError
-from edgespec.export import copy_with_taps
 from edgespec.runtime.deployment.options import parse_size
 from edgespec.training.options import TrainingOptions
 from edgespec.training.shape import CONFIG, FUSIONS, check_taps, default_taps
@@ -101,6 +100,7 @@ def execute(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output
 
     from edgespec.api.llm import LLM
+    from edgespec.export import copy_with_taps
     from edgespec.training.texts import texts_of
     from edgespec.training.training import WORK, Training
 
