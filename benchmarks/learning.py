@@ -22,7 +22,7 @@ from common import add_threads, count, exit_code, print_result, print_table
 
 from edgespec import LLM
 from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.deployment.options import MODEL_DRAFTS
+from edgespec.runtime.deployment.options import LEARNING_DRAFTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -161,7 +161,7 @@ def _parse_arguments() -> argparse.Namespace:
         "--new-tokens", type=count, default=100, help="new tokens of each text (default 100)"
     )
     parser.add_argument("--temperature", type=float, default=0.0, help="(default 0)")
-    parser.add_argument("--draft", choices=MODEL_DRAFTS, default="model", help="(default model)")
+    parser.add_argument("--draft", choices=LEARNING_DRAFTS, default="model", help="(default model)")
     parser.add_argument("--device", default="cpu", help="device of both models (default cpu)")
     add_threads(parser)
     return parser.parse_args()

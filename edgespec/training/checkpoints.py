@@ -34,6 +34,7 @@ class Progress:
         acceptance: accepted share by depth at the last evaluation.
         best: largest expected number of accepted tokens so far.
         stale: evaluations since then.
+        history: the tokens and the acceptance of each evaluation.
     """
 
     epoch: int = 0
@@ -47,6 +48,7 @@ class Progress:
     acceptance: tuple[float, ...] = field(default=())
     best: float = 0.0
     stale: int = 0
+    history: tuple[tuple[float, ...], ...] = field(default=())
 
     @property
     def expected(self) -> float:

@@ -68,6 +68,15 @@ class HeadShape:
         """The width of what the attention reads."""
         return self.hidden if self.fusion == GATED else 2 * self.hidden
 
+    @property
+    def parameters(self) -> int:
+        """The number of weights, without those of norms."""
+        width, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = self.mixed * (width + 2 * kv) + width * self.hidden
+        gate = 2 * self.hidden**2 if self.fusion == GATED else 0
+        inner = self.features + 3 * self.intermediate + self.draft_vocabulary
+        return attention + gate + inner * self.hidden
+
     def config(self, facts: Mapping[str, object]) -> dict[str, Any]:
         """Returns the content of config.json.
 
@@ -101,12 +110,6 @@ class HeadShape:
             **gated,
             "edgespec": dict(facts),
         }
-
-
-def default_taps(layers: int) -> tuple[int, ...]:
-    """Returns EAGLE-3's taps for a target: an early, a middle and a late layer."""
-    wanted = (2, layers // 2, layers - 3)
-    return tuple(sorted({min(max(tap, 0), layers) for tap in wanted}))
 
 
 def check_taps(taps: tuple[int, ...], layers: int) -> None:

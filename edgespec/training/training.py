@@ -12,14 +12,16 @@ import numpy as np
 import torch
 
 from edgespec.api.llm import LLM
-from edgespec.bundle import Bundle
+from edgespec.bundle import TARGET, Bundle
 from edgespec.errors import InputError
 from edgespec.measuring.perplexity import rows_of_a_pass
+from edgespec.runtime.shapes import capacity_bucket
 from edgespec.system.processors import default_threads
 from edgespec.training import checkpoints
 from edgespec.training.checkpoints import Progress
 from edgespec.training.optimizer import Target, TrainedHead
 from edgespec.training.options import SHARD_TOKENS, TrainingOptions
+from edgespec.training.promise import call_seconds, promised_speedup
 from edgespec.training.reader import TOP, TargetReader
 from edgespec.training.shape import HeadShape, rope_theta, save_head
 from edgespec.training.shards import Shards, Window, row_bytes
@@ -48,6 +50,7 @@ class Status:
         tokens_per_second: trained tokens per second in this run, the making of features included.
         read_per_second: tokens per second at which features were made; 0 if none were.
         trained_per_second: tokens per second of the training alone; 0 before the first step.
+        promised: speed relative to plain decoding that the head promises so far; None if unknown.
     """
 
     doing: str
@@ -55,6 +58,7 @@ class Status:
     tokens_per_second: float
     read_per_second: float
     trained_per_second: float
+    promised: float | None
 
 
 Report = Callable[[Status], None]
@@ -190,6 +194,7 @@ class Training:
         batches = [held_out[n : n + size] for n in range(0, len(held_out), size)]
         progress.acceptance = tuple(self._trained.acceptance(batches))
         progress.evaluated = progress.tokens
+        progress.history += ((progress.tokens, *(round(each, 4) for each in progress.acceptance)),)
         gained = progress.expected > progress.best
         progress.best = max(progress.best, progress.expected)
         progress.stale = 0 if gained else progress.stale + 1
@@ -285,7 +290,7 @@ class Training:
 
     def facts(self) -> dict[str, object]:
         """Returns what is known about the training, as JSON values."""
-        progress = self.progress
+        progress, promised = self.progress, self._promised()
         return {
             "target": self._bundle.digest,
             "tokens": progress.tokens,
@@ -294,7 +299,23 @@ class Training:
             "loss": round(progress.loss, 4),
             "acceptance": [round(share, 4) for share in progress.acceptance],
             "expected_accepted": round(progress.expected, 3),
+            "promised_speedup": None if promised is None else round(promised, 3),
+            "acceptance_by_tokens": [list(each) for each in progress.history],
         }
+
+    def _promised(self) -> float | None:
+        """Returns the speed relative to plain decoding; None if it cannot be told yet."""
+        role = self._llm.deployment.roles[TARGET]
+        profile = role.candidates[0].profile
+        if profile is None or not self.progress.acceptance:
+            return None
+        curve = profile.curve(self._llm.target.shapes)
+
+        def verify(rows: int) -> float:
+            return curve.seconds(rows, capacity_bucket(1))
+
+        draft = call_seconds(self._shape, self._bundle.role_size(TARGET), verify)
+        return promised_speedup(self.progress.acceptance, verify, draft)
 
     def _spent(self, began: float) -> None:
         self.progress.seconds += time.monotonic() - began
@@ -310,5 +331,6 @@ class Training:
                 speed(self._trained_tokens, time.monotonic() - self._began),
                 speed(self._read_tokens, self._read_seconds),
                 speed(self._trained_tokens, self._step_seconds),
+                self._promised(),
             )
         )

@@ -359,15 +359,16 @@ def cache_rows(role: str, context: int, shapes: Shapes = ANY_SHAPES) -> int:
 def _input_bytes(role: Role, calls: CallSizes) -> int:
     """Returns the bytes of a role's inputs: biases, rotary angles and two rows of float64 scores.
 
-    Stages after the first also get hidden rows, and ordered attention gets row indices.
+    Stages after the first also get hidden rows, a head's first stage gets features, and ordered
+    attention gets row indices.
     """
     ordered = any(stage.ordered for stage in role.stages)
     masks, ropes = len(role.layout.masks), len(role.layout.ropes)
     bias = masks * 4 * calls.rows * (calls.capacity + (COLUMNS if ordered else calls.rows))
     places = ordered * 4 * calls.rows * (COLUMNS + FIXED_WINDOW + calls.rows)
     rotary = ropes * 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
-    entering = (each for s in role.stages for each in s.inputs if each.name == "hidden")
-    hidden = 4 * calls.rows * sum(int(each.shape[-1]) for each in entering)
+    features = role.layout[0].width if role.is_head else 0
+    hidden = 4 * calls.rows * (features + role.hidden_size * (len(role.stages) - 1))
     return bias + places + rotary + hidden + 2 * 8 * role.vocab_size
 
 

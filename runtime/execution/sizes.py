@@ -40,8 +40,8 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     ends = list(accumulate(parameters, initial=0))
 
     def sizes(stage: Stage) -> StageSizes:
-        first = any(each.name == "input_ids" for each in stage.inputs)
-        last = stage is role.stages[-1]
+        # A head's first stage reads features, and its second one tokens.
+        first, last = stage.start == int(role.is_head), stage is role.stages[-1]
         stop = min(stage.stop, layout.head)
         before, behind = (layer_bytes * ends[end] // ends[-1] for end in (stage.start, stop))
         attends = bool(stage.cached)

@@ -193,7 +193,7 @@ def test_times_add_up(pairs):
 
 def test_a_source_that_is_not_there_is_refused(pairs):
     with pytest.raises(
-        InputError, match="draft is 'gpt': use one of auto, none, model, parallel, layer-skip"
+        InputError, match="draft is 'gpt': use one of auto, none, model, parallel, head, layer-skip"
     ):
         LLM(pairs.pair("llama").path, draft="gpt")
     with pytest.raises(InputError, match="has no skip sets: export it with --layer-skip auto"):

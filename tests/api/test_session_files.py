@@ -178,7 +178,7 @@ def test_a_runner_goes_on_from_a_snapshot(pairs, engine, name):
     one.prefill(text[:300])
     other = Runner(model)
     other.prefill(text[5:50])
-    other.restore(one.tokens, one.snapshot(300))
+    other.restore(one.snapshot(300))
     assert other.tokens == text[:300]
     expected = one.prefill(text[300:])["logits"][0].copy()
     np.testing.assert_array_equal(other.prefill(text[300:])["logits"][0], expected)

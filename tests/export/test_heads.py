@@ -393,6 +393,7 @@ def test_the_command_attaches_heads_to_checkpoints_and_bundles(target, tmp_path,
     assert "draft head: reads what enters layers 2, 4, 5, proposes 96 tokens" in done.out
     assert bundles.load(out).draft.is_head
     assert bundles.load(out).draft.precision.weights == "int8"
+    assert "eagle3 head" in cli("inspect", out).out
     other = tmp_path / "other"
     done = cli(
         "export", out, "--draft-head", tmp_path / "head", "--draft-precision", "fp32", "-o", other

@@ -11,8 +11,9 @@ from edgespec import bundle as bundles
 from edgespec.errors import InputError
 from edgespec.export import copy_with_taps
 from edgespec.models.embedded import BUNDLE
+from edgespec.models.heads.eagle3 import default_taps
 from edgespec.training.reader import TargetReader
-from edgespec.training.shape import check_taps, default_taps, rope_theta
+from edgespec.training.shape import check_taps, rope_theta
 from edgespec.training.target_graph import TargetGraph
 
 TEXT = "def add(a, b):\n    return a + b\n" * 8

@@ -97,7 +97,7 @@ def _wide(role: Role) -> str:
 def _facts(role: Role) -> dict[str, str]:
     precision = role.precision
     return {
-        "architecture": role.architecture,
+        "architecture": _architecture(role),
         "parameters": f"{role.parameters:,}",
         "layers": str(role.layers),
         "stages": _stages(role),
@@ -113,6 +113,12 @@ def _facts(role: Role) -> dict[str, str]:
         else "except at near-ties of two tokens",
         "quantization error": _error(role.quantization_error),
     }
+
+
+def _architecture(role: Role) -> str:
+    if not role.is_head:
+        return role.architecture
+    return f"{role.architecture} head, reads layers {', '.join(map(str, role.taps))}"
 
 
 def _vocabulary(role: Role) -> str:

@@ -25,9 +25,10 @@ from edgespec.cli.arguments import (
 )
 from edgespec.cli.interrupts import noted_interrupts
 from edgespec.errors import InputError
+from edgespec.models.heads.eagle3 import default_taps
 from edgespec.runtime.deployment.options import parse_size
 from edgespec.training.options import TrainingOptions
-from edgespec.training.shape import CONFIG, FUSIONS, check_taps, default_taps
+from edgespec.training.shape import CONFIG, FUSIONS, check_taps
 from edgespec.training.torch_needed import require_torch
 
 if TYPE_CHECKING:
@@ -141,6 +142,8 @@ def _line(status: Status) -> str:
         parts.append(f"{progress.tokens:,} tokens, loss {progress.loss:.3f}")
     if progress.acceptance:
         parts.append("accepted " + " ".join(f"{share:.0%}" for share in progress.acceptance))
+    if status.promised is not None:
+        parts.append(f"promises {status.promised:.2f}x plain decoding")
     if status.tokens_per_second:
         parts.append(f"{status.tokens_per_second:.0f} tokens/s")
     return ", ".join(parts)

@@ -224,11 +224,16 @@ def test_a_row_without_shared_candidates_promises_nothing(loaded):
 
 
 @names
+def drafter_of(llm, runner):
+    drafting = llm._drafting
+    return drafting._model(drafting._calls({"draft": runner}), llm._drafter_state, sampled=False)
+
+
 def test_the_draft_reads_the_text_once(loaded, name):
     """What it has run of accepted drafts, or for earlier texts, is not run again."""
     llm = loaded(name, "model")
     both, runner = vocabularies(llm), Runner(draft_of(llm))
-    drafter = llm._drafting._model({"draft": runner}, llm._drafter_state, sampled=False)
+    drafter = drafter_of(llm, runner)
     text = llm.tokenizer.encode(LONG_PROMPT)
     made = loaded(name, "none").generate(text, max_new_tokens=TOKENS).tokens
     whole = (SharedText if SHARED[name] else RecodedText)(both).read([*text, *made])
@@ -246,7 +251,7 @@ def test_the_draft_reads_the_text_once(loaded, name):
         )
     if name != "poorer":  # whose window moves on
         assert sum(fed) < len(whole) * 1.5
-    again = llm._drafting._model({"draft": runner}, llm._drafter_state, sampled=False)
+    again = drafter_of(llm, runner)
     again.begin([*text, *made[:-1]], sampler)
     assert sum(again.unread([*text, *made])) < (60 if name == "poorer" else 20)
 

@@ -231,6 +231,18 @@ def test_a_trimmed_draft_leaves_no_node_to_the_cpu(checkpoint, onnx_gpu, tmp_pat
     assert set(runner.prefill([3, 4, 5])["top_ids"][0].tolist()) == set(options.draft_ids)
 
 
+@pytest.mark.parametrize("place", ["draft_device", "device"])
+def test_a_head_and_its_target_on_two_devices(pairs, gpu, place):
+    """The features go from the target's device to the head's by the host."""
+    at = {"device": CPU, "draft_device": CPU, place: gpu, "threads": 1}
+    llm = LLM(pairs.pair("head").path, draft="head", **at)
+    drafted = llm.generate(SHORT_PROMPT, **GREEDY)
+    plain = LLM(pairs.pair("head").path, draft="none", **at).generate(SHORT_PROMPT, **GREEDY)
+    assert drafted.tokens == plain.tokens
+    assert drafted.drafted > 0
+    assert drafted.draft_engine == at["draft_device"]
+
+
 def test_what_a_device_cannot_compute_is_known_when_it_is_loaded(pairs, onnx_gpu):
     """SwiftShader has no 16-bit floats, which shows at the first call only."""
     refusal = None

@@ -297,7 +297,7 @@ def test_texts_of_one_model_do_not_touch_each_other(model):
 def test_a_cache_takes_what_its_longest_text_took(model):
     runner = Runner(model)
     runner.prefill(text_of(300))
-    row = sum(array.nbytes for array in runner.snapshot(1))
+    row = sum(array.nbytes for array in runner.snapshot(1).caches)
     sizes = [runner.bytes, *(runner.bytes_for(length) for length in (10, 500))]
     assert sizes == [capacity_bucket(length) * row for length in (300, 300, 500)]
 
