@@ -122,7 +122,11 @@ def test_export_cut_at_what_is_no_number(cli, tmp_path, layers):
 
 @pytest.mark.parametrize(
     ("alone", "needed"),
-    [("--draft-precision=int8", "--draft"), ("--compile-shapes=8x128", "--compile-for")],
+    [
+        ("--draft-precision=int8", "--draft or --draft-head"),
+        ("--draft-vocabulary=32k", "--draft"),
+        ("--compile-shapes=8x128", "--compile-for"),
+    ],
 )
 def test_export_options_that_would_do_nothing(cli, tmp_path, alone, needed):
     result = cli("export", tmp_path, "-o", tmp_path / "out", alone)

@@ -223,12 +223,12 @@ def test_a_row_without_shared_candidates_promises_nothing(loaded):
     assert share[1] == pytest.approx(1 / 3, rel=1e-3)
 
 
-@names
 def drafter_of(llm, runner):
     drafting = llm._drafting
     return drafting._model(drafting._calls({"draft": runner}), llm._drafter_state, sampled=False)
 
 
+@names
 def test_the_draft_reads_the_text_once(loaded, name):
     """What it has run of accepted drafts, or for earlier texts, is not run again."""
     llm = loaded(name, "model")
