@@ -146,8 +146,10 @@ def execute(arguments: argparse.Namespace) -> int:
     skips = _skip_sets(arguments)
     options = _options(arguments, skips)
     quantized = arguments.npu_precision in QUANTIZED
+    _check_first(arguments)
     target = resolve_checkpoint(arguments.checkpoint)
-    _check_first(arguments, head, target)
+    if head is not None:
+        head.check(target)
     draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
     vocabulary = _draft_vocabulary(arguments, draft)
     if vocabulary is not None:
@@ -201,14 +203,12 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_first(arguments: argparse.Namespace, head: DraftHead | None, target: Path) -> None:
+def _check_first(arguments: argparse.Namespace) -> None:
     """Checks what an export needs only at its end, since it takes long."""
     for device in arguments.compile_for:
         compiler(device)
     if arguments.calibration is not None:
         read_text(arguments.calibration)
-    if head is not None:
-        head.check(target)
 
 
 def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
