@@ -24,6 +24,7 @@ from edgespec.runtime.drafters.ranking import rank
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.planning import priced
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.shapes import PARALLEL_ROWS, PARALLEL_TOKENS
 from edgespec.runtime.trees.tree import ROOT
@@ -195,6 +196,7 @@ def test_candidates_are_counted_as_far_as_the_text_followed_them(draft_model):
 @pytest.mark.parametrize("draft", ["parallel", "auto"])
 @pytest.mark.parametrize("fields", [{}, {"temperature": 2.5, "seed": 3}], ids=str)
 def test_a_round_takes_one_call_of_the_draft(pairs, monkeypatch, draft, fields):
+    monkeypatch.setattr(priced, "_TRY_ANYWAY", 10.0)  # however slow a call is at the moment
     llm = pairs.llm("llama", ENGINES[0], draft)
     run, calls = Runner._run, []
 
@@ -314,6 +316,7 @@ def test_a_draft_device_that_is_lost_costs_no_token(pairs, monkeypatch, caplog, 
     def lost(*_):
         raise DeviceError("device lost")
 
+    monkeypatch.setattr(priced, "_TRY_ANYWAY", 10.0)  # however slow a call is at the moment
     with monkeypatch.context() as patch:
         patch.setattr(Runner, "look_ahead", lost)
         assert llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS).tokens == expected
