@@ -45,6 +45,11 @@ class FeatureWindow:
         self._rows[places] = kept
         self.start = max(min(self.start, begin), self.stop - most)
 
+    def first(self, length: int) -> Floats:
+        """Returns a copy of the rows that it holds of positions before `length`, perhaps none."""
+        stop = max(self.start, min(length, self.stop))
+        return self.read(self.start, stop)
+
     def read(self, start: int, stop: int) -> Floats:
         """Returns a copy of the rows of positions start to stop, which it must hold."""
         if not self.start <= start <= stop <= self.stop:

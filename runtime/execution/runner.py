@@ -134,13 +134,10 @@ class Runner:
     def snapshot(self, length: int) -> Snapshot:
         """Returns a copy of what is held of the first `length` tokens."""
         length = min(length, self.length)
-        features = self.features
-        if features is not None:
-            stop = min(length, features.stop)
-            rows = features.read(min(features.start, stop), stop)
+        features = None if self.features is None else self.features.first(length)
         with self._failures:
             caches = [cache.read(length) for cache in self._caches]
-        return Snapshot(self.tokens[:length], caches, None if features is None else rows)
+        return Snapshot(self.tokens[:length], caches, features)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take over what another runner of the same model gave as a `snapshot`."""

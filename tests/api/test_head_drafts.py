@@ -282,6 +282,19 @@ def test_prompts_that_begin_alike_share_rows(pairs):
         assert result.tokens == fresh(pairs, [*prompt[:120], 5])
 
 
+def test_a_beginning_whose_features_are_gone_is_shared(pairs, monkeypatch):
+    """Its rows are copied all the same, and the head begins behind them."""
+    monkeypatch.setattr(FeatureWindow.__init__, "__defaults__", (32,))
+    llm = load(pairs, prefix_reuse=True)
+    prompt = llm.tokenizer.encode(LONG_PROMPT)
+    with llm.session() as one, llm.session() as fork:
+        one.generate(prompt, **OPTIONS)
+        assert one._slot.runners[TARGET].features.start > 60
+        result = fork.generate([*prompt[:60], 5], **OPTIONS)
+        assert result.reused == 60
+        assert result.tokens == fresh(pairs, [*prompt[:60], 5])
+
+
 @pytest.mark.parametrize("saved", ["head", "none"])
 def test_a_saved_session_goes_on(pairs, tmp_path, saved):
     """Without the head's rows in the file, the head reads the features that the file has."""
