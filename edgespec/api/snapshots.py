@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
-from edgespec.runtime.execution.runner import Snapshot
 from edgespec.runtime.execution.slots import Slot, Slots
+from edgespec.runtime.execution.snapshot import Snapshot
 from edgespec.system.files import replaced
 
 VERSION = "1"

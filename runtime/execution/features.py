@@ -66,3 +66,10 @@ def feature_width(role: Role) -> int:
         for output in stage.outputs
         if output.name == FEATURES
     )
+
+
+def side_by_side(first: Floats | None, second: Floats | None) -> Floats | None:
+    """Returns the features of some rows from earlier and from later stages together."""
+    if first is None or second is None:
+        return second if first is None else first
+    return np.concatenate((first, second), axis=1)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.execution.model import Model
-from edgespec.runtime.execution.runner import Results, Runner, Snapshot, common_beginning
+from edgespec.runtime.execution.runner import Results, Runner, common_beginning
+from edgespec.runtime.execution.snapshot import Snapshot
 
 
 class HeadRunner(Runner):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from edgespec.bundle import FEATURES
 from edgespec.runtime.arrays import Array, Floats, Mask
 from edgespec.runtime.execution.failures import NamedFailures
-from edgespec.runtime.execution.features import FeatureWindow, feature_width
+from edgespec.runtime.execution.features import FeatureWindow, feature_width, side_by_side
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.paths import NOWHERE, Drafted, StagePath
+from edgespec.runtime.execution.snapshot import Snapshot
 from edgespec.runtime.shapes import BORDER, RECENT, ROW_BUCKETS, SCRATCH_ROWS, WINDOW, row_bucket
 
 Results = Mapping[str, Array]
@@ -26,32 +26,6 @@ _UNKNOWN = -1  # the token of a row that was never computed
 _NEAR_ROWS = 128
 
 _CAUSAL: Mask = np.tri(ROW_BUCKETS[-1], dtype=np.bool_)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A copy of what a runner holds of a text, on the host.
-
-    Attributes:
-        tokens: tokens of the text.
-        caches: rows of each stage's cache, [layers, 2, KV, rows, hd] each.
-        features: [n, F] features of the last positions; None if the model gives none.
-    """
-
-    tokens: Sequence[int]
-    caches: Sequence[Array]
-    features: Floats | None = None
-
-    def first(self, length: int) -> Snapshot:
-        """Returns what it holds of the first `length` tokens."""
-        over = len(self.tokens) - length
-        if over <= 0:
-            return self
-        caches = [rows[:, :, :, : max(0, rows.shape[3] - over)] for rows in self.caches]
-        features = (
-            None if self.features is None else self.features[: max(0, len(self.features) - over)]
-        )
-        return Snapshot(self.tokens[:length], caches, features)
 
 
 class Runner:
@@ -204,6 +178,8 @@ class Runner:
         """Forget the committed rows behind the first `length`, and scratch rows."""
         self.forget_scratch()
         del self.tokens[length:]
+        if self.features is not None:
+            self.features.truncate(length)
 
     def chunks(self, rows: int) -> list[int]:
         """Returns the rows of each call that `prefill` makes for so many tokens.
@@ -241,7 +217,7 @@ class Runner:
         self._reused = self._run_leading(rows, places)
         hidden = self._drafted.hidden(self._reused)
         results = self._run(rows, self._all[exact:], hidden=hidden)
-        self._tapped = _side_by_side(self._drafted.features(self._reused), self._tapped)
+        self._tapped = side_by_side(self._drafted.features(self._reused), self._tapped)
         return results
 
     def commit(self, rows: Sequence[int]) -> None:
@@ -380,7 +356,7 @@ class Runner:
                 hidden = outputs.results.get("next_hidden")
                 if FEATURES in outputs.results:
                     own = outputs.results[FEATURES][: len(rows.tokens)].copy()
-                    tapped = _side_by_side(tapped, own)
+                    tapped = side_by_side(tapped, own)
         model.seconds += time.perf_counter() - begin
         self._tapped = tapped
         return outputs.results
@@ -435,13 +411,10 @@ class Runner:
 
     def _keep_first(self, kept: int, length: int) -> None:
         """Forget all rows but the first `kept`, before a text of such a length."""
-        self.forget_scratch()
         fitting = self.model.shapes.capacity_bucket(min(length, self._ceiling(kept)))
         if self._caches[0].capacity > fitting:  # idle rows cost time in every pass
             self._shrink(kept, fitting)
-        del self.tokens[kept:]
-        if self.features is not None:
-            self.features.truncate(kept)
+        self.rewind(kept)
 
     def _load(self, caches: Sequence[Array]) -> None:
         """Overwrite the first rows of the caches."""
@@ -473,13 +446,6 @@ class Runner:
             with self._failures:
                 for cache in self._caches:
                     cache.grow(self.model.shapes.capacity_bucket(rows))
-
-
-def _side_by_side(first: Floats | None, second: Floats | None) -> Floats | None:
-    """Joins the features of some rows from earlier and from later stages."""
-    if first is None or second is None:
-        return second if first is None else first
-    return np.concatenate((first, second), axis=1)
 
 
 def _parts(rows: int, most: int) -> list[int]:

@@ -1,0 +1,34 @@
+"""Copies of what runners hold of a text, by which texts go on elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgespec.runtime.arrays import Array, Floats
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of what a runner holds of a text, on the host.
+
+    Attributes:
+        tokens: tokens of the text.
+        caches: rows of each stage's cache, [layers, 2, KV, rows, hd] each.
+        features: [n, F] features of the last positions; None if the model gives none.
+    """
+
+    tokens: Sequence[int]
+    caches: Sequence[Array]
+    features: Floats | None = None
+
+    def first(self, length: int) -> Snapshot:
+        """Returns what it holds of the first `length` tokens."""
+        over = len(self.tokens) - length
+        if over <= 0:
+            return self
+        caches = [rows[:, :, :, : max(0, rows.shape[3] - over)] for rows in self.caches]
+        features = (
+            None if self.features is None else self.features[: max(0, len(self.features) - over)]
+        )
+        return Snapshot(self.tokens[:length], caches, features)
