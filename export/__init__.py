@@ -5,7 +5,6 @@ from __future__ import annotations
 from edgespec.export.calibration.calibrate import Calibrate, Calibration, Texts, calibrate
 from edgespec.export.destination import replacing
 from edgespec.export.exporter import (
-    BLOCK_SIZES,
     KV_PRECISIONS,
     NPU_PRECISIONS,
     PRECISIONS,
@@ -15,6 +14,7 @@ from edgespec.export.exporter import (
     export_bundle,
     write_bundle,
 )
+from edgespec.export.formats.blocks import BLOCK_SIZES
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
 from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps, sizes_of

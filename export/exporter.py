@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
 from edgespec.export.calibration.calibrate import Calibrate, to_widen, widened_by_rule
 from edgespec.export.destination import replacing
+from edgespec.export.formats.blocks import BLOCK_SIZES, choose_block_size
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
@@ -29,14 +29,12 @@ INT4, INT4_SMALL = "int4", "int4-small"
 PRECISIONS = (INT4, INT4_SMALL, "int8", "fp16", "fp32", bundle.W8A8)
 STORED = (INT4, "int8", "fp16", "fp32", bundle.W8A8)
 """The precisions in which a single matrix can be stored."""
-BLOCK_SIZES = (128, 64, 32)
 KV_PRECISIONS = ("fp32", "fp16")
 NPU_PRECISIONS = ("fp16", "fp32")
 # Matrices are widened from 4 to 8 bits until the damage of the others (see `Calibration`) is at
 # most _DAMAGE, or a share of all weights is widened. Small models lose more by 4 bits and are
 # cheaper to widen, so their share is larger. Measured: benchmarks/RESULTS.md.
 _DAMAGE, _WIDE_SHARE, _WIDE_SHARE_OF_SMALL, _SMALL = 0.01, 0.25, 0.45, 10**9
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -318,7 +316,9 @@ def _precision(name: str, decoder: Decoder, options: ExportOptions) -> bundle.Pr
     head = options.lm_head_precision or ("int8" if asked == INT4 else weights)
     if not {weights, head} & {INT4, "int8", bundle.W8A8}:
         return bundle.Precision(weights, head, options.kv_precision, 0)
-    block = _block_size(name, decoder, options.block_size)
+    linears = (linear for each in decoder.sublayers for linear in each.linears)
+    widths = (linear.in_features for linear in linears)
+    block = choose_block_size(name, widths, options.block_size)
     return bundle.Precision(weights, head, options.kv_precision, block, scales="fp16")
 
 
@@ -347,20 +347,3 @@ def _calibrated(
         chosen = to_widen(seen, _DAMAGE, _WIDE_SHARE_OF_SMALL if small else _WIDE_SHARE)
     wide = tuple(each for each in decoder.tensors() if each in chosen)
     return replace(precision, wide=wide)
-
-
-def _block_size(name: str, decoder: Decoder, asked: int | None) -> int:
-    widths = sorted({linear.in_features for each in decoder.sublayers for linear in each.linears})
-    if asked is None:
-        fitting = [b for b in BLOCK_SIZES if all(width % b == 0 for width in widths)]
-        if fitting:
-            return fitting[0]
-        asked = BLOCK_SIZES[-1]
-    misfits = [width for width in widths if width % asked]
-    if misfits:
-        _log.warning(
-            "%s: block size %d does not divide the row sizes %s, so rows are padded, which makes "
-            "the model slower",
-            name, asked, ", ".join(map(str, misfits)),
-        )  # fmt: skip
-    return asked

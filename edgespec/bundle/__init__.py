@@ -66,6 +66,7 @@ __all__ = [
     "Stage",
     "Tensor",
     "Variant",
+    "describe",
     "describe_files",
     "load",
     "save_manifest",
@@ -169,11 +170,12 @@ def load(path: Path) -> Bundle:
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:
     """Returns the sizes and hashes of all files in a folder, except the manifest."""
-    return {
-        file.name: FileEntry(file.stat().st_size, sha256(file))
-        for file in sorted(folder.iterdir())
-        if file.name != MANIFEST
-    }
+    return {file.name: describe(file) for file in sorted(folder.iterdir()) if file.name != MANIFEST}
+
+
+def describe(file: Path) -> FileEntry:
+    """Returns the size and hash of a file."""
+    return FileEntry(file.stat().st_size, sha256(file))
 
 
 def save_manifest(folder: Path, manifest: Manifest) -> None:

@@ -181,6 +181,16 @@ def add_device_options(group: argparse._ActionsContainer) -> None:
     group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
 
 
+def layer_numbers(text: str) -> tuple[int, ...]:
+    """Parses a list of layers, such as 4 or 4,8."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of layers: give their numbers, such as 4 or 4,8"
+        ) from None
+
+
 def token_count(text: str) -> int:
     """Parses a number of tokens, such as 20000, or 32k for 32 x 1024."""
     digits, factor = (text[:-1], 1024) if text[-1:].lower() == "k" else (text, 1)

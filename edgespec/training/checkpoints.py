@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -53,11 +56,8 @@ class Progress:
     @property
     def expected(self) -> float:
         """The expected number of accepted tokens of a chain as deep as was trained for."""
-        total, reached = 0.0, 1.0
-        for share in self.acceptance:
-            reached *= share
-            total += reached
-        return total
+        reached: Iterator[float] = accumulate(self.acceptance, mul)
+        return sum(reached)
 
 
 def store(

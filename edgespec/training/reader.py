@@ -13,11 +13,10 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sampling.likeliest import likeliest_tokens
 
 TOP = 64
 """Number of likeliest tokens that are kept for each row."""
-
-_BLOCK = 64  # logits of a block; the likeliest tokens are in the blocks with the largest maxima
 
 
 @dataclass(frozen=True)
@@ -79,24 +78,5 @@ def likeliest(logits: Floats, count: int) -> tuple[npt.NDArray[np.int64], Floats
         logits: [n, V] float32.
         count: number of tokens, at most V.
     """
-    rows, width = logits.shape
-    blocks = width // _BLOCK
-    columns = np.broadcast_to(np.arange(width), logits.shape)
-    if blocks > 2 * count:
-        peaks = logits[:, : blocks * _BLOCK].reshape(rows, blocks, _BLOCK).max(axis=2)
-        best = _largest(peaks, count)
-        columns = (best[:, :, None] * _BLOCK + np.arange(_BLOCK)).reshape(rows, -1)
-        rest = np.arange(blocks * _BLOCK, width)
-        columns = np.concatenate([columns, np.broadcast_to(rest, (rows, len(rest)))], axis=1)
-    found = np.take_along_axis(logits, columns, axis=1)
-    some = _largest(found, count)
-    ranks = np.argsort(-np.take_along_axis(found, some, axis=1), axis=1, kind="stable")
-    places = np.take_along_axis(some, ranks, axis=1)
-    return np.take_along_axis(columns, places, axis=1), np.take_along_axis(found, places, axis=1)
-
-
-def _largest(values: Floats, count: int) -> npt.NDArray[np.int64]:
-    """Returns the places of the largest values of each row, ascending."""
-    if count >= values.shape[1]:
-        return np.broadcast_to(np.arange(values.shape[1]), values.shape).copy()
-    return np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
+    ids = likeliest_tokens(logits, logits.shape[1], count)
+    return ids, np.take_along_axis(logits, ids, axis=1)

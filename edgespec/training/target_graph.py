@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from edgespec.export.components.decoder import entering
 from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
 from edgespec.export.heads.taps import require_names
 from edgespec.runtime.arrays import Floats
+
+Number = TypeVar("Number", int, float)
 
 Ids = Sequence[int] | npt.NDArray[np.integer]
 
@@ -109,7 +112,7 @@ class TargetGraph:
     @property
     def eps(self) -> float:
         """The final norm's epsilon."""
-        return float(_attribute(self._final_norm, "epsilon", 1e-5))
+        return _attribute(self._final_norm, "epsilon", 1e-5)
 
     @property
     def embedding(self) -> Matrix:
@@ -178,9 +181,9 @@ class TargetGraph:
         )
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: float) -> int:
+def _attribute(node: onnx.NodeProto, name: str, default: Number) -> Number:
     for each in node.attribute:
         if each.name == name:
-            found: int = helper.get_attribute_value(each)
+            found: Number = helper.get_attribute_value(each)
             return found
-    return default  # type: ignore[return-value]
+    return default

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+BLOCK_SIZES = (128, 64, 32)
+"""Numbers of weights that may share a scale."""
+
+_log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -39,6 +46,32 @@ class QuantizedRows:
     squared_error: float
     squared_norm: float
     faint_norm: float = 0.0
+
+
+def choose_block_size(name: str, widths: Iterable[int], asked: int | None = None) -> int:
+    """Returns the largest block size that divides all row sizes, or the one that was asked for.
+
+    If it divides not all, this is logged.
+
+    Args:
+        name: name of the role, for the log.
+        widths: row sizes of the matrices.
+        asked: block size that the user wants; None for the largest that fits.
+    """
+    sizes = sorted(set(widths))
+    if asked is None:
+        fitting = [b for b in BLOCK_SIZES if all(width % b == 0 for width in sizes)]
+        if fitting:
+            return fitting[0]
+        asked = BLOCK_SIZES[-1]
+    misfits = [width for width in sizes if width % asked]
+    if misfits:
+        _log.warning(
+            "%s: block size %d does not divide the row sizes %s, so rows are padded, which makes "
+            "the model slower",
+            name, asked, ", ".join(map(str, misfits)),
+        )  # fmt: skip
+    return asked
 
 
 def quantize_rows(weights: Floats, bits: int, block_size: int) -> QuantizedRows:

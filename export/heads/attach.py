@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,8 @@ from pathlib import Path
 import tokenizers
 
 from edgespec import bundle as bundles
-from edgespec.bundle import DRAFT, TARGET, Bundle, Precision, Role
+from edgespec.bundle import DRAFT, TARGET, Bundle, FileEntry, Manifest, Precision, Role
+from edgespec.export.formats.blocks import choose_block_size
 from edgespec.export.heads.taps import add_taps
 from edgespec.export.heads.writer import HeadWriter
 from edgespec.export.role import Progress
@@ -22,11 +23,9 @@ from edgespec.models.heads.head import Head, HeadCheckpoint
 PRECISIONS = ("int4", "int8", "fp16", "fp32")
 """Precisions of a head's weights."""
 
-_BLOCKS = (128, 64, 32)
 
-
-def copy_bundle(source: Bundle, folder: Path) -> None:
-    """Copies a bundle without its draft to an empty folder.
+def copy_bundle(source: Bundle, folder: Path) -> Manifest:
+    """Copies a bundle without its draft to an empty folder; returns the copy's manifest.
 
     Files are linked where the file system allows it, so that weights take no room twice.
     """
@@ -35,8 +34,9 @@ def copy_bundle(source: Bundle, folder: Path) -> None:
     names = {*bundles.used_files(new)}
     for name in names:
         _link(source.path / name, folder / name)
-    files = {name: entry for name, entry in old.files.items() if name in names}
-    bundles.save_manifest(folder, replace(new, files=files))
+    new = replace(new, files={name: old.files[name] for name in names})
+    bundles.save_manifest(folder, new)
+    return new
 
 
 def copy_with_taps(source: Bundle, folder: Path, taps: Sequence[int]) -> None:
@@ -45,14 +45,7 @@ def copy_with_taps(source: Bundle, folder: Path, taps: Sequence[int]) -> None:
     Raises:
         ExportError: if an older version exported the target.
     """
-    copy_bundle(source, folder)
-    target = source.target
-    stages = add_taps(folder, target.stages, taps, target.hidden_size)
-    target = replace(target, stages=stages, taps=tuple(taps))
-    manifest = replace(source.manifest, roles={TARGET: target}, variants=())
-    files = bundles.describe_files(folder)
-    kept = {name: files[name] for name in bundles.used_files(manifest)}
-    bundles.save_manifest(folder, replace(manifest, files=kept))
+    bundles.save_manifest(folder, _tapped(folder, copy_bundle(source, folder), taps))
 
 
 def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> HeadCheckpoint:
@@ -73,25 +66,20 @@ def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> H
         UnsupportedModelError: if the head needs something that is not implemented.
     """
     manifest = bundles.load(folder).manifest
+    checkpoint = load_head(path, sizes_of(manifest.roles[TARGET], folder))
+    manifest = _tapped(folder, manifest, checkpoint.head.taps)
     target = manifest.roles[TARGET]
-    checkpoint = load_head(path, sizes_of(target, folder))
-    taps, size = checkpoint.head.taps, target.hidden_size
-    target = replace(target, stages=add_taps(folder, target.stages, taps, size), taps=taps)
-    variants = tuple(
-        replace(each, stages=add_taps(folder, each.stages, taps, size))
-        for each in manifest.variants
-    )
     precision = _precision(checkpoint.head, weights, target.precision.kv)
     with HeadWriter(folder, target, checkpoint, precision, progress) as writer:
         head = writer.write()
+    written = {file for stage in head.stages for file in (stage.graph, stage.data)}
     bundles.save_manifest(
         folder,
         replace(
             manifest,
             roles={TARGET: target, DRAFT: head},
             provenance={**manifest.provenance, DRAFT: source_name(path)},
-            files=bundles.describe_files(folder),
-            variants=variants,
+            files=manifest.files | _entries(folder, written),
         ),
     )
     return checkpoint
@@ -109,14 +97,37 @@ def sizes_of(target: Role, folder: Path) -> TargetSizes:
     )
 
 
+def _tapped(folder: Path, manifest: Manifest, taps: Sequence[int]) -> Manifest:
+    """Lets the target of a bundle return features; returns its manifest with the new graphs."""
+    target = manifest.roles[TARGET]
+    size = target.hidden_size
+    target = replace(target, stages=add_taps(folder, target.stages, taps, size), taps=tuple(taps))
+    variants = tuple(
+        replace(each, stages=add_taps(folder, each.stages, taps, size))
+        for each in manifest.variants
+    )
+    all_stages = (target.stages, *(each.stages for each in variants))
+    graphs = {stage.graph for stages in all_stages for stage in stages}
+    return replace(
+        manifest,
+        roles={**manifest.roles, TARGET: target},
+        variants=variants,
+        files=manifest.files | _entries(folder, graphs),
+    )
+
+
+def _entries(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
+    """Returns the entries of new files. The weights have theirs, and are not hashed again."""
+    return {name: bundles.describe(folder / name) for name in sorted(names)}
+
+
 def _precision(head: Head, weights: str, kv: str) -> Precision:
     if weights not in ("int4", "int8"):
         return Precision(weights, weights, kv, 0)
     layer = head.layer
     linears = (head.fusion.fc, *layer.attention.linears, *layer.mlp.linears, head.lm_head)
-    widths = {each.in_features for each in linears}
-    fitting = [block for block in _BLOCKS if all(width % block == 0 for width in widths)]
-    return Precision(weights, weights, kv, (*fitting, _BLOCKS[-1])[0], scales="fp16")
+    block = choose_block_size(DRAFT, (each.in_features for each in linears))
+    return Precision(weights, weights, kv, block, scales="fp16")
 
 
 def _link(source: Path, copy: Path) -> None:

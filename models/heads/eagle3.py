@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
-from edgespec.models.config import activation_of
+from edgespec.models.config import ModelConfig, activation_of
+from edgespec.models.families.llama import Llama
 from edgespec.models.fields import Fields
 from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer
 from edgespec.models.layers import Attention, Linear, Mlp, Norm
@@ -32,8 +33,7 @@ _CONCATENATED, _GATED = "concat", "gated"
 _TAPS = "eagle_aux_hidden_state_layer_ids"
 _IDS, _KNOWN, _EMBEDDING = "d2t", "t2d", "embed_tokens.weight"
 _SPECULATORS = "transformer_layer_config"
-_DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
-_MOST_LAYERS = 2**12
+_DEFAULTS = {**Llama.defaults, "num_hidden_layers": 1}
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
     flat = fields.get(_SPECULATORS) is None
     _check_format(fields, flat)
     layer = fields if flat else fields.group(_SPECULATORS)
-    reader = _Reader(fields, layer.with_defaults(_DEFAULTS), flat, target, tensors.names)
-    head = reader.head()
+    config = ModelConfig.from_fields(layer.with_defaults(_DEFAULTS), Fields({}, layer.source))
+    head = _Reader(fields, config, flat, target, tensors.names).head()
     unknown = sorted(tensors.names - head.tensors().keys() - {_IDS, _KNOWN, _EMBEDDING})
     if unknown:
         raise UnsupportedModelError(
@@ -129,56 +129,65 @@ class _Reader:
 
     Args:
         fields: config.json.
-        layer: the fields of the decoder layer, with defaults.
+        config: the sizes and options of the decoder layer.
         flat: whether the layout is the flat one.
         target: what the head must agree with.
         names: names of its tensors.
     """
 
     def __init__(
-        self, fields: Fields, layer: Fields, flat: bool, target: TargetSizes, names: frozenset[str]
+        self,
+        fields: Fields,
+        config: ModelConfig,
+        flat: bool,
+        target: TargetSizes,
+        names: frozenset[str],
     ) -> None:
         self._fields = fields
-        self._layer = layer
+        self._config = config
         self._flat = flat
         self._target = target
         self._names = names
-        self._hidden = layer.integer("hidden_size")
-        self._eps = layer.number("rms_norm_eps")
-        self._heads = layer.integer("num_attention_heads")
         self._prefix = "midlayer" if flat else "layers.0"
 
     def head(self) -> Head:
         """Returns the description."""
-        fields, layer, hidden = self._fields, self._layer, self._hidden
-        if layer.integer("num_hidden_layers", 1, most=_MOST_LAYERS) != 1:
-            raise layer.unsupported("num_hidden_layers", "a head has one layer")
-        vocab_size = layer.integer("vocab_size")
-        if vocab_size != self._target.vocab_size:
-            raise layer.invalid(
-                "vocab_size", f"must be the target's, {self._target.vocab_size}: it is another's"
-            )
+        config, hidden = self._config, self._config.hidden_size
+        self._check_layer()
         embedding = self._embedding()
-        outputs = fields.integer("draft_vocab_size", vocab_size)
+        outputs = self._fields.integer("draft_vocab_size", config.vocab_size)
+        taps = self._taps()
         return Head(
-            taps=(taps := self._taps()),
+            taps=taps,
             fusion=self._fusion(len(taps)),
             embedding=embedding,
             layer=self._decoder_layer(),
             norm=self._norm("norm", hidden),
             lm_head=Linear("lm_head.weight", hidden, outputs),
-            norm_output=fields.flag("norm_output"),
+            norm_output=self._fields.flag("norm_output"),
             hidden_size=hidden,
-            vocab_size=vocab_size,
-            context_length=max(2, layer.integer("max_position_embeddings")),
+            vocab_size=config.vocab_size,
+            context_length=config.context_length,
             rope=self._rope(),
         )
+
+    def _check_layer(self) -> None:
+        config, layer, size = self._config, self._config.fields, self._target.vocab_size
+        if config.num_layers != 1:
+            raise layer.unsupported("num_hidden_layers", "a head has one layer")
+        if config.vocab_size != size:
+            raise layer.invalid("vocab_size", f"must be the target's, {size}: it is another's")
+        if config.windows != (None,):
+            named = "layer_types" if layer.get("layer_types") is not None else "sliding_window"
+            raise layer.unsupported(named, "use a head whose attention has no window")
+        if config.mlp_bias:
+            raise layer.unsupported("mlp_bias", "use a head without biases in its MLP")
 
     def _embedding(self) -> str | None:
         if _EMBEDDING in self._names:
             return _EMBEDDING
-        if self._hidden != self._target.hidden_size:
-            raise self._layer.invalid(
+        if self._config.hidden_size != self._target.hidden_size:
+            raise self._config.fields.invalid(
                 "hidden_size",
                 f"must be the target's, {self._target.hidden_size}, since the head has no "
                 f"{_EMBEDDING} of its own",
@@ -214,13 +223,13 @@ class _Reader:
         whole = fields.flag("norm_before_fc") or group.flag("norm_before_fc")
         each = fields.flag("fc_norm")
         return Fusion(
-            fc=Linear("fc.weight", taps * size, self._hidden),
+            fc=Linear("fc.weight", taps * size, self._config.hidden_size),
             norm=self._norm("input_norm", taps * size) if whole else None,
             tap_norms=tuple(self._norm(f"fc_norm.{n}", size) for n in range(taps)) if each else (),
         )
 
     def _decoder_layer(self) -> HeadLayer:
-        hidden, name = self._hidden, self._prefix
+        hidden, name = self._config.hidden_size, self._prefix
         kind = self._fields.get(FUSION) or _CONCATENATED
         if kind not in (_CONCATENATED, _GATED):
             raise self._fields.unsupported(FUSION, f"use {_CONCATENATED} or {_GATED}")
@@ -242,22 +251,11 @@ class _Reader:
         return self._fields.flag(field)
 
     def _attention(self, width: int) -> Attention:
-        layer, name, heads = self._layer, f"{self._prefix}.self_attn", self._heads
-        if layer.get("head_dim") is None and self._hidden % heads:
-            raise layer.invalid("hidden_size", f"must be a multiple of num_attention_heads={heads}")
-        head_dim = layer.integer("head_dim", self._hidden // heads)
-        kv_heads = layer.integer("num_key_value_heads", heads)
-        if heads % kv_heads or head_dim % 2:
-            raise layer.invalid("num_key_value_heads", f"must divide num_attention_heads={heads}")
-        for field in ("sliding_window", "layer_types"):
-            types = layer.get(field)
-            if types is not None and types != ["full_attention"] and self._slides():
-                raise layer.unsupported(field, "use a head whose attention has no window")
-        biased = layer.flag("attention_bias")
-        inner, kv_inner = heads * head_dim, kv_heads * head_dim
+        config, name = self._config, f"{self._prefix}.self_attn"
+        inner, kv_inner = config.heads * config.head_dim, config.kv_heads * config.head_dim
 
         def linear(part: str, size: int, out: int) -> Linear:
-            bias = f"{name}.{part}_proj.bias" if biased else None
+            bias = f"{name}.{part}_proj.bias" if config.attention_bias else None
             return Linear(f"{name}.{part}_proj.weight", size, out, bias)
 
         return Attention(
@@ -265,31 +263,22 @@ class _Reader:
             q=linear("q", width, inner),
             k=linear("k", width, kv_inner),
             v=linear("v", width, kv_inner),
-            o=linear("o", inner, self._hidden),
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            scale=head_dim**-0.5,
+            o=linear("o", inner, config.hidden_size),
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            scale=config.head_dim**-0.5,
         )
 
-    def _slides(self) -> bool:
-        """Whether attention has a window; some configs hold one that a switch turns off."""
-        types, switch = self._layer.get("layer_types"), self._layer.get("use_sliding_window")
-        if isinstance(types, list):
-            return "sliding_attention" in types
-        return self._layer.get("sliding_window") is not None and switch is not False
-
     def _mlp(self) -> Mlp:
-        layer, hidden, name = self._layer, self._hidden, f"{self._prefix}.mlp"
-        if layer.flag("mlp_bias"):
-            raise layer.unsupported("mlp_bias", "use a head without biases in its MLP")
-        inner = layer.integer("intermediate_size")
+        config, name = self._config, f"{self._prefix}.mlp"
+        hidden, inner = config.hidden_size, config.intermediate_size
         return Mlp(
             norm=self._norm(f"{self._prefix}.post_attention_layernorm", hidden),
             gate=Linear(f"{name}.gate_proj.weight", hidden, inner),
             up=Linear(f"{name}.up_proj.weight", hidden, inner),
             down=Linear(f"{name}.down_proj.weight", inner, hidden),
-            activation=activation_of(layer, "hidden_act"),
+            activation=activation_of(config.fields, "hidden_act"),
         )
 
     def _rope(self) -> Rope | None:
@@ -297,16 +286,15 @@ class _Reader:
 
         Configs were published that lack it although the head was trained with the target's.
         """
-        layer, head_dim = self._layer, self._layer.get("head_dim")
-        size = head_dim if isinstance(head_dim, int) else self._hidden // self._heads
+        layer, size = self._config.fields, self._config.head_dim
+        theirs = np.asarray(self._target.inv_freq)
         if all(layer.get(name) is None for name in ("rope_theta", "rope_parameters")):
-            if size != 2 * len(self._target.inv_freq):
+            if size != 2 * len(theirs):
                 raise layer.invalid("rope_theta", "must be given: the target's has another size")
             _log.warning("%s has no rope_theta: the target's is used", layer.source)
             return None
         rope = rope_from_config(layer, size)
-        own, theirs = rope.inv_freq, np.asarray(self._target.inv_freq)
-        if len(own) != len(theirs) or not np.allclose(own, theirs):
+        if len(rope.inv_freq) != len(theirs) or not np.allclose(rope.inv_freq, theirs):
             _log.warning(
                 "%s: its rotary embedding (rope_theta) is not the target's: if few drafts are "
                 "accepted, correct it", layer.source,
@@ -314,7 +302,7 @@ class _Reader:
         return rope
 
     def _norm(self, name: str, size: int) -> Norm:
-        return Norm(f"{name}.weight", size, self._eps)
+        return Norm(f"{name}.weight", size, self._config.norm_eps)
 
 
 def default_taps(layers: int) -> tuple[int, ...]:

@@ -402,6 +402,8 @@ def test_the_command_attaches_heads_to_checkpoints_and_bundles(target, tmp_path,
     for wrong, message in (
         (("--draft", checkpoint), "a bundle has one draft"),
         (("--precision", "int8"), "exported already"),
+        (("--layer-skip", "4-6"), "--layer-skip is given, but"),
+        (("--no-calibration",), "--no-calibration is given, but"),
         (("--draft-precision", "w8a8"), "a head has one of"),
     ):
         done = cli("export", out, "--draft-head", tmp_path / "head", *wrong, "-o", tmp_path / "no")

@@ -17,7 +17,7 @@ from rich.progress import TimeRemainingColumn as TimeRemaining
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.bundle.sublayers import parse
-from edgespec.cli.arguments import token_count
+from edgespec.cli.arguments import layer_numbers, token_count
 from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
@@ -46,6 +46,17 @@ from edgespec.tuning.texts import read_text
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 _AUTO, _NONE = "auto", "none"
+# Fields of `ExportOptions` that the export of a head has, too, or that no argument is named after.
+_ELSEWHERE = ("draft_precision", "overwrite", "draft_ids", "skip_sets")
+# Arguments that only the export of a checkpoint uses, and their defaults.
+_OF_CHECKPOINTS: dict[str, object] = {
+    **{name: value for name, value in _DEFAULTS.items() if name not in _ELSEWHERE},
+    "block_size": _AUTO,
+    "layer_skip": _NONE,
+    "calibration": None,
+    "no_calibration": False,
+    "compile_for": [],
+}
 _log = logging.getLogger(__name__)
 _DEVICES = ", ".join(soc.device for soc in SOCS.values())
 
@@ -100,7 +111,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--cut-layers", type=_layers, default=_DEFAULTS["cut_layers"], metavar="N[,N...]",
+        "--cut-layers", type=layer_numbers, default=_DEFAULTS["cut_layers"], metavar="N[,N...]",
         help="cut the model before these layers, so that `run --place` can put the parts on "
         "different devices",
     )  # fmt: skip
@@ -223,9 +234,8 @@ def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
 
 def _attach(arguments: argparse.Namespace, head: DraftHead) -> int:
     """Copies a bundle with the head in place of its draft."""
-    usual = _DEFAULTS | {"draft_precision": arguments.draft_precision, "overwrite": True}
-    for name, value in usual.items():
-        if name != "overwrite" and getattr(arguments, name, value) not in (value, _AUTO):
+    for name, usual in _OF_CHECKPOINTS.items():
+        if getattr(arguments, name) != usual:
             raise InputError(
                 f"--{name.replace('_', '-')} is given, but {arguments.checkpoint} is exported "
                 "already: leave it out, or give the checkpoint"
@@ -308,15 +318,6 @@ def _add(parser: argparse.ArgumentParser, name: str, choices: tuple[str, ...], t
     shown = "" if default is None else f" (default: {default})"
     flag = f"--{name.replace('_', '-')}"
     parser.add_argument(flag, choices=choices, default=default, help=text + shown)
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of layers: give their numbers, such as 4 or 4,8"
-        ) from None
 
 
 @contextmanager

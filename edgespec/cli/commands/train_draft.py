@@ -21,6 +21,7 @@ from edgespec.cli.arguments import (
     MEMORY_HELP,
     THREADS_HELP,
     add_option,
+    layer_numbers,
     token_count,
 )
 from edgespec.cli.interrupts import noted_interrupts
@@ -60,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="how the head joins a token and hidden rows (default: %(default)s)",
     )  # fmt: skip
     head.add_argument(
-        "--taps", type=_numbers, metavar="N,N,...",
+        "--taps", type=layer_numbers, metavar="N,N,...",
         help="layers whose entering hidden rows the head reads (default: 2, the middle, and the "
         "third from the end)",
     )  # fmt: skip
@@ -157,12 +158,3 @@ def _add(
     group.add_argument(
         f"--{name.replace('_', '-')}", type=kind, default=default, metavar="N", help=text + shown
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of layers: give their numbers, such as 2,14,25"
-        ) from None
