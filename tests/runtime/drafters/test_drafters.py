@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from candidates import Trusting, candidates_of
-from hypothesis import HealthCheck, given, settings
+from drafts import CANDIDATES, GREEDY, NO_LOGITS, OPTIONS, VOCABULARY, branches, few
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, logits_of
 
@@ -24,28 +25,12 @@ from edgespec.runtime.drafters import (
 from edgespec.runtime.drafters.ranking import rank
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import SCRATCH_ROWS
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
 
-VOCABULARY = 331
-CANDIDATES = 128
-NO_LOGITS = np.zeros((128, VOCABULARY), np.float32)
-GREEDY = SamplingOptions()
-OPTIONS = [
-    GREEDY,
-    SamplingOptions(repetition_penalty=1.3),
-    SamplingOptions(temperature=3.0, seed=1),
-    SamplingOptions(temperature=2.0, top_k=9, top_p=0.9, repetition_penalty=1.2, seed=2),
-]
-few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 prompts = st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=12)
-
-
-def branches(proposal):
-    tree = proposal.tree()
-    return [tuple(tree.tokens[tree.path(node)].tolist()) for node in range(len(tree))]
 
 
 def made(kind, *arguments):
