@@ -50,6 +50,7 @@ class Learning:
         self.learner = self._loaded()
         self._kept = True  # whether the file is to be written
         self._written, self._saved = self.learner.trained, time.monotonic()
+        self._writing = threading.Lock()
 
     @property
     def in_use(self) -> int:
@@ -95,11 +96,13 @@ class Learning:
         return Learner.load(self._path, self._digest)
 
     def _save(self) -> None:
-        if not self._kept or self.learner.trained == self._written:
-            return
-        try:
-            self.learner.save(self._path, self._digest)
-            self._written = self.learner.trained
-        except InputError as error:
-            _log.warning("what the draft model learned is not kept: %s", error)
-            self._kept = False  # and says so once
+        with self._writing:
+            if not self._kept or self.learner.trained == self._written:
+                return
+            try:
+                trained = self.learner.trained
+                self.learner.save(self._path, self._digest)
+                self._written = trained
+            except InputError as error:
+                _log.warning("what the draft model learned is not kept: %s", error)
+                self._kept = False  # and says so once

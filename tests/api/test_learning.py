@@ -196,6 +196,7 @@ def test_what_was_learned_is_kept_at_the_end(pairs, tmp_path, end):
 
 def test_a_long_run_keeps_it_meanwhile(pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(learning, "_SAVE_EVERY", 0.0)
+    monkeypatch.setattr(learning, "_BREAK", 60.0)  # so that nothing is left to learn at the end
     path = tmp_path / "learned"
     llm = load(pairs, "model", learn=path)
     llm.generate(LONG_PROMPT, max_new_tokens=40)
