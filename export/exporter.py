@@ -182,6 +182,11 @@ def write_bundle(
     given = [layout.named(parse(text)) for text in options.skip_sets]
     check_skip_sets(given, layout)
     skips = tuple(map(bundle.SkipSet, given))
+    if any(each.recurrent is not None for each in layout) and (given or skip_search is not None):
+        raise InputError(
+            f"{target} has recurrent layers, whose states a layer-skip draft would falsify: export "
+            "it without skip_sets (--layer-skip)"
+        )
     tokenizer = checkpoints[bundle.TARGET].tokenizer_files
     for name, file in tokenizer.items():
         if name != "tokenizer.json":

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec import bundle
-from edgespec.bundle.sublayers import ATTENTION, DEFAULT_ROPE, MLP, Sublayer
+from edgespec.bundle.sublayers import ATTENTION, DEFAULT_ROPE, MLP, RECURRENT, Sublayer
 from edgespec.export.components.attention import AttentionForm, OrderedAttention, SplitAttention
 from edgespec.export.components.decoder import Span, lower
 from edgespec.export.components.graph import DataFile, GraphBuilder
@@ -25,7 +25,7 @@ from edgespec.export.formats.matrices import (
     WeightFormat,
 )
 from edgespec.export.formats.weights import WeightStream
-from edgespec.models import Attention, Checkpoint, Decoder, Rope
+from edgespec.models import Attention, Checkpoint, Decoder, Mlp, Rope
 
 BIAS_OFF = -1e9
 """Score of masked rows: far below any real score, so that the softmax gives exactly zero."""
@@ -165,8 +165,10 @@ def described(decoder: Decoder) -> Iterator[Sublayer]:
         for each in layer:
             if isinstance(each, Attention):
                 yield Sublayer(number, ATTENTION, mask=each.mask, rope=each.rope)
-            else:
+            elif isinstance(each, Mlp):
                 yield Sublayer(number, MLP, width=each.up.out_features)
+            else:
+                yield Sublayer(number, RECURRENT, recurrent=each.shape)
 
 
 def _table(name: str, rope: Rope) -> bundle.RopeTable:

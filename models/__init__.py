@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
     from edgespec.models.config import ModelConfig
-    from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm, Sublayer
+    from edgespec.models.layers import (
+        Attention,
+        Decoder,
+        GatedDelta,
+        Linear,
+        Mlp,
+        Norm,
+        ShortConvolution,
+        Sublayer,
+    )
     from edgespec.models.rope import Rope
     from edgespec.models.safetensors_folder import SafetensorsFolder
     from edgespec.models.tensors import TensorSource
@@ -20,7 +29,16 @@ if TYPE_CHECKING:
 _MODULES = {
     "checkpoint": ("ARCHITECTURES", "Checkpoint", "load_checkpoint"),
     "config": ("ModelConfig",),
-    "layers": ("Attention", "Decoder", "Linear", "Mlp", "Norm", "Sublayer"),
+    "layers": (
+        "Attention",
+        "Decoder",
+        "GatedDelta",
+        "Linear",
+        "Mlp",
+        "Norm",
+        "ShortConvolution",
+        "Sublayer",
+    ),
     "rope": ("Rope",),
     "safetensors_folder": ("SafetensorsFolder",),
     "tensors": ("TensorSource",),
@@ -31,12 +49,14 @@ __all__ = [
     "Attention",
     "Checkpoint",
     "Decoder",
+    "GatedDelta",
     "Linear",
     "Mlp",
     "ModelConfig",
     "Norm",
     "Rope",
     "SafetensorsFolder",
+    "ShortConvolution",
     "Sublayer",
     "TensorSource",
     "load_checkpoint",

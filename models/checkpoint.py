@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.gemma3 import Gemma3
+from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.qwen2 import Qwen2
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "gemma3_text": Gemma3,
+    "lfm2": Lfm2,
     "llama": Llama,
     "mistral": Mistral,
     "olmo2": Olmo2,
@@ -86,7 +88,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
     tensors = SafetensorsFolder(path)
     config = ModelConfig.from_fields(
-        fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
+        architecture.usual(fields.with_defaults(architecture.defaults)),
+        _optional(path / "generation_config.json"),
     )
     decoder = architecture(config).decoder()
     _check_tensors(fields, decoder, tensors)

@@ -22,6 +22,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 }
 _SLIDING = "sliding_attention"
 _LAYER_TYPES = ("full_attention", _SLIDING)
+_RECURRENT_TYPES = ("conv", "linear_attention")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class ModelConfig:
         attention_bias: The config's `attention_bias`.
         mlp_bias: The config's `mlp_bias`.
         tied: Whether output projection and embedding are one tensor.
+        recurrent: Layers without attention that carry a state.
         windows: For each layer, the number of positions that its attention sees, including the
             current one; None: all.
         eos_ids: Ids that end a text, from generation_config.json or else from config.json.
@@ -64,6 +66,7 @@ class ModelConfig:
     attention_bias: bool
     mlp_bias: bool
     tied: bool
+    recurrent: frozenset[int]
     windows: tuple[int | None, ...]
     eos_ids: tuple[int, ...]
     mask_token: int | None
@@ -109,6 +112,7 @@ class ModelConfig:
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
             tied=fields.flag("tie_word_embeddings"),
+            recurrent=_recurrent(fields),
             windows=_windows(fields, layers),
             eos_ids=_eos_ids(generation) or _eos_ids(fields),
             mask_token=_mask_token(fields, vocab_size),
@@ -145,12 +149,18 @@ def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
         if not isinstance(types, list) or len(types) != layers:
             raise fields.invalid("layer_types", f"must be a list of {layers} layers")
         for index, each in enumerate(types):
-            if each not in _LAYER_TYPES:
+            if each not in (*_LAYER_TYPES, *_RECURRENT_TYPES):
                 raise fields.unsupported(
                     "layer_types", f"layer {index} is {each!r}, use {' or '.join(_LAYER_TYPES)}"
                 )
         sliding = [each == _SLIDING for each in types]
     return tuple(window if each else None for each in sliding)
+
+
+def _recurrent(fields: Fields) -> frozenset[int]:
+    types = fields.get("layer_types")
+    named = enumerate(types) if isinstance(types, list) else ()
+    return frozenset(index for index, each in named if each in _RECURRENT_TYPES)
 
 
 def _has_window(fields: Fields, layers: int) -> list[bool]:

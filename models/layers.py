@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
+from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, RecurrentShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,6 +88,8 @@ class Attention:
         post_norm: Applied to the sublayer's output; None: no normalization.
         mask: Name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
         rope: Name of the rotation table, see `Decoder.ropes`; empty: no RoPE.
+        gated: Whether `q` also gives a gate behind each head's query, by whose sigmoid the head's
+            result is multiplied (Qiu et al., 2025).
     """
 
     norm: Norm | None
@@ -104,6 +106,7 @@ class Attention:
     post_norm: Norm | None = None
     mask: str = CAUSAL
     rope: str = DEFAULT_ROPE
+    gated: bool = False
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -147,7 +150,130 @@ class Mlp:
         return _union(part.tensors() for part in parts if part is not None)
 
 
-Sublayer = Attention | Mlp
+@dataclass(frozen=True)
+class Convolution:
+    """Convolution of each channel with its last positions: `y[t] = sum of w[j] x[t - size + 1 + j]`.
+
+    Attributes:
+        weight: Name of the [channels, 1, size] tensor.
+        channels: Number of channels.
+        size: Number of positions, the current one included.
+    """
+
+    weight: str
+    channels: int
+    size: int
+
+    def tensors(self) -> Shapes:
+        """Returns name and shape of its tensor."""
+        return {self.weight: (self.channels, 1, self.size)}
+
+
+@dataclass(frozen=True)
+class ShortConvolution:
+    """Gated convolution over a few positions (LFM2, Liquid AI, 2025).
+
+    `out(c * convolution(b * x))`, where b, c and x are the three parts of `inner`'s result.
+
+    Attributes:
+        norm: Applied to the sublayer's input.
+        inner: [hidden] to [3 * hidden].
+        convolution: The convolution.
+        out: [hidden] to [hidden].
+        post_norm: Always None.
+    """
+
+    norm: Norm
+    inner: Linear
+    convolution: Convolution
+    out: Linear
+    post_norm: None = None
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        return self.inner, self.out
+
+    @property
+    def shape(self) -> RecurrentShape:
+        """What it holds of a text."""
+        return RecurrentShape(self.convolution.channels, self.convolution.size)
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        return _union(each.tensors() for each in (*self.linears, self.convolution, self.norm))
+
+
+@dataclass(frozen=True)
+class GatedDelta:
+    """Linear attention by the gated delta rule (Yang et al., 2025), behind a short convolution.
+
+    A head's state S is a [key_size, value_size] matrix. At each position, with key k, query q and
+    value v: S is multiplied by exp(decay), then k (rate (v - k S)) is added, and q S is the result.
+
+    Attributes:
+        norm: Applied to the sublayer's input.
+        mixed: [hidden] to queries and keys of all key heads and values of all value heads.
+        gate: [hidden] to [value heads * value_size]; its SiLU is a factor of the normalized result.
+        rate: [hidden] to [value heads]; its sigmoid is the rate.
+        decay: [hidden] to [value heads]; a, see `log_decay`.
+        convolution: Applied to `mixed`, with a SiLU behind it.
+        log_decay: Name of a [value heads] tensor A; the decay is -exp(A) softplus(a + bias).
+        decay_bias: Name of the [value heads] tensor with that bias.
+        result_norm: Normalizes each head's result.
+        out: [value heads * value_size] to [hidden].
+        key_heads: Number of query and key heads.
+        value_heads: Number of value heads, a multiple of key_heads.
+        key_size: Size of a key.
+        value_size: Size of a value.
+        post_norm: Always None.
+    """
+
+    norm: Norm
+    mixed: Linear
+    gate: Linear
+    rate: Linear
+    decay: Linear
+    convolution: Convolution
+    log_decay: str
+    decay_bias: str
+    result_norm: Norm
+    out: Linear
+    key_heads: int
+    value_heads: int
+    key_size: int
+    value_size: int
+    post_norm: None = None
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        return self.mixed, self.gate, self.rate, self.decay, self.out
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Sizes of what a position adds, in the order of `RecurrentShape.width`."""
+        keys, values = self.key_heads * self.key_size, self.value_heads * self.value_size
+        heads = self.value_heads
+        return self.convolution.channels, keys, values, values, heads, heads
+
+    @property
+    def shape(self) -> RecurrentShape:
+        """What it holds of a text."""
+        state = self.value_heads, self.key_heads, self.key_size, self.value_size
+        return RecurrentShape(sum(self.parts), self.convolution.size, state)
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        parts = (*self.linears, self.convolution, self.norm, self.result_norm)
+        heads: Shapes = {name: (self.value_heads,) for name in (self.log_decay, self.decay_bias)}
+        return _union(each.tensors() for each in parts) | heads
+
+
+Recurrent = ShortConvolution | GatedDelta
+"""A sublayer that carries something from position to position besides keys and values."""
+
+Sublayer = Attention | Mlp | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
 
 

@@ -40,6 +40,8 @@ def save(path: Path, digest: str, slot: Slot) -> None:
         tensors[role + _TOKENS] = np.array(snapshot.tokens, np.int64)
         for stage, rows in enumerate(snapshot.caches):
             tensors[f"{role}.{stage}"] = rows
+        for stage, states in enumerate(snapshot.states):
+            tensors |= {f"{role}.{stage}.{name}": array for name, array in states.items()}
         if snapshot.features is not None:
             tensors[role + _FEATURES] = snapshot.features
     metadata = {"kind": _KIND, "version": VERSION, "bundle": digest}
@@ -83,7 +85,16 @@ def _snapshot(tensors: Mapping[str, Array], role: str) -> Snapshot | None:
         return None
     numbers = (f"{role}.{stage}" for stage in count())
     caches = [tensors[name] for name in takewhile(tensors.__contains__, numbers)]
-    return Snapshot(ids.tolist(), caches, tensors.get(role + _FEATURES))
+    states = [
+        {
+            name.removeprefix(f"{role}.{stage}."): array
+            for name, array in tensors.items()
+            if name.startswith(f"{role}.{stage}.")
+        }
+        for stage in range(len(caches))
+    ]
+    features = tensors.get(role + _FEATURES)
+    return Snapshot(ids.tolist(), caches, features, states if any(states) else ())
 
 
 def _read(path: Path, digest: str) -> dict[str, Array]:

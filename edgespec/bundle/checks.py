@@ -16,7 +16,14 @@ from edgespec.bundle.manifest import (
     Tensor,
     Variant,
 )
-from edgespec.bundle.sublayers import FUSION, KINDS, window_of
+from edgespec.bundle.sublayers import (
+    FUSION,
+    KINDS,
+    RECURRENT,
+    RecurrentShape,
+    is_new_rows,
+    window_of,
+)
 
 _BLOCKS = ("int4", "int8")
 _FLOATS = ("fp16", "fp32")
@@ -39,8 +46,10 @@ _SIZES = {
     "context_length": (2, 1 << 31),
     "parameters": (1, 1 << 50),
 }
+_WIDEST = 1 << 24  # of a recurrent sublayer's sizes
 _MOST_DIGITS = 10  # digits of a dimension
-_PAST = ("key", "value")
+_PAST = ("key", "value", "rows", "state")
+_PARTS_OF_STATE = 4
 
 _Check = tuple[str, object, bool]
 """A field's name, its value, and whether the value is valid."""
@@ -124,6 +133,8 @@ def _of_layout(where: str, role: Role) -> Iterator[_Check]:
         yield f"{place}.width", each.width, each.width >= 0
         yield f"{place}.mask", each.mask, _is_mask(each.mask)
         yield f"{place}.rope", each.rope, each.rope in ("", *tables)
+        known = (each.kind == RECURRENT) == (each.recurrent is not None)
+        yield f"{place}.recurrent", each.recurrent, known and _is_recurrence(each.recurrent)
         before = each.layer
     layers = role.layers if not role.sublayers else before + 1
     yield f"{where}.layers", role.layers, role.layers == layers
@@ -170,7 +181,7 @@ def _of_stages(where: str, stages: Sequence[Stage], role: Role) -> Iterator[_Che
                 yield f"{place}.{kind}[{index}].dtype", tensor.dtype, tensor.dtype in _DTYPES
                 yield f"{place}.{kind}[{index}].name", tensor.name, _is_name(tensor.name)
         for index, tensor in enumerate(stage.outputs):
-            if tensor.name != "new_kv":
+            if not is_new_rows(tensor.name):
                 known = len(tensor.shape) > 0 and all(map(_is_size, tensor.shape[1:]))
                 yield f"{place}.outputs[{index}].shape", tensor.shape, known
         start = stage.stop
@@ -197,8 +208,15 @@ def _is_mask(text: str) -> bool:
     return True
 
 
+def _is_recurrence(shape: RecurrentShape | None) -> bool:
+    if shape is None:
+        return True
+    sizes = (shape.width, shape.kernel, *shape.state)
+    return len(shape.state) in (0, _PARTS_OF_STATE) and all(0 < each <= _WIDEST for each in sizes)
+
+
 def _is_name(text: str) -> bool:
-    """Whether a tensor name that begins with `past` names the keys or values of a layer."""
+    """Whether a tensor name that begins with `past` names what a layer holds of a text."""
     first, *rest = text.split(".")
     return first != "past" or (len(rest) == 2 and _is_size(rest[0]) and rest[1] in _PAST)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from edgespec.bundle.sublayers import DEFAULT_ROPE, FUSION, Sublayer, Sublayers
+from edgespec.bundle.sublayers import DEFAULT_ROPE, FUSION, Sublayer, Sublayers, is_new_rows
 from edgespec.system.records import LEFT_OUT
 
 FORMAT = 2
@@ -69,7 +69,7 @@ class Stage:
     @property
     def results(self) -> tuple[Tensor, ...]:
         """The outputs that the host reads: all except the new rows of the cache."""
-        return tuple(output for output in self.outputs if output.name != "new_kv")
+        return tuple(output for output in self.outputs if not is_new_rows(output.name))
 
 
 @dataclass(frozen=True)
@@ -244,6 +244,11 @@ class Role:
     def is_head(self) -> bool:
         """Whether it is a draft head, which reads features of the target besides tokens."""
         return self.layout[0].kind == FUSION
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether a sublayer carries a state, or rows of its own, from position to position."""
+        return any(each.recurrent is not None for each in self.layout)
 
     @property
     def rope_tables(self) -> tuple[RopeTable, ...]:

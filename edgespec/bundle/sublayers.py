@@ -16,10 +16,17 @@ from typing import overload
 from edgespec.errors import InputError
 from edgespec.system.records import LEFT_OUT
 
-ATTENTION, MLP, FUSION = "attention", "mlp", "fusion"
-"""Kinds of sublayers. A fusion makes one hidden row of a draft head's features."""
+ATTENTION, MLP, FUSION, RECURRENT = "attention", "mlp", "fusion", "recurrent"
+"""Kinds of sublayers. A fusion makes one hidden row of a draft head's features. A recurrent sublayer
+carries a state from position to position, see `RecurrentShape`."""
 
-KINDS = (ATTENTION, MLP, FUSION)
+KINDS = (ATTENTION, MLP, FUSION, RECURRENT)
+
+CHUNK = 32
+"""Number of positions after which the rows of recurrent sublayers are added to their state.
+
+No call has rows on both sides of such a border, so that a row is computed from the same state and
+the same rows before it, whatever else is in the call."""
 
 CAUSAL = "causal"
 """The mask with which a position sees all positions before it."""
@@ -27,11 +34,29 @@ CAUSAL = "causal"
 DEFAULT_ROPE = "default"
 """The name of the default RoPE table; most models have no other."""
 
-_LETTERS = {"a": ATTENTION, "m": MLP}
+_LETTERS = {"a": ATTENTION, "m": MLP, "r": RECURRENT}
 _LETTER_OF = {kind: letter for letter, kind in _LETTERS.items()}
 _WINDOW = re.compile(r"window:(\d+)")
+_NEW_ROWS = "new_rows."
 _DIGITS = 4  # digits of a layer's number at most
-_PART = re.compile(r"(?P<layer>\d+)(?P<letter>[am])?|(?P<first>\d+)-(?P<last>\d+)")
+_PART = re.compile(r"(?P<layer>\d+)(?P<letter>[amr])?|(?P<first>\d+)-(?P<last>\d+)")
+
+
+@dataclass(frozen=True)
+class RecurrentShape:
+    """What a recurrent sublayer holds of a text: its last rows, and perhaps a state.
+
+    Attributes:
+        width: numbers that a position adds. With a state they are, side by side, the convolution's
+            input, key, error before and after the rows of the chunk count, rate and decay.
+        kernel: positions that the convolution reads, its own included.
+        state: value heads, key heads, size of a key and of a value; empty if there is no state. The
+            state is [value heads, key size, value size].
+    """
+
+    width: int
+    kernel: int
+    state: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,11 +66,12 @@ class Sublayer:
     Attributes:
         layer: number of the layer that it belongs to.
         kind: one of `KINDS`.
-        width: inner size of an MLP, or input size of a fusion; 0 for attention, and if the bundle
+        width: inner size of an MLP, or input size of a fusion; 0 for others, and if the bundle
             does not say it.
         mask: positions that attention sees: `causal` for all up to its own, or `window:N` for the
             last N, its own included.
         rope: RoPE table that attention uses; empty if it uses none.
+        recurrent: what a recurrent sublayer holds; None for others.
     """
 
     layer: int
@@ -53,6 +79,7 @@ class Sublayer:
     width: int = field(default=0, metadata=LEFT_OUT)
     mask: str = field(default=CAUSAL, metadata=LEFT_OUT)
     rope: str = field(default=DEFAULT_ROPE, metadata=LEFT_OUT)
+    recurrent: RecurrentShape | None = field(default=None, metadata=LEFT_OUT)
 
 
 def window_of(mask: str) -> int | None:
@@ -67,6 +94,21 @@ def window_of(mask: str) -> int | None:
     if found is None or int(found[1]) < 1:
         raise ValueError(f"unknown mask {mask!r}: use {CAUSAL} or window:N")
     return int(found[1])
+
+
+def recurrent_inputs(layer: int) -> tuple[str, str]:
+    """Returns the names of the stage inputs with a recurrent sublayer's rows and state."""
+    return f"past.{layer}.rows", f"past.{layer}.state"
+
+
+def recurrent_output(layer: int) -> str:
+    """Returns the name of the stage output with the rows that a call adds to a recurrent sublayer."""
+    return f"{_NEW_ROWS}{layer}"
+
+
+def is_new_rows(name: str) -> bool:
+    """Whether an output has the new rows of attention or of a recurrent sublayer."""
+    return name == "new_kv" or name.startswith(_NEW_ROWS)
 
 
 def bias_input(mask: str) -> str:
@@ -153,6 +195,11 @@ class Sublayers(Sequence[Sublayer]):
         """Returns the layers whose attention is among these sublayers."""
         part = self._all[numbers.start : numbers.stop]
         return tuple(each.layer for each in part if each.kind == ATTENTION)
+
+    def recurrent(self, numbers: range) -> dict[int, RecurrentShape]:
+        """Returns what the recurrent ones among these sublayers hold, by their layers."""
+        part = self._all[numbers.start : numbers.stop]
+        return {each.layer: each.recurrent for each in part if each.recurrent is not None}
 
     def named(self, names: Iterable[Name]) -> tuple[int, ...]:
         """Returns the numbers of sublayers that a user named, ascending.

@@ -12,9 +12,10 @@ import numpy as np
 
 from edgespec.export.components.mlp import lower_mlp
 from edgespec.export.components.outputs import emit_candidates, emit_new_kv
+from edgespec.export.components.recurrent import lower_convolution, lower_delta
 from edgespec.export.components.self_attention import lower_attention
 from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
-from edgespec.models import Attention, Decoder, Sublayer
+from edgespec.models import Attention, Decoder, GatedDelta, ShortConvolution, Sublayer
 
 
 def entering(layer: int) -> str:
@@ -79,6 +80,10 @@ def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublay
     x = stage.norm(hidden, sublayer.norm)
     if isinstance(sublayer, Attention):
         update = lower_attention(stage, x, index, sublayer)
+    elif isinstance(sublayer, ShortConvolution):
+        update = lower_convolution(stage, x, index, sublayer)
+    elif isinstance(sublayer, GatedDelta):
+        update = lower_delta(stage, x, index, sublayer)
     else:
         update = lower_mlp(stage, x, sublayer)
     return stage.norm(update, sublayer.post_norm)

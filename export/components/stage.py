@@ -63,12 +63,19 @@ class StageBuilder:
         self.outputs: list[Tensor] = []
         self.new_kv: list[str] = []
         self._form: AttentionForm | None = None
+        self._shared: dict[str, str] = {}
         self.rotation = cache(self._rotation)
 
     def input(self, name: str, dtype: int, *shape: int | str) -> str:
         """Declares an input of the stage."""
         self.inputs.append(Tensor(name, _DTYPES[dtype], tuple(map(str, shape))))
         return self.graph.input(name, dtype, shape)
+
+    def shared(self, name: str, dtype: int, *shape: int | str) -> str:
+        """Declares an input that several sublayers read, unless one has declared it before."""
+        if name not in self._shared:
+            self._shared[name] = self.input(name, dtype, *shape)
+        return self._shared[name]
 
     def output(self, name: str, value: str, dtype: int, *shape: int | str) -> None:
         """Makes a value an output of the stage."""

@@ -10,9 +10,11 @@ from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from edgespec.models.config import ModelConfig
+    from edgespec.models.fields import Fields
+    from edgespec.models.layers import Sublayer
     from edgespec.models.rope import Rope
 
 
@@ -36,6 +38,11 @@ class Llama:
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
 
+    @classmethod
+    def usual(cls, fields: Fields) -> Fields:
+        """Returns a config, defaults included, under the names that `ModelConfig` reads."""
+        return fields
+
     def decoder(self) -> Decoder:
         """Returns the model's description.
 
@@ -44,15 +51,24 @@ class Llama:
             CheckpointError: A field is missing or has an invalid value.
         """
         config = self.config
+        if config.recurrent:
+            raise config.fields.unsupported(
+                "layer_types", f"{config.model_type} models have attention in every layer"
+            )
+        return self.of_layers(
+            (self.attention(index), self.mlp(index)) for index in range(config.num_layers)
+        )
+
+    def of_layers(self, layers: Iterable[tuple[Sublayer, ...]]) -> Decoder:
+        """Returns the description of a model with these layers."""
+        config = self.config
         embedding = "model.embed_tokens.weight"
         head = embedding if config.tied else "lm_head.weight"
         return Decoder(
             embedding=embedding,
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
-            layers=tuple(
-                (self.attention(index), self.mlp(index)) for index in range(config.num_layers)
-            ),
+            layers=tuple(layers),
             norm=self.norm("model.norm", config.hidden_size),
             lm_head=Linear(head, config.hidden_size, config.vocab_size),
             tied=config.tied,

@@ -277,7 +277,7 @@ class _Account:
                 known = shared[engine.memory].get((name, engine.name), 0)
                 shared[engine.memory][name, engine.name] = max(known, taken.shared)
                 row = 2 * stage.layers * stage.kv_width * kv_bytes(self._bundle, name, engine)
-                kv[engine.memory] += self._request.texts * rows * row
+                kv[engine.memory] += self._request.texts * (rows * row + stage.recurrent_bytes)
                 libraries[_library(engine)] = engine.library_bytes
             role = self._bundle.manifest.roles[name]
             inputs += _input_bytes(role, calls)

@@ -7,13 +7,14 @@ runtime asks for rows to be written and moved, and never accesses them itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Protocol
 
-from edgespec.bundle.sublayers import Sublayers
+from edgespec.bundle.sublayers import RecurrentShape, Sublayers
 from edgespec.runtime.arrays import Array
+from edgespec.runtime.engines.recurrence import Recurrence
 from edgespec.runtime.shapes import Shape, Shapes
 
 
@@ -70,7 +71,8 @@ class StageFile:
             the stage has no attention.
         kv_dtype: data type of the cache, float32 or float16.
         block_size: number of quantized weights that share a scale; 0 if none are quantized.
-        results: all outputs except `new_kv`.
+        results: all outputs except new rows of the cache.
+        recurrent: what its recurrent sublayers hold of a text, by their layers.
         compiled: the stage compiled for some devices and shapes.
     """
 
@@ -86,6 +88,7 @@ class StageFile:
     kv_dtype: str
     block_size: int
     results: tuple[Result, ...]
+    recurrent: Mapping[int, RecurrentShape] = field(default_factory=dict)
     compiled: tuple[CompiledFile, ...] = ()
     borrowed: Path | None = None
 
@@ -105,17 +108,25 @@ class StageOutputs:
     """The outputs of a call; valid until the next call of the same executable.
 
     Attributes:
-        results: all outputs of the graph except `new_kv`, by name, on the host.
+        results: all outputs of the graph except new rows of the cache, by name, on the host.
         new_kv: keys and values of the S new rows on the executable's device, for `Cache.write`;
             undefined if the stage has no attention.
+        new_rows: new rows of each recurrent sublayer, [S, width] each, on the host.
     """
 
     results: Mapping[str, Array]
     new_kv: object
+    new_rows: Sequence[Array] = ()
 
 
 class Cache(Protocol):
-    """Keys and values of one text, [layers, 2, KV, C, hd]; rows never written are zero."""
+    """Keys and values of one text, [layers, 2, KV, C, hd]; rows never written are zero.
+
+    Attributes:
+        recurrence: what recurrent sublayers hold; None if there are none.
+    """
+
+    recurrence: Recurrence | None
 
     @property
     def capacity(self) -> int:
@@ -181,6 +192,7 @@ class StageSizes:
         heads: number of query heads.
         kv_width: number of KV heads times their width.
         kv_bytes: bytes of one number in the cache.
+        recurrent_bytes: bytes that its recurrent sublayers hold of a text.
         vocab: number of logits of a row.
         result_bytes: bytes of a row of results: the logits, or what the graph computes from them.
         passed_bytes: bytes of a row that is passed on to the next stage.
@@ -202,6 +214,7 @@ class StageSizes:
     vocab: int
     result_bytes: int
     passed_bytes: int
+    recurrent_bytes: int = 0
 
     def blocks(self, nbytes: int) -> int:
         """Returns how many blocks of quantized weights this many bytes hold; 0 if not quantized."""
@@ -274,6 +287,10 @@ class Engine(Protocol):
     @property
     def variant(self) -> str | None:
         """Name of the bundle's variant that it runs; None: the role itself."""
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether it runs recurrent sublayers."""
 
     @property
     def integer_products(self) -> bool:

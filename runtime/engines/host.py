@@ -14,6 +14,7 @@ import psutil
 
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import CallSizes, StageFile, StageSizes
+from edgespec.runtime.engines.recurrence import Recurrence
 from edgespec.runtime.shapes import ANY_SHAPES, COLUMNS, Shapes
 from edgespec.system import control_groups, processors
 
@@ -36,6 +37,7 @@ class HostEngine:
     memory = "cpu"
     variant: str | None = None
     integer_products = False
+    keeps_states = False
 
     def __init__(self, shapes: Shapes = ANY_SHAPES) -> None:
         self.hardware = processors.model_name()
@@ -81,13 +83,15 @@ class HostCache:
 
     Attributes:
         views: views of the array by input name (`past.{layer}.key` and `.value`), each
-            [KV, C, hd] and contiguous. It is a new dict after every growth, so that engines can
-            tell by identity whether to bind again.
+            [KV, C, hd] and contiguous, and those of `recurrence`. It is a new dict after every
+            growth, so that engines can tell by identity whether to bind again.
+        recurrence: see `Cache`.
     """
 
     def __init__(self, stage: StageFile, capacity: int, most: int) -> None:
         layers, pair, heads, width = stage.cache_shape
         self._names = stage.past
+        self.recurrence = Recurrence(stage.recurrent) if stage.recurrent else None
         # Zeros, since a NaN in a masked row would spoil every logit. All memory is reserved at
         # once, so that growing needs no second copy; the system provides it only when written.
         room = layers * pair * heads * max(capacity, most) * width
@@ -150,7 +154,8 @@ class HostCache:
 
     def _make_views(self) -> dict[str, Array]:
         parts = (part for layer in self._rows for part in layer)
-        return dict(zip(self._names, parts, strict=True))
+        states = {} if self.recurrence is None else self.recurrence.views
+        return dict(zip(self._names, parts, strict=True)) | states
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:

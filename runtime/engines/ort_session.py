@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array
-from edgespec.runtime.engines.base import StageFile, row_count
+from edgespec.runtime.engines.base import StageFile, StageOutputs, row_count
 from edgespec.runtime.engines.optional import Assignment
 from edgespec.runtime.shapes import ROW_BUCKETS
 
@@ -124,14 +124,17 @@ class HostRoom:
         self._stage = stage
         self._results = [np.empty((most, *each.shape), each.dtype) for each in stage.results]
         self._new_kv = np.empty(most * math.prod(stage.cache_shape), stage.kv_dtype)
+        widths = [shape.width for shape in stage.recurrent.values()]
+        self._new_rows = [np.empty((most, width), np.float32) for width in widths]
 
-    def outputs(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
-        """Returns arrays for a call's results except `new_kv`, by name, and one for `new_kv`."""
+    def outputs(self, feeds: Mapping[str, Array]) -> StageOutputs:
+        """Returns arrays for a call's results."""
         rows = _result_rows(self._stage, feeds)
         parts = zip(self._stage.results, self._results, rows, strict=True)
         shape = new_kv_shape(self._stage, feeds)
         new_kv = self._new_kv[: math.prod(shape)].reshape(shape)
-        return {each.name: array[:n] for each, array, n in parts}, new_kv
+        results = {each.name: array[:n] for each, array, n in parts}
+        return StageOutputs(results, new_kv, [each[: row_count(feeds)] for each in self._new_rows])
 
 
 def _result_rows(stage: StageFile, feeds: Mapping[str, Array]) -> list[int]:

@@ -51,6 +51,7 @@ class SimulatedEngine:
     shapes = ANY_SHAPES
     variant: str | None = None
     integer_products = True
+    keeps_states = True
 
     def __init__(self, place: str) -> None:
         self.device, _, reference = place.partition("@")

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle import Role, RopeTable
-from edgespec.bundle.sublayers import bias_input, rope_inputs, window_of
+from edgespec.bundle.sublayers import CHUNK, RecurrentShape, bias_input, rope_inputs, window_of
 from edgespec.runtime.arrays import Array, Floats, Mask
+from edgespec.runtime.engines import earlier_rows
 from edgespec.runtime.shapes import COLUMNS, RECENT, ROW_BUCKETS, WINDOW
 from edgespec.runtime.trees.tree import TokenTree
 
@@ -31,7 +32,7 @@ class Rows:
             seen.
         parents: [n] the row before each, or `START`. For rows of a draft these are scratch rows,
             for rows of a verification they are rows of the same call. Read only if drafts run on
-            the target's own stages.
+            the target's own stages, and by recurrent sublayers.
     """
 
     tokens: Sequence[int] | npt.NDArray[np.int64]
@@ -228,6 +229,44 @@ def _within(mask: Mask, window: int) -> Mask:
 _COLUMN = np.arange(COLUMNS, dtype=np.int64)
 
 
+class RecurrenceInputs:
+    """Inputs that tell recurrent sublayers the ancestors of rows, see `export/components/recurrent`.
+
+    Args:
+        shapes: what the sublayers hold of a text.
+        rows: S, the number of rows.
+    """
+
+    def __init__(self, shapes: Sequence[RecurrentShape], rows: int) -> None:
+        self._earlier = earlier_rows(shapes)
+        kernel = self._earlier - CHUNK + 1
+        self._trail = np.zeros((kernel, rows), np.int64)
+        near = self._earlier + rows
+        self._ancestors = np.zeros((near, near), np.float32)
+        self.inputs: dict[str, Array] = {
+            "trail": self._trail,
+            "ancestors": self._ancestors,
+            "own_rows": np.arange(self._earlier, near),
+        }
+
+    def fill(self, rows: Rows, length: int) -> None:
+        """Set the inputs for rows with `parents`, after a committed text of `length` rows."""
+        first, n = self._earlier - CHUNK, len(rows.tokens)
+        last = first + length % CHUNK  # the near row behind the committed ones
+        for row, parent in enumerate(rows.parents):
+            self._trail[-1, row] = self._earlier + row
+            if parent == START:
+                self._trail[:-1, row] = np.arange(last - len(self._trail) + 1, last)
+            else:
+                self._trail[:-1, row] = self._trail[1:, parent]
+        self._trail[:, n:] = 0
+        self._ancestors[:] = 0
+        self._ancestors[first:last, first:last] = np.tri(last - first, k=-1)
+        own = slice(self._earlier, self._earlier + n)
+        self._ancestors[own, first:last] = 1
+        self._ancestors[own, own] = rows.mask[:, rows.scratch :] & ~np.eye(n, dtype=np.bool_)
+
+
 class Feeds:
     """Input buffers of one shape, filled for each call.
 
@@ -257,10 +296,14 @@ class Feeds:
             ordered: _inputs_class(ordered)(sizes, off, by_mask)
             for ordered, by_mask in biases.items()
         }
+        held = role.layout.recurrent(range(role.layout.head))
+        self._recurrence = RecurrenceInputs(tuple(held.values()), rows) if held else None
         shared: dict[str, Array] = {
             "input_ids": self._ids_and_positions[0],
             "logit_rows": self._logit_rows,
         }
+        if self._recurrence is not None:
+            shared |= self._recurrence.inputs
         for name, (_, rotation) in zip(ropes, self._rotations, strict=True):
             shared |= dict(zip(rope_inputs(name), rotation, strict=True))
         self.stages: list[dict[str, Array]] = []
@@ -289,6 +332,8 @@ class Feeds:
             table.take(positions, axis=1, out=rotation, mode="clip")
         for each in self._attention_inputs.values():
             each.fill(rows, length)
+        if self._recurrence is not None:
+            self._recurrence.fill(rows, length)
         self._logit_rows[0] = n - 1 if last_only else 0
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from edgespec.bundle import FEATURES
+from edgespec.bundle.sublayers import CHUNK
 from edgespec.runtime.arrays import Array, Floats, Mask
+from edgespec.runtime.engines import Recurrence
 from edgespec.runtime.execution.failures import NamedFailures
 from edgespec.runtime.execution.features import FeatureWindow, feature_width, side_by_side
 from edgespec.runtime.execution.feeds import START, Rows
@@ -58,6 +60,7 @@ class Runner:
         self.scratch = 0
         self._drafts: list[int] = []  # tokens of the scratch rows of whole passes
         self._new_kv: list[object] = [None] * len(self._all)
+        self._new_rows: list[Sequence[Array]] = [()] * len(self._all)
         self._drafted = Drafted()
         self._reused: list[int] = []  # of each row of the last `verify`, where its leading rows are
         self._tapped: Floats | None = None  # [rows, F] features of the last call's rows
@@ -79,21 +82,23 @@ class Runner:
         """Returns the bytes that its caches take once the text has so many tokens."""
         seen = self.model.role.visible(length)
         rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(seen))
-        return rows * sum(cache.row_bytes for cache in self._caches)
+        states = sum(each.nbytes for each in self._recurrences)
+        return rows * sum(cache.row_bytes for cache in self._caches) + states
 
     def known(self, text: Sequence[int]) -> int:
         """Returns how many committed rows can be kept for a text.
 
         The row of the text's last token is not among them, because its logits are still wanted.
+        Recurrent layers can go back by some tokens only, or begin anew.
         """
-        return common_beginning(self.tokens, text[:-1])
+        shared = common_beginning(self.tokens, text[:-1])
+        return shared if shared >= self._earliest else 0
 
     @property
     def reach(self) -> int:
         """The longest chain of tokens that one call may hold behind the committed text."""
-        if not self.model.ordered:
-            return ROW_BUCKETS[-1]
-        return min(RECENT, self._ceiling(self.length) - self.length)
+        most = RECENT if self.model.ordered else ROW_BUCKETS[-1]
+        return min(most, self._next_border(self.length) - self.length)
 
     @property
     def room(self) -> int:
@@ -108,10 +113,13 @@ class Runner:
     def snapshot(self, length: int) -> Snapshot:
         """Returns a copy of what is held of the first `length` tokens."""
         length = min(length, self.length)
+        if length < self._earliest:
+            length = 0
         features = None if self.features is None else self.features.first(length)
         with self._failures:
             caches = [cache.read(length) for cache in self._caches]
-        return Snapshot(self.tokens[:length], caches, features)
+        states = [each.copy(length) for each in self._recurrences] if length else []
+        return Snapshot(self.tokens[:length], caches, features, states)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take over what another runner of the same model gave as a `snapshot`."""
@@ -119,6 +127,8 @@ class Runner:
         if not snapshot.tokens:
             return
         self._load(snapshot.caches)
+        for recurrence, states in zip(self._recurrences, snapshot.states, strict=True):
+            recurrence.load(states, len(snapshot.tokens))
         self.tokens.extend(snapshot.tokens)
         if self.features is not None and snapshot.features is not None:
             self.features.reset(len(snapshot.tokens) - len(snapshot.features))
@@ -134,7 +144,11 @@ class Runner:
             and len(features) <= rows
             and features.shape[1] == width
         )
-        return known and self._caches_fit(snapshot.caches, rows)
+        states, own = snapshot.states, self._recurrences
+        recurs = len(states) == (len(own) if rows else 0) and all(
+            each.fits(state) for each, state in zip(own, states, strict=False)
+        )
+        return known and recurs and self._caches_fit(snapshot.caches, rows)
 
     def prefill(self, tokens: Sequence[int], hidden: Floats | None = None) -> Results:
         """Commit these tokens, chunk by chunk; scratch rows are forgotten.
@@ -151,12 +165,11 @@ class Runner:
             part, tokens = tokens[:rows], tokens[rows:]
             causal = _CAUSAL[: len(part), : len(part)]
             entering, hidden = (None, None) if hidden is None else (hidden[:rows], hidden[rows:])
-            results = self._run(
-                Rows(part, range(len(part)), causal), self._all, last_only=True, hidden=entering
-            )
+            chain = Rows(part, range(len(part)), causal, range(START, len(part) - 1))
+            results = self._run(chain, self._all, last_only=True, hidden=entering)
             self._store(self._all, range(len(part)), self.length)
             self._keep_features(range(len(part)))
-            self.tokens.extend(part)
+            self._extend(part)
         last = {name: len(part) - 1 for name in (FEATURES, "next_hidden")}  # these have all rows
         return {name: rows[last.get(name, 0) :][:1] for name, rows in results.items()}
 
@@ -178,21 +191,27 @@ class Runner:
         """Forget the committed rows behind the first `length`, and scratch rows."""
         self.forget_scratch()
         del self.tokens[length:]
+        for each in self._recurrences:
+            each.cut(length)
         if self.features is not None:
             self.features.truncate(length)
 
     def chunks(self, rows: int) -> list[int]:
         """Returns the rows of each call that `prefill` makes for so many tokens.
 
-        No call reaches across the border, see `edgespec.runtime.shapes.BORDER`.
+        No call reaches across a border, see `edgespec.runtime.shapes.BORDER` and `CHUNK`.
         """
         most = min(self.model.sizes.prefill_chunk, self.model.shapes.rows[-1])
-        before = min(rows, self._ceiling(self.length) - self.length)
-        return [*_parts(before, most), *_parts(rows - before, most)]
+        parts, length, end = list[int](), self.length, self.length + rows
+        while length < end:
+            before = min(end, self._next_border(length)) - length
+            parts += _parts(before, most)
+            length += before
+        return parts
 
     def skip(self, rows: int) -> None:
         """Commit rows of zeros that were never computed, to time calls at any length."""
-        self.tokens += [_UNKNOWN] * rows
+        self._extend([_UNKNOWN] * rows)
         self._forget_features(self.length)
         self.reserve(self.length)
 
@@ -228,7 +247,7 @@ class Runner:
             self._move(self._all[:exact], places)
         self._store(self._all[exact:], rows, self.length)
         self._keep_features(rows)
-        self.tokens += [int(self._verified.tokens[row]) for row in rows]
+        self._extend([int(self._verified.tokens[row]) for row in rows])
         self.forget_scratch()
 
     def score(self, tokens: Sequence[int], most: int) -> Iterator[Results]:
@@ -352,7 +371,7 @@ class Runner:
                 if hidden is not None:
                     inputs["hidden"][: len(hidden)] = hidden
                 outputs = model.executables[stage].run(inputs, self._caches[stage])
-                self._new_kv[stage] = outputs.new_kv
+                self._new_kv[stage], self._new_rows[stage] = outputs.new_kv, outputs.new_rows
                 hidden = outputs.results.get("next_hidden")
                 if FEATURES in outputs.results:
                     own = outputs.results[FEATURES][: len(rows.tokens)].copy()
@@ -365,13 +384,38 @@ class Runner:
         self.reserve(start + len(rows))
         with self._failures:
             for stage in stages:
-                self._caches[stage].write(self._new_kv[stage], rows, start)
+                cache = self._caches[stage]
+                cache.write(self._new_kv[stage], rows, start)
+                if cache.recurrence is not None:
+                    cache.recurrence.write(self._new_rows[stage], rows, start)
 
     def _move(self, stages: Sequence[int], rows: Sequence[int]) -> None:
         """Make cache rows, ascending, those right behind the committed ones."""
         with self._failures:
             for stage in stages:
                 self._caches[stage].move(rows, self.length)
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        """Add the tokens of committed rows."""
+        self.tokens += tokens
+        for each in self._recurrences:
+            each.settle(self.length)
+
+    @property
+    def _recurrences(self) -> list[Recurrence]:
+        """What recurrent layers hold in each stage that has some."""
+        return [each.recurrence for each in self._caches if each.recurrence is not None]
+
+    @property
+    def _earliest(self) -> int:
+        """The smallest length that the text can be cut to, besides 0."""
+        return max((each.earliest for each in self._recurrences), default=0)
+
+    def _next_border(self, length: int) -> int:
+        """Returns the position that no call behind so many committed rows may reach across."""
+        if self.model.role.recurrent:
+            return (length // CHUNK + 1) * CHUNK  # borders of `BORDER` are among these
+        return self._ceiling(length)
 
     def _ceiling(self, length: int) -> int:
         """Returns the most rows that the cache may have while the text has such a length."""
@@ -405,9 +449,11 @@ class Runner:
         most = self.model.sizes.cache_rows
         with self._failures:
             for number, executable in enumerate(self.model.executables):
-                rows = self._caches[number].read(kept)
-                self._caches[number] = executable.new_cache(capacity, most)
-                self._caches[number].load(rows)
+                old = self._caches[number]
+                cache = self._caches[number] = executable.new_cache(capacity, most)
+                cache.load(old.read(kept))
+                if old.recurrence is not None and cache.recurrence is not None:
+                    cache.recurrence.load(old.recurrence.copy(kept), kept)
 
     def _keep_first(self, kept: int, length: int) -> None:
         """Forget all rows but the first `kept`, before a text of such a length."""

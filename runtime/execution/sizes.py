@@ -9,8 +9,8 @@ from itertools import accumulate
 import numpy as np
 
 from edgespec.bundle import W8A8, Bundle, Role, Stage
-from edgespec.bundle.sublayers import FUSION, MLP, Sublayer
-from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes
+from edgespec.bundle.sublayers import FUSION, MLP, RecurrentShape, Sublayer
+from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes, recurrent_bytes
 
 # No known decoder has an MLP wider than this multiple of the hidden size.
 _WIDEST_MLP = 8
@@ -45,6 +45,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
         stop = min(stage.stop, layout.head)
         before, behind = (layer_bytes * ends[end] // ends[-1] for end in (stage.start, stop))
         attends = bool(stage.cached)
+        held = layout.recurrent(range(stage.start, stop))
         return StageSizes(
             matmul_bytes=behind - before + (head_bytes if last else 0),
             embedding_bytes=embedding_bytes if first else 0,
@@ -62,6 +63,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             vocab=outputs if last else 0,
             result_bytes=_result_bytes(stage) if last else 0,
             passed_bytes=0 if last else _result_bytes(stage),
+            recurrent_bytes=recurrent_bytes(list(held.values())) if held else 0,
         )
 
     return tuple(map(sizes, role.stages))
@@ -101,10 +103,19 @@ def _vocabulary_bytes(role: Role, tokens: int) -> int:
 
 def _other_parameters(role: Role, sublayer: Sublayer) -> int:
     """Returns the weights of a sublayer that is not an MLP; a head's attention reads two rows."""
+    if sublayer.recurrent is not None:
+        return _recurrent_parameters(role.hidden_size, sublayer.recurrent)
     if sublayer.kind == FUSION:
         return sublayer.width * role.hidden_size
     both = role.hidden_size * role.head_dim * (role.heads + 2 * role.kv_heads)
     return _attention_parameters(role) + (both if role.is_head else 0)
+
+
+def _recurrent_parameters(hidden: int, shape: RecurrentShape) -> int:
+    if not shape.state:
+        return 4 * hidden * shape.width
+    heads, key_heads, key_size, value_size = shape.state
+    return hidden * (2 * key_heads * key_size + 3 * heads * value_size + 2 * heads)
 
 
 def _attention_parameters(role: Role) -> int:

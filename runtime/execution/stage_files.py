@@ -53,6 +53,7 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
             Result(output.name, output.dtype, output.shape[0], tuple(map(int, output.shape[1:])))
             for output in stage.results
         ),
+        recurrent=role.layout.recurrent(range(stage.start, min(stage.stop, role.layout.head))),
         compiled=tuple(
             CompiledFile(
                 each.device,
@@ -73,17 +74,31 @@ def multiplies(engine: Engine, precision: Precision) -> bool:
 
 
 def suited(role: Role, engines: Sequence[Engine]) -> list[Engine]:
-    """Returns the engines that run a role's weights; all if none does, so that loading says why."""
-    return [each for each in engines if multiplies(each, role.precision)] or list(engines)
+    """Returns the engines that run a role; all if none does, so that loading says why."""
+    return [
+        each
+        for each in engines
+        if multiplies(each, role.precision) and (not role.recurrent or _recurs(each))
+    ] or list(engines)
+
+
+def _recurs(engine: Engine) -> bool:
+    return engine.keeps_states and not engine.shapes.capacities
 
 
 def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
     """Check that an engine can run a role.
 
     Raises:
-        DeviceError: if it cannot run the role's weights, and the bundle has no variant for it.
+        DeviceError: if it cannot run the role's layers or weights, and the bundle has no variant
+            for it.
     """
     precision = bundle.manifest.roles[name].precision
+    if bundle.manifest.roles[name].recurrent and not _recurs(engine):
+        raise DeviceError(
+            f"{engine.name} cannot run the {name} of {bundle.path}: it has recurrent layers, which "
+            "only onnxruntime:cpu and openvino:cpu can run, without fixed shapes: use one of those"
+        )
     if engine.variant is None:
         if not multiplies(engine, precision):
             raise DeviceError(

@@ -12,6 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -27,6 +29,7 @@ from transformers import (
 
 ARCHITECTURES = {
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "lfm2": (Lfm2Config, Lfm2ForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
@@ -50,6 +53,15 @@ ODD_SHAPES: dict[str, Any] = {
     "eos_token_id": 0,
     "tie_word_embeddings": False,
 }
+
+# What shows an architecture's features in few layers.
+_OWN: dict[str, dict[str, Any]] = {
+    "lfm2": {
+        "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+        "block_multiple_of": 32, "norm_eps": 1e-5,
+    },
+    "mistral": {"sliding_window": None},
+}  # fmt: skip
 
 # The most frequent merges in code, written down so that every Python has the same random texts.
 _MERGES = """
@@ -83,14 +95,15 @@ def make_checkpoint(
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
     config_class, model_class = ARCHITECTURES[architecture]
-    windowless = {"sliding_window": None} if architecture == "mistral" else {}
-    model = model_class(config_class(**{**ODD_SHAPES, **windowless, **overrides}))
+    model = model_class(
+        config_class(**{**ODD_SHAPES, **_OWN.get(architecture, {}), **overrides})
+    )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim == 2:
-                parameter.copy_(noise * parameter.shape[1] ** -0.5)
+            if parameter.ndim > 1:
+                parameter.copy_(noise * parameter[0].numel() ** -0.5)
             else:
                 parameter.copy_(noise * 0.2 + (1.0 if "norm" in name else 0.0))
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)

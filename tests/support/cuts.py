@@ -61,6 +61,7 @@ class Scale:
     shapes: Shapes = ANY_SHAPES
     variant: str | None = None
     integer_products: bool = False
+    keeps_states: bool = False
 
     def available_bytes(self):
         return 1 << 40

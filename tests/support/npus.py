@@ -19,6 +19,7 @@ class NpuOnCpu(OnnxRuntimeCpu):
     name = NAME
     variant = NPU
     integer_products = False
+    keeps_states = False
 
 
 class NpuToPlan(FewShapes):
@@ -27,6 +28,7 @@ class NpuToPlan(FewShapes):
     memory = "cpu"
     variant = NPU
     integer_products = False
+    keeps_states = False
     library_bytes = 0
     hardware, version = "none", "1.0"
 

@@ -10,7 +10,7 @@ from checkpoints import make_checkpoint, write_tokenizer
 from edgespec import bundle as bundles
 from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 
@@ -48,7 +48,8 @@ def tree_rows():
     mask = np.zeros((n, n), np.bool_)
     for row in range(n):
         mask[row, path_to(row)] = True
-    return Rows(TREE_TOKENS, [len(path_to(row)) - 1 for row in range(n)], mask)
+    parents = [START if parent is None else parent for parent in PARENTS]
+    return Rows(TREE_TOKENS, [len(path_to(row)) - 1 for row in range(n)], mask, parents)
 
 
 def tree_logits(runner):

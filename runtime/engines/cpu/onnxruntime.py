@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import onnxruntime as ort
 
+from edgespec.bundle.sublayers import recurrent_output
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import (
     Cache,
@@ -48,6 +49,7 @@ class OnnxRuntimeCpu(HostEngine):
 
     name = "onnxruntime:cpu"
     integer_products = True
+    keeps_states = True
     version: str = ort.__version__
     library_bytes = 8 * MIB
 
@@ -131,8 +133,7 @@ class OnnxRuntimeExecutable:
         shape = row_count(feeds), len(feeds.get("logit_rows", ()))
         binding = self._bindings.get(shape)
         if binding is None or binding.feeds is not feeds:  # new feeds replace the old binding
-            results, new_kv = self._room.outputs(feeds)
-            binding = _Binding(self._session, feeds, views, StageOutputs(results, new_kv))
+            binding = _Binding(self._session, feeds, views, self._room.outputs(feeds), self._stage)
             self._bindings[shape] = binding
         self._session.run_with_iobinding(binding.handle)
         return binding.outputs
@@ -165,6 +166,7 @@ class _Binding:
         feeds: Mapping[str, Array],
         views: Mapping[str, Array],
         outputs: StageOutputs,
+        stage: StageFile,
     ) -> None:
         self.handle = session.io_binding()
         self.outputs = outputs
@@ -173,5 +175,6 @@ class _Binding:
             bind_host_input(self.handle, name, array)
         new_kv = cast(Array, outputs.new_kv)
         results = {**outputs.results, "new_kv": new_kv} if len(new_kv) else outputs.results
-        for name, array in results.items():
+        new_rows = dict(zip(map(recurrent_output, stage.recurrent), outputs.new_rows, strict=True))
+        for name, array in {**results, **new_rows}.items():
             bind_host_output(self.handle, name, array)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import openvino as ov
 
+from edgespec.bundle.sublayers import recurrent_output
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import (
@@ -65,6 +66,7 @@ class OpenVinoCpu(HostEngine):
     """OpenVINO's CPU plug-in."""
 
     name = "openvino:cpu"
+    keeps_states = True
     version: str = ov.__version__
     library_bytes = 22 * MIB
 
@@ -155,6 +157,7 @@ class OpenVinoExecutable:
         self._request = compiled.create_infer_request()
         self._results = [(each.name, compiled.output(each.name)) for each in stage.results]
         self._new_kv = compiled.output("new_kv") if stage.cache_shape[0] else None
+        self._new_rows = [compiled.output(recurrent_output(layer)) for layer in stage.recurrent]
         self._stage = stage
         self._bound: dict[str, Array] = {}
         self._views: dict[str, Array] | None = None
@@ -179,6 +182,7 @@ class OpenVinoExecutable:
         return StageOutputs(
             {name: self._request.get_tensor(port).data for name, port in self._results},
             None if self._new_kv is None else self._request.get_tensor(self._new_kv).data,
+            [self._request.get_tensor(port).data for port in self._new_rows],
         )
 
     def _bind(self, name: str, array: Array) -> None:

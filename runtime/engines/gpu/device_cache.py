@@ -61,7 +61,10 @@ class DeviceCache:
         capacity: C, in rows.
         values: tensors by the names of the stage's inputs. It is a new dict after every growth, so
             that an executable can tell by identity whether to bind again.
+        recurrence: see `Cache`.
     """
+
+    recurrence = None
 
     def __init__(self, graphs: CacheGraphs, capacity: int) -> None:
         self._graphs = graphs

@@ -70,6 +70,7 @@ class OnnxRuntimeGpu(ABC):
     shapes = ANY_SHAPES
     variant: str | None = None
     integer_products = False
+    keeps_states = False
 
     def compile(self, stage: StageFile, threads: int) -> DeviceExecutable:
         """See `Engine`.

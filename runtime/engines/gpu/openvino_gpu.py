@@ -39,6 +39,7 @@ class OpenVinoGpu:
     shapes = ANY_SHAPES
     variant: str | None = None
     integer_products = False
+    keeps_states = False
 
     def __init__(self) -> None:
         try:

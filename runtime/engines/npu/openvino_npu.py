@@ -32,6 +32,7 @@ class OpenVinoNpu(FewShapes):
     memory = "cpu"
     variant: str | None = NPU
     integer_products = False
+    keeps_states = False
 
     def __init__(self, shapes: Shapes | None = None) -> None:
         super().__init__("openvino:npu", shapes)

@@ -33,6 +33,7 @@ class QdqQuantizer(OnnxRuntimeCpu):
 
     variant: str | None = NPU
     integer_products = False
+    keeps_states = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -57,6 +57,7 @@ class Qnn(FewShapes, ABC):
     memory = "cpu"
     variant: str | None = NPU
     integer_products = False
+    keeps_states = False
     base: str
     library_bytes: int
 

@@ -1,0 +1,101 @@
+"""LFM2 (Liquid AI): short convolutions in most layers, attention in the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.llama import Llama
+from edgespec.models.layers import Convolution, Mlp, ShortConvolution
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.fields import Fields
+    from edgespec.models.layers import Attention, Decoder, Sublayer
+
+_CONVOLUTION = "conv"
+
+
+class Lfm2(Llama):
+    """Llama with normalized heads, other names, and convolutions instead of most attentions."""
+
+    defaults: ClassVar[Mapping[str, object]] = {
+        "hidden_act": "silu",
+        "max_position_embeddings": 128_000,
+        "norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+        "conv_L_cache": 3,
+        "block_multiple_of": 256,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": True,
+        "tie_word_embeddings": True,
+        "eos_token_id": 2,
+    }
+
+    @classmethod
+    def usual(cls, fields: Fields) -> Fields:
+        """Returns a config under the names of Llama's, with the MLP's width and the layers."""
+        values = {**fields.values, "rms_norm_eps": fields.number("norm_eps")}
+        if fields.get("tie_embedding") is not None:
+            values["tie_word_embeddings"] = fields.flag("tie_embedding")
+        width = fields.integer("block_ff_dim", fields.integer("intermediate_size"))
+        if fields.flag("block_auto_adjust_ff_dim"):
+            multiple = fields.integer("block_multiple_of")
+            width = int(fields.number("block_ffn_dim_multiplier") * int(2 * width / 3))
+            width = multiple * -(-width // multiple)
+        values["intermediate_size"] = width
+        if fields.get("layer_types") is None:
+            layers = range(fields.integer("num_hidden_layers"))
+            attentions = fields.get("full_attn_idxs")
+            found = attentions if isinstance(attentions, list) else list(layers)
+            values["layer_types"] = [
+                "full_attention" if index in found else _CONVOLUTION for index in layers
+            ]
+        return replace(fields, values=values)
+
+    def decoder(self) -> Decoder:
+        """Returns the model's description."""
+        if self.config.fields.flag("conv_bias"):
+            raise self.config.fields.unsupported("conv_bias", "use a model without biases")
+        layers = range(self.config.num_layers)
+        return replace(
+            self.of_layers((self.mixer(index), self.mlp(index)) for index in layers),
+            norm=self.norm("model.embedding_norm", self.config.hidden_size),
+        )
+
+    def mixer(self, index: int) -> Sublayer:
+        """Returns the attention or the convolution of a layer."""
+        if index not in self.config.recurrent:
+            return self.attention(index)
+        name, hidden = f"model.layers.{index}", self.config.hidden_size
+        size = self.config.fields.integer("conv_L_cache")
+        return ShortConvolution(
+            norm=self.norm(f"{name}.operator_norm", hidden),
+            inner=self.linear(f"{name}.conv.in_proj", hidden, 3 * hidden),
+            convolution=Convolution(f"{name}.conv.conv.weight", hidden, size),
+            out=self.linear(f"{name}.conv.out_proj", hidden, hidden),
+        )
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer, with norms of its heads."""
+        name, config = f"model.layers.{index}", self.config
+        inner = config.heads * config.head_dim
+        return replace(
+            super().attention(index),
+            norm=self.norm(f"{name}.operator_norm", config.hidden_size),
+            q_norm=self.norm(f"{name}.self_attn.q_layernorm", config.head_dim),
+            k_norm=self.norm(f"{name}.self_attn.k_layernorm", config.head_dim),
+            o=self.linear(f"{name}.self_attn.out_proj", inner, config.hidden_size),
+        )
+
+    def mlp(self, index: int) -> Mlp:
+        """Returns the MLP of a layer."""
+        name, config = f"model.layers.{index}", self.config
+        hidden, inner = config.hidden_size, config.intermediate_size
+        return Mlp(
+            norm=self.norm(f"{name}.ffn_norm", hidden),
+            gate=self.linear(f"{name}.feed_forward.w1", hidden, inner),
+            up=self.linear(f"{name}.feed_forward.w3", hidden, inner),
+            down=self.linear(f"{name}.feed_forward.w2", inner, hidden),
+        )
