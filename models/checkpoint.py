@@ -14,6 +14,7 @@ from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
+from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
@@ -32,6 +33,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "olmo2": Olmo2,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
+    "qwen3_5_text": Qwen3_5,
 }
 """The supported architectures by `model_type`."""
 

@@ -22,7 +22,7 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     """
     g, kv, hd = stage.graph, layer.kv_heads, layer.head_dim
     form = stage.form(layer)
-    q, k, v = _heads(stage, x, layer)
+    (q, k, v), gate = _heads(stage, x, layer)
     new_k, new_v = _stored(stage, k), _stored(stage, v)
     past_k, past_v = (_past(stage, index, part, layer) for part in ("key", "value"))
 
@@ -32,19 +32,31 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
     mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
     mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))
+    if gate:
+        mixed = g.op("Mul", mixed, g.op("Sigmoid", gate))
     return stage.linear(mixed, layer.o)
 
 
-def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[str, str, str]:
+def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[tuple[str, str, str], str]:
     """Emits queries [H, S, hd], and keys and values [KV, S, hd]; norms and RoPE are applied.
+
+    Beside them it returns the gate [S, H * hd], empty if the attention has none.
 
     One product computes them all. They are split before the transposition: OpenVINO would keep
     parts of one transposed buffer until the end of the layer, which needs more memory.
     """
     g, heads, kv, hd = stage.graph, layer.heads, layer.kv_heads, layer.head_dim
     x = stage.linear(x, layer.q, layer.k, layer.v)
-    whole = layer.q_norm is not None and layer.q_norm.size != hd
-    if whole:  # norms over all heads together come before the split into heads
+    whole, gate = layer.q_norm is not None and layer.q_norm.size != hd, ""
+    if layer.gated:
+        both, k, v = g.multi_op(
+            "Split", x, g.ints(2 * heads * hd, kv * hd, kv * hd), outputs=3, axis=1
+        )
+        both = g.op("Reshape", both, g.ints(0, heads, 2 * hd))
+        q, gate = g.multi_op("Split", both, outputs=2, axis=-1, num_outputs=2)
+        gate = g.op("Reshape", gate, g.ints(0, heads * hd))
+        k, v = (g.op("Reshape", part, g.ints(0, kv, hd)) for part in (k, v))
+    elif whole:  # norms over all heads together come before the split into heads
         q, k, v = g.multi_op("Split", x, g.ints(heads * hd, kv * hd, kv * hd), outputs=3, axis=1)
         q, k = stage.norm(q, layer.q_norm), stage.norm(k, layer.k_norm)
         q, k, v = (g.op("Reshape", part, g.ints(0, -1, hd)) for part in (q, k, v))
@@ -53,7 +65,7 @@ def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[str, str, str
         q, k, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=1)
     norms = (None, None) if whole else (layer.q_norm, layer.k_norm)
     q, k = (_turned(stage, part, norm, layer) for part, norm in zip((q, k), norms, strict=True))
-    return q, k, g.op("Transpose", v, perm=[1, 0, 2])
+    return (q, k, g.op("Transpose", v, perm=[1, 0, 2])), gate
 
 
 def _turned(stage: StageBuilder, x: str, norm: Norm | None, layer: Attention) -> str:

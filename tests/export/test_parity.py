@@ -84,6 +84,7 @@ FULL_PRECISION = {
     "gemma3_text-window-beyond-the-context": {"sliding_window": 4096, "layer_types": MIXED},
     "olmo2": {},
     "lfm2": {},
+    "qwen3_5_text": {},
     "lfm2-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16, "conv_L_cache": 4},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},

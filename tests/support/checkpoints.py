@@ -24,6 +24,8 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
     Qwen3ForCausalLM,
 )
 
@@ -34,6 +36,7 @@ ARCHITECTURES = {
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
 }
 
@@ -59,6 +62,13 @@ _OWN: dict[str, dict[str, Any]] = {
     "lfm2": {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "block_multiple_of": 32, "norm_eps": 1e-5,
+    },
+    "qwen3_5_text": {
+        "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_key_head_dim": 16, "linear_value_head_dim": 8, "partial_rotary_factor": 1.0,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0,
+                            "mrope_section": [4, 4, 4]},
     },
     "mistral": {"sliding_window": None},
 }  # fmt: skip

@@ -1,0 +1,103 @@
+"""Qwen3.5 (dense, text only): linear attention in most layers, gated attention in the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.llama import Llama
+from edgespec.models.layers import Convolution, GatedDelta
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.fields import Fields
+    from edgespec.models.layers import Attention, Decoder, Norm, Sublayer
+
+
+class Qwen3_5(Llama):  # noqa: N801 - the model's name
+    """Llama with gated attention and normalized heads in every fourth layer, and else GatedDelta."""
+
+    defaults: ClassVar[Mapping[str, object]] = {
+        "hidden_act": "silu",
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "partial_rotary_factor": 0.25,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "full_attention_interval": 4,
+        "eos_token_id": None,
+    }
+
+    @classmethod
+    def usual(cls, fields: Fields) -> Fields:
+        """Returns a config with the types of all layers."""
+        if fields.get("layer_types") is not None:
+            return fields
+        every = fields.integer("full_attention_interval")
+        types = [
+            "linear_attention" if (index + 1) % every else "full_attention"
+            for index in range(fields.integer("num_hidden_layers"))
+        ]
+        return replace(fields, values={**fields.values, "layer_types": types})
+
+    def decoder(self) -> Decoder:
+        """Returns the model's description."""
+        layers = range(self.config.num_layers)
+        return self.of_layers((self.mixer(index), self.mlp(index)) for index in layers)
+
+    def mixer(self, index: int) -> Sublayer:
+        """Returns the attention of a layer, of either kind."""
+        if index not in self.config.recurrent:
+            return self.attention(index)
+        fields, hidden = self.config.fields, self.config.hidden_size
+        layer = f"model.layers.{index}"
+        name, heads = f"{layer}.linear_attn", fields.integer("linear_num_value_heads")
+        key_heads, key_size = (
+            fields.integer(f"linear_{field}") for field in ("num_key_heads", "key_head_dim")
+        )
+        if heads % key_heads:
+            raise fields.invalid(
+                "linear_num_value_heads", f"must be a multiple of linear_num_key_heads={key_heads}"
+            )
+        value_size = fields.integer("linear_value_head_dim")
+        channels = 2 * key_heads * key_size + heads * value_size
+        size = fields.integer("linear_conv_kernel_dim")
+        return GatedDelta(
+            norm=self.norm(f"{layer}.input_layernorm", hidden),
+            mixed=self.linear(f"{name}.in_proj_qkv", hidden, channels),
+            gate=self.linear(f"{name}.in_proj_z", hidden, heads * value_size),
+            rate=self.linear(f"{name}.in_proj_b", hidden, heads),
+            decay=self.linear(f"{name}.in_proj_a", hidden, heads),
+            convolution=Convolution(f"{name}.conv1d.weight", channels, size),
+            log_decay=f"{name}.A_log",
+            decay_bias=f"{name}.dt_bias",
+            # Alone among the norms, its weights are stored as they are.
+            result_norm=super().norm(f"{name}.norm", value_size),
+            out=self.linear(f"{name}.out_proj", heads * value_size, hidden),
+            key_heads=key_heads,
+            value_heads=heads,
+            key_size=key_size,
+            value_size=value_size,
+        )
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer, with norms of its heads, and gates behind queries."""
+        name, config = f"model.layers.{index}.self_attn", self.config
+        queries = 2 * config.heads * config.head_dim
+        return replace(
+            super().attention(index),
+            q=self.linear(f"{name}.q_proj", config.hidden_size, queries),
+            q_norm=self.norm(f"{name}.q_norm", config.head_dim),
+            k_norm=self.norm(f"{name}.k_norm", config.head_dim),
+            gated=True,
+        )
+
+    def norm(self, name: str, size: int) -> Norm:
+        """Returns the norm of that name; its stored weights are the difference to 1."""
+        return replace(super().norm(name, size), offset=1.0)
