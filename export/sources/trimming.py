@@ -7,13 +7,14 @@ the target, so the text stays the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from edgespec.models import Checkpoint, Linear
-from edgespec.models.tensors import TensorSource
+from edgespec.models.tensors import BlockRows, Blocks, TensorSource, joined
 
 _HEAD = "trimmed_head.weight"
 
@@ -62,12 +63,26 @@ class TrimmedHead:
         """See `TensorSource`; rows of the output projection are read run by run."""
         if name != _HEAD:
             return self.tensors.read_rows(name, start, stop)
+        runs = self._runs(start, stop)
+        return np.concatenate([self.tensors.read_rows(self.head, *run) for run in runs])
+
+    def blocks(self, name: str) -> Blocks | None:
+        """See `TensorSource`."""
+        return self.tensors.blocks(self.head if name == _HEAD else name)
+
+    def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
+        """See `TensorSource`; rows of the output projection are read run by run."""
+        if name != _HEAD:
+            return self.tensors.read_blocks(name, start, stop)
+        runs = self._runs(start, stop)
+        return joined([self.tensors.read_blocks(self.head, *run) for run in runs])
+
+    def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yields start and stop of each run of consecutive rows that are kept."""
         ids = self.ids[start:stop]
-        ends = np.flatnonzero(np.diff(ids) > 1) + 1
-        runs = [run for run in np.split(ids, ends) if len(run)]
-        return np.concatenate(
-            [self.tensors.read_rows(self.head, int(run[0]), int(run[-1]) + 1) for run in runs]
-        )
+        for run in np.split(ids, np.flatnonzero(np.diff(ids) > 1) + 1):
+            if len(run):
+                yield int(run[0]), int(run[-1]) + 1
 
 
 def trimmed(checkpoint: Checkpoint, ids: npt.NDArray[np.int64]) -> Checkpoint:
