@@ -12,26 +12,41 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GlmConfig,
+    GlmForCausalLM,
+    HunYuanDenseV1Config,
+    HunYuanDenseV1ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 
 ARCHITECTURES = {
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "glm": (GlmConfig, GlmForCausalLM),
+    "glm4": (Glm4Config, Glm4ForCausalLM),
+    "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
+    "phi3": (Phi3Config, Phi3ForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "stablelm": (StableLmConfig, StableLmForCausalLM),
 }
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
@@ -49,6 +64,16 @@ ODD_SHAPES: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 0,
     "tie_word_embeddings": False,
+}
+
+# What an architecture needs beside them. Heads of which 12 or 6 dimensions are rotated, so that
+# pairs, parts that are not rotated and halves of a head all have different bounds.
+_SPECIAL: dict[str, dict[str, Any]] = {
+    "glm": {"pad_token_id": 0},
+    "glm4": {"pad_token_id": 0},
+    "mistral": {"sliding_window": None},
+    "phi3": {"pad_token_id": 0},
+    "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},
 }
 
 # The most frequent merges in code, written down so that every Python has the same random texts.
@@ -83,8 +108,8 @@ def make_checkpoint(
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
     config_class, model_class = ARCHITECTURES[architecture]
-    windowless = {"sliding_window": None} if architecture == "mistral" else {}
-    model = model_class(config_class(**{**ODD_SHAPES, **windowless, **overrides}))
+    special = _SPECIAL.get(architecture, {})
+    model = model_class(config_class(**{**ODD_SHAPES, **special, **overrides}))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -92,7 +117,7 @@ def make_checkpoint(
             if parameter.ndim == 2:
                 parameter.copy_(noise * parameter.shape[1] ** -0.5)
             else:
-                parameter.copy_(noise * 0.2 + (1.0 if "norm" in name else 0.0))
+                parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
     # Read back, because casting a model rounds its RoPE frequencies too, which no file holds.
     return model_class.from_pretrained(path, dtype=torch.float32).eval()
