@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.gemma3 import Gemma3
+from edgespec.models.families.glm import Glm, Glm4
+from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.olmo2 import Olmo2
+from edgespec.models.families.phi3 import Phi3
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
+from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
@@ -28,12 +32,17 @@ if TYPE_CHECKING:
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "gemma3_text": Gemma3,
     "lfm2": Lfm2,
+    "glm": Glm,
+    "glm4": Glm4,
+    "hunyuan_v1_dense": Hunyuan,
     "llama": Llama,
     "mistral": Mistral,
     "olmo2": Olmo2,
+    "phi3": Phi3,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
     "qwen3_5_text": Qwen3_5,
+    "stablelm": StableLm,
 }
 """The supported architectures by `model_type`."""
 
@@ -88,12 +97,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
     architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if architecture is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
-    tensors = SafetensorsFolder(path)
+    tensors: TensorSource = SafetensorsFolder(path)
     config = ModelConfig.from_fields(
         architecture.usual(fields.with_defaults(architecture.defaults)),
         _optional(path / "generation_config.json"),
     )
-    decoder = architecture(config).decoder()
+    model = architecture(config)
+    decoder, tensors = model.decoder(), model.arranged(tensors)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors)
     return Checkpoint(

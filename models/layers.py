@@ -6,7 +6,7 @@ norms, mask, rotation table, activation. `export/components` implements the comp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, RecurrentShape
@@ -64,8 +64,23 @@ class Norm:
     offset: float = 0.0
 
     def tensors(self) -> Shapes:
-        """Returns name and shape of its tensor."""
+        """Returns names and shapes of its tensors."""
         return {self.weight: (self.size,)}
+
+
+@dataclass(frozen=True)
+class LayerNorm(Norm):
+    """Layer normalization (Ba et al., 2016): of x without its mean, and with a bias added.
+
+    Attributes:
+        bias: Name of the [size] tensor.
+    """
+
+    bias: str = field(kw_only=True)
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of its tensors."""
+        return {self.weight: (self.size,), self.bias: (self.size,)}
 
 
 @dataclass(frozen=True)
@@ -85,6 +100,7 @@ class Attention:
         q_norm: Applied to queries before RoPE; None: no normalization. It normalizes each head, or
             all heads as one vector if it has their total size.
         k_norm: The same for keys.
+        norm_after_rope: Whether these two norms, of each head, follow RoPE instead.
         post_norm: Applied to the sublayer's output; None: no normalization.
         mask: Name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
         rope: Name of the rotation table, see `Decoder.ropes`; empty: no RoPE.
@@ -103,6 +119,7 @@ class Attention:
     scale: float
     q_norm: Norm | None = None
     k_norm: Norm | None = None
+    norm_after_rope: bool = False
     post_norm: Norm | None = None
     mask: str = CAUSAL
     rope: str = DEFAULT_ROPE
@@ -152,7 +169,9 @@ class Mlp:
 
 @dataclass(frozen=True)
 class Convolution:
-    """Convolution of each channel with its last positions: `y[t] = sum of w[j] x[t - size + 1 + j]`.
+    """Convolution of each channel with its last positions.
+
+    `y[t]` is the sum of `w[j] x[t - size + 1 + j]` over j.
 
     Attributes:
         weight: Name of the [channels, 1, size] tensor.
@@ -266,7 +285,7 @@ class GatedDelta:
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         parts = (*self.linears, self.convolution, self.norm, self.result_norm)
-        heads: Shapes = {name: (self.value_heads,) for name in (self.log_decay, self.decay_bias)}
+        heads: Shapes = dict.fromkeys((self.log_decay, self.decay_bias), (self.value_heads,))
         return _union(each.tensors() for each in parts) | heads
 
 

@@ -17,8 +17,8 @@ from edgespec.errors import InputError
 from edgespec.system.records import LEFT_OUT
 
 ATTENTION, MLP, FUSION, RECURRENT = "attention", "mlp", "fusion", "recurrent"
-"""Kinds of sublayers. A fusion makes one hidden row of a draft head's features. A recurrent sublayer
-carries a state from position to position, see `RecurrentShape`."""
+"""Kinds of sublayers. A fusion makes one hidden row of a draft head's features. A recurrent
+sublayer carries a state from position to position, see `RecurrentShape`."""
 
 KINDS = (ATTENTION, MLP, FUSION, RECURRENT)
 
@@ -102,7 +102,7 @@ def recurrent_inputs(layer: int) -> tuple[str, str]:
 
 
 def recurrent_output(layer: int) -> str:
-    """Returns the name of the stage output with the rows that a call adds to a recurrent sublayer."""
+    """Returns the name of the stage output with the new rows of a recurrent sublayer."""
     return f"{_NEW_ROWS}{layer}"
 
 

@@ -11,6 +11,8 @@ STree, 2025): two inputs say which rows those are.
   *near* rows: the P earlier rows and the S rows of the call, one behind the other.
 * `ancestors` [P + S, P + S]: 1 where a near row is behind the border and an ancestor of another,
   else 0; no row is its own ancestor. `own_rows` [S]: the numbers of the call's rows.
+* `unit` [P + S, P + S]: the unit matrix. `halves` [6, P + S, P + S]: for n of 0 to 5, 1 where an ancestor is in the first half, and the row
+  in the second half, of the same 2 ** (n + 1) positions behind the border.
 
 Every sum over ancestors is in the order of their positions, with exact zeros between them, so a
 row has the same bits in any call.
@@ -26,6 +28,7 @@ from edgespec.export.formats.matrices import vector
 from edgespec.models import GatedDelta, ShortConvolution
 from edgespec.models.layers import Convolution
 
+_LEVELS = CHUNK.bit_length()
 _EPSILON = 1e-6  # of the normalization of queries and keys
 
 
@@ -58,8 +61,7 @@ def lower_delta(stage: StageBuilder, x: str, index: int, layer: GatedDelta) -> s
     With the state S at the border, a row i is (v - exp(t) k S) rate at first (its *error*), where t
     is the sum of decays from the border. What the rows a before it in the chunk have added changes
     it to u[i] = error[i] - sum of A[i, a] u[a], A[i, a] = rate[i] exp(t[i] - t[a]) k[i] k[a]. So
-    u = (1 + A)^-1 error (Yang et al., 2024). A chain of ancestors has less than two chunks, so the
-    inverse is (1 - A)(1 + A^2)(1 + A^4) ... (1 + A^32).
+    u = (1 + A)^-1 error (Yang et al., 2024), see `_inverse`.
     """
     g, values = stage.graph, layer.value_heads * layer.value_size
     earlier_input, state_input = recurrent_inputs(index)
@@ -90,8 +92,7 @@ def lower_delta(stage: StageBuilder, x: str, index: int, layer: GatedDelta) -> s
     error = g.op("Mul", g.op("Sub", own_v, error), own_rate)
     old_errors = _heads(stage, old[2], layer.value_heads)
     errors = g.op("Concat", old_errors, error, axis=1)
-    correction = _correction(stage, g.op("Mul", alike, near.fading), near.own_rows)
-    added = g.op("Add", error, g.op("MatMul", correction, errors))
+    added = g.op("MatMul", _inverse(stage, g.op("Mul", alike, near.fading), near), errors)
     all_added = g.op("Concat", _heads(stage, old[3], layer.value_heads), added, axis=1)
 
     seen = g.op("Mul", g.op("MatMul", own_q, turned_k), near.own(near.fading))
@@ -106,9 +107,7 @@ def lower_delta(stage: StageBuilder, x: str, index: int, layer: GatedDelta) -> s
     result = g.op("Transpose", result, perm=[1, 0, 2])
     result = stage.norm(result, layer.result_norm)
     result = g.op("Reshape", result, g.ints(-1, values))
-    return stage.linear(
-        g.op("Mul", result, _silu(stage, stage.linear(x, layer.gate))), layer.out
-    )
+    return stage.linear(g.op("Mul", result, _silu(stage, stage.linear(x, layer.gate))), layer.out)
 
 
 class _Near:
@@ -137,15 +136,27 @@ class _Near:
         return self._graph.op("Gather", value, self.own_rows, axis=1)
 
 
-def _correction(stage: StageBuilder, a: str, own_rows: str) -> str:
-    """Emits the call's rows of (1 + A)^-1 - 1, [H, S, P + S], see `lower_delta`."""
+def _inverse(stage: StageBuilder, a: str, near: _Near) -> str:
+    """Emits the call's rows of (1 + A)^-1, [H, S, P + S], see `lower_delta`.
+
+    With T the inverse within each b positions, and L what of A leads from the first b to the second
+    b of twice as many, the inverse within those is T - T L T. Powers of A would lose all digits in
+    texts that repeat themselves. The halves are those of positions, so a row's bits do not depend
+    on its place in the call. A chain of ancestors has less than 64 = 2 ** 6 positions.
+    """
     g = stage.graph
-    product = g.op("Neg", g.op("Gather", a, own_rows, axis=1))
-    for _ in range(CHUNK.bit_length() - 1):
-        a = g.op("MatMul", a, a)
-        further = g.op("Add", g.op("Gather", a, own_rows, axis=1), g.op("MatMul", product, a))
-        product = g.op("Add", product, further)
-    return product
+    halves = stage.shared("halves", FLOAT, _LEVELS, "P+S", "P+S")
+    links = [
+        g.op("Mul", a, g.op("Gather", halves, g.constant(level, np.int64), axis=0))
+        for level in range(_LEVELS)
+    ]
+    unit = stage.shared("unit", FLOAT, "P+S", "P+S")
+    inverse = g.op("Sub", unit, links[0])
+    for link in links[1:-1]:
+        change = g.op("MatMul", g.op("MatMul", inverse, link), inverse)
+        inverse = g.op("Sub", inverse, change)
+    own = near.own(inverse)
+    return g.op("Sub", own, g.op("MatMul", g.op("MatMul", own, links[-1]), inverse))
 
 
 def _convolved(stage: StageBuilder, earlier: str, rows: str, layer: Convolution) -> str:

@@ -20,6 +20,7 @@ _CONVOLUTION = "conv"
 class Lfm2(Llama):
     """Llama with normalized heads, other names, and convolutions instead of most attentions."""
 
+    models: ClassVar[str] = "LFM2 350M, 700M, 1.2B and 2.6B, LFM2.5"
     defaults: ClassVar[Mapping[str, object]] = {
         "hidden_act": "silu",
         "max_position_embeddings": 128_000,

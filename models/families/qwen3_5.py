@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from edgespec.models.families.llama import Llama
+from edgespec.models.families.partly_rotated import PartlyRotated
 from edgespec.models.layers import Convolution, GatedDelta
 
 if TYPE_CHECKING:
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from edgespec.models.layers import Attention, Decoder, Norm, Sublayer
 
 
-class Qwen3_5(Llama):  # noqa: N801 - the model's name
-    """Llama with gated attention and normalized heads in every fourth layer, and else GatedDelta."""
+class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
+    """Llama with gated attention of normalized heads in some layers, GatedDelta in others."""
 
+    models: ClassVar[str] = "Qwen3.5 and 3.6, dense, text only"
     defaults: ClassVar[Mapping[str, object]] = {
         "hidden_act": "silu",
         "max_position_embeddings": 32768,

@@ -230,7 +230,7 @@ _COLUMN = np.arange(COLUMNS, dtype=np.int64)
 
 
 class RecurrenceInputs:
-    """Inputs that tell recurrent sublayers the ancestors of rows, see `export/components/recurrent`.
+    """Inputs that tell recurrent sublayers each row's ancestors (docs/graph.md).
 
     Args:
         shapes: what the sublayers hold of a text.
@@ -243,10 +243,14 @@ class RecurrenceInputs:
         self._trail = np.zeros((kernel, rows), np.int64)
         near = self._earlier + rows
         self._ancestors = np.zeros((near, near), np.float32)
+        self._halves = np.zeros((CHUNK.bit_length(), near, near), np.float32)
+        self._places = np.zeros(near, np.int64)  # behind the border
         self.inputs: dict[str, Array] = {
             "trail": self._trail,
             "ancestors": self._ancestors,
             "own_rows": np.arange(self._earlier, near),
+            "halves": self._halves,
+            "unit": np.eye(near, dtype=np.float32),
         }
 
     def fill(self, rows: Rows, length: int) -> None:
@@ -265,6 +269,13 @@ class RecurrenceInputs:
         own = slice(self._earlier, self._earlier + n)
         self._ancestors[own, first:last] = 1
         self._ancestors[own, own] = rows.mask[:, rows.scratch :] & ~np.eye(n, dtype=np.bool_)
+        self._places[first:last] = np.arange(last - first)
+        self._places[own] = np.add(rows.depths, last - first)
+        for level, halves in enumerate(self._halves):
+            half = self._places >> level
+            # The row's half is the second one, and the ancestor's the one before.
+            linked = (half[:, None] & 1 == 1) & (half[:, None] == half[None] + 1)
+            np.multiply(linked, self._ancestors, out=halves)
 
 
 class Feeds:
@@ -366,7 +377,8 @@ class Rope:
 
     def __init__(self, table: RopeTable) -> None:
         self._inv_freq = np.asarray(table.inv_freq, np.float64)
-        self._scale = table.attention_factor
+        # A frequency of zero is for dimensions that are neither rotated nor scaled.
+        self._scale = np.where(self._inv_freq == 0, 1.0, table.attention_factor)
         self._table = np.zeros((2, 0, 2 * len(self._inv_freq)), np.float32)
 
     def table(self, positions: int) -> Floats:

@@ -9,15 +9,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from checkpoints import ARCHITECTURES, edit_json, make_checkpoint, write_tokenizer
 from safetensors.numpy import load_file, save_file
 
 from edgespec.bundle.sublayers import window_of
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import Linear, load_checkpoint
-
-ARCHITECTURES = ["gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3"]
-
+from edgespec.models.layers import LayerNorm
 
 ACTIVATIONS = {
     "silu": torch.nn.functional.silu,
@@ -30,44 +28,53 @@ def linear(tensors, layer: Linear, x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.linear(x, torch.from_numpy(tensors.read(layer.weight)), bias)
 
 
-def rms_norm(tensors, norm, x: torch.Tensor) -> torch.Tensor:
+def normalized(tensors, norm, x: torch.Tensor) -> torch.Tensor:
     if norm is None:
         return x
     weight = torch.from_numpy(tensors.read(norm.weight)) + norm.offset
+    if isinstance(norm, LayerNorm):
+        bias = torch.from_numpy(tensors.read(norm.bias))
+        return torch.nn.functional.layer_norm(x, (norm.size,), weight, bias, norm.eps)
     return torch.nn.functional.rms_norm(x, (norm.size,), weight, norm.eps)
 
 
-def rotate(x: torch.Tensor, inv_freq: np.ndarray) -> torch.Tensor:
+def rotate(x: torch.Tensor, rope) -> torch.Tensor:
     """Apply RoPE to [heads, positions, head_dim]."""
-    angles = torch.outer(torch.arange(x.shape[1]).float(), torch.from_numpy(inv_freq)).repeat(1, 2)
+    inv_freq = torch.from_numpy(rope.inv_freq)
+    angles = torch.outer(torch.arange(x.shape[1]).float(), inv_freq).repeat(1, 2)
     first, second = x.chunk(2, dim=-1)
     return x * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
 
 
 def attend(tensors, layer, rope, x: torch.Tensor) -> torch.Tensor:
-    normed = rms_norm(tensors, layer.norm, x)
+    normed = normalized(tensors, layer.norm, x)
 
-    def heads(projection, norm=None):
-        found = linear(tensors, projection, normed)
+    def heads(projection):
+        return linear(tensors, projection, normed).unflatten(-1, (-1, layer.head_dim))
+
+    def turned(projection, norm):
+        split = heads(projection)
         if norm is not None and norm.size != layer.head_dim:
-            found, norm = rms_norm(tensors, norm, found), None
-        split = found.unflatten(-1, (-1, layer.head_dim)).transpose(0, 1)
-        return rms_norm(tensors, norm, split)
+            split, norm = normalized(tensors, norm, split.flatten(1)).view_as(split), None
+        if layer.norm_after_rope:
+            return normalized(tensors, norm, rotate(split.transpose(0, 1), rope))
+        return rotate(normalized(tensors, norm, split).transpose(0, 1), rope)
 
-    q, k, v = heads(layer.q, layer.q_norm), heads(layer.k, layer.k_norm), heads(layer.v)
+    q, k = turned(layer.q, layer.q_norm), turned(layer.k, layer.k_norm)
+    v = heads(layer.v).transpose(0, 1)
     seen = torch.ones(len(x), len(x)).tril()
     if (window := window_of(layer.mask)) is not None:
         seen = seen.triu(1 - window)
     mixed = torch.nn.functional.scaled_dot_product_attention(
-        rotate(q, rope.inv_freq)[None],
-        rotate(k, rope.inv_freq)[None],
+        q[None],
+        k[None],
         v[None],
         attn_mask=seen.bool(),
         enable_gqa=True,
         scale=layer.scale,
     )
     found = linear(tensors, layer.o, mixed[0].transpose(0, 1).flatten(1))
-    return rms_norm(tensors, layer.post_norm, found)
+    return normalized(tensors, layer.post_norm, found)
 
 
 def logits(checkpoint, ids: torch.Tensor) -> torch.Tensor:
@@ -76,11 +83,11 @@ def logits(checkpoint, ids: torch.Tensor) -> torch.Tensor:
     x = torch.from_numpy(tensors.read(decoder.embedding))[ids] * decoder.embedding_scale
     for attention, mlp in decoder.layers:
         x = x + attend(tensors, attention, decoder.ropes[attention.rope], x)
-        normed = rms_norm(tensors, mlp.norm, x)
+        normed = normalized(tensors, mlp.norm, x)
         gate = ACTIVATIONS[mlp.activation](linear(tensors, mlp.gate, normed))
         found = linear(tensors, mlp.down, gate * linear(tensors, mlp.up, normed))
-        x = x + rms_norm(tensors, mlp.post_norm, found)
-    return linear(tensors, decoder.lm_head, rms_norm(tensors, decoder.norm, x))
+        x = x + normalized(tensors, mlp.post_norm, found)
+    return linear(tensors, decoder.lm_head, normalized(tensors, decoder.norm, x))
 
 
 def assert_same_logits(checkpoint, model) -> None:

@@ -12,6 +12,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GlmConfig,
+    GlmForCausalLM,
+    HunYuanDenseV1Config,
+    HunYuanDenseV1ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     LlamaConfig,
@@ -20,24 +26,33 @@ from transformers import (
     MistralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
-    Qwen3Config,
     Qwen3_5ForCausalLM,
     Qwen3_5TextConfig,
+    Qwen3Config,
     Qwen3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 
 ARCHITECTURES = {
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
     "lfm2": (Lfm2Config, Lfm2ForCausalLM),
+    "glm": (GlmConfig, GlmForCausalLM),
+    "glm4": (Glm4Config, Glm4ForCausalLM),
+    "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
+    "phi3": (Phi3Config, Phi3ForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "stablelm": (StableLmConfig, StableLmForCausalLM),
 }
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
@@ -57,20 +72,27 @@ ODD_SHAPES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
-# What shows an architecture's features in few layers.
-_OWN: dict[str, dict[str, Any]] = {
+# What an architecture needs beside them. Heads of which 12 or 6 dimensions are rotated, so that
+# pairs, parts that are not rotated and halves of a head all have different bounds.
+_SPECIAL: dict[str, dict[str, Any]] = {
+    "glm": {"pad_token_id": 0},
+    "glm4": {"pad_token_id": 0},
     "lfm2": {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "block_multiple_of": 32, "norm_eps": 1e-5,
     },
+    "mistral": {"sliding_window": None},
+    "phi3": {"pad_token_id": 0},
     "qwen3_5_text": {
         "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-        "linear_key_head_dim": 16, "linear_value_head_dim": 8, "partial_rotary_factor": 1.0,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0,
-                            "mrope_section": [4, 4, 4]},
+        "linear_key_head_dim": 16, "linear_value_head_dim": 8, "num_key_value_heads": 2,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+            "mrope_section": [2, 2, 2],
+        },
     },
-    "mistral": {"sliding_window": None},
+    "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},
 }  # fmt: skip
 
 # The most frequent merges in code, written down so that every Python has the same random texts.
@@ -105,9 +127,8 @@ def make_checkpoint(
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
     config_class, model_class = ARCHITECTURES[architecture]
-    model = model_class(
-        config_class(**{**ODD_SHAPES, **_OWN.get(architecture, {}), **overrides})
-    )
+    special = _SPECIAL.get(architecture, {})
+    model = model_class(config_class(**{**ODD_SHAPES, **special, **overrides}))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -115,7 +136,7 @@ def make_checkpoint(
             if parameter.ndim > 1:
                 parameter.copy_(noise * parameter[0].numel() ** -0.5)
             else:
-                parameter.copy_(noise * 0.2 + (1.0 if "norm" in name else 0.0))
+                parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
     # Read back, because casting a model rounds its RoPE frequencies too, which no file holds.
     return model_class.from_pretrained(path, dtype=torch.float32).eval()
