@@ -14,10 +14,21 @@ import numpy.typing as npt
 
 from edgespec.bundle.sublayers import window_of
 from edgespec.errors import CheckpointError
+from edgespec.export.calibration.recurrent import convolved, gated_delta
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.weights import check_range, read_finite
-from edgespec.models import Attention, Checkpoint, Linear, Mlp, Norm, Rope, Sublayer
-from edgespec.models.layers import Activation, LayerNorm
+from edgespec.models import (
+    Attention,
+    Checkpoint,
+    GatedDelta,
+    Linear,
+    Mlp,
+    Norm,
+    Rope,
+    ShortConvolution,
+    Sublayer,
+)
+from edgespec.models.layers import Activation, Convolution, LayerNorm
 
 Weights = Mapping[str, Floats]
 """Matrices [N, K] by name; some can be replaced by rounded ones."""
@@ -96,17 +107,26 @@ class Forward:
         """Computes the input of a sublayer's last projection, for whole texts.
 
         Args:
-            layer: an attention or an MLP.
+            layer: the sublayer.
             x: [rows, hidden_size], the sublayer's normalized input.
             weights: the sublayer's matrices.
         """
         if isinstance(layer, Attention):
             return self._attended(layer, x, weights)
+        if isinstance(layer, ShortConvolution):
+            before, after, value = np.split(self.linear(x, layer.inner, weights), 3, axis=1)
+            return after * self._convolved(before * value, layer.convolution)
+        if isinstance(layer, GatedDelta):
+            return self._remembered(layer, x, weights)
         return self._gated(layer, x, weights)
 
     def _attended(self, layer: Attention, x: Floats, weights: Weights) -> Floats:
         shape = -1, self._length, layer.kv_heads, layer.head_dim
-        q = self._turned(self.linear(x, layer.q, weights), layer.q_norm, layer.heads, layer)
+        queries, gate = self.linear(x, layer.q, weights), None
+        if layer.gated:
+            both = queries.reshape(len(x), layer.heads, 2, layer.head_dim)
+            queries, gate = (both[:, :, part].reshape(len(x), -1) for part in (0, 1))
+        q = self._turned(queries, layer.q_norm, layer.heads, layer)
         k = self._turned(self.linear(x, layer.k, weights), layer.k_norm, layer.kv_heads, layer)
         v = self.linear(x, layer.v, weights).reshape(shape)
         q *= np.float32(layer.scale)
@@ -118,7 +138,30 @@ class Forward:
             scores = q[:, :, head] @ keys.transpose(0, 2, 1) + bias
             shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
             mixed[:, :, head] = shares / shares.sum(axis=-1, keepdims=True) @ values
-        return mixed.reshape(len(x), -1)
+        rows = mixed.reshape(len(x), -1)
+        return rows if gate is None else rows * _sigmoid(gate)
+
+    def _convolved(self, x: Floats, layer: Convolution) -> Floats:
+        by_text = x.reshape(-1, self._length, layer.channels)
+        return convolved(by_text, self._read(layer.weight)).reshape(x.shape)
+
+    def _remembered(self, layer: GatedDelta, x: Floats, weights: Weights) -> Floats:
+        rates, decays, gate, mixed = (
+            self.linear(x, each, weights)
+            for each in (layer.rate, layer.decay, layer.gate, layer.mixed)
+        )
+        keys = layer.key_heads * layer.key_size
+        parts = np.split(_silu(self._convolved(mixed, layer.convolution)), (keys, 2 * keys), axis=1)
+        sizes = layer.key_size, layer.key_size, layer.value_size
+        q, k, v = (
+            part.reshape(-1, self._length, part.shape[1] // size, size)
+            for part, size in zip(parts, sizes, strict=True)
+        )
+        speed = np.logaddexp(0, decays + self._read(layer.decay_bias))
+        decays = -np.exp(self._read(layer.log_decay)) * speed
+        by_head = -1, self._length, layer.value_heads
+        found = gated_delta(q, k, v, _sigmoid(rates).reshape(by_head), decays.reshape(by_head))
+        return self.normed(found, layer.result_norm).reshape(len(x), -1) * _silu(gate)
 
     def _gated(self, layer: Mlp, x: Floats, weights: Weights) -> Floats:
         gate = _ACTIVATIONS[layer.activation](self.linear(x, layer.gate, weights))
@@ -166,6 +209,12 @@ def _bias(window: int | None, length: int) -> Floats:
     if window is not None:
         seen &= ~np.tri(length, k=-window, dtype=np.bool_)
     return np.where(seen, np.float32(0), _HIDDEN)
+
+
+def _sigmoid(x: Floats) -> Floats:
+    with np.errstate(over="ignore"):
+        found: Floats = 1 / (1 + np.exp(-x))
+    return found
 
 
 def _silu(x: Floats) -> Floats:
