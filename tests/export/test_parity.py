@@ -89,8 +89,9 @@ FULL_PRECISION = {
     "gemma3_text-window-beyond-the-context": {"sliding_window": 4096, "layer_types": MIXED},
     "olmo2": {},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
-    "phi3-window": {"sliding_window": 100},
-    "phi3-partly-rotated-longrope-tied-bf16": {
+    "phi3": {},
+    "phi3-window-wholly-rotated": {"sliding_window": 100, "rope_parameters": PLAIN_ROPE},
+    "phi3-rope-longrope-tied-bf16": {
         "hidden_size": 96, "num_key_value_heads": 2, "tie_word_embeddings": True,
         "original_max_position_embeddings": 64, "dtype": torch.bfloat16,
         "rope_parameters": {**PARTIAL_LONG_ROPE, "partial_rotary_factor": 0.75},

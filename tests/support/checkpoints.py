@@ -66,14 +66,16 @@ ODD_SHAPES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
-# What an architecture needs beside them. Heads of which 12 or 6 dimensions are rotated, so that
-# pairs, parts that are not rotated and halves of a head all have different bounds.
+# What an architecture needs beside them, and what makes its heads partly rotated (Phi-4-mini).
 _SPECIAL: dict[str, dict[str, Any]] = {
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
     "mistral": {"sliding_window": None},
-    "phi3": {"pad_token_id": 0},
-    "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},
+    "phi3": {
+        "pad_token_id": 0,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
+    },
+    "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
 }
 
 # The most frequent merges in code, written down so that every Python has the same random texts.
