@@ -169,6 +169,11 @@ def write_bundle(
     if draft is not None:
         checkpoints[bundle.DRAFT] = load_checkpoint(draft)
         draft_source, draft_tokens = read_tokenizer(checkpoints[bundle.DRAFT])
+        if any(each.recurrent is not None for each in described(checkpoints[bundle.DRAFT].decoder)):
+            raise InputError(
+                f"{draft} has recurrent layers, which a draft may not have: give another draft, or "
+                "none"
+            )
     # Only a draft's graph picks candidates; they are ids of the tokenizer, without padding.
     ids = np.arange(max(draft_tokens.values()) + 1)
     if options.draft_ids and draft is not None:

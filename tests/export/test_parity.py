@@ -93,8 +93,9 @@ FULL_PRECISION = {
     "qwen3_5_text": {},
     "lfm2-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16, "conv_L_cache": 4},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
-    "phi3-window": {"sliding_window": 100},
-    "phi3-partly-rotated-longrope-tied-bf16": {
+    "phi3": {},
+    "phi3-window-wholly-rotated": {"sliding_window": 100, "rope_parameters": PLAIN_ROPE},
+    "phi3-rope-longrope-tied-bf16": {
         "hidden_size": 96, "num_key_value_heads": 2, "tie_word_embeddings": True,
         "original_max_position_embeddings": 64, "dtype": torch.bfloat16,
         "rope_parameters": {**PARTIAL_LONG_ROPE, "partial_rotary_factor": 0.75},

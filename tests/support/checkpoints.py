@@ -72,8 +72,7 @@ ODD_SHAPES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
-# What an architecture needs beside them. Heads of which 12 or 6 dimensions are rotated, so that
-# pairs, parts that are not rotated and halves of a head all have different bounds.
+# What an architecture needs beside them, and what makes its heads partly rotated (Phi-4-mini).
 _SPECIAL: dict[str, dict[str, Any]] = {
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
@@ -82,7 +81,10 @@ _SPECIAL: dict[str, dict[str, Any]] = {
         "block_multiple_of": 32, "norm_eps": 1e-5,
     },
     "mistral": {"sliding_window": None},
-    "phi3": {"pad_token_id": 0},
+    "phi3": {
+        "pad_token_id": 0,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
+    },
     "qwen3_5_text": {
         "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
@@ -92,7 +94,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
             "mrope_section": [2, 2, 2],
         },
     },
-    "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},
+    "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
 }  # fmt: skip
 
 # The most frequent merges in code, written down so that every Python has the same random texts.

@@ -9,7 +9,7 @@ from shutil import copytree
 from typing import Any
 
 import torch
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
 from heads import trained_head
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
@@ -23,6 +23,7 @@ NEW_TOKENS = 128
 LONG_PROMPT = "".join(f"def twice_{n}(x):\n    return x * 2\n\n\n" for n in range(8))
 SHORT_PROMPT = "def fibonacci(n):\n"
 
+RECURRENT = ("lfm2", "qwen3_5_text")
 MASK = 330  # the mask token of drafts that have one
 
 _VOCABULARY = 331
@@ -42,9 +43,9 @@ class Pair:
 class Pairs:
     """Makes each pair below `folder` when it is first asked for.
 
-    `llama`, `qwen2`, `qwen3`: the draft is the target with noise on its weights, so it is sometimes
+    An architecture's name: the draft is the target with noise on its weights, so it is sometimes
     right. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches. `cut`: as `llama`,
-    with one stage per layer. `stranger`: the draft is a one-layer Qwen2 of other sizes that knows
+    with one stage per layer. A name in `RECURRENT`: no draft, and two stages. `stranger`: the draft is a one-layer Qwen2 of other sizes that knows
     100 positions. All other models that draft have a mask token, although they were not trained to
     read it. `head`: the draft is a head of a target of eight layers. `head-cut`: the same in four
     stages. `head-skip`: the same with a skip set, so that two sources draft in stages.
@@ -59,9 +60,13 @@ class Pairs:
     def _make(self, name: str) -> Pair:
         if name.startswith("head"):
             return self._make_with_head(name)
-        architecture = name if name.startswith("qwen") else "llama"
+        architecture = name if name in ARCHITECTURES else "llama"
         folder = self._folder / name
         target = _checkpoint(folder / "target", architecture)
+        if name in RECURRENT:
+            options = ExportOptions(precision="fp32", cut_layers=(1,))
+            export_bundle(folder / "target", folder / "bundle", options=options)
+            return Pair(folder / "bundle", target, target)
         if name == "twin":
             draft = _checkpoint(folder / "draft", architecture, pard_token=MASK)
         elif name == "stranger":
