@@ -11,7 +11,8 @@ STree, 2025): two inputs say which rows those are.
   *near* rows: the P earlier rows and the S rows of the call, one behind the other.
 * `ancestors` [P + S, P + S]: 1 where a near row is behind the border and an ancestor of another,
   else 0; no row is its own ancestor. `own_rows` [S]: the numbers of the call's rows.
-* `unit` [P + S, P + S]: the unit matrix. `halves` [6, P + S, P + S]: for n of 0 to 5, 1 where an ancestor is in the first half, and the row
+* `unit` [P + S, P + S]: the unit matrix.
+* `halves` [6, P + S, P + S]: for n of 0 to 5, 1 where an ancestor is in the first half, and the row
   in the second half, of the same 2 ** (n + 1) positions behind the border.
 
 Every sum over ancestors is in the order of their positions, with exact zeros between them, so a

@@ -43,7 +43,8 @@ def test_four_bits_change_logits_as_they_change_llamas(exported, architecture, d
         model, bundle = exported(name)
         logits = load(bundle, device).prefill(PROMPT[:100])["logits"][0]
         distances[name] = distance(logits, reference(model, PROMPT[:100]))
-    assert distances[architecture] < 1.5 * distances["llama"]
+    most = 2.0 if bundle.target.recurrent else 1.5  # three layers, not two
+    assert distances[architecture] < most * distances["llama"]
 
 
 @devices

@@ -44,11 +44,12 @@ class Pairs:
     """Makes each pair below `folder` when it is first asked for.
 
     An architecture's name: the draft is the target with noise on its weights, so it is sometimes
-    right. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches. `cut`: as `llama`,
-    with one stage per layer. A name in `RECURRENT`: no draft, and two stages. `stranger`: the draft is a one-layer Qwen2 of other sizes that knows
-    100 positions. All other models that draft have a mask token, although they were not trained to
-    read it. `head`: the draft is a head of a target of eight layers. `head-cut`: the same in four
-    stages. `head-skip`: the same with a skip set, so that two sources draft in stages.
+    right; one in `RECURRENT` has two stages and no draft. `twin`: the draft is the target. `half`:
+    as `llama`, with fp16 caches. `cut`: as `llama`, with one stage per layer. `stranger`: the draft
+    is a one-layer Qwen2 of other sizes that knows 100 positions. All other models that draft have
+    a mask token, although they were not trained to read it. `head`: the draft is a head of a target
+    of eight layers. `head-cut`: the same in four stages. `head-skip`: the same with a skip set, so
+    that two sources draft in stages.
     """
 
     def __init__(self, folder: Path) -> None:
