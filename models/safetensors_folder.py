@@ -41,6 +41,7 @@ _STORED = {
     **_INTEGERS,
     "I8": np.dtype("i1"),
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 _HEADER_LIMIT = 100_000_000  # bytes, the format's own
 
