@@ -20,6 +20,7 @@ from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
+from edgespec.models.quantized.opening import opened
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
 
@@ -71,6 +72,8 @@ class Checkpoint:
         tokenizer_files: Paths of the existing TOKENIZER_FILES by name.
         chat_template: Jinja source of the default chat template; None if there is none.
         eos_token: The tokenizer's end-of-text token; None if it has none.
+        quantization: The format in which the file quantizes matrices, such as gptq; empty if it
+            has none that is known.
     """
 
     path: Path
@@ -80,6 +83,13 @@ class Checkpoint:
     tokenizer_files: Mapping[str, Path]
     chat_template: str | None
     eos_token: str | None
+    quantization: str = ""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the file's matrices were rounded when it was made."""
+        linears = (each for sublayer in self.decoder.sublayers for each in sublayer.linears)
+        return bool(self.quantization) or any(self.tensors.blocks(each.weight) for each in linears)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -97,7 +107,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if architecture is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
-    tensors: TensorSource = SafetensorsFolder(path)
+    tensors, quantization = opened(SafetensorsFolder(path), _quantization(path, fields))
     config = ModelConfig.from_fields(
         architecture.usual(fields.with_defaults(architecture.defaults)),
         _optional(path / "generation_config.json"),
@@ -114,11 +124,21 @@ def load_checkpoint(path: Path) -> Checkpoint:
         tokenizer_files={name: path / name for name in TOKENIZER_FILES if (path / name).is_file()},
         chat_template=_chat_template(path),
         eos_token=_eos_token(path),
+        quantization=quantization,
     )
 
 
 def _optional(path: Path) -> Fields:
     return Fields.read(path) if path.exists() else Fields({}, str(path))
+
+
+def _quantization(path: Path, fields: Fields) -> Fields:
+    """Returns how matrices are quantized; the first version of AutoGPTQ had a file for that."""
+    found = fields.group("quantization_config")
+    if found.values:
+        return found
+    own = _optional(path / "quantize_config.json")
+    return own.with_defaults({"quant_method": "gptq"}) if own.values else own
 
 
 def _refuse_parts(path: Path) -> None:
@@ -139,13 +159,6 @@ def _refuse_parts(path: Path) -> None:
 
 def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorSource) -> None:
     """Refuses weights that contradict the config, including `tie_word_embeddings`."""
-    packed = sorted(name for name in tensors.names if name.endswith(".qweight"))
-    if packed:  # early checkpoints of this kind had no quantization_config
-        raise UnsupportedModelError(
-            f"{tensors.place(packed[0])}: {packed[0]} is quantized by GPTQ or AWQ, which is "
-            "not supported: "
-            "use the original checkpoint in bf16, fp16 or fp32"
-        )
     tie = "tie_word_embeddings"
     if not decoder.tied and _HEAD not in tensors.names:
         raise fields.invalid(tie, f"contradicts the weights, which lack {_HEAD}")
