@@ -56,12 +56,14 @@ class Norm:
         size: Size of x.
         eps: Added to the mean square.
         offset: Added to the weight; 1 if checkpoints store the weight minus 1.
+        factor: Factor of the result.
     """
 
     weight: str
     size: int
     eps: float
     offset: float = 0.0
+    factor: float = 1.0
 
     def tensors(self) -> Shapes:
         """Returns name and shape of its tensor."""
@@ -88,6 +90,8 @@ class Attention:
         post_norm: Applied to the sublayer's output; None: no normalization.
         mask: Name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
         rope: Name of the rotation table, see `Decoder.ropes`; empty: no RoPE.
+        softcap: Limit c of scores: masks are added to `c * tanh(score / c)`; None: no limit.
+        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm | None
@@ -104,6 +108,8 @@ class Attention:
     post_norm: Norm | None = None
     mask: str = CAUSAL
     rope: str = DEFAULT_ROPE
+    softcap: float | None = None
+    output_factor: float = 1.0
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -127,6 +133,7 @@ class Mlp:
         down: [intermediate] to [hidden].
         activation: Activation of the gate.
         post_norm: Applied to the sublayer's output; None: no normalization.
+        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm | None
@@ -135,6 +142,7 @@ class Mlp:
     down: Linear
     activation: Activation = "silu"
     post_norm: Norm | None = None
+    output_factor: float = 1.0
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -168,6 +176,7 @@ class Decoder:
         ropes: Rotation tables by name; attentions refer to them.
         context_length: Maximum number of positions that the model was trained for.
         embedding_scale: Factor of embedding rows.
+        logit_softcap: Limit c of logits, which become `c * tanh(logit / c)`; None: no limit.
     """
 
     embedding: str
@@ -180,6 +189,7 @@ class Decoder:
     ropes: Mapping[str, Rope]
     context_length: int
     embedding_scale: float = 1.0
+    logit_softcap: float | None = None
 
     @property
     def sublayers(self) -> tuple[Sublayer, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from edgespec.bundle.sublayers import DEFAULT_ROPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from edgespec.models.fields import Fields
 
 DEFAULT_THETA = 10_000.0
+
+LOCAL_ROPE = "local"
+"""The name of the rotation table of layers with a window, where these have their own."""
 
 # Factors for texts within the original context, and for longer ones.
 _LONGROPE_FACTORS = ("short_factor", "long_factor")
@@ -98,6 +103,31 @@ def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = Non
             raise scaling.unsupported(
                 type_name, "use default, linear, dynamic, llama3, yarn or longrope"
             )
+
+
+def ropes_by_layer_type(fields: Fields, head_dim: int, local_theta: float) -> dict[str, Rope]:
+    """Reads the rotation tables of a model whose layers with a window have their own.
+
+    `rope_parameters` has a group for each type of layer. In the older format, `rope_theta` and
+    `rope_scaling` are those of layers without a window.
+
+    Args:
+        fields: The config, with `max_position_embeddings` filled in.
+        head_dim: Size of a head, even.
+        local_theta: Theta of layers with a window in the older format; nothing else scales them.
+
+    Returns:
+        The tables `DEFAULT_ROPE` and `LOCAL_ROPE`.
+
+    Raises:
+        UnsupportedModelError, CheckpointError: See `rope_from_config`.
+    """
+    local = {"rope_theta": local_theta, "rope_scaling": None}
+    windowed = replace(fields, values={**fields.values, **local})
+    return {
+        DEFAULT_ROPE: rope_from_config(fields, head_dim, "full_attention"),
+        LOCAL_ROPE: rope_from_config(windowed, head_dim, "sliding_attention"),
+    }
 
 
 def _original_context(fields: Fields, scaling: Fields) -> int:

@@ -82,6 +82,8 @@ class StageBuilder:
         weight = vector(self.graph, self.weights, norm.weight)
         if norm.offset:
             weight = self.graph.op("Add", weight, self.graph.constant(norm.offset, np.float32))
+        if norm.factor != 1:
+            weight = self.graph.op("Mul", weight, self.graph.constant(norm.factor, np.float32))
         return self.graph.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
 
     def linear(self, x: str, *layers: Linear) -> str:

@@ -10,28 +10,49 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    Exaone4Config,
+    Exaone4ForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
+    MinistralConfig,
+    MinistralForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 ARCHITECTURES = {
+    "exaone4": (Exaone4Config, Exaone4ForCausalLM),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "granite": (GraniteConfig, GraniteForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
+    "ministral": (MinistralConfig, MinistralForCausalLM),
+    "ministral3": (Ministral3Config, Ministral3ForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
+    "olmo3": (Olmo3Config, Olmo3ForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
 }
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
@@ -50,6 +71,42 @@ ODD_SHAPES: dict[str, Any] = {
     "eos_token_id": 0,
     "tie_word_embeddings": False,
 }
+
+_MIXED = ["sliding_attention", "full_attention"]
+
+# What a family's two layers need so that all that is special in it matters.
+SPECIAL: dict[str, dict[str, Any]] = {
+    "exaone4": {"sliding_window": 40, "layer_types": _MIXED},
+    # Limits so narrow that most numbers are beyond.
+    "gemma2": {
+        "sliding_window": 40, "query_pre_attn_scalar": 48,
+        "attn_logit_softcapping": 0.7, "final_logit_softcapping": 0.9,
+    },
+    "granite": {
+        "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
+        "logits_scaling": 0.6,
+    },
+    "ministral": {"sliding_window": 40, "layer_types": _MIXED},
+    "ministral3": {
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 512,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
+    "mistral": {"sliding_window": None},
+    "olmo3": {
+        "sliding_window": 40, "layer_types": _MIXED,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {
+                "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    },
+    "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},
+}  # fmt: skip
 
 # The most frequent merges in code, written down so that every Python has the same random texts.
 _MERGES = """
@@ -83,8 +140,8 @@ def make_checkpoint(
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
     config_class, model_class = ARCHITECTURES[architecture]
-    windowless = {"sliding_window": None} if architecture == "mistral" else {}
-    model = model_class(config_class(**{**ODD_SHAPES, **windowless, **overrides}))
+    special = SPECIAL.get(architecture, {})
+    model = model_class(config_class(**{**ODD_SHAPES, **special, **overrides}))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
