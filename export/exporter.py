@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -178,11 +178,6 @@ def write_bundle(
     if draft is not None:
         checkpoints[bundle.DRAFT] = load_checkpoint(draft)
         draft_source, draft_tokens = read_tokenizer(checkpoints[bundle.DRAFT])
-        if any(each.recurrent is not None for each in described(checkpoints[bundle.DRAFT].decoder)):
-            raise InputError(
-                f"{draft} has recurrent layers, which a draft may not have: give another draft, or "
-                "none"
-            )
     # Only a draft's graph picks candidates; they are ids of the tokenizer, without padding.
     ids = np.arange(max(draft_tokens.values()) + 1)
     if options.draft_ids and draft is not None:
@@ -196,11 +191,7 @@ def write_bundle(
     given = [layout.named(parse(text)) for text in options.skip_sets]
     check_skip_sets(given, layout)
     skips = tuple(map(bundle.SkipSet, given))
-    if any(each.recurrent is not None for each in layout) and (given or skip_search is not None):
-        raise InputError(
-            f"{target} has recurrent layers, whose states a layer-skip draft would falsify: export "
-            "it without skip_sets (--layer-skip)"
-        )
+    _check_recurrent(checkpoints, bool(given) or skip_search is not None)
     tokenizer = checkpoints[bundle.TARGET].tokenizer_files
     for name, file in tokenizer.items():
         if name != "tokenizer.json":
@@ -292,6 +283,29 @@ def _npu_variant(target: RoleWriter, role: bundle.Role, precision: str) -> bundl
         with target.again(f"{bundle.TARGET}-{bundle.NPU}", wanted) as writer:
             stages = writer.write_for_npu(cuts)
     return bundle.Variant(bundle.TARGET, bundle.NPU, wanted, bundle.HALF_BIAS_OFF, stages, (), {})
+
+
+def _check_recurrent(checkpoints: Mapping[str, Checkpoint], skips: bool) -> None:
+    """Checks that no draft needs more of recurrent layers than they can do.
+
+    Raises:
+        InputError: if a draft model has some, or a draft would skip layers of such a target.
+    """
+    recurrent = {
+        name: checkpoint.path
+        for name, checkpoint in checkpoints.items()
+        if any(each.recurrent is not None for each in described(checkpoint.decoder))
+    }
+    if bundle.DRAFT in recurrent:
+        raise InputError(
+            f"{recurrent[bundle.DRAFT]} has recurrent layers, which a draft may not have: give "
+            "another draft, or none"
+        )
+    if recurrent and skips:
+        raise InputError(
+            f"{recurrent[bundle.TARGET]} has recurrent layers, whose states a layer-skip draft "
+            "would falsify: export it without skip_sets (--layer-skip)"
+        )
 
 
 def _layer_cuts(before: tuple[int, ...], layout: Sublayers) -> set[int]:

@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
+from edgespec.models.families.exaone4 import Exaone4
+from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.glm import Glm, Glm4
+from edgespec.models.families.granite import Granite
 from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.llama import Llama, Mistral
+from edgespec.models.families.ministral3 import Ministral3
 from edgespec.models.families.olmo2 import Olmo2
+from edgespec.models.families.olmo3 import Olmo3
 from edgespec.models.families.phi3 import Phi3
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
+from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.quantized.opening import opened
@@ -31,18 +37,25 @@ if TYPE_CHECKING:
     from edgespec.models.layers import Decoder
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
+    "exaone4": Exaone4,
+    "gemma2": Gemma2,
     "gemma3_text": Gemma3,
-    "lfm2": Lfm2,
     "glm": Glm,
     "glm4": Glm4,
+    "granite": Granite,
     "hunyuan_v1_dense": Hunyuan,
+    "lfm2": Lfm2,
     "llama": Llama,
+    "ministral": Mistral,
+    "ministral3": Ministral3,
     "mistral": Mistral,
     "olmo2": Olmo2,
+    "olmo3": Olmo3,
     "phi3": Phi3,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
     "qwen3_5_text": Qwen3_5,
+    "smollm3": SmolLm3,
     "stablelm": StableLm,
 }
 """The supported architectures by `model_type`."""

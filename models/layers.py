@@ -56,12 +56,14 @@ class Norm:
         size: Size of x.
         eps: Added to the mean square.
         offset: Added to the weight; 1 if checkpoints store the weight minus 1.
+        factor: Factor of the result.
     """
 
     weight: str
     size: int
     eps: float
     offset: float = 0.0
+    factor: float = 1.0
 
     def tensors(self) -> Shapes:
         """Returns names and shapes of its tensors."""
@@ -106,6 +108,8 @@ class Attention:
         rope: Name of the rotation table, see `Decoder.ropes`; empty: no RoPE.
         gated: Whether `q` also gives a gate behind each head's query, by whose sigmoid the head's
             result is multiplied (Qiu et al., 2025).
+        softcap: Limit c of scores: masks are added to `c * tanh(score / c)`; None: no limit.
+        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm | None
@@ -124,6 +128,8 @@ class Attention:
     mask: str = CAUSAL
     rope: str = DEFAULT_ROPE
     gated: bool = False
+    softcap: float | None = None
+    output_factor: float = 1.0
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -147,6 +153,7 @@ class Mlp:
         down: [intermediate] to [hidden].
         activation: Activation of the gate.
         post_norm: Applied to the sublayer's output; None: no normalization.
+        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm | None
@@ -155,6 +162,7 @@ class Mlp:
     down: Linear
     activation: Activation = "silu"
     post_norm: Norm | None = None
+    output_factor: float = 1.0
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -199,14 +207,16 @@ class ShortConvolution:
         inner: [hidden] to [3 * hidden].
         convolution: The convolution.
         out: [hidden] to [hidden].
-        post_norm: Always None.
+        post_norm: Applied to the sublayer's output; None: no normalization.
+        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm
     inner: Linear
     convolution: Convolution
     out: Linear
-    post_norm: None = None
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -220,7 +230,8 @@ class ShortConvolution:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        return _union(each.tensors() for each in (*self.linears, self.convolution, self.norm))
+        norms = [norm.tensors() for norm in (self.norm, self.post_norm) if norm is not None]
+        return _union([*_each(self.linears), self.convolution.tensors(), *norms])
 
 
 @dataclass(frozen=True)
@@ -245,7 +256,8 @@ class GatedDelta:
         value_heads: Number of value heads, a multiple of key_heads.
         key_size: Size of a key.
         value_size: Size of a value.
-        post_norm: Always None.
+        post_norm: Applied to the sublayer's output; None: no normalization.
+        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm
@@ -262,7 +274,8 @@ class GatedDelta:
     value_heads: int
     key_size: int
     value_size: int
-    post_norm: None = None
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -284,9 +297,13 @@ class GatedDelta:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        parts = (*self.linears, self.convolution, self.norm, self.result_norm)
+        norms = [
+            norm.tensors()
+            for norm in (self.norm, self.result_norm, self.post_norm)
+            if norm is not None
+        ]
         heads: Shapes = dict.fromkeys((self.log_decay, self.decay_bias), (self.value_heads,))
-        return _union(each.tensors() for each in parts) | heads
+        return _union([*_each(self.linears), self.convolution.tensors(), *norms, heads])
 
 
 Recurrent = ShortConvolution | GatedDelta
@@ -313,6 +330,7 @@ class Decoder:
         ropes: Rotation tables by name; attentions refer to them.
         context_length: Maximum number of positions that the model was trained for.
         embedding_scale: Factor of embedding rows.
+        logit_softcap: Limit c of logits, which become `c * tanh(logit / c)`; None: no limit.
     """
 
     embedding: str
@@ -325,6 +343,7 @@ class Decoder:
     ropes: Mapping[str, Rope]
     context_length: int
     embedding_scale: float = 1.0
+    logit_softcap: float | None = None
 
     @property
     def sublayers(self) -> tuple[Sublayer, ...]:
@@ -344,6 +363,10 @@ class Decoder:
             | self.norm.tensors()
             | self.lm_head.tensors()
         )
+
+
+def _each(layers: Iterable[Linear]) -> Iterable[Shapes]:
+    return (layer.tensors() for layer in layers)
 
 
 def _union(parts: Iterable[Shapes]) -> Shapes:

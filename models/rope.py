@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgespec.bundle.sublayers import DEFAULT_ROPE
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgespec.models.fields import Fields
 
 DEFAULT_THETA = 10_000.0
+
+LOCAL_ROPE = "local"
+"""The name of the rotation table of layers with a window, where these have their own."""
 
 # Factors for texts within the original context, and for longer ones.
 _LONGROPE_FACTORS = ("short_factor", "long_factor")
@@ -168,6 +173,31 @@ def _rope(fields: Fields, scaling: Fields, head_dim: int) -> Rope:
             raise scaling.unsupported(
                 type_name, "use default, linear, dynamic, llama3, yarn or longrope"
             )
+
+
+def ropes_by_layer_type(fields: Fields, head_dim: int, local_theta: float) -> dict[str, Rope]:
+    """Reads the rotation tables of a model whose layers with a window have their own.
+
+    `rope_parameters` has a group for each type of layer. In the older format, `rope_theta` and
+    `rope_scaling` are those of layers without a window.
+
+    Args:
+        fields: The config, with `max_position_embeddings` filled in.
+        head_dim: Size of a head, even.
+        local_theta: Theta of layers with a window in the older format; nothing else scales them.
+
+    Returns:
+        The tables `DEFAULT_ROPE` and `LOCAL_ROPE`.
+
+    Raises:
+        UnsupportedModelError, CheckpointError: See `rope_from_config`.
+    """
+    local = {"rope_theta": local_theta, "rope_scaling": None}
+    windowed = replace(fields, values={**fields.values, **local})
+    return {
+        DEFAULT_ROPE: rope_from_config(fields, head_dim, "full_attention"),
+        LOCAL_ROPE: rope_from_config(windowed, head_dim, "sliding_attention"),
+    }
 
 
 def _original_context(fields: Fields, scaling: Fields) -> int:

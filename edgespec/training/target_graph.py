@@ -101,13 +101,7 @@ class TargetGraph:
     @property
     def norm(self) -> Floats:
         """The weight of the final norm, [H] float32."""
-        name = self._final_norm.input[1]
-        if name in self._stored:
-            weight: Floats = self._read(name).astype(np.float32)
-        else:
-            parts = [self._read(each) for each in self._made[name].input]  # Gemma adds 1
-            weight = np.add(*parts, dtype=np.float32)
-        return weight
+        return self._computed(self._final_norm.input[1])
 
     @property
     def eps(self) -> float:
@@ -161,6 +155,16 @@ class TargetGraph:
             last = [n for n in self._nodes if value in n.input]
             quantized = [n for n in last if n.op_type == "QuantizeLinear"]
             value = (quantized or last)[0].output[0]
+
+    def _computed(self, name: str) -> Floats:
+        """Returns a stored vector, or a sum or product of such: Gemma adds 1, Granite divides."""
+        if name in self._stored:
+            stored: Floats = self._read(name).astype(np.float32)
+            return stored
+        node = self._made[name]
+        combine = {"Add": np.add, "Mul": np.multiply}[node.op_type]
+        computed: Floats = combine(*(self._computed(each) for each in node.input))
+        return computed
 
     def _source(self, name: str) -> str:
         """Returns the initializer behind a cast."""

@@ -17,6 +17,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.export import Calibration, RoundedMatrices, Texts, calibrate
+from edgespec.export.calibration.forward import limited
 from edgespec.measuring.perplexity import Scores
 from edgespec.models import Checkpoint
 from edgespec.runtime.arrays import Floats
@@ -177,10 +178,10 @@ def _predicted(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:
 
 def _logits(checkpoint: Checkpoint, read: Floats) -> Floats:
     """Computes the original's logits, [rows, vocab_size] float32, from its last hidden states."""
-    head, tensors = checkpoint.decoder.lm_head, checkpoint.tensors
+    decoder, tensors = checkpoint.decoder, checkpoint.tensors
+    head = decoder.lm_head
     parts = [
         read @ tensors.read_rows(head.weight, start, min(start + _TILE_ROWS, head.out_features)).T
         for start in range(0, head.out_features, _TILE_ROWS)
     ]
-    logits: Floats = np.concatenate(parts, axis=1)
-    return logits
+    return limited(np.concatenate(parts, axis=1), decoder.logit_softcap)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -206,9 +207,7 @@ def _read(forward: Forward, layer: Sublayer, judge: _Judge) -> None:
     def contribution(x: Floats, weights: Weights) -> Floats:
         return projection(forward.mixed(layer, x, weights), weights)
 
-    def projection(mixed: Floats, weights: Weights) -> Floats:
-        return forward.normed(forward.linear(mixed, last, weights), layer.post_norm)
-
+    projection = partial(forward.contribution, layer)
     weights = forward.weights(*layer.linears)
     x = forward.normed(forward.hidden, layer.norm)
     mixed = forward.mixed(layer, x, weights)

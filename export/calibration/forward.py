@@ -81,7 +81,8 @@ class Forward:
             bias = self._read(norm.bias)
         square = np.square(x).mean(axis=-1, keepdims=True)
         normed: Floats = x / np.sqrt(square + np.float32(norm.eps))
-        return normed * (self._read(norm.weight) + np.float32(norm.offset)) + bias
+        weight = self._read(norm.weight) + np.float32(norm.offset)
+        return normed * (weight * np.float32(norm.factor)) + bias
 
     def add(self, update: Floats) -> None:
         """Adds a sublayer's output, [B * T, hidden_size], to the residual stream.
@@ -102,6 +103,17 @@ class Forward:
         if layer.bias is not None:
             y += self._read(layer.bias)
         return y
+
+    def contribution(self, layer: Sublayer, mixed: Floats, weights: Weights) -> Floats:
+        """Computes what a sublayer adds to the residual stream from what `mixed` gave.
+
+        Args:
+            layer: an attention or an MLP.
+            mixed: [rows, K], the input of the sublayer's last projection.
+            weights: the sublayer's matrices.
+        """
+        update = self.normed(self.linear(mixed, layer.linears[-1], weights), layer.post_norm)
+        return update * np.float32(layer.output_factor)
 
     def mixed(self, layer: Sublayer, x: Floats, weights: Weights) -> Floats:
         """Computes the input of a sublayer's last projection, for whole texts.
@@ -135,7 +147,7 @@ class Forward:
         mixed = np.empty_like(q)
         for head in range(layer.heads):
             keys, values = k[:, :, head // group], v[:, :, head // group]
-            scores = q[:, :, head] @ keys.transpose(0, 2, 1) + bias
+            scores = limited(q[:, :, head] @ keys.transpose(0, 2, 1), layer.softcap) + bias
             shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
             mixed[:, :, head] = shares / shares.sum(axis=-1, keepdims=True) @ values
         rows = mixed.reshape(len(x), -1)
@@ -191,6 +203,14 @@ class Forward:
 
     def _read(self, name: str) -> Floats:
         return read_finite(self._tensors, name, 0, self._tensors.shape(name)[0])
+
+
+def limited(x: Floats, softcap: float | None) -> Floats:
+    """Returns `c * tanh(x / c)` for a limit c; without a limit, returns x unchanged."""
+    if softcap is None:
+        return x
+    limit = np.float32(softcap)
+    return limit * np.tanh(x / limit)
 
 
 def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from onnx import TensorProto
 
 from edgespec.bundle.sublayers import bias_input
@@ -43,14 +44,15 @@ class AttentionForm(Protocol):
 
     def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None: ...
 
-    def mix(self, q: str, past: KeysValues, new: KeysValues, mask: str) -> str:
+    def mix(self, q: str, past: KeysValues, new: KeysValues, layer: Attention) -> str:
         """Emits attention for one layer.
 
         Args:
-            q: [KV, G * S, hd], scaled queries.
+            q: [KV, G * S, hd], queries; their products with keys are scores, or with a limit of
+                scores, which is applied here, scores divided by it.
             past: keys and values of the cache, [KV, C, hd] each.
             new: keys and values of the call's own rows, [KV, S, hd] each.
-            mask: name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
+            layer: description of the attention.
 
         Returns:
             [KV, G * S, hd], the values weighted by attention.
@@ -71,11 +73,12 @@ class SplitAttention:
         # Split sizes come from the host: sizes computed inside a graph were wrong on some GPUs.
         self._lengths = declare("lengths", INT64, 2)
 
-    def mix(self, q: str, past: KeysValues, new: KeysValues, mask: str) -> str:
+    def mix(self, q: str, past: KeysValues, new: KeysValues, layer: Attention) -> str:
         """See `AttentionForm`."""
         g = self._graph
         scores = g.op("Concat", _scores(g, q, past[0]), _scores(g, q, new[0]), axis=-1)
-        shares = g.op("Softmax", g.op("Add", scores, self._bias[mask]), axis=-1)
+        scores = limited(g, scores, layer.softcap)
+        shares = g.op("Softmax", g.op("Add", scores, self._bias[layer.mask]), axis=-1)
         old, own = g.multi_op("Split", shares, self._lengths, outputs=2, axis=-1)
         return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", own, new[1]))
 
@@ -105,14 +108,14 @@ class OrderedAttention:
         self._rows = self._for_scores(declare("recent_rows", INT32, "S", "N"), heads)
         self._columns = self._for_scores(declare("recent_columns", INT32, "S", "W+S"), heads)
 
-    def mix(self, q: str, past: KeysValues, new: KeysValues, mask: str) -> str:
+    def mix(self, q: str, past: KeysValues, new: KeysValues, layer: Attention) -> str:
         """See `AttentionForm`."""
         g = self._graph
         keys, values = (self._near(old, own) for old, own in zip(past, new, strict=True))
         old = _scores(g, q, past[0])
         recent = g.op("GatherElements", _scores(g, q, keys), self._rows, axis=2)
-        scores = g.op("Add", g.op("Concat", recent, old, axis=-1), self._bias[mask])
-        shares = g.op("Softmax", scores, axis=-1)
+        scores = limited(g, g.op("Concat", recent, old, axis=-1), layer.softcap)
+        shares = g.op("Softmax", g.op("Add", scores, self._bias[layer.mask]), axis=-1)
         recent, old = g.multi_op("Split", shares, self._lengths, outputs=2, axis=-1)
         near = g.op("GatherElements", recent, self._columns, axis=2)
         return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", near, values))
@@ -130,6 +133,13 @@ class OrderedAttention:
             *[g.op("Unsqueeze", _for_group(g, indices, heads), g.ints(0))] * heads.keys,
             axis=0,
         )
+
+
+def limited(graph: GraphBuilder, divided: str, softcap: float | None) -> str:
+    """Limits numbers that are already divided by the limit; without a limit, returns them."""
+    if softcap is None:
+        return divided
+    return graph.op("Mul", graph.op("Tanh", divided), graph.constant(softcap, np.float32))
 
 
 class _Biases(dict[str, str]):

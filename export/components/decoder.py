@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgespec.export.components.attention import limited
 from edgespec.export.components.mlp import lower_mlp
 from edgespec.export.components.outputs import emit_candidates, emit_new_kv
 from edgespec.export.components.recurrent import lower_convolution, lower_delta
@@ -86,7 +87,11 @@ def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublay
         update = lower_delta(stage, x, index, sublayer)
     else:
         update = lower_mlp(stage, x, sublayer)
-    return stage.norm(update, sublayer.post_norm)
+    update = stage.norm(update, sublayer.post_norm)
+    if sublayer.output_factor != 1:
+        factor = stage.graph.constant(sublayer.output_factor, np.float32)
+        update = stage.graph.op("Mul", update, factor)
+    return update
 
 
 def _emit_head(stage: StageBuilder, hidden: str, decoder: Decoder) -> None:
@@ -95,6 +100,10 @@ def _emit_head(stage: StageBuilder, hidden: str, decoder: Decoder) -> None:
     normed = stage.norm(chosen, decoder.norm)
     head = stage.formats.vocabulary.linear
     logits = head(stage.graph, stage.weights, normed, decoder.lm_head)
+    if decoder.logit_softcap is not None:
+        limit = stage.graph.constant(decoder.logit_softcap, np.float32)
+        divided = stage.graph.op("Div", logits, limit)
+        logits = limited(stage.graph, divided, decoder.logit_softcap)
     if stage.formats.candidates is not None:
         emit_candidates(stage, logits, decoder.lm_head.out_features, stage.formats.candidates)
     else:

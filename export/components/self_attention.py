@@ -26,9 +26,9 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     new_k, new_v = _stored(stage, k), _stored(stage, v)
     past_k, past_v = (_past(stage, index, part, layer) for part in ("key", "value"))
 
-    q = g.op("Mul", q, g.constant(layer.scale, np.float32))
+    q = g.op("Mul", q, g.constant(layer.scale / (layer.softcap or 1.0), np.float32))
     q = g.op("Reshape", q, g.ints(kv, -1, hd))  # [KV, G * S, hd]: a group shares its keys
-    mixed = form.mix(q, (past_k, past_v), (new_k, new_v), layer.mask)
+    mixed = form.mix(q, (past_k, past_v), (new_k, new_v), layer)
     mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
     mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
     mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))

@@ -90,6 +90,8 @@ class StageBuilder:
         weight = vector(self.graph, self.weights, norm.weight)
         if norm.offset:
             weight = self.graph.op("Add", weight, self.graph.constant(norm.offset, np.float32))
+        if norm.factor != 1:
+            weight = self.graph.op("Mul", weight, self.graph.constant(norm.factor, np.float32))
         if isinstance(norm, LayerNorm):
             bias = vector(self.graph, self.weights, norm.bias)
             return self.graph.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)

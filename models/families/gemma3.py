@@ -6,75 +6,46 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
-from edgespec.models.families.llama import Llama
-from edgespec.models.rope import Rope, rope_from_config
+from edgespec.models.families.gemma2 import Gemma2
+from edgespec.models.rope import LOCAL_ROPE, ropes_by_layer_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.layers import Attention, Decoder, Mlp, Norm
-
-_LOCAL = "local"
-_ABSENT = ("final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention")
+    from edgespec.models.layers import Attention
+    from edgespec.models.rope import Rope
 
 
-class Gemma3(Llama):
-    """Llama with GELU, four norms per layer, and windows with their own RoPE in most layers."""
+class Gemma3(Gemma2):
+    """Gemma 2 with norms of heads instead of soft limits, and a RoPE of their own for windows."""
 
     defaults: ClassVar[Mapping[str, object]] = {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-6,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
+        **Gemma2.defaults,
+        # Published configs of models that also read pictures leave out these sizes.
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "max_position_embeddings": 131_072,
         "sliding_window_pattern": 6,
         "rope_theta": 1_000_000.0,
         "rope_local_base_freq": 10_000.0,
-        "tie_word_embeddings": True,
-        "eos_token_id": 1,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
     }
-    activation_field = "hidden_activation"
-
-    def decoder(self) -> Decoder:
-        """Returns the model's description; its embedding is scaled."""
-        for name in _ABSENT:  # fields of Gemma 2, and of models for text embeddings
-            if self.config.fields.get(name):
-                raise self.config.fields.unsupported(name, "Gemma 3 models for text have none")
-        return replace(super().decoder(), embedding_scale=self.config.hidden_size**0.5)
 
     def ropes(self) -> dict[str, Rope]:
         """Returns a rotation table for layers without a window, and one for those with."""
-        fields, head_dim = self.config.fields, self.config.head_dim
-        local = {"rope_theta": fields.number("rope_local_base_freq"), "rope_scaling": None}
-        windowed = replace(fields, values={**fields.values, **local})
-        return {
-            DEFAULT_ROPE: rope_from_config(fields, head_dim, "full_attention"),
-            _LOCAL: rope_from_config(windowed, head_dim, "sliding_attention"),
-        }
+        theta = self.config.fields.number("rope_local_base_freq")
+        return ropes_by_layer_type(self.config.fields, self.config.head_dim, theta)
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer, with norms of its heads and of its output."""
-        name, head_dim = f"model.layers.{index}", self.config.head_dim
+        name, head_dim = f"model.layers.{index}.self_attn", self.config.head_dim
         return replace(
             super().attention(index),
-            scale=self.config.fields.number("query_pre_attn_scalar") ** -0.5,
-            q_norm=self.norm(f"{name}.self_attn.q_norm", head_dim),
-            k_norm=self.norm(f"{name}.self_attn.k_norm", head_dim),
-            post_norm=self.norm(f"{name}.post_attention_layernorm", self.config.hidden_size),
-            rope=DEFAULT_ROPE if self.config.windows[index] is None else _LOCAL,
+            q_norm=self.norm(f"{name}.q_norm", head_dim),
+            k_norm=self.norm(f"{name}.k_norm", head_dim),
+            rope=DEFAULT_ROPE if self.config.windows[index] is None else LOCAL_ROPE,
         )
-
-    def mlp(self, index: int) -> Mlp:
-        """Returns the MLP of a layer, with a norm before and a norm after it."""
-        name, hidden = f"model.layers.{index}", self.config.hidden_size
-        return replace(
-            super().mlp(index),
-            norm=self.norm(f"{name}.pre_feedforward_layernorm", hidden),
-            post_norm=self.norm(f"{name}.post_feedforward_layernorm", hidden),
-        )
-
-    def norm(self, name: str, size: int) -> Norm:
-        """Returns the norm of that name; its stored weights are the difference to 1."""
-        return replace(super().norm(name, size), offset=1.0)

@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from checkpoints import RECURRENT
 from drafts import engines
-from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, RECURRENT, logits_of
+from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, logits_of
 from parity import SAME_STATES, distance
 from sessions import OPTIONS, turns
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
 
-from edgespec.export.calibration.forward import Forward
+from edgespec.export.calibration.forward import Forward, limited
 from edgespec.models import load_checkpoint
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -45,11 +45,11 @@ def test_it_computes_what_transformers_does(tmp_path, architecture, config):
     for each in checkpoint.decoder.sublayers:
         weights = forward.weights(*each.linears)
         mixed = forward.mixed(each, forward.normed(forward.hidden, each.norm), weights)
-        update = forward.linear(mixed, each.linears[-1], weights)
-        forward.add(forward.normed(update, each.post_norm))
-    head = checkpoint.decoder.lm_head
-    normed = forward.normed(forward.hidden, checkpoint.decoder.norm)
-    logits = forward.linear(normed, head, forward.weights(head))
+        forward.add(forward.contribution(each, mixed, weights))
+    decoder = checkpoint.decoder
+    normed = forward.normed(forward.hidden, decoder.norm)
+    logits = forward.linear(normed, decoder.lm_head, forward.weights(decoder.lm_head))
+    logits = limited(logits, decoder.logit_softcap)
     with torch.no_grad():
         expected = original(torch.tensor(texts)).logits.numpy().reshape(len(logits), -1)
     np.testing.assert_allclose(logits, expected, atol=2e-4)

@@ -41,8 +41,9 @@ def folder(saved, tmp_path):
 
 def bare_config(model_type: str, **values: object) -> ModelConfig:
     given = Fields({"model_type": model_type, **SIZES, **values}, "config.json")
+    architecture = ARCHITECTURES[model_type]
     return ModelConfig.from_fields(
-        given.with_defaults(ARCHITECTURES[model_type].defaults),
+        architecture.usual(given.with_defaults(architecture.defaults)),
         Fields({}, "generation_config.json"),
     )
 
@@ -54,7 +55,7 @@ def test_absent_fields_take_transformers_defaults(model_type):
     head_dim = getattr(reference, "head_dim", None) or reference.hidden_size // 32
     assert config.head_dim == head_dim
     assert config.kv_heads == reference.num_key_value_heads
-    eps = "layer_norm_eps" if model_type == "stablelm" else "rms_norm_eps"
+    eps = {"stablelm": "layer_norm_eps", "lfm2": "norm_eps"}.get(model_type, "rms_norm_eps")
     assert config.norm_eps == getattr(reference, eps)
     assert config.context_length == reference.max_position_embeddings
     assert config.tied == reference.tie_word_embeddings
@@ -89,6 +90,11 @@ SLIDING, FULL = "sliding_attention", "full_attention"
             (8, None, 8),
         ),
         ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2}, (8, None, 8)),
+        ("gemma2", {"sliding_window": 8}, (8, None, 8)),
+        ("ministral3", {}, (None, None, None)),
+        ("smollm3", {}, (None, None, None)),
+        ("olmo3", {"num_hidden_layers": 5}, (4096, 4096, 4096, None, 4096)),
+        ("exaone4", {"num_hidden_layers": 4, "sliding_window": 8}, (8, 8, 8, None)),
         ("gemma3_text", {}, (4096, 4096, 4096)),  # every sixth layer sees everything
     ],
 )
@@ -156,8 +162,12 @@ def test_eos_ids(folder, generation, config, expected):
             ["layer_types", "'chunked_attention'", "layer 1"],
         ),
         (
-            {"model_type": "gemma3_text", "final_logit_softcapping": 30.0},
-            ["final_logit_softcapping=30.0"],
+            {"model_type": "gemma3_text", "use_bidirectional_attention": True},
+            ["use_bidirectional_attention=True"],
+        ),
+        (
+            {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 9},
+            ["use_sliding_window=True", "add layer_types"],
         ),
         (
             {"model_type": "stablelm", "use_parallel_residual": True},
@@ -204,6 +214,12 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
         ({"head_dim": None, "hidden_size": 66}, ["hidden_size=66", "num_attention_heads=4"]),
         ({"head_dim": 25}, ["head_dim=25", "even"]),
         ({"attention_bias": "no"}, ["attention_bias='no'"]),
+        (
+            {"model_type": "smollm3", "no_rope_layers": [1]},
+            ["no_rope_layers=[1]", "a list of 2 layers"],
+        ),
+        ({"model_type": "granite", "logits_scaling": 0}, ["logits_scaling=0"]),
+        ({"model_type": "gemma2", "final_logit_softcapping": -1}, ["final_logit_softcapping=-1"]),
         ({"layer_types": "full_attention"}, ["layer_types='full_attention'", "a list"]),
         ({"layer_types": ["full_attention"]}, ["layer_types=", "a list of 2 layers"]),
         ({"quantization_config": "gptq"}, ["quantization_config='gptq'"]),

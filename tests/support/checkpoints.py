@@ -10,22 +10,34 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    Exaone4Config,
+    Exaone4ForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     Glm4Config,
     Glm4ForCausalLM,
     GlmConfig,
     GlmForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     HunYuanDenseV1Config,
     HunYuanDenseV1ForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
+    MinistralConfig,
+    MinistralForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
@@ -35,25 +47,37 @@ from transformers import (
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
     StableLmConfig,
     StableLmForCausalLM,
 )
 
 ARCHITECTURES = {
+    "exaone4": (Exaone4Config, Exaone4ForCausalLM),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
-    "lfm2": (Lfm2Config, Lfm2ForCausalLM),
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
+    "granite": (GraniteConfig, GraniteForCausalLM),
     "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
+    "lfm2": (Lfm2Config, Lfm2ForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
+    "ministral": (MinistralConfig, MinistralForCausalLM),
+    "ministral3": (Ministral3Config, Ministral3ForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
+    "olmo3": (Olmo3Config, Olmo3ForCausalLM),
     "phi3": (Phi3Config, Phi3ForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
+    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
     "stablelm": (StableLmConfig, StableLmForCausalLM),
 }
+
+RECURRENT = ("lfm2", "qwen3_5_text")
+"""Those with recurrent layers."""
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
 # every matmul's inner size is a multiple of 32, so that block quantization has whole blocks.
@@ -72,15 +96,16 @@ ODD_SHAPES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
-# What an architecture needs beside them, and what makes its heads partly rotated (Phi-4-mini).
-_SPECIAL: dict[str, dict[str, Any]] = {
+_MIXED = ["sliding_attention", "full_attention"]
+
+# What a family's two layers need so that all that is special in it matters.
+SPECIAL: dict[str, dict[str, Any]] = {
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
     "lfm2": {
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "block_multiple_of": 32, "norm_eps": 1e-5,
     },
-    "mistral": {"sliding_window": None},
     "phi3": {
         "pad_token_id": 0,
         "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
@@ -95,6 +120,36 @@ _SPECIAL: dict[str, dict[str, Any]] = {
         },
     },
     "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
+    "exaone4": {"sliding_window": 40, "layer_types": _MIXED},
+    # Limits so narrow that most numbers are beyond.
+    "gemma2": {
+        "sliding_window": 40, "query_pre_attn_scalar": 48,
+        "attn_logit_softcapping": 0.7, "final_logit_softcapping": 0.9,
+    },
+    "granite": {
+        "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
+        "logits_scaling": 0.6,
+    },
+    "ministral": {"sliding_window": 40, "layer_types": _MIXED},
+    "ministral3": {
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "original_max_position_embeddings": 512,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
+    "mistral": {"sliding_window": None},
+    "olmo3": {
+        "sliding_window": 40, "layer_types": _MIXED,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {
+                "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    },
+    "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},
 }  # fmt: skip
 
 # The most frequent merges in code, written down so that every Python has the same random texts.
@@ -129,7 +184,7 @@ def make_checkpoint(
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
     config_class, model_class = ARCHITECTURES[architecture]
-    special = _SPECIAL.get(architecture, {})
+    special = SPECIAL.get(architecture, {})
     model = model_class(config_class(**{**ODD_SHAPES, **special, **overrides}))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

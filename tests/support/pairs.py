@@ -9,7 +9,7 @@ from shutil import copytree
 from typing import Any
 
 import torch
-from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
+from checkpoints import ARCHITECTURES, RECURRENT, make_checkpoint, write_tokenizer
 from heads import trained_head
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
@@ -23,7 +23,6 @@ NEW_TOKENS = 128
 LONG_PROMPT = "".join(f"def twice_{n}(x):\n    return x * 2\n\n\n" for n in range(8))
 SHORT_PROMPT = "def fibonacci(n):\n"
 
-RECURRENT = ("lfm2", "qwen3_5_text")
 MASK = 330  # the mask token of drafts that have one
 
 _VOCABULARY = 331

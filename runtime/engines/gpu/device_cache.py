@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import StageFile
 from edgespec.runtime.engines.ort_session import bind_host_input
+from edgespec.runtime.engines.recurrence import Recurrence
 from edgespec.runtime.engines.small_graphs import Tensors, small_graph
 
 
@@ -64,7 +65,7 @@ class DeviceCache:
         recurrence: see `Cache`.
     """
 
-    recurrence = None
+    recurrence: Recurrence | None = None
 
     def __init__(self, graphs: CacheGraphs, capacity: int) -> None:
         self._graphs = graphs

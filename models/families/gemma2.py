@@ -1,0 +1,72 @@
+"""Gemma 2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.llama import Llama
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.layers import Attention, Decoder, Mlp, Norm
+
+
+class Gemma2(Llama):
+    """Llama with GELU, four norms per layer, windows in every other layer, and soft limits."""
+
+    defaults: ClassVar[Mapping[str, object]] = {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-6,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 2,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": True,
+        "eos_token_id": 1,
+    }
+    activation_field = "hidden_activation"
+
+    def decoder(self) -> Decoder:
+        """Returns the model's description; its embedding is scaled."""
+        fields = self.config.fields
+        if fields.get("use_bidirectional_attention"):  # of models for text embeddings
+            raise fields.unsupported("use_bidirectional_attention", "use a model that writes text")
+        return replace(
+            super().decoder(),
+            embedding_scale=self.config.hidden_size**0.5,
+            logit_softcap=self.limit("final_logit_softcapping"),
+        )
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer, with a norm of its output."""
+        name = f"model.layers.{index}.post_attention_layernorm"
+        return replace(
+            super().attention(index),
+            scale=self.config.fields.number("query_pre_attn_scalar") ** -0.5,
+            post_norm=self.norm(name, self.config.hidden_size),
+            softcap=self.limit("attn_logit_softcapping"),
+        )
+
+    def mlp(self, index: int) -> Mlp:
+        """Returns the MLP of a layer, with a norm before and a norm after it."""
+        name, hidden = f"model.layers.{index}", self.config.hidden_size
+        return replace(
+            super().mlp(index),
+            norm=self.norm(f"{name}.pre_feedforward_layernorm", hidden),
+            post_norm=self.norm(f"{name}.post_feedforward_layernorm", hidden),
+        )
+
+    def norm(self, name: str, size: int) -> Norm:
+        """Returns the norm of that name; its stored weights are the difference to 1."""
+        return replace(super().norm(name, size), offset=1.0)
+
+    def limit(self, name: str) -> float | None:
+        """Returns the soft limit that a field names, None if it is null."""
+        fields = self.config.fields
+        return None if fields.get(name) is None else fields.number(name)

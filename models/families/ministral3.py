@@ -1,0 +1,57 @@
+"""Ministral 3."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.llama import Mistral
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.layers import Decoder
+
+_log = logging.getLogger(__name__)
+
+
+class Ministral3(Mistral):
+    """Mistral whose attention is sharper beyond the original context, where texts end here."""
+
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Mistral.defaults,
+        "head_dim": 128,
+        "max_position_embeddings": 262_144,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": None,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1_000_000.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 16384,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    }
+
+    def decoder(self) -> Decoder:
+        """Returns the model's description.
+
+        Queries are multiplied by 1 + beta * log(1 + floor(position / original context)), which is
+        1 within the original context: texts end there.
+        """
+        decoder, fields = super().decoder(), self.config.fields
+        scaling = fields.group("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
+        name = "original_max_position_embeddings"
+        if not scaling.get("llama_4_scaling_beta"):
+            return decoder
+        original = scaling.integer(name)
+        if original < decoder.context_length:
+            _log.warning(
+                "%s: llama_4_scaling_beta=%s changes attention behind %s=%d, which is not "
+                "implemented: texts end there",
+                scaling.source, scaling.get("llama_4_scaling_beta"), name, original,
+            )  # fmt: skip
+        return replace(decoder, context_length=min(original, decoder.context_length))

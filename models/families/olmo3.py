@@ -1,0 +1,37 @@
+"""OLMo 3."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.models.families.olmo2 import Olmo2
+from edgespec.models.rope import LOCAL_ROPE, ropes_by_layer_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.layers import Attention
+    from edgespec.models.rope import Rope
+
+
+class Olmo3(Olmo2):
+    """OLMo 2 with windows in most layers, to which RoPE's scaling does not apply."""
+
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Olmo2.defaults,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 4,
+        "rope_theta": 500_000.0,
+    }
+
+    def ropes(self) -> dict[str, Rope]:
+        """Returns a rotation table for layers without a window, and one for those with."""
+        theta = self.config.fields.number("rope_theta")
+        return ropes_by_layer_type(self.config.fields, self.config.head_dim, theta)
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer."""
+        windowed = self.config.windows[index] is not None
+        return replace(super().attention(index), rope=LOCAL_ROPE if windowed else DEFAULT_ROPE)

@@ -1,0 +1,54 @@
+"""SmolLM3."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.llama import Llama
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.layers import Attention, Decoder
+
+
+class SmolLm3(Llama):
+    """Llama without RoPE in some layers."""
+
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Llama.defaults,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32768,
+        "use_sliding_window": False,
+        "no_rope_layer_interval": 4,
+        "rope_theta": 2_000_000.0,
+        "tie_word_embeddings": True,
+        "eos_token_id": 128_001,
+    }
+
+    def decoder(self) -> Decoder:
+        """Returns the model's description."""
+        fields = self.config.fields
+        if fields.flag("use_sliding_window") and fields.get("layer_types") is None:
+            raise fields.unsupported(
+                "use_sliding_window", "add layer_types, which says the layers that have a window"
+            )
+        return super().decoder()
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer."""
+        attention = super().attention(index)
+        return attention if self._turns(index) else replace(attention, rope="")
+
+    def _turns(self, index: int) -> bool:
+        """Returns whether a layer has RoPE, by a list, or else all but every n-th."""
+        config = self.config
+        listed = config.fields.get("no_rope_layers")
+        if listed is None:
+            return (index + 1) % config.fields.integer("no_rope_layer_interval") > 0
+        if not isinstance(listed, list) or len(listed) < config.num_layers:
+            raise config.fields.invalid(
+                "no_rope_layers", f"must be a list of {config.num_layers} layers"
+            )
+        return bool(listed[index])  # 1 where there is RoPE, in spite of the name
