@@ -210,7 +210,8 @@ def limited(x: Floats, softcap: float | None) -> Floats:
     if softcap is None:
         return x
     limit = np.float32(softcap)
-    return limit * np.tanh(x / limit)
+    found: Floats = limit * np.tanh(x / limit)
+    return found
 
 
 def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:
@@ -233,7 +234,7 @@ def _bias(window: int | None, length: int) -> Floats:
 
 def _sigmoid(x: Floats) -> Floats:
     with np.errstate(over="ignore"):
-        found: Floats = 1 / (1 + np.exp(-x))
+        found: Floats = np.float32(1) / (np.float32(1) + np.exp(-x))
     return found
 
 
