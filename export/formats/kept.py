@@ -85,7 +85,7 @@ def form_of(tensors: TensorSource, name: str, most_bits: int) -> Form | None:
         largest = max(largest, float(np.abs(rows.scales).max()))
         zero_points |= rows.zeros is not None and bool((rows.zeros != _middle(blocks.bits)).any())
     # Engines may return rows of an embedding in half precision.
-    if largest * 2**blocks.bits > np.finfo(np.float16).max:
+    if largest * 2**blocks.bits > float(np.finfo(np.float16).max):
         return None
     # Where 4-bit zero points do not fill whole bytes, OpenVINO multiplies in floats, slowly, and
     # cannot look up rows.
