@@ -203,7 +203,6 @@ def write_bundle(
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
         precision = chosen_precision(name, checkpoint, options)
-        precision = chosen_precision(name, checkpoint, options)
         with RoundedMatrices(folder, precision.exact) as rounded:
             seen = calibrated(name, checkpoint, precision, calibration, rounded)
             if asked_precision(name, checkpoint, options) == INT4:
