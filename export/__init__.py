@@ -7,7 +7,6 @@ from edgespec.export.destination import replacing
 from edgespec.export.exporter import (
     KV_PRECISIONS,
     NPU_PRECISIONS,
-    PRECISIONS,
     STORED,
     ExportOptions,
     ExportReport,
@@ -18,6 +17,7 @@ from edgespec.export.formats.blocks import BLOCK_SIZES
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
 from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps, sizes_of
+from edgespec.export.precisions import PRECISIONS
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import resolve_checkpoint
 

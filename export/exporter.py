@@ -14,33 +14,30 @@ import edgespec
 from edgespec import bundle
 from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
-from edgespec.export.calibration.calibrate import (
-    Calibrate,
-    Calibration,
-    to_widen,
-    widened_by_rule,
-)
+from edgespec.export.calibration.calibrate import Calibrate
 from edgespec.export.destination import replacing
-from edgespec.export.formats.blocks import BLOCK_SIZES, choose_block_size
+from edgespec.export.formats.blocks import BLOCK_SIZES
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.export.keeping import kept_layers, kept_vocabulary
+from edgespec.export.keeping import describe
+from edgespec.export.precisions import (
+    INT4,
+    PRECISIONS,
+    asked_precision,
+    calibrated,
+    chosen_precision,
+    widened,
+)
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.trimming import trimmed
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
-from edgespec.models import Checkpoint, load_checkpoint
+from edgespec.models import load_checkpoint
 
-INT4, INT4_SMALL, SOURCE = "int4", "int4-small", "source"
-PRECISIONS = (INT4, INT4_SMALL, SOURCE, "int8", "fp16", "fp32", bundle.W8A8)
 STORED = (INT4, "int8", "fp16", "fp32", bundle.W8A8)
 """The precisions in which a single matrix can be stored."""
 KV_PRECISIONS = ("fp32", "fp16")
 NPU_PRECISIONS = ("fp16", "fp32")
-# Matrices are widened from 4 to 8 bits until the damage of the others (see `Calibration`) is at
-# most _DAMAGE, or a share of all weights is widened. Small models lose more by 4 bits and are
-# cheaper to widen, so their share is larger. Measured: benchmarks/RESULTS.md.
-_DAMAGE, _WIDE_SHARE, _WIDE_SHARE_OF_SMALL, _SMALL = 0.01, 0.25, 0.45, 10**9
 
 
 @dataclass(frozen=True)
@@ -108,10 +105,12 @@ class ExportReport:
     Attributes:
         source_bytes: bytes of the checkpoints' weights.
         bundle_bytes: bytes of the bundle.
+        kept: a line for each role whose checkpoint is quantized: what was kept of it.
     """
 
     source_bytes: int
     bundle_bytes: int
+    kept: tuple[str, ...] = ()
 
 
 def export_bundle(
@@ -204,12 +203,11 @@ def write_bundle(
     roles = {}
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
-        precision = _precision(name, checkpoint, options)
-        precision = _precision(name, checkpoint, options)
+        precision = chosen_precision(name, checkpoint, options)
         with RoundedMatrices(folder, precision.exact) as rounded:
-            seen = _calibrated(name, checkpoint, precision, calibration, rounded)
-            if _weights(name, checkpoint, options) == INT4:
-                precision = _widened(precision, checkpoint, seen)
+            seen = calibrated(name, checkpoint, precision, calibration, rounded)
+            if asked_precision(name, checkpoint, options) == INT4:
+                precision = widened(precision, checkpoint, seen)
             with RoleWriter(
                 folder, name, checkpoint, precision, candidates[name], progress, rounded
             ) as writer:
@@ -228,6 +226,11 @@ def write_bundle(
     provenance = {
         "edgespec": edgespec.__version__,
         **{name: source_name(checkpoint.path) for name, checkpoint in checkpoints.items()},
+        **{
+            f"{name} format": each.quantization
+            for name, each in checkpoints.items()
+            if each.quantization
+        },
     }
     bundle.save_manifest(
         folder,
@@ -236,6 +239,7 @@ def write_bundle(
     return ExportReport(
         sum(checkpoint.tensors.nbytes for checkpoint in checkpoints.values()),
         sum(entry.size for entry in files.values()),
+        tuple(filter(None, (describe(name, checkpoints[name], roles[name]) for name in roles))),
     )
 
 
@@ -335,77 +339,3 @@ def _draft_ids(asked: Iterable[int], tokens: int) -> npt.NDArray[np.int64]:
         wrong = ids[0] if ids[0] < 0 else ids[-1]
         raise InputError(f"draft_ids contains {wrong}: give token ids from 0 to {tokens - 1}")
     return ids
-
-
-def _weights(name: str, checkpoint: Checkpoint, options: ExportOptions) -> str:
-    """Returns the requested precision of a role, one of `PRECISIONS`.
-
-    Raises:
-        InputError: if it is that of the source, which is not quantized.
-    """
-    asked = options.precision
-    if name == bundle.DRAFT:
-        asked = options.draft_precision
-        # A draft's errors never change the text, so it gets the fewest bytes, which is fastest.
-        if asked is None and options.precision in (None, INT4, SOURCE):
-            return INT4_SMALL
-        asked = asked or options.precision
-    if asked is None:
-        return SOURCE if checkpoint.quantized else INT4
-    if asked == SOURCE and not checkpoint.quantized:
-        raise InputError(
-            f"the precision of {name} is {SOURCE!r}, but {checkpoint.path} is not quantized: use "
-            f"one of {', '.join(each for each in PRECISIONS if each != SOURCE)}"
-        )
-    return asked
-
-
-def _precision(name: str, checkpoint: Checkpoint, options: ExportOptions) -> bundle.Precision:
-    """Returns a role's precision before calibration, with the matrices that are kept."""
-    decoder, tensors = checkpoint.decoder, checkpoint.tensors
-    asked = _weights(name, checkpoint, options)
-    weights = {INT4_SMALL: INT4, SOURCE: "int8"}.get(asked, asked)
-    head = options.lm_head_precision or ("int8" if asked == INT4 else weights)
-    if not {weights, head} & {INT4, "int8", bundle.W8A8}:
-        return bundle.Precision(weights, head, options.kv_precision, 0)
-    linears = [linear for each in decoder.sublayers for linear in each.linears]
-    block = choose_block_size(name, (each.in_features for each in linears), options.block_size)
-    kept = kept_layers(tensors, (each.weight for each in linears), weights)
-    kept += kept_vocabulary(tensors, decoder, head)
-    return bundle.Precision(weights, head, options.kv_precision, block, scales="fp16", kept=kept)
-
-
-def _calibrated(
-    name: str,
-    checkpoint: Checkpoint,
-    precision: bundle.Precision,
-    calibration: Calibrate | None,
-    rounded: RoundedMatrices,
-) -> Calibration | None:
-    """Calibrates a role if possible; puts matrices that were rounded to 4 bits into `rounded`."""
-    if calibration is None or not precision.block_size:
-        return None
-    block_size = precision.block_size if precision.weights == INT4 else None
-    return calibration(name, checkpoint, block_size, rounded)
-
-
-def _widened(
-    precision: bundle.Precision, checkpoint: Checkpoint, seen: Calibration | None
-) -> bundle.Precision:
-    """Returns a precision in which the matrices that need it most have 8 bits.
-
-    Args:
-        precision: a role's precision in 4 bits.
-        checkpoint: the model.
-        seen: the result of its calibration; None: there was none.
-    """
-    decoder = checkpoint.decoder
-    if seen is None:
-        chosen = widened_by_rule(decoder)
-    else:
-        small = sum(seen.sizes.values()) < _SMALL
-        chosen = to_widen(seen, _DAMAGE, _WIDE_SHARE_OF_SMALL if small else _WIDE_SHARE)
-    wide = [each for each in decoder.tensors() if each in chosen - precision.exact]
-    also = kept_layers(checkpoint.tensors, wide, "int8")
-    precision = replace(precision, kept=precision.kept + also)
-    return replace(precision, wide=tuple(each for each in wide if each not in precision.exact))

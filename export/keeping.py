@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import fmean
 
 import numpy as np
 
-from edgespec.bundle import Kept
+from edgespec.bundle import Kept, Role
 from edgespec.export.formats.kept import Form, form_of
-from edgespec.models import Decoder, TensorSource
+from edgespec.models import Checkpoint, Decoder, TensorSource
 
 _BITS = {"int4": 4, "int8": 8}
 
@@ -25,17 +26,41 @@ def kept_layers(tensors: TensorSource, names: Iterable[str], precision: str) -> 
         CheckpointError: if the file is damaged.
     """
     bits = _BITS.get(precision, 0)
-    return _grouped("layers", {name: form_of(tensors, name, bits, False) for name in names})
+    return _grouped("layers", {name: form_of(tensors, name, bits) for name in names})
 
 
 def kept_vocabulary(tensors: TensorSource, decoder: Decoder, precision: str) -> tuple[Kept, ...]:
     """Returns the same for the output projection and the embedding, see `kept_layers`."""
     bits, head = _BITS.get(precision, 0), decoder.lm_head.weight
-    found = _grouped("lm_head", {head: form_of(tensors, head, bits, decoder.tied)})
+    found = _grouped("lm_head", {head: form_of(tensors, head, bits)})
     if decoder.tied:
         return found
     rows = decoder.embedding
-    return found + _grouped("embedding", {rows: form_of(tensors, rows, bits, True)})
+    return found + _grouped("embedding", {rows: form_of(tensors, rows, bits)})
+
+
+def describe(name: str, checkpoint: Checkpoint, role: Role) -> str:
+    """Says what was kept of a quantized checkpoint, and what rounding others again has cost.
+
+    Args:
+        name: name of the role.
+        checkpoint: the checkpoint.
+        role: the role that was made of it.
+
+    Returns:
+        One line; empty if the checkpoint is not quantized.
+    """
+    if not checkpoint.quantized:
+        return ""
+    kept, errors = role.precision.exact, role.quantization_error
+    again = [error for each, error in errors.items() if each not in kept]
+    text = f"{name}: {checkpoint.quantization or 'quantized'} checkpoint"
+    if kept:
+        bits = ", ".join(str(bits) for bits in sorted({each.bits for each in role.precision.kept}))
+        text += f", {len(kept)} matrices kept exactly in {bits} bits"
+    if again:
+        text += f", {len(again)} rounded with a mean error of {fmean(again):.2%}"
+    return text
 
 
 def _grouped(part: str, forms: dict[str, Form | None]) -> tuple[Kept, ...]:

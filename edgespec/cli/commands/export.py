@@ -209,7 +209,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.compile_for:
         precompiled = f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more"
     found = None if search is None else search.summary
-    for each in (quality, vocabularies, vocabulary, head, precompiled, found):
+    for each in (*report.kept, quality, vocabularies, vocabulary, head, precompiled, found):
         if each is not None and each != "":
             print(each)
     return 0

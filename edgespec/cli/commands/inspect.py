@@ -81,7 +81,8 @@ def _roles(bundle: Bundle) -> Table:
         table.add_column(name, overflow="fold")
         columns.append({"size": decimal(bundle.role_size(name)), **_facts(role)})
     for fact in columns[0]:
-        table.add_row(fact, *(column[fact] for column in columns))
+        if any(column[fact] for column in columns):
+            table.add_row(fact, *(column[fact] for column in columns))
     return table
 
 
@@ -92,6 +93,23 @@ def _stored(precision: str, block_size: int) -> str:
 def _wide(role: Role) -> str:
     wide = len(role.precision.wide)
     return f"; int8 for {wide} of {_MATRICES * role.layers} matrices" if wide else ""
+
+
+def _head(role: Role) -> str:
+    precision = role.precision
+    kept = next((each for each in precision.kept if each.part == "lm_head"), None)
+    if kept is None:
+        return _stored(precision.lm_head, precision.block_size)
+    return _stored(f"int{kept.bits}", kept.block_size)
+
+
+def _kept(role: Role) -> str:
+    """Describes the matrices that are stored in the blocks of the checkpoint's file."""
+    return "\n".join(
+        f"{len(each.names)} of {each.part} in {_stored(f'int{each.bits}', each.block_size)}"
+        f"{' with zero points' if each.zero_points else ''}"
+        for each in role.precision.kept
+    )
 
 
 def _facts(role: Role) -> dict[str, str]:
@@ -106,7 +124,8 @@ def _facts(role: Role) -> dict[str, str]:
         "vocabulary": _vocabulary(role),
         "context": f"{role.context_length:,} tokens",
         "weights": _stored(precision.weights, precision.block_size) + _wide(role),
-        "output projection": _stored(precision.lm_head, precision.block_size),
+        "output projection": _head(role),
+        "kept as stored": _kept(role),
         "KV cache": precision.kv,
         "same text with drafts": "yes, on engines that support it"
         if role.ordered
