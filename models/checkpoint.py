@@ -11,14 +11,18 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
+from edgespec.models.families.glm import Glm, Glm4
 from edgespec.models.families.granite import Granite
+from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.ministral3 import Ministral3
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.olmo3 import Olmo3
+from edgespec.models.families.phi3 import Phi3
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.smollm3 import SmolLm3
+from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
@@ -33,16 +37,21 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,
+    "glm": Glm,
+    "glm4": Glm4,
     "granite": Granite,
+    "hunyuan_v1_dense": Hunyuan,
     "llama": Llama,
     "ministral": Mistral,
     "ministral3": Ministral3,
     "mistral": Mistral,
     "olmo2": Olmo2,
     "olmo3": Olmo3,
+    "phi3": Phi3,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
     "smollm3": SmolLm3,
+    "stablelm": StableLm,
 }
 """The supported architectures by `model_type`."""
 
@@ -97,11 +106,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
     architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if architecture is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
-    tensors = SafetensorsFolder(path)
+    tensors: TensorSource = SafetensorsFolder(path)
     config = ModelConfig.from_fields(
         fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
     )
-    decoder = architecture(config).decoder()
+    model = architecture(config)
+    decoder, tensors = model.decoder(), model.arranged(tensors)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors)
     return Checkpoint(

@@ -37,7 +37,7 @@ class ModelConfig:
         heads: Number of query heads, a multiple of kv_heads.
         kv_heads: Number of key and value heads.
         head_dim: Size of a head, even; may differ from hidden_size / heads.
-        norm_eps: Epsilon of every RMS normalization.
+        norm_eps: Epsilon of every normalization.
         context_length: Maximum number of positions that the model was trained for.
         attention_bias: The config's `attention_bias`.
         mlp_bias: The config's `mlp_bias`.
@@ -104,7 +104,7 @@ class ModelConfig:
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            norm_eps=fields.number("rms_norm_eps"),
+            norm_eps=_norm_eps(fields),
             context_length=context_length,
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
@@ -166,6 +166,12 @@ def _has_window(fields: Fields, layers: int) -> list[bool]:
         pattern = fields.integer("sliding_window_pattern")
         return [(index + 1) % pattern > 0 for index in range(layers)]
     return [fields.get("sliding_window") is not None] * layers
+
+
+def _norm_eps(fields: Fields) -> float:
+    """Returns the epsilon of norms, which models that also subtract the mean name otherwise."""
+    layer = "layer_norm_eps"
+    return fields.number(layer if fields.get(layer) is not None else "rms_norm_eps")
 
 
 def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:

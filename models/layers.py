@@ -6,7 +6,7 @@ norms, mask, rotation table, activation. `export/components` implements the comp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
@@ -66,8 +66,23 @@ class Norm:
     factor: float = 1.0
 
     def tensors(self) -> Shapes:
-        """Returns name and shape of its tensor."""
+        """Returns names and shapes of its tensors."""
         return {self.weight: (self.size,)}
+
+
+@dataclass(frozen=True)
+class LayerNorm(Norm):
+    """Layer normalization (Ba et al., 2016): of x without its mean, and with a bias added.
+
+    Attributes:
+        bias: Name of the [size] tensor.
+    """
+
+    bias: str = field(kw_only=True)
+
+    def tensors(self) -> Shapes:
+        """Returns names and shapes of its tensors."""
+        return {self.weight: (self.size,), self.bias: (self.size,)}
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,7 @@ class Attention:
         q_norm: Applied to queries before RoPE; None: no normalization. It normalizes each head, or
             all heads as one vector if it has their total size.
         k_norm: The same for keys.
+        norm_after_rope: Whether these two norms, of each head, follow RoPE instead.
         post_norm: Applied to the sublayer's output; None: no normalization.
         mask: Name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
         rope: Name of the rotation table, see `Decoder.ropes`; empty: no RoPE.
@@ -105,6 +121,7 @@ class Attention:
     scale: float
     q_norm: Norm | None = None
     k_norm: Norm | None = None
+    norm_after_rope: bool = False
     post_norm: Norm | None = None
     mask: str = CAUSAL
     rope: str = DEFAULT_ROPE

@@ -35,12 +35,18 @@ class Rope:
     Dimensions i and i + head_dim / 2 are rotated by position * inv_freq[i] radians.
 
     Attributes:
-        inv_freq: [head_dim / 2] float32, radians per position.
+        inv_freq: [head_dim / 2] float32, radians per position; 0 for two dimensions that are
+            neither rotated nor scaled.
         attention_factor: Factor of cosines and sines, so attention scores have its square.
     """
 
     inv_freq: NDArray[np.float32]
     attention_factor: float = 1.0
+
+    @property
+    def scales(self) -> NDArray[np.float64]:
+        """[head_dim / 2] factors of cosines and sines."""
+        return np.where(self.inv_freq == 0, 1.0, self.attention_factor)
 
 
 def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = None) -> Rope:
@@ -65,16 +71,80 @@ def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = Non
             the rotation is partial, or parameters depend on a layer type and none is given.
         CheckpointError: A parameter is missing or has an invalid value.
     """
+    scaling = _parameters(fields, layer_type)
+    for place in (fields, scaling):
+        if place.number("partial_rotary_factor", 1.0) != 1.0:
+            raise place.unsupported("partial_rotary_factor", "only 1.0 is")
+    return _rope(fields, scaling, head_dim)
+
+
+def partial_rope_from_config(fields: Fields, head_dim: int) -> Rope:
+    """Reads RoPE that may rotate only a part of each head, `partial_rotary_factor` of it.
+
+    Pairs of dimensions that are not rotated come last and have the frequency 0. Checkpoints have
+    dimensions in another order, see `rotation_order`.
+
+    Args:
+        fields: See `rope_from_config`.
+        head_dim: Size of a head, even.
+
+    Raises:
+        UnsupportedModelError: See `rope_from_config`, or the part that is rotated is odd.
+        CheckpointError: A parameter is missing or has an invalid value.
+    """
+    scaling = _parameters(fields, None)
+    rope = _rope(fields, scaling, rotated_dimensions(fields, head_dim))
+    still = head_dim // 2 - len(rope.inv_freq)
+    return replace(rope, inv_freq=np.pad(rope.inv_freq, (0, still)))
+
+
+def rotated_dimensions(fields: Fields, head_dim: int) -> int:
+    """Returns how many dimensions of a head are rotated, by `partial_rotary_factor`."""
+    name, scaling = "partial_rotary_factor", _parameters(fields, None)
+    place = fields if scaling.get(name) is None else scaling
+    factor = place.number(name, 1.0)
+    if factor > 1:
+        raise place.invalid(name, "must be 1 or less")
+    rotated = int(head_dim * factor)
+    if rotated < 2 or rotated % 2:
+        raise place.unsupported(
+            name, f"it must rotate an even number of a head's {head_dim} dimensions, not {rotated}"
+        )
+    return rotated
+
+
+def rotation_order(head_dim: int, rotated: int, interleaved: bool) -> NDArray[np.int64]:
+    """Returns the order of a head's dimensions in which `Rope` rotates the right pairs.
+
+    If queries and keys have their dimensions in the same order, attention scores do not depend on
+    it.
+
+    Args:
+        head_dim: Size of a head.
+        rotated: Number of its first dimensions that are rotated.
+        interleaved: Whether dimensions 2i and 2i + 1 are a pair, instead of i and i + rotated / 2.
+
+    Returns:
+        [head_dim] int64, the checkpoint's number of each dimension.
+    """
+    pairs, still = np.arange(rotated), np.arange(rotated, head_dim)
+    pairs = pairs.reshape(-1, 2).T if interleaved else pairs.reshape(2, -1)
+    return np.concatenate([pairs, still.reshape(2, -1)], axis=1).ravel()
+
+
+def _parameters(fields: Fields, layer_type: str | None) -> Fields:
+    """Returns the group with RoPE's parameters, for a type of layer if it has one for each."""
     scaling = fields.group("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
     if layer_type is not None and layer_type in scaling.values:
         scaling = scaling.group(layer_type)
     for name, value in scaling.values.items():
         if isinstance(value, Mapping):
             raise scaling.unsupported(name, "RoPE must be the same in every layer")
-    for place in (fields, scaling):
-        if place.number("partial_rotary_factor", 1.0) != 1.0:
-            raise place.unsupported("partial_rotary_factor", "only 1.0 is")
+    return scaling
 
+
+def _rope(fields: Fields, scaling: Fields, head_dim: int) -> Rope:
+    """Returns a rotation of `head_dim` dimensions by these parameters."""
     theta = scaling.number("rope_theta", fields.number("rope_theta", DEFAULT_THETA))
     # Rounded where transformers rounds, so that angles of large positions are the same.
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)

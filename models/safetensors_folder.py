@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edgespec.models.tensors import BlockRows, Blocks
+
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -98,6 +100,15 @@ class SafetensorsFolder:
             raise ValueError(f"rows {start}:{stop} of {name}, which has {rows}")
         offset = entry.start + start * (entry.nbytes // rows)
         return self._copy(name, offset, (stop - start, *entry.shape[1:]))
+
+    def blocks(self, name: str) -> Blocks | None:
+        """See `TensorSource`: dtypes that can be read are never in blocks."""
+        self._entry(name)
+        return None
+
+    def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
+        """See `TensorSource`."""
+        raise ValueError(f"{name} is not in blocks: its rows {start}:{stop} are plain numbers")
 
     def read_integers(self, name: str) -> NDArray[np.int64]:
         """Reads a whole tensor of 32-bit or 64-bit integers, in its own shape.

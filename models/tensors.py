@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -9,18 +10,48 @@ import numpy as np
 from edgespec.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
 _COMPARED_ROWS = 1024
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """How a file holds a quantized matrix.
+
+    Attributes:
+        bits: Bits of a weight's level, at most 8.
+        size: Number of consecutive weights of a row that share a scale, from the row's start on;
+            the last block of a row may be shorter.
+    """
+
+    bits: int
+    size: int
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """Rows of a quantized matrix as a file holds them: weight = (level - zero) * scale.
+
+    Attributes:
+        levels: [rows, width] uint8, less than 2 ** bits.
+        scales: [rows, blocks] float32.
+        zeros: [rows, blocks] uint8, less than 2 ** bits; None: all are 2 ** (bits - 1).
+    """
+
+    levels: NDArray[np.uint8]
+    scales: NDArray[np.float32]
+    zeros: NDArray[np.uint8] | None
+
+
 class TensorSource(Protocol):
     """The tensors of a checkpoint by name; no weight is read before it is asked for.
 
-    All values are given as float32, whatever the file holds. A format is supported by one class
-    of this shape, see `edgespec.models.safetensors_folder`.
+    All values are given as float32, whatever the file holds. Of a matrix that the file holds in
+    quantized blocks, the blocks can be had, too. A format is supported by one class of this shape,
+    see `edgespec.models.safetensors_folder`.
     """
 
     @property
@@ -63,6 +94,23 @@ class TensorSource(Protocol):
             ValueError: The tensor has no such rows.
         """
 
+    def blocks(self, name: str) -> Blocks | None:
+        """The form in which the file holds a matrix, if `read_blocks` gives it; else None.
+
+        Raises:
+            CheckpointError: There is no such tensor.
+        """
+
+    def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
+        """Read rows start to stop of a matrix that `blocks` says to be in blocks.
+
+        `read_rows` gives the same weights, multiplied out in float32.
+
+        Raises:
+            CheckpointError: The file is damaged, or has changed since it was opened.
+            ValueError: The matrix has no such rows, or is not in blocks.
+        """
+
 
 def check_shapes(tensors: TensorSource, expected: Mapping[str, tuple[int, ...]]) -> None:
     """Check that all expected tensors can be read and have the expected shapes.
@@ -90,3 +138,22 @@ def equal_tensors(tensors: TensorSource, first: str, second: str) -> bool:
         )
         for start in range(0, shape[0], _COMPARED_ROWS)
     )
+
+
+def joined(parts: Sequence[BlockRows]) -> BlockRows:
+    """Joins rows of one matrix: either all parts have zero points or none."""
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    return BlockRows(
+        np.concatenate([part.levels for part in parts]),
+        np.concatenate([part.scales for part in parts]),
+        np.concatenate(zeros) if zeros else None,
+    )
+
+
+def multiplied_out(rows: BlockRows, blocks: Blocks) -> NDArray[np.float32]:
+    """The weights of rows in blocks, [rows, width] float32."""
+    middle = np.uint8(2 ** (blocks.bits - 1))
+    zeros = np.full(rows.scales.shape, middle) if rows.zeros is None else rows.zeros
+    width = rows.levels.shape[1]
+    spread = [np.repeat(each, blocks.size, axis=1)[:, :width] for each in (zeros, rows.scales)]
+    return (rows.levels.astype(np.float32) - spread[0]) * spread[1]

@@ -167,7 +167,8 @@ class RopeTable:
 
     Attributes:
         name: name that `Sublayer.rope` refers to.
-        inv_freq: [head_dim / 2] radians per position.
+        inv_freq: [head_dim / 2] radians per position; 0 for two dimensions that are neither rotated
+            nor scaled.
         attention_factor: factor on cosines and sines.
     """
 

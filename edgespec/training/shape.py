@@ -131,7 +131,8 @@ def rope_theta(role: Role) -> float:
     """
     if len(role.inv_freq) < 2 or role.inv_freq[1] <= 0:
         return _DEFAULT_THETA
-    return float((role.inv_freq[0] / role.inv_freq[1]) ** (role.head_dim / 2))
+    rotated = sum(frequency != 0 for frequency in role.inv_freq)
+    return float((role.inv_freq[0] / role.inv_freq[1]) ** rotated)
 
 
 def save_head(

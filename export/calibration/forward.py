@@ -17,7 +17,7 @@ from edgespec.errors import CheckpointError
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.weights import check_range, read_finite
 from edgespec.models import Attention, Checkpoint, Linear, Mlp, Norm, Rope, Sublayer
-from edgespec.models.layers import Activation
+from edgespec.models.layers import Activation, LayerNorm
 
 Weights = Mapping[str, Floats]
 """Matrices [N, K] by name; some can be replaced by rounded ones."""
@@ -64,10 +64,14 @@ class Forward:
         """Normalizes the last axis of x; without a norm, returns x unchanged."""
         if norm is None:
             return x
+        bias: Floats | np.float32 = np.float32(0)
+        if isinstance(norm, LayerNorm):
+            x = x - x.mean(axis=-1, keepdims=True)
+            bias = self._read(norm.bias)
         square = np.square(x).mean(axis=-1, keepdims=True)
         normed: Floats = x / np.sqrt(square + np.float32(norm.eps))
         weight = self._read(norm.weight) + np.float32(norm.offset)
-        return normed * (weight * np.float32(norm.factor))
+        return normed * (weight * np.float32(norm.factor)) + bias
 
     def add(self, update: Floats) -> None:
         """Adds a sublayer's output, [B * T, hidden_size], to the residual stream.
@@ -138,10 +142,16 @@ class Forward:
         shape = -1, self._length, heads, layer.head_dim
         if norm is not None and norm.size != layer.head_dim:  # a norm over all heads together
             x, norm = self.normed(x, norm), None
-        x = self.normed(x.reshape(shape), norm)
-        if not layer.rope:
+        x = x.reshape(shape)
+        if layer.norm_after_rope:
+            return self.normed(self._rotated(x, layer.rope), norm)
+        return self._rotated(self.normed(x, norm), layer.rope)
+
+    def _rotated(self, x: Floats, rope: str) -> Floats:
+        """Applies RoPE to heads [B, T, heads, head_dim]; without a table, returns x unchanged."""
+        if not rope:
             return x
-        cos, sin = self._turns[layer.rope]
+        cos, sin = self._turns[rope]
         first, second = np.split(x, 2, axis=-1)
         swapped: Floats = np.concatenate([second, first], axis=-1)
         turned: Floats = x * cos
@@ -163,7 +173,7 @@ def limited(x: Floats, softcap: float | None) -> Floats:
 def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:
     """Returns cosines and sines for the positions of a text, [T, 1, head_dim] each."""
     angles = np.outer(np.arange(length), rope.inv_freq.astype(np.float64))
-    cos, sin = (rope.attention_factor * turn(angles) for turn in (np.cos, np.sin))
+    cos, sin = (rope.scales * turn(angles) for turn in (np.cos, np.sin))
     return (
         np.concatenate([cos, cos], axis=1).astype(np.float32)[:, None],
         np.concatenate([-sin, sin], axis=1).astype(np.float32)[:, None],

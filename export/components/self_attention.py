@@ -57,13 +57,20 @@ def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[str, str, str
 
 
 def _turned(stage: StageBuilder, x: str, norm: Norm | None, layer: Attention) -> str:
-    """Applies a norm (if there is one) and RoPE to [S, heads, hd]; returns [heads, S, hd].
+    """Applies a norm (if there is one) and RoPE to [S, heads, hd]; returns [heads, S, hd]."""
+    if layer.norm_after_rope:
+        return stage.norm(_rotated(stage, x, layer), norm)
+    return _rotated(stage, stage.norm(x, norm), layer)
+
+
+def _rotated(stage: StageBuilder, x: str, layer: Attention) -> str:
+    """Applies RoPE, if there is any, to [S, heads, hd]; returns [heads, S, hd].
 
     The caller passes sin with its first half negated, so that a rotation is
     x * cos + swap(x) * sin, where swap exchanges the halves.
     """
     g = stage.graph
-    x = g.op("Transpose", stage.norm(x, norm), perm=[1, 0, 2])
+    x = g.op("Transpose", x, perm=[1, 0, 2])
     if not layer.rope:
         return x
     cos, sin = stage.rotation(layer.rope, layer.head_dim)

@@ -16,6 +16,7 @@ from edgespec.export.components.graph import GraphBuilder
 from edgespec.export.formats.matrices import WeightFormat, vector
 from edgespec.export.formats.weights import WeightStream
 from edgespec.models import Attention, Linear, Norm
+from edgespec.models.layers import LayerNorm
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 INT32, INT64 = TensorProto.INT32, TensorProto.INT64
@@ -84,6 +85,9 @@ class StageBuilder:
             weight = self.graph.op("Add", weight, self.graph.constant(norm.offset, np.float32))
         if norm.factor != 1:
             weight = self.graph.op("Mul", weight, self.graph.constant(norm.factor, np.float32))
+        if isinstance(norm, LayerNorm):
+            bias = vector(self.graph, self.weights, norm.bias)
+            return self.graph.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)
         return self.graph.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
 
     def linear(self, x: str, *layers: Linear) -> str:

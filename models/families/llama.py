@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from edgespec.models.config import ModelConfig
     from edgespec.models.rope import Rope
+    from edgespec.models.tensors import TensorSource
 
 
 class Llama:
@@ -59,6 +60,10 @@ class Llama:
             ropes=self.ropes(),
             context_length=config.context_length,
         )
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights by the names of the description, from those of the files."""
+        return tensors
 
     def ropes(self) -> dict[str, Rope]:
         """Returns the rotation tables by the names that attentions refer to."""

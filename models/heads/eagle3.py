@@ -47,7 +47,7 @@ class TargetSizes:
         hidden_size: size of its hidden rows.
         vocab_size: number of rows of its embedding.
         tokens: number of its tokenizer's ids, without padding.
-        inv_freq: [head_dim / 2] its rotation, in radians per position.
+        inv_freq: [head_dim / 2] its rotation, in radians per position; see `Rope`.
     """
 
     layers: int
@@ -291,10 +291,15 @@ class _Reader:
         if all(layer.get(name) is None for name in ("rope_theta", "rope_parameters")):
             if size != 2 * len(theirs):
                 raise layer.invalid("rope_theta", "must be given: the target's has another size")
+            if not theirs.all():
+                raise layer.invalid(
+                    "rope_theta", "must be given: the target rotates only a part of its heads"
+                )
             _log.warning("%s has no rope_theta: the target's is used", layer.source)
             return None
         rope = rope_from_config(layer, size)
-        if len(rope.inv_freq) != len(theirs) or not np.allclose(rope.inv_freq, theirs):
+        differs = len(rope.inv_freq) != len(theirs) or not np.allclose(rope.inv_freq, theirs)
+        if differs and theirs.all():  # a head rotates whole heads in any case
             _log.warning(
                 "%s: its rotary embedding (rope_theta) is not the target's: if few drafts are "
                 "accepted, correct it", layer.source,

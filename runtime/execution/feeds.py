@@ -321,7 +321,8 @@ class Rope:
 
     def __init__(self, table: RopeTable) -> None:
         self._inv_freq = np.asarray(table.inv_freq, np.float64)
-        self._scale = table.attention_factor
+        # A frequency of zero is for dimensions that are neither rotated nor scaled.
+        self._scale = np.where(self._inv_freq == 0, 1.0, table.attention_factor)
         self._table = np.zeros((2, 0, 2 * len(self._inv_freq)), np.float32)
 
     def table(self, positions: int) -> Floats:

@@ -182,6 +182,21 @@ def test_a_head_without_a_theta_gets_the_targets(tmp_path, caplog):
     assert "is not the target's" in caplog.text
 
 
+def test_a_head_does_not_get_a_rotation_of_a_part_of_each_head(tmp_path, caplog):
+    other = make_checkpoint(tmp_path / "checkpoint", "glm4", num_hidden_layers=8)
+    write_tokenizer(tmp_path / "checkpoint", 331)
+    options = ExportOptions(precision="fp32")
+    export_bundle(tmp_path / "checkpoint", tmp_path / "exported", None, options)
+    write_head(tmp_path / "silent", other.config, rope_theta=None)
+    with pytest.raises(CheckpointError, match=r"rope_theta=\(absent\).*only a part of its heads"):
+        attached(tmp_path / "exported", tmp_path / "one", tmp_path / "silent")
+    write_head(tmp_path / "told", other.config, rope_theta=10000.0)
+    opened = attached(tmp_path / "exported", tmp_path / "two", tmp_path / "told")
+    assert 0 in opened.target.inv_freq
+    assert 0 not in opened.draft.inv_freq
+    assert "rope_theta" not in caplog.text
+
+
 def test_nothing_changes_without_a_head(target, tmp_path):
     """The graph with features computes the same logits, and the weights are the same file."""
     model, bundle = target

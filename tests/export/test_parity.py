@@ -34,6 +34,7 @@ LLAMA3_ROPE = {
     "rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
 }  # fmt: skip
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 YARN_ROPE = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0,
@@ -46,6 +47,10 @@ LONG_ROPE = {
     "short_factor": [1 + i / 10 for i in range(12)], "long_factor": [1 + i / 2 for i in range(12)],
     "original_max_position_embeddings": 64,
 }  # fmt: skip
+PARTIAL_LONG_ROPE = {
+    **LONG_ROPE,
+    **{name: LONG_ROPE[name][:9] for name in ("short_factor", "long_factor")},
+}
 SHORT_ROPE = {**LONG_ROPE, "factor": 8.0, "original_max_position_embeddings": 512}
 DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
@@ -97,6 +102,29 @@ FULL_PRECISION = {
     "ministral3": {},
     "olmo3": {},
     "smollm3": {},
+    "phi3": {},
+    "phi3-window-wholly-rotated": {"sliding_window": 100, "rope_parameters": PLAIN_ROPE},
+    "phi3-rope-longrope-tied-bf16": {
+        "hidden_size": 96, "num_key_value_heads": 2, "tie_word_embeddings": True,
+        "original_max_position_embeddings": 64, "dtype": torch.bfloat16,
+        "rope_parameters": {**PARTIAL_LONG_ROPE, "partial_rotary_factor": 0.75},
+    },
+    "glm-biases": {},
+    "glm4-two-key-heads-wholly-rotated": {
+        "num_key_value_heads": 2,
+        "rope_parameters": {**PLAIN_ROPE, "partial_rotary_factor": 1.0},
+    },
+    "glm4-tied": {"attention_bias": False, "tie_word_embeddings": True},
+    "hunyuan_v1_dense-biases-alpha": {
+        "attention_bias": True, "num_key_value_heads": 2,
+        "rope_parameters": {**DYNAMIC_ROPE, "alpha": 50.0},
+    },
+    "hunyuan_v1_dense-tied": {"tie_word_embeddings": True},
+    "stablelm-biases": {"use_qkv_bias": True},
+    "stablelm-tied-rope-linear": {
+        "num_key_value_heads": 2, "tie_word_embeddings": True,
+        "rope_parameters": {**LINEAR_ROPE, "partial_rotary_factor": 0.5},
+    },
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from edgespec.bundle.sublayers import window_of
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import Linear, load_checkpoint
+from edgespec.models.layers import LayerNorm
 
 ACTIVATIONS = {
     "silu": torch.nn.functional.silu,
@@ -27,10 +28,13 @@ def linear(tensors, layer: Linear, x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.linear(x, torch.from_numpy(tensors.read(layer.weight)), bias)
 
 
-def rms_norm(tensors, norm, x: torch.Tensor) -> torch.Tensor:
+def normalized(tensors, norm, x: torch.Tensor) -> torch.Tensor:
     if norm is None:
         return x
     weight = torch.from_numpy(tensors.read(norm.weight)) + norm.offset
+    if isinstance(norm, LayerNorm):
+        bias = torch.from_numpy(tensors.read(norm.bias))
+        return torch.nn.functional.layer_norm(x, (norm.size,), weight, bias, norm.eps)
     return torch.nn.functional.rms_norm(x, (norm.size,), weight * norm.factor, norm.eps)
 
 
@@ -46,28 +50,33 @@ def rotate(x: torch.Tensor, rope) -> torch.Tensor:
     angles = torch.outer(positions, inv_freq).repeat(1, 2)
     first, second = x.chunk(2, dim=-1)
     turned = x * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
-    return turned * rope.attention_factor
+    return turned * torch.from_numpy(rope.scales).float().repeat(2)
 
 
 def attend(tensors, layer, rope, x: torch.Tensor) -> torch.Tensor:
-    normed = rms_norm(tensors, layer.norm, x)
+    normed = normalized(tensors, layer.norm, x)
 
-    def heads(projection, norm=None):
-        found = linear(tensors, projection, normed)
+    def heads(projection):
+        return linear(tensors, projection, normed).unflatten(-1, (-1, layer.head_dim))
+
+    def turned(projection, norm):
+        split = heads(projection)
         if norm is not None and norm.size != layer.head_dim:
-            found, norm = rms_norm(tensors, norm, found), None
-        split = found.unflatten(-1, (-1, layer.head_dim)).transpose(0, 1)
-        return rms_norm(tensors, norm, split)
+            split, norm = normalized(tensors, norm, split.flatten(1)).view_as(split), None
+        if layer.norm_after_rope:
+            return normalized(tensors, norm, rotate(split.transpose(0, 1), rope))
+        return rotate(normalized(tensors, norm, split).transpose(0, 1), rope)
 
-    q, k, v = heads(layer.q, layer.q_norm), heads(layer.k, layer.k_norm), heads(layer.v)
+    q, k = turned(layer.q, layer.q_norm), turned(layer.k, layer.k_norm)
+    v = heads(layer.v).transpose(0, 1)
     seen = torch.ones(len(x), len(x)).tril()
     if (window := window_of(layer.mask)) is not None:
         seen = seen.triu(1 - window)
     k, v = (each.repeat_interleave(layer.heads // layer.kv_heads, dim=0) for each in (k, v))
-    scores = limited(rotate(q, rope) @ rotate(k, rope).mT * layer.scale, layer.softcap)
+    scores = limited(q @ k.mT * layer.scale, layer.softcap)
     mixed = scores.where(seen.bool(), -torch.inf).softmax(dim=-1) @ v
     found = linear(tensors, layer.o, mixed.transpose(0, 1).flatten(1))
-    return rms_norm(tensors, layer.post_norm, found) * layer.output_factor
+    return normalized(tensors, layer.post_norm, found) * layer.output_factor
 
 
 def logits(checkpoint, ids: torch.Tensor) -> torch.Tensor:
@@ -76,11 +85,11 @@ def logits(checkpoint, ids: torch.Tensor) -> torch.Tensor:
     x = torch.from_numpy(tensors.read(decoder.embedding))[ids] * decoder.embedding_scale
     for attention, mlp in decoder.layers:
         x = x + attend(tensors, attention, decoder.ropes.get(attention.rope), x)
-        normed = rms_norm(tensors, mlp.norm, x)
+        normed = normalized(tensors, mlp.norm, x)
         gate = ACTIVATIONS[mlp.activation](linear(tensors, mlp.gate, normed))
         found = linear(tensors, mlp.down, gate * linear(tensors, mlp.up, normed))
-        x = x + rms_norm(tensors, mlp.post_norm, found) * mlp.output_factor
-    found = linear(tensors, decoder.lm_head, rms_norm(tensors, decoder.norm, x))
+        x = x + normalized(tensors, mlp.post_norm, found) * mlp.output_factor
+    found = linear(tensors, decoder.lm_head, normalized(tensors, decoder.norm, x))
     return limited(found, decoder.logit_softcap)
 
 

@@ -54,10 +54,17 @@ def test_absent_fields_take_transformers_defaults(model_type):
     head_dim = getattr(reference, "head_dim", None) or reference.hidden_size // 32
     assert config.head_dim == head_dim
     assert config.kv_heads == reference.num_key_value_heads
-    assert config.norm_eps == reference.rms_norm_eps
+    eps = "layer_norm_eps" if model_type == "stablelm" else "rms_norm_eps"
+    assert config.norm_eps == getattr(reference, eps)
     assert config.context_length == reference.max_position_embeddings
     assert config.tied == reference.tie_word_embeddings
-    assert config.eos_ids == (() if reference.eos_token_id is None else (reference.eos_token_id,))
+    eos = reference.eos_token_id
+    assert config.eos_ids == (
+        () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
+    )
+    assert config.attention_bias == getattr(reference, "attention_bias", False)
+    part = (reference.rope_parameters or {}).get("partial_rotary_factor", 1.0)
+    assert config.fields.number("partial_rotary_factor", 1.0) == part
 
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -161,6 +168,15 @@ def test_eos_ids(folder, generation, config, expected):
             {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 9},
             ["use_sliding_window=True", "add layer_types"],
         ),
+        (
+            {"model_type": "stablelm", "use_parallel_residual": True},
+            ["use_parallel_residual=True"],
+        ),
+        ({"model_type": "stablelm", "qk_layernorm": True}, ["qk_layernorm=True"]),
+        ({"model_type": "glm4", "partial_rotary_factor": 0.4}, ["partial_rotary_factor=0.4", "9"]),
+        ({"model_type": "phi3", "partial_rotary_factor": 0.01}, ["partial_rotary_factor=0.01"]),
+        ({"model_type": "hunyuan_v1_dense", "use_cla": True}, ["use_cla=True"]),
+        ({"model_type": "hunyuan_v1_dense", "use_qk_norm": False}, ["use_qk_norm=False"]),
         ({"rope_scaling": {"rope_type": "mrope", "factor": 2.0}}, ["rope_type='mrope'"]),
         (
             {"quantization_config": {"quant_method": "gptq", "bits": 4}},
@@ -206,6 +222,8 @@ def test_what_is_not_implemented_is_refused_by_name_and_value(folder, changes, w
         ({"layer_types": "full_attention"}, ["layer_types='full_attention'", "a list"]),
         ({"layer_types": ["full_attention"]}, ["layer_types=", "a list of 2 layers"]),
         ({"quantization_config": "gptq"}, ["quantization_config='gptq'"]),
+        ({"model_type": "glm", "partial_rotary_factor": 1.5}, ["factor=1.5", "1 or less"]),
+        ({"model_type": "stablelm", "layer_norm_eps": 0}, ["layer_norm_eps=0"]),
         ({"eos_token_id": "</s>"}, ["eos_token_id='</s>'"]),
         ({"eos_token_id": [1, -1]}, ["eos_token_id=[1, -1]"]),
         ({"eos_token_id": True}, ["eos_token_id=True"]),

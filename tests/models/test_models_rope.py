@@ -12,7 +12,12 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import Fields
-from edgespec.models.rope import rope_from_config
+from edgespec.models.rope import (
+    partial_rope_from_config,
+    rope_from_config,
+    rotated_dimensions,
+    rotation_order,
+)
 
 HEAD_DIM = 24
 LLAMA3 = {
@@ -224,3 +229,35 @@ def test_what_would_depend_on_the_length_of_a_text_is_said(scaling, words, caplo
     rope_from_config(fields(rope_scaling=scaling), HEAD_DIM)
     [message] = caplog.messages
     assert all(word in message for word in ["config.json: rope_scaling: ", *words])
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("rotated", [2, 10, 18, 24])
+def test_an_order_of_dimensions_pairs_those_that_a_checkpoint_rotates(rotated, interleaved):
+    first, second = np.split(rotation_order(HEAD_DIM, rotated, interleaved), 2)
+    assert sorted([*first, *second]) == list(range(HEAD_DIM))
+    pairs = list(zip(first.tolist(), second.tolist(), strict=True))[: rotated // 2]
+    if interleaved:
+        assert pairs == [(2 * i, 2 * i + 1) for i in range(rotated // 2)]
+    else:
+        assert pairs == [(i, i + rotated // 2) for i in range(rotated // 2)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"partial_rotary_factor": 0.5},
+        {"partial_rotary_factor": 1.0, "rope_parameters": {"partial_rotary_factor": 0.5}},
+        {"partial_rotary_factor": 0.5, "rope_scaling": YARN},
+        {"partial_rotary_factor": 0.53, "rope_scaling": {"type": "linear", "factor": 2.0}},
+    ],
+)
+def test_frequencies_are_those_of_the_part_that_is_rotated(values):
+    """A head of half the size has them, and the other pairs stand still."""
+    rope = partial_rope_from_config(fields(**values), HEAD_DIM)
+    plain = rope_from_config(fields(rope_scaling=values.get("rope_scaling")), HEAD_DIM // 2)
+    assert rotated_dimensions(fields(**values), HEAD_DIM) == HEAD_DIM // 2
+    np.testing.assert_array_equal(rope.inv_freq[: HEAD_DIM // 4], plain.inv_freq)
+    assert not rope.inv_freq[HEAD_DIM // 4 :].any()
+    assert rope.attention_factor == plain.attention_factor
+    assert rope.scales.tolist() == [plain.attention_factor] * 6 + [1.0] * 6

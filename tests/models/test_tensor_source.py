@@ -31,6 +31,9 @@ class InMemory:
     def read_rows(self, name, start, stop):
         return self._arrays[name][start:stop].copy()
 
+    def blocks(self, name):
+        return None
+
 
 @pytest.mark.parametrize("precision", ["int4", "fp16"])
 def test_an_export_from_another_source_has_the_same_files(

@@ -16,8 +16,14 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GlmConfig,
+    GlmForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    HunYuanDenseV1Config,
+    HunYuanDenseV1ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Ministral3Config,
@@ -30,6 +36,8 @@ from transformers import (
     Olmo2ForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -37,22 +45,29 @@ from transformers import (
     Qwen3ForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 
 ARCHITECTURES = {
     "exaone4": (Exaone4Config, Exaone4ForCausalLM),
     "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "glm": (GlmConfig, GlmForCausalLM),
+    "glm4": (Glm4Config, Glm4ForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
+    "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "ministral": (MinistralConfig, MinistralForCausalLM),
     "ministral3": (Ministral3Config, Ministral3ForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
     "olmo3": (Olmo3Config, Olmo3ForCausalLM),
+    "phi3": (Phi3Config, Phi3ForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
+    "stablelm": (StableLmConfig, StableLmForCausalLM),
 }
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
@@ -75,7 +90,7 @@ ODD_SHAPES: dict[str, Any] = {
 _MIXED = ["sliding_attention", "full_attention"]
 
 # What a family's two layers need so that all that is special in it matters.
-SPECIAL: dict[str, dict[str, Any]] = {
+_SPECIAL: dict[str, dict[str, Any]] = {
     "exaone4": {"sliding_window": 40, "layer_types": _MIXED},
     # Limits so narrow that most numbers are beyond.
     "gemma2": {
@@ -86,6 +101,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
         "logits_scaling": 0.6,
     },
+    "glm": {"pad_token_id": 0},
+    "glm4": {"pad_token_id": 0},
     "ministral": {"sliding_window": 40, "layer_types": _MIXED},
     "ministral3": {
         "rope_parameters": {
@@ -105,7 +122,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
             },
         },
     },
+    # Heads that are partly rotated, as in Phi-4-mini.
+    "phi3": {
+        "pad_token_id": 0,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
+    },
     "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},
+    "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
 }  # fmt: skip
 
 # The most frequent merges in code, written down so that every Python has the same random texts.
@@ -140,7 +163,7 @@ def make_checkpoint(
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
     config_class, model_class = ARCHITECTURES[architecture]
-    special = SPECIAL.get(architecture, {})
+    special = _SPECIAL.get(architecture, {})
     model = model_class(config_class(**{**ODD_SHAPES, **special, **overrides}))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -149,7 +172,7 @@ def make_checkpoint(
             if parameter.ndim == 2:
                 parameter.copy_(noise * parameter.shape[1] ** -0.5)
             else:
-                parameter.copy_(noise * 0.2 + (1.0 if "norm" in name else 0.0))
+                parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
     # Read back, because casting a model rounds its RoPE frequencies too, which no file holds.
     return model_class.from_pretrained(path, dtype=torch.float32).eval()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from commandline import PLACE
@@ -74,3 +76,11 @@ def test_taps():
 
 def test_the_base_of_the_rotation_is_the_targets():
     assert rope_theta(bundles.load(BUNDLE).target) == pytest.approx(10_000, rel=1e-3)
+
+
+def test_the_base_of_a_rotation_of_a_part_of_each_head():
+    role = bundles.load(BUNDLE).target
+    pairs = role.head_dim // 2
+    half = 100.0 ** -(np.arange(pairs // 2) / (pairs // 2))
+    role = replace(role, inv_freq=(*half.tolist(), *[0.0] * (pairs - pairs // 2)))
+    assert rope_theta(role) == pytest.approx(100, rel=1e-9)

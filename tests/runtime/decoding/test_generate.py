@@ -18,6 +18,8 @@ from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
+# Whose layers differ: partly rotated heads, norms behind RoPE, norms that subtract the mean.
+OTHERS = ("glm4", "hunyuan_v1_dense", "phi3", "stablelm")
 DRAFTED = ("model", "parallel", "lookup", "recycling", "auto")
 SAMPLING = [
     {"temperature": 0.7},
@@ -54,6 +56,19 @@ def test_greedy_text_is_transformers_own_for_every_draft(pairs, name, engine):
             assert nodes or not result.drafted
             accepted += result.accepted
         assert accepted > 0 or draft == "none"
+
+
+@pytest.mark.slow
+@engines
+@pytest.mark.parametrize("name", OTHERS)
+def test_so_it_is_for_other_layers(pairs, name, engine):
+    expected = pairs.greedy(name)
+    for draft in ("none", "model", "lookup"):
+        result = pairs.llm(name, engine, draft).generate(
+            LONG_PROMPT, max_new_tokens=NEW_TOKENS, num_assistant_tokens=7, tree_width=4
+        )
+        assert result.tokens == expected, draft
+        assert result.accepted > 0 or draft != "model"
 
 
 @pytest.mark.slow

@@ -1,0 +1,67 @@
+"""Hunyuan (dense models, version 1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.models.families.llama import Llama
+from edgespec.models.rope import DEFAULT_THETA, rope_from_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.layers import Attention, Decoder
+    from edgespec.models.rope import Rope
+
+
+class Hunyuan(Llama):
+    """Llama with heads that are normalized after RoPE, whose base may be stretched."""
+
+    models: ClassVar[str] = "Hunyuan 0.5B, 1.8B, 4B and 7B"
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Llama.defaults,
+        "rms_norm_eps": 1e-5,
+        "use_qk_norm": True,
+    }
+
+    def decoder(self) -> Decoder:
+        """Returns the model's description."""
+        fields = self.config.fields
+        if fields.flag("use_cla"):
+            raise fields.unsupported("use_cla", "layers that share keys and values are not read")
+        if not fields.flag("use_qk_norm"):
+            raise fields.unsupported("use_qk_norm", "only models with norms of heads are read")
+        return super().decoder()
+
+    def ropes(self) -> dict[str, Rope]:
+        """Returns the rotation table.
+
+        `dynamic` with an `alpha` is none: its base is stretched for texts of any length (NTK).
+        """
+        fields, head_dim = self.config.fields, self.config.head_dim
+        name = "rope_scaling" if fields.get("rope_scaling") else "rope_parameters"
+        scaling = fields.group(name)
+        kind = scaling.get("rope_type") or scaling.get("type")
+        if kind != "dynamic" or not scaling.get("alpha"):
+            return super().ropes()
+        theta = scaling.number("rope_theta", fields.number("rope_theta", DEFAULT_THETA))
+        theta *= scaling.number("alpha") ** (head_dim / (head_dim - 2))
+        fixed = {"rope_type": "default", "rope_theta": theta}
+        stretched = replace(fields, values={**fields.values, name: fixed})
+        return {DEFAULT_ROPE: rope_from_config(stretched, head_dim)}
+
+    def attention(self, index: int) -> Attention:
+        """Returns the attention of a layer, with norms of its heads."""
+        name, head_dim = f"model.layers.{index}.self_attn", self.config.head_dim
+        return replace(
+            super().attention(index),
+            q_norm=self.norm(f"{name}.query_layernorm", head_dim),
+            k_norm=self.norm(f"{name}.key_layernorm", head_dim),
+            norm_after_rope=True,
+        )
+
+    def has_bias(self, name: str) -> bool:
+        """Returns whether a projection has a bias; those of the MLP have none."""
+        return self.config.attention_bias and ".mlp." not in name

@@ -1,0 +1,51 @@
+"""What families have in common that rotate a part of each head, or have fused projections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from edgespec.bundle.sublayers import DEFAULT_ROPE
+from edgespec.models.families.llama import Llama
+from edgespec.models.parts import Part, Parts, stacked
+from edgespec.models.rope import partial_rope_from_config, rotated_dimensions, rotation_order
+
+if TYPE_CHECKING:
+    from edgespec.models.layers import Linear
+    from edgespec.models.rope import Rope
+    from edgespec.models.tensors import TensorSource
+
+
+class PartlyRotated(Llama):
+    """Llama with heads of which a part is rotated, and whose dimensions are ordered for that.
+
+    Attributes:
+        interleaved: Whether neighbouring dimensions are a pair, see `rotation_order`.
+    """
+
+    interleaved: ClassVar[bool] = False
+
+    def ropes(self) -> dict[str, Rope]:
+        """Returns the rotation table; frequencies of dimensions that are not rotated are 0."""
+        return {DEFAULT_ROPE: partial_rope_from_config(self.config.fields, self.config.head_dim)}
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights with the dimensions of queries and keys in the order of `Rope`."""
+        head_dim = self.config.head_dim
+        rotated = rotated_dimensions(self.config.fields, head_dim)
+        order = rotation_order(head_dim, rotated, self.interleaved)
+        if np.array_equal(order, np.arange(head_dim)):
+            return tensors
+        parts = {
+            name: Part(name, np.arange(rows).reshape(-1, head_dim)[:, order].ravel(), rows)
+            for layer in map(self.attention, range(self.config.num_layers))
+            for linear in (layer.q, layer.k)
+            for name, (rows, *_) in linear.tensors().items()
+        }
+        return Parts(tensors, parts)
+
+
+def split(stored: str, *layers: Linear) -> dict[str, Part]:
+    """Returns the weights of linear layers as parts of one stored tensor, in this order."""
+    return stacked(stored, {layer.weight: layer.out_features for layer in layers})

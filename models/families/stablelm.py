@@ -1,0 +1,46 @@
+"""StableLM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.llama import Llama
+from edgespec.models.families.partly_rotated import PartlyRotated
+from edgespec.models.layers import LayerNorm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.layers import Decoder, Norm
+
+
+class StableLm(PartlyRotated):
+    """Llama with layer normalization and heads of which a part is rotated."""
+
+    models: ClassVar[str] = "StableLM 3B, StableLM 2 1.6B, StableLM Zephyr (not the 12B)"
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Llama.defaults,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 4096,
+        "layer_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.25,
+        "eos_token_id": 0,
+    }
+
+    def decoder(self) -> Decoder:
+        """Returns the model's description."""
+        fields = self.config.fields
+        for name in ("use_parallel_residual", "qk_layernorm"):
+            if fields.flag(name):
+                raise fields.unsupported(name, "use a model of 3B or less, which has neither")
+        return super().decoder()
+
+    def norm(self, name: str, size: int) -> Norm:
+        """Returns the normalization of that name."""
+        return LayerNorm(f"{name}.weight", size, self.config.norm_eps, bias=f"{name}.bias")
+
+    def has_bias(self, name: str) -> bool:
+        """Returns whether a projection has a bias; only those of q, k and v may."""
+        return self.config.fields.flag("use_qkv_bias") and name.endswith(
+            (".q_proj", ".k_proj", ".v_proj")
+        )

@@ -1,0 +1,136 @@
+"""Tensors that a description names, and files hold as rows of other tensors or in another order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgespec.errors import CheckpointError
+from edgespec.models.tensors import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from edgespec.models.tensors import BlockRows, Blocks, TensorSource
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some rows of a stored tensor.
+
+    Attributes:
+        stored: Name of the stored tensor.
+        rows: [n] int64, numbers of its rows in the order of the part's.
+        total: Number of rows of the stored tensor.
+    """
+
+    stored: str
+    rows: NDArray[np.int64]
+    total: int
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A `TensorSource` that gives parts of stored tensors as tensors of their own.
+
+    Of a stored tensor all of whose rows are in parts, only these are named.
+
+    Attributes:
+        tensors: The stored tensors.
+        parts: Parts of them by name; a part may have the name of the tensor that it is made of.
+    """
+
+    tensors: TensorSource
+    parts: Mapping[str, Part]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """See `TensorSource`."""
+        left = {part.stored: part.total for part in self.parts.values()}
+        for part in self.parts.values():
+            left[part.stored] -= len(part.rows)
+        whole = {name for name, rows in left.items() if rows <= 0}
+        return (self.tensors.names - whole) | self.parts.keys()
+
+    @property
+    def nbytes(self) -> int:
+        """See `TensorSource`; parts do not count again."""
+        return self.tensors.nbytes
+
+    def place(self, name: str) -> str:
+        """See `TensorSource`."""
+        return self.tensors.place(self._stored(name))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See `TensorSource`.
+
+        Raises:
+            CheckpointError: Also if the stored tensor has another number of rows than its parts.
+        """
+        shape = self.tensors.shape(self._stored(name))
+        part = self.parts.get(name)
+        if part is None:
+            return shape
+        if shape[0] != part.total:
+            raise CheckpointError(
+                f"{self.place(name)}: {part.stored} has {shape[0]} rows, config.json asks for "
+                f"{part.total}: use config and weights of the same model"
+            )
+        return (len(part.rows), *shape[1:])
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """See `TensorSource`."""
+        if name in self.parts:
+            return self.read_rows(name, 0, len(self.parts[name].rows))
+        return self.tensors.read(name)
+
+    def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
+        """See `TensorSource`; rows of a part are read run by run."""
+        stored = self._stored(name)
+        return np.concatenate(
+            [self.tensors.read_rows(stored, *run) for run in self._runs(name, start, stop)]
+        )
+
+    def blocks(self, name: str) -> Blocks | None:
+        """See `TensorSource`."""
+        return self.tensors.blocks(self._stored(name))
+
+    def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
+        """See `TensorSource`; rows of a part are read run by run."""
+        stored = self._stored(name)
+        return joined(
+            [self.tensors.read_blocks(stored, *run) for run in self._runs(name, start, stop)]
+        )
+
+    def _stored(self, name: str) -> str:
+        return self.parts[name].stored if name in self.parts else name
+
+    def _runs(self, name: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yields start and stop of each run of consecutive stored rows."""
+        if name not in self.parts:
+            yield start, stop
+            return
+        rows = self.parts[name].rows
+        if not 0 <= start < stop <= len(rows):
+            raise ValueError(f"rows {start}:{stop} of {name}, which has {len(rows)}")
+        rows = rows[start:stop]
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+            yield int(run[0]), int(run[-1]) + 1
+
+
+def stacked(stored: str, sizes: Mapping[str, int]) -> dict[str, Part]:
+    """Returns the parts of a tensor that lie one below the other.
+
+    Args:
+        stored: Name of the tensor.
+        sizes: Name and number of rows of each part, in order.
+    """
+    parts, start, total = dict[str, Part](), 0, sum(sizes.values())
+    for name, size in sizes.items():
+        parts[name] = Part(stored, np.arange(start, start + size), total)
+        start += size
+    return parts
