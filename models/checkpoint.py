@@ -26,6 +26,7 @@ from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
+from edgespec.models.text_part import COMPOSITES, text_fields, text_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,16 +103,16 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is not a folder: give a checkpoint's folder")
     _refuse_parts(path)
     fields = Fields.read(path / "config.json")
-    model_type = fields.get("model_type")
-    architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
-    if architecture is None:
-        raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
-    tensors: TensorSource = SafetensorsFolder(path)
+    composite = fields.get("model_type") in COMPOSITES
+    architecture = _architecture(fields.group("text_config") if composite else fields)
+    source = SafetensorsFolder(path, text_name) if composite else SafetensorsFolder(path)
+    if composite:
+        fields = text_fields(fields, source.names)
     config = ModelConfig.from_fields(
         fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
     )
     model = architecture(config)
-    decoder, tensors = model.decoder(), model.arranged(tensors)
+    decoder, tensors = model.decoder(), model.arranged(source)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors)
     return Checkpoint(
@@ -123,6 +124,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
         chat_template=_chat_template(path),
         eos_token=_eos_token(path),
     )
+
+
+def _architecture(fields: Fields) -> type[Llama]:
+    model_type = fields.get("model_type")
+    architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
+    if architecture is None:
+        supported = ", ".join((*ARCHITECTURES, *COMPOSITES))
+        raise fields.unsupported("model_type", f"use one of {supported}")
+    return architecture
 
 
 def _optional(path: Path) -> Fields:
