@@ -13,6 +13,7 @@ from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.glm import Glm, Glm4
 from edgespec.models.families.granite import Granite
+from edgespec.models.families.granitemoehybrid import GraniteMoeHybrid
 from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.ministral3 import Ministral3
@@ -41,6 +42,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "glm": Glm,
     "glm4": Glm4,
     "granite": Granite,
+    "granitemoehybrid": GraniteMoeHybrid,
     "hunyuan_v1_dense": Hunyuan,
     "llama": Llama,
     "ministral": Mistral,

@@ -98,6 +98,8 @@ FULL_PRECISION = {
         "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
     "granite": {},
+    "granitemoehybrid": {},
+    "granitemoehybrid-no-rope": {"position_embedding_type": None},
     "ministral": {},
     "ministral3": {},
     "olmo3": {},

@@ -22,6 +22,8 @@ from transformers import (
     GlmForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
     HunYuanDenseV1Config,
     HunYuanDenseV1ForCausalLM,
     LlamaConfig,
@@ -56,6 +58,7 @@ ARCHITECTURES = {
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
+    "granitemoehybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM),
     "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "ministral": (MinistralConfig, MinistralForCausalLM),
@@ -103,6 +106,12 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     },
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
+    "granitemoehybrid": {
+        "num_key_value_heads": 2, "num_local_experts": 0,
+        "shared_intermediate_size": 96, "layer_types": ["full_attention"] * 2,
+        "position_embedding_type": "rope", "attention_multiplier": 0.3,
+        "residual_multiplier": 0.4, "logits_scaling": 0.6,
+    },
     "ministral": {"sliding_window": 40, "layer_types": _MIXED},
     "ministral3": {
         "rope_parameters": {
