@@ -32,7 +32,7 @@ from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, sk
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.trimming import trimmed
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
-from edgespec.models import load_checkpoint
+from edgespec.models import Checkpoint, load_checkpoint
 
 STORED = (INT4, "int8", "fp16", "fp32", bundle.W8A8)
 """The precisions in which a single matrix can be stored."""

@@ -13,6 +13,7 @@ from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.glm import Glm, Glm4
 from edgespec.models.families.granite import Granite
+from edgespec.models.families.granitemoehybrid import GraniteMoeHybrid
 from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.lfm2 import Lfm2
 from edgespec.models.families.llama import Llama, Mistral
@@ -29,6 +30,7 @@ from edgespec.models.fields import Fields, read_text
 from edgespec.models.quantized.opening import opened
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
+from edgespec.models.text_part import COMPOSITES, text_fields, text_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +45,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "glm": Glm,
     "glm4": Glm4,
     "granite": Granite,
+    "granitemoehybrid": GraniteMoeHybrid,
     "hunyuan_v1_dense": Hunyuan,
     "lfm2": Lfm2,
     "llama": Llama,
@@ -116,17 +119,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is not a folder: give a checkpoint's folder")
     _refuse_parts(path)
     fields = Fields.read(path / "config.json")
-    model_type = fields.get("model_type")
-    architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
-    if architecture is None:
-        raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
-    tensors, quantization = opened(SafetensorsFolder(path), _quantization(path, fields))
+    composite = fields.get("model_type") in COMPOSITES
+    architecture = _architecture(fields.group("text_config") if composite else fields)
+    folder = SafetensorsFolder(path, text_name) if composite else SafetensorsFolder(path)
+    source, quantization = opened(folder, _quantization(path, fields))
+    if composite:
+        fields = text_fields(fields, source.names)
     config = ModelConfig.from_fields(
         architecture.usual(fields.with_defaults(architecture.defaults)),
         _optional(path / "generation_config.json"),
     )
     model = architecture(config)
-    decoder, tensors = model.decoder(), model.arranged(tensors)
+    decoder, tensors = model.decoder(), model.arranged(source)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors)
     return Checkpoint(
@@ -139,6 +143,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
         eos_token=_eos_token(path),
         quantization=quantization,
     )
+
+
+def _architecture(fields: Fields) -> type[Llama]:
+    model_type = fields.get("model_type")
+    architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
+    if architecture is None:
+        supported = ", ".join((*ARCHITECTURES, *COMPOSITES))
+        raise fields.unsupported("model_type", f"use one of {supported}")
+    return architecture
 
 
 def _optional(path: Path) -> Fields:

@@ -21,7 +21,8 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu_tanh",
 }
 _SLIDING = "sliding_attention"
-_LAYER_TYPES = ("full_attention", _SLIDING)
+# The last is what Granite 4 calls the first.
+_LAYER_TYPES = ("full_attention", _SLIDING, "attention")
 _RECURRENT_TYPES = ("conv", "linear_attention")
 
 
@@ -143,7 +144,7 @@ def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
         for index, each in enumerate(types):
             if each not in (*_LAYER_TYPES, *_RECURRENT_TYPES):
                 raise fields.unsupported(
-                    "layer_types", f"layer {index} is {each!r}, use {' or '.join(_LAYER_TYPES)}"
+                    "layer_types", f"layer {index} is {each!r}, use {' or '.join(_LAYER_TYPES[:2])}"
                 )
         sliding = [each == _SLIDING for each in types]
     return tuple(window if each else None for each in sliding)

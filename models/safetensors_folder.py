@@ -19,7 +19,7 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.fields import Fields, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -60,21 +60,28 @@ class _Entry:
 class SafetensorsFolder:
     """A `TensorSource` of one safetensors file, or of the shards that an index names.
 
+    Args:
+        folder: The folder.
+        named: Returns a tensor's name here from its name in the files; None: it is left out.
+
     Raises:
         CheckpointError: A file is missing, truncated or corrupt.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, named: Callable[[str], str | None] = str) -> None:
         self._folder = folder
         if (folder / SINGLE_FILE).is_file():
-            self._entries = _read_header(folder / SINGLE_FILE)
+            entries = _read_header(folder / SINGLE_FILE)
         elif (folder / INDEX_FILE).is_file():
-            self._entries = _read_shards(folder / INDEX_FILE)
+            entries = _read_shards(folder / INDEX_FILE)
         else:
             raise CheckpointError(
                 f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: only safetensors are read, "
                 "not GGUF; PyTorch's are converted by transformers' save_pretrained"
             )
+        self._entries = {
+            own: entry for name, entry in entries.items() if (own := named(name)) is not None
+        }
 
     @property
     def names(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Granite 3 and the dense models of Granite 4 that are stored like it."""
+"""Granite 3."""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ from edgespec.measuring.bits import compare_bits
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution import exactness
 
-FAMILIES = ("glm4", "hunyuan_v1_dense", "lfm2", "phi3", "qwen3_5_text", "stablelm")
+FAMILIES = (
+    "exaone4", "gemma2", "glm4", "granite", "hunyuan_v1_dense", "lfm2", "olmo3", "phi3",
+    "qwen3_5_text", "smollm3", "stablelm",
+)  # fmt: skip
 # Matrices of one size for all, so that their errors are alike.
 SIZES = {"hidden_size": 96, "head_dim": 24, "intermediate_size": 160, "num_key_value_heads": 2}
 

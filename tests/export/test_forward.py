@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
+from parity import calibration_logits
 
-from edgespec.export.calibration.forward import Forward, limited
 from edgespec.models import load_checkpoint
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -41,15 +41,7 @@ def test_it_computes_what_transformers_does(tmp_path, architecture, config):
     write_tokenizer(tmp_path, 331)
     checkpoint = load_checkpoint(tmp_path)
     texts = np.random.default_rng(0).integers(331, size=(3, 40))
-    forward = Forward(checkpoint, texts)
-    for each in checkpoint.decoder.sublayers:
-        weights = forward.weights(*each.linears)
-        mixed = forward.mixed(each, forward.normed(forward.hidden, each.norm), weights)
-        forward.add(forward.contribution(each, mixed, weights))
-    decoder = checkpoint.decoder
-    normed = forward.normed(forward.hidden, decoder.norm)
-    logits = forward.linear(normed, decoder.lm_head, forward.weights(decoder.lm_head))
-    logits = limited(logits, decoder.logit_softcap)
+    logits = calibration_logits(checkpoint, texts)
     with torch.no_grad():
         expected = original(torch.tensor(texts)).logits.numpy().reshape(len(logits), -1)
     np.testing.assert_allclose(logits, expected, atol=2e-4)

@@ -93,6 +93,21 @@ FULL_PRECISION = {
     "qwen3_5_text": {},
     "lfm2-tied-bf16": {"tie_word_embeddings": True, "dtype": torch.bfloat16, "conv_L_cache": 4},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
+    "exaone4": {},
+    "exaone4-no-windows": {"sliding_window": None, "layer_types": MIXED[1:] * 2},
+    "gemma2": {},
+    "gemma2-no-limits-tied-bf16": {
+        "attn_logit_softcapping": None, "final_logit_softcapping": None,
+        "query_pre_attn_scalar": 2000,  # sharp attention would amplify rounding beyond `SAME`
+        "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
+    "granite": {},
+    "granitemoehybrid": {},
+    "granitemoehybrid-no-rope": {"position_embedding_type": None},
+    "ministral": {},
+    "ministral3": {},
+    "olmo3": {},
+    "smollm3": {},
     "phi3": {},
     "phi3-window-wholly-rotated": {"sliding_window": 100, "rope_parameters": PLAIN_ROPE},
     "phi3-rope-longrope-tied-bf16": {
@@ -116,19 +131,6 @@ FULL_PRECISION = {
         "num_key_value_heads": 2, "tie_word_embeddings": True,
         "rope_parameters": {**LINEAR_ROPE, "partial_rotary_factor": 0.5},
     },
-    "exaone4": {},
-    "exaone4-no-windows": {"sliding_window": None, "layer_types": MIXED[1:] * 2},
-    "gemma2": {},
-    "gemma2-no-limits-tied-bf16": {
-        "attn_logit_softcapping": None, "final_logit_softcapping": None,
-        "query_pre_attn_scalar": 2000,  # sharp attention would amplify rounding beyond `SAME`
-        "tie_word_embeddings": True, "dtype": torch.bfloat16,
-    },
-    "granite": {},
-    "ministral": {},
-    "ministral3": {},
-    "olmo3": {},
-    "smollm3": {},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip
 

@@ -50,7 +50,7 @@ def rotate(x: torch.Tensor, rope) -> torch.Tensor:
     angles = torch.outer(positions, inv_freq).repeat(1, 2)
     first, second = x.chunk(2, dim=-1)
     turned = x * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
-    return turned * rope.attention_factor
+    return turned * torch.from_numpy(rope.scales).float().repeat(2)
 
 
 def attend(tensors, layer, rope, x: torch.Tensor) -> torch.Tensor:

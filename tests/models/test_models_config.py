@@ -48,7 +48,7 @@ def bare_config(model_type: str, **values: object) -> ModelConfig:
     )
 
 
-@pytest.mark.parametrize("model_type", sorted(TRANSFORMERS.keys() - {"mistral"}))
+@pytest.mark.parametrize("model_type", sorted(TRANSFORMERS))
 def test_absent_fields_take_transformers_defaults(model_type):
     reference = TRANSFORMERS[model_type][0](**SIZES)
     config = bare_config(model_type)
@@ -91,6 +91,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
         ),
         ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2}, (8, None, 8)),
         ("gemma2", {"sliding_window": 8}, (8, None, 8)),
+        ("granitemoehybrid", {"layer_types": ["attention"] * 3}, (None, None, None)),
         ("ministral3", {}, (None, None, None)),
         ("smollm3", {}, (None, None, None)),
         ("olmo3", {"num_hidden_layers": 5}, (4096, 4096, 4096, None, 4096)),
@@ -164,6 +165,15 @@ def test_eos_ids(folder, generation, config, expected):
         (
             {"model_type": "gemma3_text", "use_bidirectional_attention": True},
             ["use_bidirectional_attention=True"],
+        ),
+        ({"model_type": "granitemoehybrid"}, ["num_local_experts=8", "without experts"]),
+        (
+            {"model_type": "granitemoehybrid", "num_local_experts": 0},
+            ["layer_types=(absent)", "Mamba"],
+        ),
+        (
+            {"model_type": "granitemoehybrid", "layer_types": ["attention", "mamba"]},
+            ["layer 1 is 'mamba'"],
         ),
         (
             {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 9},

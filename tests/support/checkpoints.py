@@ -22,6 +22,8 @@ from transformers import (
     GlmForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
     HunYuanDenseV1Config,
     HunYuanDenseV1ForCausalLM,
     Lfm2Config,
@@ -60,6 +62,7 @@ ARCHITECTURES = {
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
+    "granitemoehybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM),
     "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
     "lfm2": (Lfm2Config, Lfm2ForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -100,35 +103,27 @@ _MIXED = ["sliding_attention", "full_attention"]
 
 # What a family's two layers need so that all that is special in it matters.
 SPECIAL: dict[str, dict[str, Any]] = {
-    "glm": {"pad_token_id": 0},
-    "glm4": {"pad_token_id": 0},
-    "lfm2": {
-        "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
-        "block_multiple_of": 32, "norm_eps": 1e-5,
-    },
-    "phi3": {
-        "pad_token_id": 0,
-        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
-    },
-    "qwen3_5_text": {
-        "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-        "linear_key_head_dim": 16, "linear_value_head_dim": 8, "num_key_value_heads": 2,
-        "rope_parameters": {
-            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
-            "mrope_section": [2, 2, 2],
-        },
-    },
-    "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
     "exaone4": {"sliding_window": 40, "layer_types": _MIXED},
     # Limits so narrow that most numbers are beyond.
     "gemma2": {
         "sliding_window": 40, "query_pre_attn_scalar": 48,
         "attn_logit_softcapping": 0.7, "final_logit_softcapping": 0.9,
     },
+    "glm": {"pad_token_id": 0},
+    "glm4": {"pad_token_id": 0},
     "granite": {
         "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
         "logits_scaling": 0.6,
+    },
+    "granitemoehybrid": {
+        "num_key_value_heads": 2, "num_local_experts": 0,
+        "shared_intermediate_size": 96, "layer_types": ["full_attention"] * 2,
+        "position_embedding_type": "rope", "attention_multiplier": 0.3,
+        "residual_multiplier": 0.4, "logits_scaling": 0.6,
+    },
+    "lfm2": {
+        "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+        "block_multiple_of": 32, "norm_eps": 1e-5,
     },
     "ministral": {"sliding_window": 40, "layer_types": _MIXED},
     "ministral3": {
@@ -149,7 +144,22 @@ SPECIAL: dict[str, dict[str, Any]] = {
             },
         },
     },
+    # Heads that are partly rotated, as in Phi-4-mini.
+    "phi3": {
+        "pad_token_id": 0,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75},
+    },
+    "qwen3_5_text": {
+        "num_hidden_layers": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_key_head_dim": 16, "linear_value_head_dim": 8, "num_key_value_heads": 2,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+            "mrope_section": [2, 2, 2],
+        },
+    },
     "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},
+    "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
 }  # fmt: skip
 
 # The most frequent merges in code, written down so that every Python has the same random texts.

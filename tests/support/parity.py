@@ -12,6 +12,7 @@ import torch
 from checkpoints import make_checkpoint, write_tokenizer
 
 from edgespec import bundle as bundles
+from edgespec.export.calibration.forward import Forward, limited
 from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.execution.feeds import START, Rows
@@ -36,6 +37,19 @@ def reference(model, tokens, cache=None):
     """Returns transformers' logits of the last token, [V]."""
     with torch.no_grad():
         return model(torch.tensor([tokens]), past_key_values=cache).logits[0, -1].numpy()
+
+
+def calibration_logits(checkpoint, texts):
+    """Returns the logits [B * T, V] of the float32 pass that calibration reads texts with."""
+    forward = Forward(checkpoint, texts)
+    for each in checkpoint.decoder.sublayers:
+        weights = forward.weights(*each.linears)
+        mixed = forward.mixed(each, forward.normed(forward.hidden, each.norm), weights)
+        forward.add(forward.contribution(each, mixed, weights))
+    decoder = checkpoint.decoder
+    normed = forward.normed(forward.hidden, decoder.norm)
+    logits = forward.linear(normed, decoder.lm_head, forward.weights(decoder.lm_head))
+    return limited(logits, decoder.logit_softcap)
 
 
 def distance(found, expected):

@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from commandline import PLACE
+from parity import made
 
 from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.errors import InputError
-from edgespec.export import copy_with_taps
+from edgespec.export import ExportOptions, copy_with_taps, export_bundle
+from edgespec.models import load_checkpoint
 from edgespec.models.embedded import BUNDLE
 from edgespec.models.heads.eagle3 import default_taps
 from edgespec.training.reader import TargetReader
@@ -46,6 +48,20 @@ def test_the_tapped_rows_are_embedding_and_what_the_head_multiplies(graph, llm):
     error = np.take_along_axis(logits, reading.top_ids, axis=1) - reading.top_logits
     assert np.sqrt((error**2).mean()) < 0.02 * logits.std()
     assert (logits.argmax(axis=1) == reading.top_ids[:, 0]).mean() > 0.95
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "granite"])
+def test_norm_and_embedding_have_their_factors(tmp_path, architecture):
+    """Gemma's norm adds 1 to its weight, and Granite's divides the logits."""
+    made(tmp_path / "model", architecture)
+    export_bundle(tmp_path / "model", tmp_path / "bundle", options=ExportOptions("fp32"))
+    checkpoint = load_checkpoint(tmp_path / "model")
+    graph = TargetGraph(bundles.load(tmp_path / "bundle"))
+    norm, tensors = checkpoint.decoder.norm, checkpoint.tensors
+    weight = (tensors.read(norm.weight) + norm.offset) * norm.factor
+    np.testing.assert_allclose(graph.norm, weight, rtol=1e-6)
+    rows = tensors.read(checkpoint.decoder.embedding) * checkpoint.decoder.embedding_scale
+    np.testing.assert_allclose(graph.embedding.rows([3, 7]), rows[[3, 7]], rtol=1e-6)
 
 
 def test_reading_again_and_in_other_chunks_gives_the_same(llm):

@@ -51,6 +51,7 @@ def parallel(calls):
     [
         ("llama", {}),
         ("qwen2", {}),
+        ("gemma2", {"sliding_window": 8}),  # whose logits have a limit
         ("mistral", {"sliding_window": 8}),
         ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2}),
     ],

@@ -1,0 +1,51 @@
+"""The text part of checkpoints that also read pictures: their config and their tensors' names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgespec.models.fields import Fields
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+COMPOSITES = ("gemma3", "mistral3", "qwen3_5")
+"""Each `model_type` whose config has the text part's in `text_config`."""
+
+# Fields that the whole model's config has for its text part, too.
+_SHARED = ("eos_token_id", "quantization_config", "tie_word_embeddings")
+
+# Published files have the first two; the third is what transformers calls it in memory.
+_PREFIXES = {
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "model.",
+    "lm_head.": "lm_head.",
+}
+
+
+def text_name(name: str) -> str | None:
+    """Returns the name of a tensor in a model of text alone; None if it is no part of it."""
+    for prefix, own in _PREFIXES.items():
+        if name.startswith(prefix):
+            return own + name.removeprefix(prefix)
+    return None
+
+
+def text_fields(fields: Fields, names: Collection[str]) -> Fields:
+    """Returns the text part's config.
+
+    Many of these configs do not say whether the output projection is the embedding: it is where
+    the files have no projection.
+
+    Args:
+        fields: The config of the whole model.
+        names: Names of the text part's tensors, see `text_name`.
+
+    Raises:
+        CheckpointError: `text_config` is not an object.
+    """
+    text = fields.group("text_config")
+    shared = {name: fields.get(name) for name in _SHARED if fields.get(name) is not None}
+    tied = {"tie_word_embeddings": "lm_head.weight" not in names}
+    return Fields({**tied, **text.values, **shared}, text.source)
