@@ -94,6 +94,9 @@ def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = Non
             return _yarn(inv_freq, theta, fields, scaling)
         case "longrope":
             return _longrope(wavelengths, fields, scaling)
+        case "factors":  # as GGUF files say what llama3 does
+            factors = np.array(scaling.numbers("factors", len(wavelengths)), np.float32)
+            return Rope(np.float32(1) / (factors * wavelengths))
         case _:
             raise scaling.unsupported(
                 type_name, "use default, linear, dynamic, llama3, yarn or longrope"
