@@ -14,19 +14,25 @@ import edgespec
 from edgespec import bundle
 from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
-from edgespec.export.calibration.calibrate import Calibrate, to_widen, widened_by_rule
+from edgespec.export.calibration.calibrate import (
+    Calibrate,
+    Calibration,
+    to_widen,
+    widened_by_rule,
+)
 from edgespec.export.destination import replacing
 from edgespec.export.formats.blocks import BLOCK_SIZES, choose_block_size
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
+from edgespec.export.keeping import kept_layers, kept_vocabulary
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.trimming import trimmed
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
-from edgespec.models import Checkpoint, Decoder, load_checkpoint
+from edgespec.models import Checkpoint, load_checkpoint
 
-INT4, INT4_SMALL = "int4", "int4-small"
-PRECISIONS = (INT4, INT4_SMALL, "int8", "fp16", "fp32", bundle.W8A8)
+INT4, INT4_SMALL, SOURCE = "int4", "int4-small", "source"
+PRECISIONS = (INT4, INT4_SMALL, SOURCE, "int8", "fp16", "fp32", bundle.W8A8)
 STORED = (INT4, "int8", "fp16", "fp32", bundle.W8A8)
 """The precisions in which a single matrix can be stored."""
 KV_PRECISIONS = ("fp32", "fp16")
@@ -43,11 +49,14 @@ class ExportOptions:
 
     Attributes:
         precision: precision of the target's weights, one of `PRECISIONS`. int4 uses 8 bits for the
-            vocabulary and for the matrices that need them most, int4-small uses 4 bits everywhere.
+            vocabulary and for the matrices that need them most, int4-small uses 4 bits everywhere,
+            and source is that of a quantized checkpoint: 8 bits for what cannot be kept. None:
+            source if the checkpoint is quantized, else int4. A matrix that its file holds in
+            blocks of no more bits than are asked for is kept as it is, see `export/keeping.py`.
         draft_precision: precision of the draft's weights; None: the target's, or int4-small if
-            that is int4.
+            that is int4 or source.
         lm_head_precision: precision of both models' output projections and embeddings, one of
-            `STORED`; None: that of the weights, or int8 if it is int4.
+            `STORED`; None: that of the weights, or int8 if it is int4 or source.
         kv_precision: precision of the KV caches, one of `KV_PRECISIONS`.
         npu_precision: precision of an additional variant of the target for NPUs, one of
             `NPU_PRECISIONS`; None: no such variant.
@@ -65,7 +74,7 @@ class ExportOptions:
         InputError: if a value is not one of its choices.
     """
 
-    precision: str = "int4"
+    precision: str | None = None
     draft_precision: str | None = None
     lm_head_precision: str | None = None
     kv_precision: str = "fp32"
@@ -78,7 +87,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         choices: dict[str, tuple[object, ...]] = {
-            "precision": PRECISIONS,
+            "precision": (None, *PRECISIONS),
             "draft_precision": (None, *PRECISIONS),
             "lm_head_precision": (None, *STORED),
             "kv_precision": KV_PRECISIONS,
@@ -194,8 +203,12 @@ def write_bundle(
     roles = {}
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
-        with RoundedMatrices(folder) as rounded:
-            precision = _calibrated(name, checkpoint, options, calibration, rounded)
+        precision = _precision(name, checkpoint, options)
+        precision = _precision(name, checkpoint, options)
+        with RoundedMatrices(folder, precision.exact) as rounded:
+            seen = _calibrated(name, checkpoint, precision, calibration, rounded)
+            if _weights(name, checkpoint, options) == INT4:
+                precision = _widened(precision, checkpoint, seen)
             with RoleWriter(
                 folder, name, checkpoint, precision, candidates[name], progress, rounded
             ) as writer:
@@ -300,50 +313,75 @@ def _draft_ids(asked: Iterable[int], tokens: int) -> npt.NDArray[np.int64]:
     return ids
 
 
-def _weights(name: str, options: ExportOptions) -> str:
-    """Returns the requested precision of a role, one of `PRECISIONS`."""
-    if name == bundle.TARGET:
-        return options.precision
-    if options.draft_precision is not None:
-        return options.draft_precision
-    # A draft's errors never change the text, so it gets the fewest bytes, which is fastest.
-    return INT4_SMALL if options.precision == INT4 else options.precision
+def _weights(name: str, checkpoint: Checkpoint, options: ExportOptions) -> str:
+    """Returns the requested precision of a role, one of `PRECISIONS`.
+
+    Raises:
+        InputError: if it is that of the source, which is not quantized.
+    """
+    asked = options.precision
+    if name == bundle.DRAFT:
+        asked = options.draft_precision
+        # A draft's errors never change the text, so it gets the fewest bytes, which is fastest.
+        if asked is None and options.precision in (None, INT4, SOURCE):
+            return INT4_SMALL
+        asked = asked or options.precision
+    if asked is None:
+        return SOURCE if checkpoint.quantized else INT4
+    if asked == SOURCE and not checkpoint.quantized:
+        raise InputError(
+            f"the precision of {name} is {SOURCE!r}, but {checkpoint.path} is not quantized: use "
+            f"one of {', '.join(each for each in PRECISIONS if each != SOURCE)}"
+        )
+    return asked
 
 
-def _precision(name: str, decoder: Decoder, options: ExportOptions) -> bundle.Precision:
-    asked = _weights(name, options)
-    weights = INT4 if asked == INT4_SMALL else asked
+def _precision(name: str, checkpoint: Checkpoint, options: ExportOptions) -> bundle.Precision:
+    """Returns a role's precision before calibration, with the matrices that are kept."""
+    decoder, tensors = checkpoint.decoder, checkpoint.tensors
+    asked = _weights(name, checkpoint, options)
+    weights = {INT4_SMALL: INT4, SOURCE: "int8"}.get(asked, asked)
     head = options.lm_head_precision or ("int8" if asked == INT4 else weights)
     if not {weights, head} & {INT4, "int8", bundle.W8A8}:
         return bundle.Precision(weights, head, options.kv_precision, 0)
-    linears = (linear for each in decoder.sublayers for linear in each.linears)
-    widths = (linear.in_features for linear in linears)
-    block = choose_block_size(name, widths, options.block_size)
-    return bundle.Precision(weights, head, options.kv_precision, block, scales="fp16")
+    linears = [linear for each in decoder.sublayers for linear in each.linears]
+    block = choose_block_size(name, (each.in_features for each in linears), options.block_size)
+    kept = kept_layers(tensors, (each.weight for each in linears), weights)
+    kept += kept_vocabulary(tensors, decoder, head)
+    return bundle.Precision(weights, head, options.kv_precision, block, scales="fp16", kept=kept)
 
 
 def _calibrated(
     name: str,
     checkpoint: Checkpoint,
-    options: ExportOptions,
+    precision: bundle.Precision,
     calibration: Calibrate | None,
     rounded: RoundedMatrices,
-) -> bundle.Precision:
-    """Returns a role's precision, including the matrices that get 8 bits.
+) -> Calibration | None:
+    """Calibrates a role if possible; puts matrices that were rounded to 4 bits into `rounded`."""
+    if calibration is None or not precision.block_size:
+        return None
+    block_size = precision.block_size if precision.weights == INT4 else None
+    return calibration(name, checkpoint, block_size, rounded)
 
-    If there is a calibration, it puts the matrices that were rounded to 4 bits into `rounded`.
+
+def _widened(
+    precision: bundle.Precision, checkpoint: Checkpoint, seen: Calibration | None
+) -> bundle.Precision:
+    """Returns a precision in which the matrices that need it most have 8 bits.
+
+    Args:
+        precision: a role's precision in 4 bits.
+        checkpoint: the model.
+        seen: the result of its calibration; None: there was none.
     """
-    precision, decoder = _precision(name, checkpoint.decoder, options), checkpoint.decoder
-    seen = None
-    if calibration is not None and precision.block_size:
-        block_size = precision.block_size if precision.weights == INT4 else None
-        seen = calibration(name, checkpoint, block_size, rounded)
-    if _weights(name, options) != INT4:
-        return precision
+    decoder = checkpoint.decoder
     if seen is None:
         chosen = widened_by_rule(decoder)
     else:
         small = sum(seen.sizes.values()) < _SMALL
         chosen = to_widen(seen, _DAMAGE, _WIDE_SHARE_OF_SMALL if small else _WIDE_SHARE)
-    wide = tuple(each for each in decoder.tensors() if each in chosen)
-    return replace(precision, wide=wide)
+    wide = [each for each in decoder.tensors() if each in chosen - precision.exact]
+    also = kept_layers(checkpoint.tensors, wide, "int8")
+    precision = replace(precision, kept=precision.kept + also)
+    return replace(precision, wide=tuple(each for each in wide if each not in precision.exact))

@@ -21,6 +21,7 @@ from edgespec.export.formats.matrices import (
     BlockFormat,
     ChannelFormat,
     FloatFormat,
+    KeptFormat,
     MixedFormat,
     WeightFormat,
 )
@@ -178,14 +179,20 @@ def stage_formats(
 ) -> StageFormats:
     """Returns the formats of a model's stages; for `candidates` see `StageFormats`."""
     layers = _format(precision.weights, precision.block_size)
-    if precision.wide:
-        wide = _format("int8", precision.block_size)
-        layers = MixedFormat(layers, wide, frozenset(precision.wide))
     head = _format(precision.lm_head, precision.block_size)
+    wide = dict.fromkeys(precision.wide, _format("int8", precision.block_size))
+    kept = {name: _kept(each) for each in precision.kept for name in each.names}
+    if wide or kept:
+        layers, head = MixedFormat(layers, wide | kept), MixedFormat(head, kept)
     kv_dtype = HALF if precision.kv == "fp16" else FLOAT
     # A draft's errors never change the text, so it may use the cheaper form.
     attention: type[AttentionForm] = OrderedAttention if candidates is None else SplitAttention
     return StageFormats(layers, head, kv_dtype, candidates, attention)
+
+
+def _kept(kept: bundle.Kept) -> WeightFormat:
+    scales = np.float16 if kept.scales == "fp16" else np.float32
+    return KeptFormat(kept.bits, kept.block_size, scales, kept.zero_points)
 
 
 def _format(precision: str, block_size: int) -> WeightFormat:

@@ -58,6 +58,8 @@ class Checkpoint:
         tokenizer_files: Paths of the existing TOKENIZER_FILES by name.
         chat_template: Jinja source of the default chat template; None if there is none.
         eos_token: The tokenizer's end-of-text token; None if it has none.
+        quantization: The format in which the file quantizes matrices, such as gptq; empty if it
+            has none that is known.
     """
 
     path: Path
@@ -67,6 +69,13 @@ class Checkpoint:
     tokenizer_files: Mapping[str, Path]
     chat_template: str | None
     eos_token: str | None
+    quantization: str = ""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the file's matrices were rounded when it was made."""
+        linears = (each for sublayer in self.decoder.sublayers for each in sublayer.linears)
+        return bool(self.quantization) or any(self.tensors.blocks(each.weight) for each in linears)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -152,8 +152,10 @@ def joined(parts: Sequence[BlockRows]) -> BlockRows:
 
 def multiplied_out(rows: BlockRows, blocks: Blocks) -> NDArray[np.float32]:
     """The weights of rows in blocks, [rows, width] float32."""
-    middle = np.uint8(2 ** (blocks.bits - 1))
-    zeros = np.full(rows.scales.shape, middle) if rows.zeros is None else rows.zeros
     width = rows.levels.shape[1]
-    spread = [np.repeat(each, blocks.size, axis=1)[:, :width] for each in (zeros, rows.scales)]
-    return (rows.levels.astype(np.float32) - spread[0]) * spread[1]
+    zeros: NDArray[np.float32] | np.float32 = np.float32(2 ** (blocks.bits - 1))
+    if rows.zeros is not None:
+        zeros = np.repeat(rows.zeros, blocks.size, axis=1)[:, :width].astype(np.float32)
+    weights: NDArray[np.float32] = rows.levels - zeros
+    weights *= np.repeat(rows.scales, blocks.size, axis=1)[:, :width]
+    return weights

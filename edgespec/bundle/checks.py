@@ -149,6 +149,12 @@ def _of_precision(where: str, precision: Precision, weights: Sequence[str]) -> I
     # A w8a8 role stores its embedding as int8 in blocks.
     least = 0 if {precision.weights, precision.lm_head}.isdisjoint((*_BLOCKS, W8A8)) else 1
     yield f"{where}.block_size", precision.block_size, precision.block_size >= least
+    for number, kept in enumerate(precision.kept):
+        place = f"{where}.kept[{number}]"
+        yield f"{place}.part", kept.part, kept.part in ("layers", "lm_head", "embedding")
+        yield f"{place}.bits", kept.bits, kept.bits in (4, 8)
+        yield f"{place}.block_size", kept.block_size, kept.block_size >= 1
+        yield f"{place}.scales", kept.scales, kept.scales in _FLOATS
 
 
 def _of_stages(where: str, stages: Sequence[Stage], role: Role) -> Iterator[_Check]:

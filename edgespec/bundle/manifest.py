@@ -139,6 +139,28 @@ class SkipSet:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Matrices that have the quantized blocks of the checkpoint's file, with no second rounding.
+
+    Attributes:
+        part: layers, lm_head or embedding, whatever the matrices belong to; a tied matrix belongs
+            to lm_head.
+        bits: bits of a weight, 4 or 8.
+        block_size: number of weights that share a scale.
+        scales: format of the scales, fp16 or fp32.
+        zero_points: whether each block has a zero point; else it is 2 ** (bits - 1).
+        names: names of the matrices.
+    """
+
+    part: str
+    bits: int
+    block_size: int
+    scales: str
+    zero_points: bool
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Precision:
     """Number formats of a role.
 
@@ -151,6 +173,7 @@ class Precision:
         scales: format of the scales, fp16, or fp32 in older bundles; meaningless if nothing is
             quantized.
         wide: names of the layers' matrices that have 8 bits although `weights` is int4.
+        kept: matrices that are stored in other blocks, those of the checkpoint's file.
     """
 
     weights: str
@@ -159,6 +182,17 @@ class Precision:
     block_size: int
     scales: str = field(default="fp32", metadata=LEFT_OUT)
     wide: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
+    kept: tuple[Kept, ...] = field(default=(), metadata=LEFT_OUT)
+
+    @property
+    def exact(self) -> frozenset[str]:
+        """Names of the matrices that are `kept`."""
+        return frozenset(name for each in self.kept for name in each.names)
+
+    @property
+    def smallest_block(self) -> int:
+        """The smallest number of weights that share a scale; 0 if none are quantized."""
+        return min([self.block_size, *(each.block_size for each in self.kept)])
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ It also measures how much each matrix damages the model's computation if it is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ class Calibration:
     Attributes:
         damage: damage of each matrix of the layers, by name: how much its sublayer's output changes
             if this matrix alone has 4 bits, as the mean over tokens of the squared change divided
-            by the square of the residual stream.
+            by the square of the residual stream. It is 0 for matrices that are not rounded.
         sizes: number of weights of each of these matrices.
         held_out: [rows, hidden_size] float32, the inputs of the output projection at the tokens of
             `Texts.held_out`.
@@ -160,7 +160,7 @@ class _Judge:
     def round(
         self,
         x: Floats,
-        layers: Iterable[Linear],
+        layers: Sequence[Linear],
         weights: Weights,
         compute: Callable[[Floats, Weights], Floats],
         stream: Floats,
@@ -176,6 +176,11 @@ class _Judge:
         """
         if self._block_size is None:
             return
+        for layer in layers:
+            self.damage[layer.weight], self.sizes[layer.weight] = 0.0, weights[layer.weight].size
+        layers = [layer for layer in layers if self._rounded.wants(layer.weight)]
+        if not layers:
+            return
         columns = Columns(x[self._fitted], self._block_size)
         few = x[self._judged]
         square = np.square(stream[self._judged]).sum(axis=1)
@@ -188,7 +193,6 @@ class _Judge:
             others = {**weights, name: dequantize_rows(found, BITS)[:, : layer.in_features]}
             change = np.square(compute(few, others) - wanted).sum(axis=1)
             self.damage[name] = float((change / square)[self._counts].mean())
-            self.sizes[name] = weight.size
 
 
 def _read(forward: Forward, layer: Sublayer, judge: _Judge) -> None:

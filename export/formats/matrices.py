@@ -6,7 +6,7 @@ know about quantization; code that composes a model does not depend on the preci
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -15,10 +15,10 @@ import numpy as np
 from onnx import TensorProto
 
 from edgespec.export.components.graph import CONTRIB, GraphBuilder
-from edgespec.export.formats.weights import Names, WeightStream
+from edgespec.export.formats.kept import Form
+from edgespec.export.formats.weights import Names, WeightStream, Written
 from edgespec.models import Linear
 
-_SCALE_BYTES = 2
 # Quantization steps on each side of zero for activations of integer products.
 _STEPS = 127
 _ZERO_POINT = 128
@@ -48,18 +48,22 @@ class BlockFormat:
 
     bits: int
     block_size: int
+    scales: type[np.floating] = np.float16
 
     def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
         """See `WeightFormat`."""
         names = tuple(layer.weight for layer in layers)
         rows, width = weights.shape(names)
         shape = (rows, -(-width // self.block_size), self._blob)
-        packed, scales = self._declare(graph, weights, names, shape)
+        packed, scales, *zeros = self._declare(graph, weights, names, shape)
+        if self.scales is not np.float32:
+            scales = graph.op("Cast", scales, to=TensorProto.FLOAT)  # engines do that once, at load
         y = graph.op(
             "MatMulNBits",
             x,
             packed,
-            graph.op("Cast", scales, to=TensorProto.FLOAT),  # engines do that once, at load
+            scales,
+            *zeros,
             domain=CONTRIB,
             K=width,
             N=rows,
@@ -76,18 +80,21 @@ class BlockFormat:
             # GatherBlockQuantized cannot pad blocks, so such a (small) matrix is stored as fp16.
             return FloatFormat(np.float16).embedding(graph, weights, ids, name)
         shape = (rows, width * self.bits // 8)
-        packed, scales = self._declare(graph, weights, (name,), shape, suffix="/rows")
+        packed, scales, *zeros = self._declare(graph, weights, (name,), shape, suffix="/rows")
         found = graph.op(
             "GatherBlockQuantized",
             packed,
             ids,
             scales,
+            *zeros,
             domain=CONTRIB,
             bits=self.bits,
             block_size=self.block_size,
             gather_axis=0,
             quantize_axis=1,
         )
+        if self.scales is np.float32:
+            return found
         # The rows are widened, not the scales: OpenVINO needs constant scales here.
         return graph.op("Cast", found, to=TensorProto.FLOAT)
 
@@ -102,40 +109,66 @@ class BlockFormat:
         names: Names,
         shape: tuple[int, ...],
         suffix: str = "",
-    ) -> tuple[str, str]:
-        name, place = _label(names), weights.blocks(names, self.bits, self.block_size)
+    ) -> list[str]:
+        """Declares packed weights and scales, and zero points if there are any."""
+        name, place, rows = _label(names), self._written(weights, names), shape[0]
         packed = graph.external(
             f"{name}.packed{suffix}", TensorProto.UINT8, shape, place.offset, place.nbytes
         )
         scales = graph.external(
             f"{name}.scales{suffix}",
-            TensorProto.FLOAT16,
-            (shape[0], place.scale_nbytes // _SCALE_BYTES // shape[0]),
+            TensorProto.FLOAT if self.scales is np.float32 else TensorProto.FLOAT16,
+            (rows, place.scale_nbytes // np.dtype(self.scales).itemsize // rows),
             place.scale_offset,
             place.scale_nbytes,
         )
-        return packed, scales
+        if not place.zero_nbytes:
+            return [packed, scales]
+        zeros = graph.external(
+            f"{name}.zeros{suffix}",
+            TensorProto.UINT8,
+            (rows, place.zero_nbytes // rows),
+            place.zero_offset,
+            place.zero_nbytes,
+        )
+        return [packed, scales, zeros]
+
+    def _written(self, weights: WeightStream, names: Names) -> Written:
+        return weights.blocks(names, self.bits, self.block_size)
+
+
+@dataclass(frozen=True)
+class KeptFormat(BlockFormat):
+    """The blocks of the checkpoint's own file, stored as they are.
+
+    Attributes:
+        zero_points: whether blocks have zero points.
+    """
+
+    zero_points: bool = False
+
+    def _written(self, weights: WeightStream, names: Names) -> Written:
+        form = Form(self.bits, self.block_size, self.scales, self.zero_points)
+        return weights.kept(names, form)
 
 
 @dataclass(frozen=True)
 class MixedFormat:
-    """Two formats: most matrices in one, and some in another, for example with more bits.
+    """Several formats: most matrices in one, and some in others, for example with more bits.
 
     Adjacent layers of the same format are one product.
 
     Args:
-        most: format of the matrices that are not in `named`.
-        others: format of the matrices in `named`.
-        named: names of tensors.
+        most: format of the matrices that are not in `others`.
+        others: formats of other matrices by the tensor's name.
     """
 
     most: WeightFormat
-    others: WeightFormat
-    named: frozenset[str]
+    others: Mapping[str, WeightFormat]
 
     def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
         """See `WeightFormat`."""
-        alike = [tuple(run) for _, run in groupby(layers, lambda layer: layer.weight in self.named)]
+        alike = [tuple(run) for _, run in groupby(layers, lambda layer: self._of(layer.weight))]
         parts = [self._of(run[0].weight).linear(graph, weights, x, *run) for run in alike]
         return parts[0] if len(parts) == 1 else graph.op("Concat", *parts, axis=-1)
 
@@ -144,7 +177,7 @@ class MixedFormat:
         return self._of(name).embedding(graph, weights, ids, name)
 
     def _of(self, name: str) -> WeightFormat:
-        return self.others if name in self.named else self.most
+        return self.others.get(name, self.most)
 
 
 @dataclass(frozen=True)

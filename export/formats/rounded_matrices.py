@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +19,11 @@ class RoundedMatrices(Mapping[str, QuantizedRows]):
 
     Args:
         folder: folder with room for the file.
+        exact: names of matrices that are stored without rounding.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, exact: Collection[str] = ()) -> None:
+        self._exact = exact
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
         self._kept: dict[str, tuple[int, tuple[int, ...], QuantizedRows]] = {}
 
@@ -30,6 +32,10 @@ class RoundedMatrices(Mapping[str, QuantizedRows]):
 
     def __exit__(self, *failure: object) -> None:
         self._file.close()
+
+    def wants(self, name: str) -> bool:
+        """Whether a matrix is to be rounded."""
+        return name not in self._exact
 
     def keep(self, name: str, rows: QuantizedRows) -> None:
         """Stores a matrix in the file; its scales stay in memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from edgespec.errors import CheckpointError, ExportError
 from edgespec.export.components.graph import DataFile
 from edgespec.export.formats.blocks import QuantizedRows, quantize_rows
 from edgespec.export.formats.gptq import BITS
+from edgespec.export.formats.kept import Form, keep
 from edgespec.models import TensorSource
 
 # Values of a tile of rows: as float32 it fits into a core's L2 cache while it is quantized.
@@ -87,6 +88,29 @@ class WeightStream:
             self._written[key] = self._with_scales(offset, nbytes, scales)
         return self._written[key]
 
+    def kept(self, names: Names, form: Form) -> Written:
+        """Writes [N, K] matrices in the blocks of their file: packed bytes, scales, zero points."""
+        key = (names, str(form))
+        if key not in self._written:
+            rows, width = self.shape(names)
+            nbytes = rows * width * form.bits // 8
+            offset = self.data.begin(nbytes)
+            scales: list[npt.NDArray[np.floating]] = []
+            zeros: list[npt.NDArray[np.uint8]] = []
+            for name in names:
+                blocks, count = self.tensors.blocks(name), self._counter(name)
+                assert blocks is not None
+                for bounds in self._tile_bounds(name):
+                    part = keep(self.tensors.read_blocks(name, *bounds), blocks, form)
+                    self.data.write(part.packed)
+                    scales.append(part.scales)
+                    if part.zeros is not None:
+                        zeros.append(part.zeros)
+                    count((bounds[1] - bounds[0]) * width)
+                self.errors[name] = 0.0
+            self._written[key] = self._with_scales(offset, nbytes, scales, zeros)
+        return self._written[key]
+
     def channels(self, names: Names) -> Written:
         """Quantizes [N, K] matrices to 7 bits: writes [K, N] int8, then a scale for each of N."""
         key = (names, "channels")
@@ -104,13 +128,25 @@ class WeightStream:
         return self._written[key]
 
     def _with_scales(
-        self, offset: int, nbytes: int, scales: Sequence[npt.NDArray[np.float16]]
+        self,
+        offset: int,
+        nbytes: int,
+        scales: Sequence[npt.NDArray[np.floating]],
+        zeros: Sequence[npt.NDArray[np.uint8]] = (),
     ) -> Written:
-        """Writes the scales of a quantized matrix at `offset`; returns the place of both."""
-        together = np.concatenate(scales)
-        scale_offset = self.data.begin(together.nbytes)
+        """Writes scales and zero points of a matrix at `offset`; returns the place of all."""
+        place = Written(offset, nbytes, *self._appended(scales))
+        if not zeros:
+            return place
+        zero_offset, zero_nbytes = self._appended(zeros)
+        return replace(place, zero_offset=zero_offset, zero_nbytes=zero_nbytes)
+
+    def _appended(self, parts: Sequence[npt.NDArray[np.generic]]) -> tuple[int, int]:
+        """Writes arrays one behind the other; returns their offset and bytes."""
+        together = np.concatenate(parts)
+        offset = self.data.begin(together.nbytes)
         self.data.write(together)
-        return Written(offset, nbytes, scale_offset, together.nbytes)
+        return offset, together.nbytes
 
     def _parts(self, names: Names, bits: int, block_size: int) -> Iterator[QuantizedRows]:
         """Yields quantized matrices, some rows at a time; sets the error of each at its end."""
@@ -208,9 +244,13 @@ class Written:
         nbytes: bytes of its data.
         scale_offset: offset of its scales; 0 if it is not quantized.
         scale_nbytes: bytes of its scales; 0 if it is not quantized.
+        zero_offset: offset of its zero points; 0 if it has none.
+        zero_nbytes: bytes of its zero points; 0 if it has none.
     """
 
     offset: int
     nbytes: int
     scale_offset: int
     scale_nbytes: int
+    zero_offset: int = 0
+    zero_nbytes: int = 0

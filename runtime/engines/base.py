@@ -69,7 +69,7 @@ class StageFile:
         cache_shape: [layers, 2, KV, hd], the cache's shape without the capacity; layers is 0 if
             the stage has no attention.
         kv_dtype: data type of the cache, float32 or float16.
-        block_size: number of quantized weights that share a scale; 0 if none are quantized.
+        block_size: least number of weights that share a scale; 0 if none are quantized.
         results: all outputs except `new_kv`.
         compiled: the stage compiled for some devices and shapes.
     """
@@ -173,7 +173,7 @@ class StageSizes:
         file_bytes: bytes of the data file, which all stages of a role share.
         tied: whether the stage has embedding and output projection, and both read the same bytes.
         precision: precision of the weights: int4, int8, fp16, fp32 or w8a8.
-        block_size: number of quantized weights that share a scale; 0 if none are quantized.
+        block_size: least number of weights that share a scale; 0 if none are quantized.
         scale_bytes: bytes of a scale.
         layers: number of layers whose keys and values it computes.
         hidden: width of the residual stream.

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from edgespec.bundle import W8A8, Bundle, Role, Stage
+from edgespec.bundle import W8A8, Bundle, Precision, Role, Stage
 from edgespec.bundle.sublayers import FUSION, MLP, Sublayer
 from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes
 
@@ -27,9 +27,12 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     shared = tied and role.precision.lm_head != W8A8
     outputs = role.output_tokens or role.vocab_size
     borrowed = any(stage.borrowed for stage in role.stages)  # the embedding is the target's
-    embedding = _vocabulary_bytes(bundle.target if borrowed else role, role.vocab_size)
+    embedding_part = "lm_head" if shared else "embedding"
+    embedding = _vocabulary_bytes(
+        bundle.target if borrowed else role, role.vocab_size, embedding_part
+    )
     embedding_bytes = embedding if borrowed else min(embedding, data)
-    head_bytes = min(_vocabulary_bytes(role, outputs), data)
+    head_bytes = min(_vocabulary_bytes(role, outputs, "lm_head"), data)
     own = (0 if borrowed else embedding_bytes) + (0 if shared else head_bytes)
     layer_bytes = max(data - own, 0)
     widths = [each.width or intermediate if each.kind == MLP else 0 for each in layout]
@@ -50,8 +53,8 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             embedding_bytes=embedding_bytes if first else 0,
             file_bytes=data + (embedding_bytes if borrowed else 0),
             tied=shared and first and last,
-            precision=role.precision.weights,
-            block_size=role.precision.block_size,
+            precision=_fewest_bits(role.precision),
+            block_size=role.precision.smallest_block,
             scale_bytes=_FLOAT_BYTES[role.precision.scales],
             layers=len(stage.cached),
             hidden=role.hidden_size,
@@ -89,14 +92,33 @@ def kv_bytes(bundle: Bundle, name: str, engine: Engine) -> int:
     return _FLOAT_BYTES[precision.kv]
 
 
-def _vocabulary_bytes(role: Role, tokens: int) -> int:
-    """Returns the bytes of a matrix with a row per token, stored as the output projection."""
+def _vocabulary_bytes(role: Role, tokens: int, part: str) -> int:
+    """Returns the bytes of a matrix with a row per token.
+
+    Args:
+        role: the role.
+        tokens: number of rows.
+        part: lm_head or embedding, see `Kept`; in other cases both are stored alike.
+    """
     values, precision = tokens * role.hidden_size, role.precision
+    kept = next((each for each in precision.kept if each.part == part), None)
+    if kept is not None:
+        block = 8 * _FLOAT_BYTES[kept.scales] + kept.bits * kept.zero_points
+        return values * kept.bits // 8 + values // kept.block_size * block // 8
     if precision.lm_head in _FLOAT_BYTES:
         return values * _FLOAT_BYTES[precision.lm_head]
     bits = 4 if precision.lm_head == "int4" else 8
     scales = values // precision.block_size * _FLOAT_BYTES[precision.scales]
     return values * bits // 8 + scales
+
+
+def _fewest_bits(precision: Precision) -> str:
+    """Returns the precision of the layers' weights; with kept ones, that of fewest bits.
+
+    As with the smallest block, this counts more blocks than there are, and never fewer.
+    """
+    layers = (f"int{each.bits}" for each in precision.kept if each.part == "layers")
+    return min([precision.weights, *layers])
 
 
 def _other_parameters(role: Role, sublayer: Sublayer) -> int:

@@ -48,7 +48,7 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
         cached=stage.cached,
         cache_shape=(len(stage.cached), 2, role.kv_heads, role.head_dim),
         kv_dtype={"fp16": "float16", "fp32": "float32"}[precision.kv],
-        block_size=precision.block_size,
+        block_size=precision.smallest_block,
         results=tuple(
             Result(output.name, output.dtype, output.shape[0], tuple(map(int, output.shape[1:])))
             for output in stage.results

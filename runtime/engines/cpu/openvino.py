@@ -76,7 +76,8 @@ class OpenVinoCpu(HostEngine):
         return {
             # bfloat16 is the default where the CPU has it, and is not what was exported.
             "INFERENCE_PRECISION_HINT": "f32",
-            # Activations in groups of the weights' blocks: the condition of the fast kernels.
+            # Activations in groups of the weights' blocks: the condition of the fast kernels. The
+            # blocks of any matrix must be whole groups, so the smallest decides.
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(stage.block_size),
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
