@@ -1,4 +1,4 @@
-"""Opens a checkpoint folder in the format of transformers, and checks it."""
+"""Opens a checkpoint, a folder in the format of transformers or a GGUF file, and checks it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields, read_text
+from edgespec.models.gguf.opening import open_gguf
+from edgespec.models.opened import TOKENIZER_FILES, Opened
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
 
@@ -33,14 +35,6 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
 }
 """The supported architectures by `model_type`."""
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
-
 _HEAD = "lm_head.weight"
 
 _log = logging.getLogger(__name__)
@@ -51,11 +45,11 @@ class Checkpoint:
     """A model's description and its weights, which stay on disk until they are read.
 
     Attributes:
-        path: The folder.
+        path: The folder or file.
         config: The values of config.json and generation_config.json.
         decoder: The description of the model; every tensor that it names exists in its shape.
         tensors: The weights.
-        tokenizer_files: Paths of the existing TOKENIZER_FILES by name.
+        tokenizer_files: Contents of the existing `TOKENIZER_FILES` by name.
         chat_template: Jinja source of the default chat template; None if there is none.
         eos_token: The tokenizer's end-of-text token; None if it has none.
         quantization: The format in which the file quantizes matrices, such as gptq; empty if it
@@ -66,7 +60,7 @@ class Checkpoint:
     config: ModelConfig
     decoder: Decoder
     tensors: TensorSource
-    tokenizer_files: Mapping[str, Path]
+    tokenizer_files: Mapping[str, str]
     chat_template: str | None
     eos_token: str | None
     quantization: str = ""
@@ -79,23 +73,24 @@ class Checkpoint:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Opens a checkpoint folder, and checks every tensor's name, dtype and shape.
+    """Opens a checkpoint, and checks every tensor's name, dtype and shape.
+
+    Args:
+        path: Its folder, or a GGUF file; of a split one, any of its files.
 
     Raises:
         UnsupportedModelError: The model needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is not a folder: give a checkpoint's folder")
-    _refuse_parts(path)
-    fields = Fields.read(path / "config.json")
+    opened = open_gguf(path) if path.is_file() else _open_folder(path)
+    fields, tensors, files = opened.fields, opened.tensors, opened.tokenizer_files
     model_type = fields.get("model_type")
     architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if architecture is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
-    tensors = SafetensorsFolder(path)
     config = ModelConfig.from_fields(
-        fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
+        fields.with_defaults(architecture.defaults),
+        _parsed(path, files, "generation_config.json"),
     )
     decoder = architecture(config).decoder()
     _check_tensors(fields, decoder, tensors)
@@ -105,18 +100,31 @@ def load_checkpoint(path: Path) -> Checkpoint:
         config=config,
         decoder=decoder,
         tensors=tensors,
-        tokenizer_files={name: path / name for name in TOKENIZER_FILES if (path / name).is_file()},
-        chat_template=_chat_template(path),
-        eos_token=_eos_token(path),
+        tokenizer_files=files,
+        chat_template=_chat_template(path, files),
+        eos_token=_eos_token(path, files),
+        quantization=opened.quantization,
     )
 
 
-def _optional(path: Path) -> Fields:
-    return Fields.read(path) if path.exists() else Fields({}, str(path))
+def _open_folder(path: Path) -> Opened:
+    """Opens a folder in the format of transformers."""
+    if not path.is_dir():
+        raise CheckpointError(f"{path} does not exist: give a checkpoint's folder or a GGUF file")
+    _refuse_parts(path)
+    fields = Fields.read(path / "config.json")
+    files = {name: path / name for name in TOKENIZER_FILES}
+    contents = {name: read_text(file) for name, file in files.items() if file.is_file()}
+    return Opened(fields, SafetensorsFolder(path), contents)
+
+
+def _parsed(path: Path, files: Mapping[str, str], name: str) -> Fields:
+    """A JSON file's content, empty if there is no such file."""
+    return Fields.parse(files.get(name, "{}"), str(path / name))
 
 
 def _refuse_parts(path: Path) -> None:
-    """Refuses adapters and GGUF files, which are published like checkpoints."""
+    """Refuses adapters, and folders of GGUF files, which are published like checkpoints."""
     adapter = path / "adapter_config.json"
     if adapter.exists():
         raise Fields.read(adapter).unsupported(
@@ -126,8 +134,8 @@ def _refuse_parts(path: Path) -> None:
         )
     gguf = sorted(path.glob("*.gguf"))
     if gguf and not any(path.glob("*.safetensors")):
-        raise UnsupportedModelError(
-            f"{gguf[0]} is GGUF, which is not supported: give the checkpoint that it was made from"
+        raise CheckpointError(
+            f"{path} has GGUF files and no safetensors: give one of the files, such as {gguf[0]}"
         )
 
 
@@ -163,12 +171,11 @@ def _log_unused(path: Path, decoder: Decoder, tensors: TensorSource) -> None:
         _log.warning("%s: %d tensors are not used, %s first", path, len(unused), unused[0])
 
 
-def _chat_template(path: Path) -> str | None:
+def _chat_template(path: Path, files: Mapping[str, str]) -> str | None:
     """Returns the template from its own file or else from the tokenizer's config."""
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        return read_text(file)
-    fields = _optional(path / "tokenizer_config.json")
+    if "chat_template.jinja" in files:
+        return files["chat_template.jinja"]
+    fields = _parsed(path, files, "tokenizer_config.json")
     template = fields.get("chat_template")
     if isinstance(template, list):
         named = [item for item in template if isinstance(item, dict)]
@@ -178,13 +185,13 @@ def _chat_template(path: Path) -> str | None:
     return template
 
 
-def _eos_token(path: Path) -> str | None:
+def _eos_token(path: Path, files: Mapping[str, str]) -> str | None:
     """Returns the end-of-text token as the runtime reads it.
 
     tokenizer_config.json overrides special_tokens_map.json, also with an explicit null.
     """
     names = ("special_tokens_map.json", "tokenizer_config.json")
-    map_, config = (_optional(path / name) for name in names)
+    map_, config = (_parsed(path, files, name) for name in names)
     token = config.with_defaults(map_.values).get("eos_token")
     if isinstance(token, dict):
         token = token.get("content")

@@ -28,8 +28,10 @@ class Opened:
         fields: The content of config.json.
         tensors: The weights.
         tokenizer_files: Contents of those of `TOKENIZER_FILES` that exist, by name.
+        quantization: See `Checkpoint`.
     """
 
     fields: Fields
     tensors: TensorSource
     tokenizer_files: Mapping[str, str]
+    quantization: str = ""

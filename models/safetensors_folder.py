@@ -63,8 +63,8 @@ class SafetensorsFolder:
             self._entries = _read_shards(folder / INDEX_FILE)
         else:
             raise CheckpointError(
-                f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: only safetensors are read, "
-                "not GGUF; PyTorch's are converted by transformers' save_pretrained"
+                f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: of a GGUF file give the file "
+                "itself; PyTorch's are converted by transformers' save_pretrained"
             )
 
     @property

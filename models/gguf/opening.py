@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
@@ -17,6 +19,8 @@ from edgespec.models.opened import Opened
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from edgespec.models.gguf.encodings import Encoding
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -48,6 +52,7 @@ def open_gguf(path: Path) -> Opened:
         Fields(reader.config(vocabulary.ends()), str(path)),
         GgufTensors(str(path), header.entries, naming, reader.head_dim),
         files,
+        _usual(header),
     )
 
 
@@ -60,6 +65,15 @@ def parts(name: str) -> list[str]:
     if match is None:
         return [name]
     return [f"{match[1]}-{n:05}-of-{match[3]}{SUFFIX}" for n in range(1, int(match[3]) + 1)]
+
+
+def _usual(header: Header) -> str:
+    """The encoding of most values, empty if they are not rounded to blocks."""
+    values: Counter[Encoding] = Counter()
+    for entry in header.entries.values():
+        values[entry.encoding] += math.prod(entry.shape)
+    encoding = max(values, key=values.__getitem__)
+    return encoding.name if encoding.block > 1 else ""
 
 
 def _whole(path: Path) -> Header:
