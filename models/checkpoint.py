@@ -16,6 +16,7 @@ from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.gguf.opening import open_gguf
 from edgespec.models.opened import TOKENIZER_FILES, Opened
+from edgespec.models.quantized.opening import opened as unpacked
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
 
@@ -115,12 +116,23 @@ def _open_folder(path: Path) -> Opened:
     fields = Fields.read(path / "config.json")
     files = {name: path / name for name in TOKENIZER_FILES}
     contents = {name: read_text(file) for name, file in files.items() if file.is_file()}
-    return Opened(fields, SafetensorsFolder(path), contents)
+    tensors, quantization = unpacked(SafetensorsFolder(path), _quantization(path, fields))
+    return Opened(fields, tensors, contents, quantization)
 
 
 def _parsed(path: Path, files: Mapping[str, str], name: str) -> Fields:
     """A JSON file's content, empty if there is no such file."""
     return Fields.parse(files.get(name, "{}"), str(path / name))
+
+
+def _quantization(path: Path, fields: Fields) -> Fields:
+    """Returns how matrices are quantized; the first version of AutoGPTQ had a file for that."""
+    found = fields.group("quantization_config")
+    if found.values:
+        return found
+    file = path / "quantize_config.json"
+    own = Fields.read(file) if file.exists() else Fields({}, str(file))
+    return own.with_defaults({"quant_method": "gptq"}) if own.values else own
 
 
 def _refuse_parts(path: Path) -> None:
@@ -141,13 +153,6 @@ def _refuse_parts(path: Path) -> None:
 
 def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorSource) -> None:
     """Refuses weights that contradict the config, including `tie_word_embeddings`."""
-    packed = sorted(name for name in tensors.names if name.endswith(".qweight"))
-    if packed:  # early checkpoints of this kind had no quantization_config
-        raise UnsupportedModelError(
-            f"{tensors.place(packed[0])}: {packed[0]} is quantized by GPTQ or AWQ, which is "
-            "not supported: "
-            "use the original checkpoint in bf16, fp16 or fp32"
-        )
     tie = "tie_word_embeddings"
     if not decoder.tied and _HEAD not in tensors.names:
         raise fields.invalid(tie, f"contradicts the weights, which lack {_HEAD}")

@@ -81,7 +81,6 @@ class ModelConfig:
             UnsupportedModelError: A field needs something that is not implemented.
             CheckpointError: A field is missing or has an invalid value.
         """
-        _refuse_quantized(fields)
         hidden_size = fields.integer("hidden_size", most=_WIDEST)
         heads = fields.integer("num_attention_heads")
         kv_heads = fields.integer("num_key_value_heads", heads)
@@ -126,13 +125,6 @@ def activation_of(fields: Fields, name: str) -> Activation:
     if found is None:
         raise fields.unsupported(name, f"use one of {', '.join(_ACTIVATIONS)}")
     return found
-
-
-def _refuse_quantized(fields: Fields) -> None:
-    if fields.get("quantization_config") is not None:
-        raise fields.group("quantization_config").unsupported(
-            "quant_method", "use the original checkpoint in bf16, fp16 or fp32"
-        )
 
 
 def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:

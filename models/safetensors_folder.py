@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from edgespec.models.tensors import BlockRows, Blocks
 
+T = TypeVar("T", np.int8, np.int32)
+
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -34,6 +36,13 @@ _DTYPES: dict[str, np.dtype[np.generic]] = {
     "F32": np.dtype("<f4"),
 }
 _INTEGERS: dict[str, np.dtype[np.generic]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
+_STORED = {
+    **_DTYPES,
+    **_INTEGERS,
+    "I8": np.dtype("i1"),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
 _HEADER_LIMIT = 100_000_000  # bytes, the format's own
 
 
@@ -119,9 +128,44 @@ class SafetensorsFolder:
         """
         entry = self._entry(name)
         dtype = _dtype(name, entry, _INTEGERS)
-        if entry.nbytes != math.prod(entry.shape) * dtype.itemsize:
-            raise _damaged(entry.path, f"{name}: {entry.nbytes} bytes for {list(entry.shape)}")
         return self._map(entry, dtype, entry.start, entry.shape).astype(np.int64)
+
+    def dtype(self, name: str) -> str:
+        """The name that the format has for the dtype of a tensor, such as F8_E4M3.
+
+        Raises:
+            CheckpointError: There is no such tensor.
+        """
+        return self._entry(name).dtype
+
+    def stored(self, name: str) -> NDArray[np.generic]:
+        """A whole tensor as it is stored, mapped: rows and columns are read when they are used.
+
+        Raises:
+            CheckpointError: There is no such tensor, or the file has changed since it was opened.
+            UnsupportedModelError: It has another dtype than floats of 8 to 32 bits and signed
+                integers.
+        """
+        entry = self._entry(name)
+        dtype = _dtype(name, entry, _STORED)
+        if not entry.nbytes:
+            return np.empty(entry.shape, dtype)  # nothing can be mapped
+        return self._map(entry, dtype, entry.start, entry.shape)
+
+    def integers(self, name: str, dtype: type[T], dimensions: int) -> NDArray[T]:
+        """The same for integers of one dtype and of so many dimensions.
+
+        Raises:
+            CheckpointError: There is no such tensor, it is something else, or the file has changed.
+        """
+        found = self.stored(name)
+        if found.dtype != dtype or found.ndim != dimensions:
+            raise CheckpointError(
+                f"{self.place(name)}: {name} has dtype {self.dtype(name)} and shape "
+                f"{list(found.shape)}, not {np.dtype(dtype).name} in {dimensions} dimensions: use "
+                "config and weights of the same model"
+            )
+        return found.view(dtype)
 
     def _entry(self, name: str) -> _Entry:
         try:
@@ -154,7 +198,7 @@ def _dtype(
     try:
         return known[entry.dtype]
     except KeyError:
-        wanted = "bf16, fp16 or fp32" if known is _DTYPES else "32-bit or 64-bit integers"
+        wanted = "32-bit or 64-bit integers" if known is _INTEGERS else "bf16, fp16 or fp32"
         raise UnsupportedModelError(
             f"{entry.path}: {name} has dtype {entry.dtype}, which is not supported: "
             f"use a checkpoint in {wanted}"
@@ -201,7 +245,7 @@ def _read_header(path: Path) -> dict[str, _Entry]:
         end = entry.start + entry.nbytes
         if end > size:
             raise _damaged(path, f"{name} ends at byte {end} of {size}")
-        dtype = _DTYPES.get(entry.dtype)
+        dtype = _STORED.get(entry.dtype)
         if dtype is not None and entry.nbytes != math.prod(entry.shape) * dtype.itemsize:
             stored = f"{entry.nbytes} bytes for {entry.dtype} {list(entry.shape)}"
             raise _damaged(path, f"{name}: {stored}")

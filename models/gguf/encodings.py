@@ -43,8 +43,12 @@ class Encoding:
         return None if bits is None else Blocks(bits, self.block)
 
     def decode(self, stored: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Returns the values of rows, [rows, bytes] uint8, as [rows, width] float32."""
-        values = quants.dequantize(stored, GGMLQuantizationType[self.name])
+        """Returns the values of rows, [rows, bytes] uint8, as [rows, width] float32.
+
+        In damaged files some are not finite, which is for the reader of the values to see.
+        """
+        with np.errstate(all="ignore"):
+            values = quants.dequantize(stored, GGMLQuantizationType[self.name])
         return np.asarray(values, dtype=np.float32)
 
     def decode_blocks(self, stored: NDArray[np.uint8]) -> BlockRows:

@@ -162,8 +162,8 @@ def test_missing_tensor(source, output):
 @pytest.mark.parametrize(
     ("name", "value", "known"),
     [
-        ("precision", "int2", "int4, int4-small, int8, fp16, fp32, w8a8"),
-        ("draft_precision", "int2", "int4, int4-small, int8, fp16, fp32, w8a8"),
+        ("precision", "int2", "int4, int4-small, source, int8, fp16, fp32, w8a8"),
+        ("draft_precision", "int2", "int4, int4-small, source, int8, fp16, fp32, w8a8"),
         ("lm_head_precision", "int2", "int4, int8, fp16, fp32, w8a8"),
         ("kv_precision", "int8", "fp32, fp16"),
         ("npu_precision", "int2", "fp16, fp32"),

@@ -154,8 +154,8 @@ def test_eos_ids(folder, generation, config, expected):
         ),
         ({"rope_scaling": {"rope_type": "mrope", "factor": 2.0}}, ["rope_type='mrope'"]),
         (
-            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-            ["quantization_config", "quant_method='gptq'"],
+            {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+            ["quantization_config", "quant_method='bitsandbytes'", "gptq"],
         ),
     ],
 )
