@@ -25,17 +25,17 @@ def kept_layers(tensors: TensorSource, names: Iterable[str], precision: str) -> 
         CheckpointError: if the file is damaged.
     """
     bits = _BITS.get(precision, 0)
-    return _grouped("layers", {name: form_of(tensors, name, bits, False) for name in names})
+    return _grouped("layers", {name: form_of(tensors, name, bits) for name in names})
 
 
 def kept_vocabulary(tensors: TensorSource, decoder: Decoder, precision: str) -> tuple[Kept, ...]:
     """Returns the same for the output projection and the embedding, see `kept_layers`."""
     bits, head = _BITS.get(precision, 0), decoder.lm_head.weight
-    found = _grouped("lm_head", {head: form_of(tensors, head, bits, decoder.tied)})
+    found = _grouped("lm_head", {head: form_of(tensors, head, bits)})
     if decoder.tied:
         return found
     rows = decoder.embedding
-    return found + _grouped("embedding", {rows: form_of(tensors, rows, bits, True)})
+    return found + _grouped("embedding", {rows: form_of(tensors, rows, bits)})
 
 
 def _grouped(part: str, forms: dict[str, Form | None]) -> tuple[Kept, ...]:

@@ -51,7 +51,7 @@ class KeptRows:
     Attributes:
         packed: [rows, width * bits / 8] uint8, with 4 bits the low nibble first.
         scales: [rows, blocks], float16 or float32.
-        zeros: [rows, ceil(blocks * bits / 8)] uint8, packed like the weights; None: see `Form`.
+        zeros: [rows, blocks * bits / 8] uint8, packed like the weights; None: see `Form`.
     """
 
     packed: Bytes
@@ -59,7 +59,7 @@ class KeptRows:
     zeros: Bytes | None
 
 
-def form_of(tensors: TensorSource, name: str, most_bits: int, looked_up: bool) -> Form | None:
+def form_of(tensors: TensorSource, name: str, most_bits: int) -> Form | None:
     """Returns the form that holds a matrix exactly; None if there is none.
 
     All scales are read: they decide.
@@ -68,7 +68,6 @@ def form_of(tensors: TensorSource, name: str, most_bits: int, looked_up: bool) -
         tensors: the checkpoint's tensors.
         name: name of the matrix.
         most_bits: the largest number of bits to store it in.
-        looked_up: whether it is an embedding, besides a factor of products or not.
 
     Raises:
         CheckpointError: if scales are infinite or NaN.
@@ -76,10 +75,7 @@ def form_of(tensors: TensorSource, name: str, most_bits: int, looked_up: bool) -
     blocks = tensors.blocks(name)
     if blocks is None or (bits := _stored_bits(blocks)) > most_bits:
         return None
-    width = tensors.shape(name)[1]
-    common = math.gcd(min(blocks.size, width), width)
-    size = next((size for size in _SIZES if common % size == 0), None)
-    if size is None:
+    if _block_size(tensors, name, blocks, 1) is None:
         return None
     half, largest, zero_points = True, 0.0, False
     for rows in _tiles(tensors, name):
@@ -91,10 +87,12 @@ def form_of(tensors: TensorSource, name: str, most_bits: int, looked_up: bool) -
     # Engines may return rows of an embedding in half precision.
     if largest * 2**blocks.bits > np.finfo(np.float16).max:
         return None
-    # OpenVINO cannot look up rows whose 4-bit zero points do not fill whole bytes.
-    if looked_up and zero_points and bits == 4 and width // size % 2:
-        return None
-    return Form(bits, size, np.float16 if half else np.float32, zero_points)
+    # Where 4-bit zero points do not fill whole bytes, OpenVINO multiplies in floats, slowly, and
+    # cannot look up rows.
+    size = _block_size(tensors, name, blocks, 2 if zero_points and bits == 4 else 1)
+    return (
+        None if size is None else Form(bits, size, np.float16 if half else np.float32, zero_points)
+    )
 
 
 def keep(rows: BlockRows, blocks: Blocks, form: Form) -> KeptRows:
@@ -108,16 +106,26 @@ def keep(rows: BlockRows, blocks: Blocks, form: Form) -> KeptRows:
         assert rows.zeros is not None
         zeros = _packed(rows.zeros[:, places] + shift, form.bits)
     packed = _packed(rows.levels + shift, form.bits)
-    return KeptRows(packed, rows.scales[:, places].astype(form.scales), zeros)
+    # Sources may give transposed arrays, but rows are written one behind the other.
+    return KeptRows(packed, rows.scales[:, places].astype(form.scales, order="C"), zeros)
+
+
+def _block_size(tensors: TensorSource, name: str, blocks: Blocks, multiple: int) -> int | None:
+    """Returns the largest block size that splits a file's blocks; None if there is none.
+
+    The number of blocks of a row is a multiple of `multiple`.
+    """
+    width = tensors.shape(name)[1]
+    common = math.gcd(min(blocks.size, width), width)
+    fitting = (size for size in _SIZES if not common % size and not width % (size * multiple))
+    return next(fitting, None)
 
 
 def _packed(numbers: Bytes, bits: int) -> Bytes:
-    """Packs numbers [rows, K] to bytes; an odd last number of 4 bits has a zero beside it."""
-    if bits == 8:
-        return np.ascontiguousarray(numbers)
-    if numbers.shape[1] % 2:
-        numbers = np.pad(numbers, ((0, 0), (0, 1)))
-    return numbers[:, 0::2] | numbers[:, 1::2] << np.uint8(4)
+    """Packs numbers [rows, K], an even number of them if they have 4 bits."""
+    if bits == 4:
+        numbers = numbers[:, 0::2] | numbers[:, 1::2] << np.uint8(4)
+    return np.ascontiguousarray(numbers)
 
 
 def _stored_bits(blocks: Blocks) -> int:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import copy
 import logging
-import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import numpy_helper
-from parity import EMBEDDING, HEAD, PROMPT, SAME, blocks, devices, distance, load, made, reference
+from parity import (
+    EMBEDDING,
+    HEAD,
+    PROMPT,
+    SAME,
+    blocks,
+    devices,
+    distance,
+    float_activations,
+    load,
+    made,
+    reference,
+)  # fmt: skip
 from transformers import DynamicCache
 
 from edgespec import bundle as bundles
@@ -223,21 +234,6 @@ def test_the_recorded_error_is_that_of_the_stored_bytes(case):
         for name, (_, bits) in case.matrices.items()
         if bits in (4, 8)
     }
-
-
-def float_activations(bundle, folder):
-    """A copy of the bundle that asks both engines to leave activations in float32."""
-    shutil.copytree(bundle.path, folder)
-    file = folder / bundle.target.stages[0].graph
-    model = onnx.load(str(file), load_external_data=False)
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "accuracy_level":
-                attribute.i = 1
-    file.write_bytes(model.SerializeToString())
-    role = replace(bundle.target, precision=replace(bundle.target.precision, block_size=0))
-    manifest = replace(bundle.manifest, roles={bundles.TARGET: role})
-    return bundles.Bundle(folder, manifest)
 
 
 @contextmanager
