@@ -34,9 +34,7 @@ class DraftVocabulary:
         )
 
 
-def choose_draft_vocabulary(
-    draft: Path, size: int, text: Path | None = None
-) -> DraftVocabulary:
+def choose_draft_vocabulary(draft: Path, size: int, text: Path | None = None) -> DraftVocabulary:
     """Chooses the most used tokens.
 
     Args:

@@ -126,9 +126,7 @@ def _parse(path: Path, data: mmap.mmap) -> Header:
     if not isinstance(alignment, int) or not 1 <= alignment <= 2**20 or alignment % 8:
         raise ValueError(f"general.alignment is {alignment!r}")
     base = -(-reader.position // alignment) * alignment
-    entries = {
-        name: _entry(path, name, place, base, len(data)) for name, place in places.items()
-    }
+    entries = {name: _entry(path, name, place, base, len(data)) for name, place in places.items()}
     return Header(metadata, entries)
 
 

@@ -16,9 +16,7 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 def _words(digits: str, letters: str = r"\p{L}") -> str:
     """Words of letters after one other sign, numbers of some digits, and runs of other signs."""
     other = r"\p{L}\p{N}" if letters == r"\p{L}" else r"\p{L}\p{M}\p{N}"
-    return (
-        rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}| ?[^\s{other}]+[\r\n]*|{_REST}"
-    )
+    return rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}| ?[^\s{other}]+[\r\n]*|{_REST}"
 
 
 def _cases(digits: str, end: str) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
-
 import huggingface_hub
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
@@ -55,9 +52,9 @@ def test_the_text_is_that_of_the_checkpoint(cli, folder):
         assert text_of(cli, folder / "of-target-F32.gguf", f"--draft={draft}") == expected
 
 
-def test_a_conversation_with_a_file(cli, folder, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
-    result = cli("chat", folder / "of-target-Q8_0.gguf", *FAST, "-n", "8", "--draft=lookup")
+def test_a_conversation_with_a_file(cli, folder):
+    options = [*FAST, "-n", "8", "--draft=lookup"]
+    result = cli("chat", folder / "of-target-Q8_0.gguf", *options, stdin=b"hello\n")
     assert result.code == 0
     assert result.out.strip()
 
@@ -66,7 +63,7 @@ def test_blocks_of_8_bits_stay_as_they_are(folder):
     manifest = bundles.load(folder / "of-target-Q8_0.gguf").manifest
     role = manifest.roles[bundles.TARGET]
     assert manifest.provenance[bundles.TARGET] == "target-Q8_0.gguf"
-    kept = {name for each in role.precision.kept for name in each.tensors}
+    kept = {name for each in role.precision.kept for name in each.names}
     assert {"model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight"} <= kept
     assert "lm_head.weight" in kept
 

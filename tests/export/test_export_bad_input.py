@@ -52,7 +52,9 @@ def test_an_adapter(source, output, merged):
 
 def test_weights_in_gguf(saved, source, output):
     (source / "model.safetensors").rename(source / "model.Q4_K_M.gguf")
-    refused(CheckpointError, r"give one of the files, such as .*model\.Q4_K_M\.gguf", output, source)
+    refused(
+        CheckpointError, r"give one of the files, such as .*model\.Q4_K_M\.gguf", output, source
+    )
     # What is downloaded of such a repository.
     (source / "model.Q4_K_M.gguf").unlink()
     (source / "config.json").write_text('{"model_type": "llama"}')

@@ -115,6 +115,7 @@ def test_bytes_are_merged_as_by_the_original(pre):
 
 def test_ways_to_split_differ_on_the_hard_texts():
     """Else the test above would say nothing."""
+
     def ids(pre):
         content = {**json.loads(trained("gpt-2").to_str())}
         content["normalizer"] = SPLITTINGS[pre].normalizer()
