@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.llama import Llama, Mistral

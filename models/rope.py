@@ -94,9 +94,6 @@ def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = Non
             return _yarn(inv_freq, theta, fields, scaling)
         case "longrope":
             return _longrope(wavelengths, fields, scaling)
-        case "factors":  # as GGUF files say what llama3 does
-            factors = np.array(scaling.numbers("factors", len(wavelengths)), np.float32)
-            return Rope(np.float32(1) / (factors * wavelengths))
         case _:
             raise scaling.unsupported(
                 type_name, "use default, linear, dynamic, llama3, yarn or longrope"
@@ -118,6 +115,9 @@ def _llama3(
     A frequency is slow below `low_freq_factor` turns within the original context, and fast above
     `high_freq_factor` turns. In between, both results are blended.
     """
+    if scaling.get("factors") is not None:  # what the rest comes to, as GGUF files have it
+        factors = np.array(scaling.numbers("factors", len(inv_freq)), np.float32)
+        return np.divide(inv_freq, factors, dtype=np.float32)
     low = scaling.number("low_freq_factor")
     high = scaling.number("high_freq_factor")
     if high <= low:

@@ -72,8 +72,8 @@ class SafetensorsFolder:
             self._entries = _read_shards(folder / INDEX_FILE)
         else:
             raise CheckpointError(
-                f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: of a GGUF file give the file "
-                "itself; PyTorch's are converted by transformers' save_pretrained"
+                f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: give a GGUF file itself, "
+                "and PyTorch's weights as transformers' save_pretrained writes them"
             )
 
     @property

@@ -11,8 +11,8 @@ from edgespec.models.rope import DEFAULT_THETA
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgespec.models.gguf.header import Entry
     from edgespec.models.fields import Fields
+    from edgespec.models.gguf.header import Entry
     from edgespec.models.gguf.names import Naming
 
 _SIZES = {
@@ -145,7 +145,7 @@ class ConfigReader:
             self._factors(name) if name in self._entries else None for name in _FACTORS
         )
         if plain is not None:  # as Llama 3 has them; they change angles and no scores
-            return {"rope_type": "factors", "factors": plain}
+            return {"rope_type": "llama3", "factors": plain}
         if short is not None and long is not None:
             factor = self._metadata.get(f"{place}.attn_factor")
             lists = {"short_factor": short, "long_factor": long, "attention_factor": factor}

@@ -174,7 +174,7 @@ class _Reader:
         return count
 
     def text(self, longest: int = _LONGEST_TEXT) -> str:
-        """A text; bytes that are not UTF-8 become U+FFFD, as in tokens that llama.cpp never uses."""
+        """A text; bytes that are not UTF-8 become U+FFFD."""
         length = self.count(min(longest, len(self._data) - self.position), "bytes of text")
         found = self._data[self.position : self.position + length]
         if len(found) < length:

@@ -68,7 +68,7 @@ def _byte_level(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
         "trim_offsets": True,
         "use_regex": False,
     }
-    parts = {
+    parts: dict[str, object] = {
         "normalizer": splitting.normalizer(),
         "pre_tokenizer": splitting.pre_tokenizer(),
         "decoder": bytes_,
@@ -102,7 +102,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> tuple[dict[str, object], bool]:
         fuse_unk=True,
         byte_fallback=True,
     )
-    parts = {
+    parts: dict[str, object] = {
         "normalizer": {"type": "Sequence", "normalizers": [before, spaces]} if prefix else spaces,
         "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": after},

@@ -118,7 +118,8 @@ class Vocabulary:
         Raises:
             CheckpointError: There are none, or not as many as tokens.
         """
-        scores = [float(each) for each in _list(self.metadata, "scores", float)]
+        values = _list(self.metadata, "scores", float)
+        scores = [each for each in values if isinstance(each, float)]
         if len(scores) != len(self.tokens):
             raise CheckpointError(
                 f"{self.metadata.source}: {_PLACE}.scores has {len(scores)} values for "

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 
-from edgespec.errors import CheckpointError
 from edgespec.models import load_checkpoint
 
 # Last: both folders have modules of the same name.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from itertools import pairwise
 
 import pytest
 from hard_texts import HARD_TEXTS
@@ -211,7 +212,7 @@ def merged_by_score(text, metadata):
                       strict=True))  # fmt: skip
     parts = list(text)
     while True:
-        pairs = [(-scores[a + b], n) for n, (a, b) in enumerate(zip(parts, parts[1:], strict=False))
+        pairs = [(-scores[a + b], n) for n, (a, b) in enumerate(pairwise(parts))
                  if a + b in scores]  # fmt: skip
         if not pairs:
             return parts

@@ -8,8 +8,8 @@ import gguf
 import numpy as np
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
-from ggufs import KINDS, write_gguf
 from gguf import GGMLQuantizationType, quants
+from ggufs import KINDS, write_gguf
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models import load_checkpoint
