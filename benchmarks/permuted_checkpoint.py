@@ -105,8 +105,8 @@ def main() -> None:
     tensors = Permuted(checkpoint, arguments.seed).tensors
     arguments.output.mkdir(parents=True)
     save_file(tensors, arguments.output / "model.safetensors", metadata={"format": "pt"})
-    for file in (checkpoint.path / "config.json", *checkpoint.tokenizer_files.values()):
-        shutil.copyfile(file, arguments.output / file.name)
+    for name in ("config.json", *checkpoint.tokenizer_files):
+        shutil.copyfile(checkpoint.path / name, arguments.output / name)
 
 
 if __name__ == "__main__":

@@ -119,8 +119,8 @@ def widen(source: Path, output: Path, shape: WideShape, dtype: str = "bf16") -> 
     output.mkdir(parents=True)
     decoder = ARCHITECTURES[config.model_type](config).decoder()
     _write_weights(checkpoint, decoder, _placements(checkpoint, config), output, DTYPES[dtype][0])
-    for name, file in checkpoint.tokenizer_files.items():
-        shutil.copyfile(file, output / name)
+    for name in checkpoint.tokenizer_files:
+        shutil.copyfile(source / name, output / name)
     parameters = sum(math.prod(wanted) for wanted in decoder.tensors().values())
     _describe(checkpoint, config, output, DTYPES[dtype][1], parameters)
     return parameters

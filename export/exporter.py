@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,10 +191,8 @@ def write_bundle(
     skips = tuple(map(bundle.SkipSet, given))
     _check_recurrent(checkpoints, bool(given) or skip_search is not None)
     tokenizer = checkpoints[bundle.TARGET].tokenizer_files
-    for name, file in tokenizer.items():
-        if name != "tokenizer.json":
-            shutil.copyfile(file, folder / name)
-    (folder / "tokenizer.json").write_bytes(source.encode())
+    for name, text in {**tokenizer, "tokenizer.json": source}.items():
+        (folder / name).write_bytes(text.encode())
     own = {bundle.TARGET: "", bundle.DRAFT: ""}
     if draft_tokens != tokens:
         own[bundle.DRAFT] = bundle.DRAFT_TOKENIZER

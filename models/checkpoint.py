@@ -1,4 +1,4 @@
-"""Opens a checkpoint folder in the format of transformers, and checks it."""
+"""Opens a checkpoint, a folder in the format of transformers or a GGUF file, and checks it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.errors import CheckpointError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
@@ -27,7 +27,9 @@ from edgespec.models.families.qwen3_5 import Qwen3_5
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
-from edgespec.models.quantized.opening import opened
+from edgespec.models.gguf.opening import open_gguf
+from edgespec.models.opened import TOKENIZER_FILES, Opened
+from edgespec.models.quantized.opening import opened as unpacked
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
 from edgespec.models.text_part import COMPOSITES, text_fields, text_name
@@ -63,14 +65,6 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
 }
 """The supported architectures by `model_type`."""
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
-
 _HEAD = "lm_head.weight"
 
 _log = logging.getLogger(__name__)
@@ -81,11 +75,11 @@ class Checkpoint:
     """A model's description and its weights, which stay on disk until they are read.
 
     Attributes:
-        path: The folder.
+        path: The folder or file.
         config: The values of config.json and generation_config.json.
         decoder: The description of the model; every tensor that it names exists in its shape.
         tensors: The weights.
-        tokenizer_files: Paths of the existing TOKENIZER_FILES by name.
+        tokenizer_files: Contents of the existing `TOKENIZER_FILES` by name.
         chat_template: Jinja source of the default chat template; None if there is none.
         eos_token: The tokenizer's end-of-text token; None if it has none.
         quantization: The format in which the file quantizes matrices, such as gptq; empty if it
@@ -96,7 +90,7 @@ class Checkpoint:
     config: ModelConfig
     decoder: Decoder
     tensors: TensorSource
-    tokenizer_files: Mapping[str, Path]
+    tokenizer_files: Mapping[str, str]
     chat_template: str | None
     eos_token: str | None
     quantization: str = ""
@@ -109,28 +103,24 @@ class Checkpoint:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Opens a checkpoint folder, and checks every tensor's name, dtype and shape.
+    """Opens a checkpoint, and checks every tensor's name, dtype and shape.
+
+    Args:
+        path: Its folder, or a GGUF file; of a split one, any of its files.
 
     Raises:
         UnsupportedModelError: The model needs something that is not implemented.
         CheckpointError: Something is missing, damaged or inconsistent.
     """
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is not a folder: give a checkpoint's folder")
-    _refuse_parts(path)
-    fields = Fields.read(path / "config.json")
-    composite = fields.get("model_type") in COMPOSITES
-    architecture = _architecture(fields.group("text_config") if composite else fields)
-    folder = SafetensorsFolder(path, text_name) if composite else SafetensorsFolder(path)
-    source, quantization = opened(folder, _quantization(path, fields))
-    if composite:
-        fields = text_fields(fields, source.names)
+    opened = open_gguf(path) if path.is_file() else _open_folder(path)
+    fields, files = opened.fields, opened.tokenizer_files
+    architecture = _architecture(fields)
     config = ModelConfig.from_fields(
         architecture.usual(fields.with_defaults(architecture.defaults)),
-        _optional(path / "generation_config.json"),
+        _parsed(path, files, "generation_config.json"),
     )
     model = architecture(config)
-    decoder, tensors = model.decoder(), model.arranged(source)
+    decoder, tensors = model.decoder(), model.arranged(opened.tensors)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors)
     return Checkpoint(
@@ -138,10 +128,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         config=config,
         decoder=decoder,
         tensors=tensors,
-        tokenizer_files={name: path / name for name in TOKENIZER_FILES if (path / name).is_file()},
-        chat_template=_chat_template(path),
-        eos_token=_eos_token(path),
-        quantization=quantization,
+        tokenizer_files=files,
+        chat_template=_chat_template(path, files),
+        eos_token=_eos_token(path, files),
+        quantization=opened.quantization,
     )
 
 
@@ -154,8 +144,27 @@ def _architecture(fields: Fields) -> type[Llama]:
     return architecture
 
 
-def _optional(path: Path) -> Fields:
-    return Fields.read(path) if path.exists() else Fields({}, str(path))
+def _open_folder(path: Path) -> Opened:
+    """Opens a folder in the format of transformers."""
+    if not path.is_dir():
+        raise CheckpointError(f"{path} does not exist: give a checkpoint's folder or a GGUF file")
+    _refuse_parts(path)
+    fields = Fields.read(path / "config.json")
+    files = {name: path / name for name in TOKENIZER_FILES}
+    contents = {name: read_text(file) for name, file in files.items() if file.is_file()}
+    composite = fields.get("model_type") in COMPOSITES
+    if composite:
+        _architecture(fields.group("text_config"))
+    folder = SafetensorsFolder(path, text_name) if composite else SafetensorsFolder(path)
+    tensors, quantization = unpacked(folder, _quantization(path, fields))
+    if composite:
+        fields = text_fields(fields, tensors.names)
+    return Opened(fields, tensors, contents, quantization)
+
+
+def _parsed(path: Path, files: Mapping[str, str], name: str) -> Fields:
+    """A JSON file's content, empty if there is no such file."""
+    return Fields.parse(files.get(name, "{}"), str(path / name))
 
 
 def _quantization(path: Path, fields: Fields) -> Fields:
@@ -163,12 +172,13 @@ def _quantization(path: Path, fields: Fields) -> Fields:
     found = fields.group("quantization_config")
     if found.values:
         return found
-    own = _optional(path / "quantize_config.json")
+    file = path / "quantize_config.json"
+    own = Fields.read(file) if file.exists() else Fields({}, str(file))
     return own.with_defaults({"quant_method": "gptq"}) if own.values else own
 
 
 def _refuse_parts(path: Path) -> None:
-    """Refuses adapters and GGUF files, which are published like checkpoints."""
+    """Refuses adapters, and folders of GGUF files, which are published like checkpoints."""
     adapter = path / "adapter_config.json"
     if adapter.exists():
         raise Fields.read(adapter).unsupported(
@@ -178,8 +188,8 @@ def _refuse_parts(path: Path) -> None:
         )
     gguf = sorted(path.glob("*.gguf"))
     if gguf and not any(path.glob("*.safetensors")):
-        raise UnsupportedModelError(
-            f"{gguf[0]} is GGUF, which is not supported: give the checkpoint that it was made from"
+        raise CheckpointError(
+            f"{path} has GGUF files and no safetensors: give one of the files, such as {gguf[0]}"
         )
 
 
@@ -208,12 +218,11 @@ def _log_unused(path: Path, decoder: Decoder, tensors: TensorSource) -> None:
         _log.warning("%s: %d tensors are not used, %s first", path, len(unused), unused[0])
 
 
-def _chat_template(path: Path) -> str | None:
+def _chat_template(path: Path, files: Mapping[str, str]) -> str | None:
     """Returns the template from its own file or else from the tokenizer's config."""
-    file = path / "chat_template.jinja"
-    if file.is_file():
-        return read_text(file)
-    fields = _optional(path / "tokenizer_config.json")
+    if "chat_template.jinja" in files:
+        return files["chat_template.jinja"]
+    fields = _parsed(path, files, "tokenizer_config.json")
     template = fields.get("chat_template")
     if isinstance(template, list):
         named = [item for item in template if isinstance(item, dict)]
@@ -223,13 +232,13 @@ def _chat_template(path: Path) -> str | None:
     return template
 
 
-def _eos_token(path: Path) -> str | None:
+def _eos_token(path: Path, files: Mapping[str, str]) -> str | None:
     """Returns the end-of-text token as the runtime reads it.
 
     tokenizer_config.json overrides special_tokens_map.json, also with an explicit null.
     """
     names = ("special_tokens_map.json", "tokenizer_config.json")
-    map_, config = (_optional(path / name) for name in names)
+    map_, config = (_parsed(path, files, name) for name in names)
     token = config.with_defaults(map_.values).get("eos_token")
     if isinstance(token, dict):
         token = token.get("content")

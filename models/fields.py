@@ -36,17 +36,26 @@ class Fields:
         Raises:
             CheckpointError: The file is missing, unreadable, not JSON or not an object.
         """
+        return cls.parse(read_text(path), str(path))
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> Fields:
+        """Reads the content of a file.
+
+        Raises:
+            CheckpointError: It is not JSON or not an object.
+        """
         try:
-            values = json.loads(read_text(path))
+            values = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise CheckpointError(
-                f"{path} cannot be read as JSON ({error}): download it again"
+                f"{source} cannot be read as JSON ({error}): download it again"
             ) from error
         if not isinstance(values, dict):
             raise CheckpointError(
-                f"{path} contains {reprlib.repr(values)}, not a JSON object: download it again"
+                f"{source} contains {reprlib.repr(values)}, not a JSON object: download it again"
             )
-        return cls(values, str(path))
+        return cls(values, source)
 
     def with_defaults(self, defaults: Mapping[str, object]) -> Fields:
         """Returns the object with defaults added; existing fields, also null ones, are kept."""

@@ -215,6 +215,9 @@ def _llama3(
     A frequency is slow below `low_freq_factor` turns within the original context, and fast above
     `high_freq_factor` turns. In between, both results are blended.
     """
+    if scaling.get("factors") is not None:  # what the rest comes to, as GGUF files have it
+        factors = np.array(scaling.numbers("factors", len(inv_freq)), np.float32)
+        return np.divide(inv_freq, factors, dtype=np.float32)
     low = scaling.number("low_freq_factor")
     high = scaling.number("high_freq_factor")
     if high <= low:

@@ -76,8 +76,8 @@ class SafetensorsFolder:
             entries = _read_shards(folder / INDEX_FILE)
         else:
             raise CheckpointError(
-                f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: only safetensors are read, "
-                "not GGUF; PyTorch's are converted by transformers' save_pretrained"
+                f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: give a GGUF file itself, "
+                "and PyTorch's weights as transformers' save_pretrained writes them"
             )
         self._entries = {
             own: entry for name, entry in entries.items() if (own := named(name)) is not None

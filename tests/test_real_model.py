@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hard_texts import HARD_TEXTS
 from pairs import ENGINES, logits_of
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from edgespec import LLM
 from edgespec.measuring.bits import compare_bits
 from edgespec.measuring.perplexity import Reading
+from edgespec.models import load_checkpoint
 from edgespec.tuning.texts import PASSAGES
 
 CHECKPOINT = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""), "smollm2-135m")
@@ -73,6 +76,47 @@ def load(tmp_path_factory):
         return LLM(bundle(precision), draft=draft, device=engine, threads=2, context=512)
 
     return loaded
+
+
+@pytest.fixture(scope="module")
+def file():
+    """The GGUF file that the checkpoint was made from."""
+    path = CHECKPOINT.with_suffix(".gguf")
+    if not path.is_file():
+        pytest.skip(f"EDGESPEC_REAL_MODELS has no {path.name} beside the checkpoint")
+    return path
+
+
+def test_a_gguf_file_has_the_tokens_of_its_checkpoint(file):
+    found = Tokenizer.from_str(load_checkpoint(file).tokenizer_files["tokenizer.json"])
+    expected = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+    # The original splits numbers into digits, which transformers leaves out as it reads GGUF.
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    expected.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    for text in (*HARD_TEXTS, *PASSAGES, UNSEEN):
+        ids = found.encode(text).ids
+        assert ids == expected.encode(text).ids
+        assert found.decode(ids) == expected.decode(ids)
+
+
+def test_a_gguf_file_has_the_text_of_its_checkpoint(file, load, tmp_path):
+    from edgespec.cli import main
+
+    path = tmp_path / "of-file"
+    assert main(["export", str(file), "-o", str(path), "--precision", "fp32"]) == 0
+    found = LLM(path, draft="none", device="onnxruntime:cpu", threads=2, context=512)
+    expected = load("onnxruntime:cpu", "fp32")
+    for prompt in (PROSE[:300], CODE[:300], UNSEEN[:200]):
+        texts = [llm.generate(prompt, max_new_tokens=48) for llm in (found, expected)]
+        assert texts[0].tokens == texts[1].tokens
+    question = [{"role": "user", "content": "What is a prime number?"}]
+    assert found.chat(question, max_new_tokens=32).text == (
+        expected.chat(question, max_new_tokens=32).text
+    )
+    scores = [Reading(llm, UNSEEN).evaluate().nats.perplexity for llm in (found, expected)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-3)
 
 
 @engines

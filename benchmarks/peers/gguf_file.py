@@ -81,12 +81,6 @@ def interleaved(values: Values, heads: int) -> Values:
     return halves.swapaxes(1, 2).reshape(values.shape)
 
 
-def halved(values: Values, heads: int) -> Values:
-    """Undo `interleaved`."""
-    pairs = values.reshape(heads, -1, 2, *values.shape[1:])
-    return pairs.swapaxes(1, 2).reshape(values.shape)
-
-
 def heads_to_interleave(model_type: str, decoder: Decoder) -> dict[str, int]:
     """Heads of each tensor whose rows must be interleaved, by its name."""
     if ARCHITECTURES[model_type] not in _INTERLEAVED:
@@ -152,8 +146,8 @@ def write_rounded(source: Path, output: Path) -> None:
         tensors[name] = values
     output.mkdir(parents=True)
     save_file(tensors, output / "model.safetensors", metadata={"format": "pt"})
-    for file in (source / "config.json", *checkpoint.tokenizer_files.values()):
-        shutil.copyfile(file, output / file.name)
+    for name in ("config.json", *checkpoint.tokenizer_files):
+        shutil.copyfile(source / name, output / name)
 
 
 def _write_numbers(writer: Any, checkpoint: Checkpoint) -> None:

@@ -101,7 +101,7 @@ class TextCalibration:
         Raises:
             InputError: if the user's text is too short, or the tokenizer does not know it.
         """
-        tokenizer = Tokenizer.from_folder(checkpoint.path)
+        tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, checkpoint.path)
         try:
             pieces = pieces_of(self._text, tokenizer, _PIECES, self._source)
         except InputError as error:

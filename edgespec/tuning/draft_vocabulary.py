@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec.models.fields import Fields
+from edgespec.models import load_checkpoint
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.tuning.texts import calibration_text
 
@@ -34,26 +34,24 @@ class DraftVocabulary:
         )
 
 
-def choose_draft_vocabulary(
-    checkpoint: Path, size: int, text: Path | None = None
-) -> DraftVocabulary:
+def choose_draft_vocabulary(draft: Path, size: int, text: Path | None = None) -> DraftVocabulary:
     """Chooses the most used tokens.
 
     Args:
-        checkpoint: folder of the draft's checkpoint.
+        draft: the draft's checkpoint.
         size: number of tokens to choose.
         text: file with a text such as the model will write; None for the built-in passages.
 
     Raises:
         BundleError: if the tokenizer cannot be read.
-        CheckpointError: if config.json cannot be read.
+        CheckpointError: if the checkpoint is damaged or not supported.
         InputError: if the text is empty or not UTF-8.
         OSError: if the text cannot be read.
     """
-    tokenizer = Tokenizer.from_folder(checkpoint)
+    checkpoint = load_checkpoint(draft)
+    tokenizer = Tokenizer.from_files(checkpoint.tokenizer_files, draft)
     # The export leaves out added tokens for which the model has no row.
-    rows = Fields.read(checkpoint / "config.json").integer("vocab_size")
-    tokens = range(min(tokenizer.vocab_size, rows))
+    tokens = range(min(tokenizer.vocab_size, checkpoint.config.vocab_size))
     used = tokenizer.encode(calibration_text(text)[0])
     first, second = used[: len(used) // 2], used[len(used) // 2 :]
     known = set(_most_used(first, size, tokens, tokenizer.special_ids))

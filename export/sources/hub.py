@@ -1,4 +1,4 @@
-"""Finds a checkpoint in a local folder or on the Hugging Face Hub."""
+"""Finds a checkpoint on this machine or on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -6,34 +6,48 @@ import re
 from pathlib import Path
 
 from edgespec.errors import ExportError
+from edgespec.models.gguf.opening import parts
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED = ["*.safetensors", "*.json", "*.jinja"]
 # Mistral's repositories contain all weights twice; subfolders contain other formats.
 _UNWANTED = ["consolidated*", "*/*"]
+# One file of a repository that has a model in many precisions, such as owner/name:q4/model.gguf.
+_HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):([\w./ -]+\.gguf)")
 _CACHED = re.compile(r"models--(.+?)--(.+)")
 
 
 def resolve_checkpoint(source: str) -> Path:
-    """Returns the folder of a checkpoint; downloads it if `source` is a Hub id and not a folder.
+    """Returns a checkpoint's folder or GGUF file, which is downloaded if `source` is on the Hub.
+
+    Args:
+        source: a local folder or GGUF file, a Hub id (owner/name), or a GGUF file of a repository
+            (owner/name:file.gguf), of which all parts are downloaded if it was split.
 
     Raises:
-        ExportError: if `source` is neither, or cannot be downloaded.
+        ExportError: if `source` is none of these, or cannot be downloaded.
     """
-    folder = Path(source)
-    if folder.is_dir():
-        return folder
-    if not _HUB_ID.fullmatch(source):
-        raise ExportError(f"{source}: no such folder, and not a Hub id (owner/name)")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError
+    local = Path(source)
+    if local.is_dir() or local.is_file():
+        return local
+    file = _HUB_FILE.fullmatch(source)
+    if file is None and not _HUB_ID.fullmatch(source):
+        raise ExportError(
+            f"{source}: no such folder or GGUF file, and not on the Hub (owner/name, or "
+            "owner/name:file.gguf)"
+        )
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
 
     try:
-        return Path(snapshot_download(source, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        return _download(source) if file is None else _download_file(file[1], file[2])
     except GatedRepoError as error:
         raise ExportError(
             f"{source}: the Hub requires that you accept its licence first: accept it on the "
             "model's page, log in with `hf auth login`, and try again"
+        ) from error
+    except EntryNotFoundError as error:
+        raise ExportError(
+            f"{source}: the repository has no such file: see its list of files on the Hub"
         ) from error
     except MemoryError:
         raise
@@ -45,13 +59,32 @@ def resolve_checkpoint(source: str) -> Path:
         ) from error
 
 
-def source_name(path: Path) -> str:
-    """Returns a checkpoint's name: that of its folder, or in the Hub's cache the id and revision.
+def _download(repository: str) -> Path:
+    from huggingface_hub import snapshot_download
 
-    The Hub's cache keeps `owner/name` in `models--owner--name/snapshots/<revision>`.
+    return Path(snapshot_download(repository, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+
+
+def _download_file(repository: str, name: str) -> Path:
+    """Downloads a GGUF file and those that belong to it; returns the first."""
+    from huggingface_hub import hf_hub_download
+
+    folder, _, file = name.rpartition("/")
+    names = [f"{folder}/{part}" if folder else part for part in parts(file)]
+    files = [Path(hf_hub_download(repository, each)) for each in names]
+    return files[0]
+
+
+def source_name(path: Path) -> str:
+    """Returns a checkpoint's name: that of its folder or file.
+
+    The Hub's cache keeps `owner/name` in `models--owner--name/snapshots/<revision>`, of which a
+    folder's name is `owner/name@revision` and a file's `owner/name@revision:file`.
     """
-    path = path.resolve()
+    file = path.name if path.is_file() else None  # a link in the Hub's cache, not to be resolved
+    path = (path if file is None else path.parent).resolve()
     cached = _CACHED.fullmatch(path.parent.parent.name)
     if path.parent.name != "snapshots" or cached is None:
-        return path.name
-    return f"{cached[1]}/{cached[2]}@{path.name}"
+        return file or path.name
+    name = f"{cached[1]}/{cached[2]}@{path.name}"
+    return name if file is None else f"{name}:{file}"

@@ -10,7 +10,7 @@ import tokenizers
 
 from edgespec.errors import CheckpointError
 from edgespec.models import Checkpoint
-from edgespec.models.fields import Fields, read_text
+from edgespec.models.fields import Fields
 
 _SAVE = "save it with a fast tokenizer (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
 _log = logging.getLogger(__name__)
@@ -40,10 +40,10 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[str, dict[str, int]]:
         CheckpointError: if tokenizer.json is missing, has too many tokens for the model, or cannot
             be used.
     """
-    path = checkpoint.tokenizer_files.get("tokenizer.json")
-    if path is None:
+    path = checkpoint.path / "tokenizer.json"
+    text, rows = checkpoint.tokenizer_files.get("tokenizer.json"), checkpoint.config.vocab_size
+    if text is None:
         raise CheckpointError(f"{checkpoint.path} has no tokenizer.json: {_SAVE}")
-    text, rows = read_text(path), checkpoint.config.vocab_size
     tokens = _read_tokens(path, text)
     if not tokens:
         raise CheckpointError(f"{path} contains no tokens: download it again")
@@ -69,10 +69,9 @@ def _check_declared(checkpoint: Checkpoint, tokens: dict[str, int]) -> None:
     Raises:
         CheckpointError: if there is such a token.
     """
-    file = checkpoint.tokenizer_files.get("tokenizer_config.json")
-    if file is None:
-        return
-    added = Fields.read(file).group("added_tokens_decoder")
+    name = "tokenizer_config.json"
+    text = checkpoint.tokenizer_files.get(name, "{}")
+    added = Fields.parse(text, str(checkpoint.path / name)).group("added_tokens_decoder")
     for id_, token in added.values.items():
         content = token.get("content") if isinstance(token, dict) else None
         if isinstance(content, str) and content not in tokens and _is_written(checkpoint, content):

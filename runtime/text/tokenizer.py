@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from edgespec.runtime.text.chat import ChatTemplate
 
 _REPLACEMENT = "\ufffd"
+_TOKENIZER = "tokenizer.json"
+_OPTIONAL = ("special_tokens_map.json", "tokenizer_config.json", "chat_template.jinja")
 _AROUND = 1000  # ids checked below and above the number of tokens to see whether ids have gaps
 
 
@@ -84,7 +86,7 @@ class Tokenizer:
         Raises:
             BundleError: If the file is missing or damaged.
         """
-        return cls(_backend(path), {})
+        return cls(_backend(_existing(path), path), {})
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -97,12 +99,28 @@ class Tokenizer:
         Raises:
             BundleError: If `tokenizer.json` is missing or a file is damaged.
         """
-        backend = _backend(folder / "tokenizer.json")
-        config = _read_json(folder / "special_tokens_map.json")
-        config |= _read_json(folder / "tokenizer_config.json")
-        template = folder / "chat_template.jinja"
-        source = _read(template) if template.is_file() else _chat_template(config)
-        return cls(backend, config, source)
+        found = {name: folder / name for name in _OPTIONAL if (folder / name).is_file()}
+        files = {name: _read(path) for name, path in found.items()}
+        return cls.from_files({**files, _TOKENIZER: _existing(folder / _TOKENIZER)}, folder)
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, str], source: Path) -> Tokenizer:
+        """Returns the tokenizer of these contents of files.
+
+        Args:
+            files: Contents of the files of `from_folder` by name.
+            source: Where they come from, for messages.
+
+        Raises:
+            BundleError: If `tokenizer.json` is missing or a file is damaged.
+        """
+        path = source / _TOKENIZER
+        if _TOKENIZER not in files:
+            raise _missing(path)
+        config = _parsed(files, source / "special_tokens_map.json")
+        config |= _parsed(files, source / "tokenizer_config.json")
+        template = files.get("chat_template.jinja", _chat_template(config))
+        return cls(_backend(files[_TOKENIZER], path), config, template)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Returns the token ids of `text`.
@@ -269,19 +287,28 @@ class StopMatcher:
         )
 
 
-def _backend(path: Path) -> tokenizers.Tokenizer:
-    """Reads a `tokenizer.json`.
+def _backend(text: str, path: Path) -> tokenizers.Tokenizer:
+    """Parses the content of a `tokenizer.json`.
 
     Raises:
-        BundleError: If it is missing or damaged.
+        BundleError: If it is damaged.
     """
-    if not path.is_file():
-        raise BundleError(f"{path} is missing: copy it from where the model came from")
     try:
-        # Read here, because the library cannot open paths that are not UTF-8.
-        return tokenizers.Tokenizer.from_buffer(path.read_bytes())
+        # Read by us, because the library cannot open paths that are not UTF-8.
+        return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise _damaged(path, error) from error
+
+
+def _existing(path: Path) -> str:
+    """Returns the content of a file that must be there."""
+    if not path.is_file():
+        raise _missing(path)
+    return _read(path)
+
+
+def _missing(path: Path) -> BundleError:
+    return BundleError(f"{path} is missing: copy it from where the model came from")
 
 
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:
@@ -311,12 +338,10 @@ def _read(path: Path) -> str:
         raise _damaged(path, error) from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file; an empty one if there is no file."""
-    if not path.is_file():
-        return {}
+def _parsed(files: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file; an empty one if there is no file of that name."""
     try:
-        content = json.loads(_read(path))
+        content = json.loads(files.get(path.name, "{}"))
     except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
     if not isinstance(content, dict):

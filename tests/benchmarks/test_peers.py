@@ -140,12 +140,6 @@ def test_interleaved_heads_turn_in_pairs_as_the_original_ones_in_halves():
     np.testing.assert_allclose((pairs[..., 0] + 1j * pairs[..., 1]) * turn, expected, rtol=1e-6)
 
 
-def test_heads_are_taken_apart_again():
-    weight = np.random.default_rng(0).standard_normal((3 * 2 * 4, 6)).astype(np.float32)
-    for values in (weight, weight[:, 0]):
-        assert np.array_equal(gguf_file.halved(gguf_file.interleaved(values, 3), 3), values)
-
-
 def test_only_llamas_queries_and_keys_are_interleaved(tmp_path):
     make_checkpoint(tmp_path / "qwen2", "qwen2")
     qwen2 = load_checkpoint(tmp_path / "qwen2").decoder

@@ -52,11 +52,13 @@ def test_an_adapter(source, output, merged):
 
 def test_weights_in_gguf(saved, source, output):
     (source / "model.safetensors").rename(source / "model.Q4_K_M.gguf")
-    refused(UnsupportedModelError, r"model\.Q4_K_M\.gguf is GGUF, which is not", output, source)
+    refused(
+        CheckpointError, r"give one of the files, such as .*model\.Q4_K_M\.gguf", output, source
+    )
     # What is downloaded of such a repository.
     (source / "model.Q4_K_M.gguf").unlink()
     (source / "config.json").write_text('{"model_type": "llama"}')
-    refused(CheckpointError, "only safetensors are read, not GGUF", output, source)
+    refused(CheckpointError, "has neither model.safetensors nor", output, source)
     # Some have both.
     (source / "model.Q4_K_M.gguf").touch()
     shutil.copytree(saved, source, dirs_exist_ok=True)
@@ -187,7 +189,7 @@ def test_a_damaged_draft_is_found_before_the_target_is_written(saved, source, ou
 
 def test_what_is_neither_a_folder_nor_a_name_on_the_hub(tmp_path):
     for name in (str(tmp_path / "nothing"), "one", "a/b/c"):
-        with pytest.raises(ExportError, match="no such folder, and not a Hub id"):
+        with pytest.raises(ExportError, match="no such folder or GGUF file, and not on the Hub"):
             resolve_checkpoint(name)
     assert resolve_checkpoint(str(tmp_path)) == tmp_path
 

@@ -250,7 +250,7 @@ def test_tokenizer_files(tmp_path):
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
     files = load_checkpoint(tmp_path).tokenizer_files
     assert files.keys() == {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}
-    assert all(file.is_file() and file.name == name for name, file in files.items())
+    assert all((tmp_path / name).read_text("utf-8") == text for name, text in files.items())
 
 
 def test_chat_template(tmp_path):

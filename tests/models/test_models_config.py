@@ -262,7 +262,7 @@ def test_missing_config_and_folder(folder):
     (folder / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"config\.json does not exist"):
         load_checkpoint(folder)
-    with pytest.raises(CheckpointError, match="nowhere is not a folder"):
+    with pytest.raises(CheckpointError, match="nowhere does not exist: give a checkpoint"):
         load_checkpoint(folder / "nowhere")
 
 

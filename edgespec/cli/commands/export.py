@@ -65,14 +65,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of `ExportOptions`."""
     parser.add_argument(
         "checkpoint", metavar="CHECKPOINT",
-        help="folder of a checkpoint, or a Hub id owner/name; with --draft-head also a bundle",
+        help="folder of a checkpoint, GGUF file, or Hub id: owner/name, or owner/name:file.gguf "
+        "for a file; with --draft-head also a bundle",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create"
     )
     parser.add_argument(
         "--draft", metavar="CHECKPOINT",
-        help="checkpoint of a draft model: a smaller model, best of the same family",
+        help="checkpoint of a draft model, in any of these forms: a smaller model, best of the "
+        "same family",
     )  # fmt: skip
     parser.add_argument(
         "--draft-head", metavar="HEAD",

@@ -1,0 +1,104 @@
+"""Opens a model in a GGUF file, or in the files that it was split into."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from edgespec.errors import CheckpointError
+from edgespec.models.fields import Fields
+from edgespec.models.gguf.config import ConfigReader
+from edgespec.models.gguf.header import Header, read_header
+from edgespec.models.gguf.names import ARCHITECTURES
+from edgespec.models.gguf.tensors import GgufTensors
+from edgespec.models.gguf.tokenizer import tokenizer_files
+from edgespec.models.gguf.vocabulary import Vocabulary
+from edgespec.models.opened import Opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgespec.models.gguf.encodings import Encoding
+
+SUFFIX = ".gguf"
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+_TEMPLATE = "tokenizer.chat_template"
+
+
+def open_gguf(path: Path) -> Opened:
+    """Opens a GGUF file; of a split one, any of its files.
+
+    Raises:
+        UnsupportedModelError: The file needs something that is not implemented.
+        CheckpointError: Something is missing, damaged or inconsistent.
+    """
+    header = _whole(path)
+    metadata = Fields(header.metadata, str(path))
+    kind = metadata.get("general.architecture")
+    naming = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if naming is None:
+        raise metadata.unsupported("general.architecture", f"use one of {', '.join(ARCHITECTURES)}")
+    reader = ConfigReader(metadata, str(kind), naming, header.entries)
+    vocabulary = Vocabulary.read(metadata)
+    files = tokenizer_files(vocabulary)
+    template = metadata.get(_TEMPLATE)
+    if template is not None:
+        if not isinstance(template, str):
+            raise metadata.invalid(_TEMPLATE, "must be text")
+        files["chat_template.jinja"] = template
+    return Opened(
+        Fields(reader.config(vocabulary.ends()), str(path)),
+        GgufTensors(str(path), header.entries, naming, reader.head_dim),
+        files,
+        _usual(header),
+    )
+
+
+def parts(name: str) -> list[str]:
+    """Returns the names of the files that a model was split into, given one of them.
+
+    They are called model-00001-of-00003.gguf and so on; a file with any other name is whole.
+    """
+    match = _PART.fullmatch(name)
+    if match is None:
+        return [name]
+    return [f"{match[1]}-{n:05}-of-{match[3]}{SUFFIX}" for n in range(1, int(match[3]) + 1)]
+
+
+def _usual(header: Header) -> str:
+    """The encoding of most values, empty if they are not rounded to blocks."""
+    values: Counter[Encoding] = Counter()
+    for entry in header.entries.values():
+        values[entry.encoding] += math.prod(entry.shape)
+    encoding = max(values, key=values.__getitem__)
+    return encoding.name if encoding.block > 1 else ""
+
+
+def _whole(path: Path) -> Header:
+    """The header of the first file, with the tensors of all."""
+    files = [path.with_name(name) for name in parts(path.name)] or [path]
+    missing = [file for file in files if not file.is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{missing[0]} is missing, one of {len(files)} files that belong together: "
+            "download all of them to one folder"
+        )
+    first = read_header(files[0])
+    declared = first.metadata.get("split.count")
+    if declared not in (None, 0, len(files)):
+        raise CheckpointError(
+            f"{files[0]}: split.count={declared!r}, but the name tells of {len(files)}: give the "
+            "files the names that they were published with"
+        )
+    entries = dict(first.entries)
+    for file in files[1:]:
+        found = read_header(file).entries
+        twice = sorted(found.keys() & entries.keys())
+        if twice:
+            raise CheckpointError(
+                f"{file}: {twice[0]} is in another of the files, too: use files of one model"
+            )
+        entries |= found
+    return Header(first.metadata, entries)

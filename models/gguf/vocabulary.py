@@ -1,0 +1,186 @@
+"""The vocabulary in a GGUF file's metadata: tokens, what each is for, and which end a text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edgespec.models.fields import Fields
+
+BYTE_LEVEL, SENTENCEPIECE = "gpt2", "llama"
+SPACE = "\u2581"
+"""Stands for a space in tokens of SentencePiece."""
+
+# What a token is for, by its number in the file.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+_PLACE = "tokenizer.ggml"
+# Ends of a turn or text in models whose files name only one of their ends.
+_ENDS = (
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>",
+    "<end_of_turn>", "<turn|>",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A vocabulary; `Fields` are the file's metadata.
+
+    Attributes:
+        kind: `BYTE_LEVEL` or `SENTENCEPIECE`.
+        tokens: All tokens by id.
+        uses: What each token is for.
+        metadata: The file's metadata.
+    """
+
+    kind: str
+    tokens: list[str]
+    uses: list[int]
+    metadata: Fields
+
+    _USUAL: ClassVar = {"bos": 1, "eos": 2, "unknown": 0}  # SentencePiece's own
+
+    @classmethod
+    def read(cls, metadata: Fields) -> Vocabulary:
+        """Reads tokens from metadata.
+
+        Raises:
+            UnsupportedModelError: The tokenizer is of a kind that is not supported.
+            CheckpointError: Tokens are missing, or the file contradicts itself.
+        """
+        kind = metadata.get(f"{_PLACE}.model")
+        if not isinstance(kind, str) or kind not in (BYTE_LEVEL, SENTENCEPIECE):
+            raise metadata.unsupported(
+                f"{_PLACE}.model", f"use a model with {BYTE_LEVEL!r} or {SENTENCEPIECE!r}"
+            )
+        tokens = [str(each) for each in _list(metadata, "tokens", str)]
+        uses: list[int] = []
+        if metadata.get(f"{_PLACE}.token_type") is None:
+            uses = [NORMAL] * len(tokens)
+        else:
+            uses = [each for each in _list(metadata, "token_type", int) if isinstance(each, int)]
+        if len(uses) != len(tokens):
+            raise CheckpointError(
+                f"{metadata.source}: {_PLACE}.token_type has {len(uses)} values for {len(tokens)} "
+                "tokens: download the file again"
+            )
+        if kind == SENTENCEPIECE:  # found before spaces are replaced, so they have spaces
+            spaced = (token.replace(SPACE, " ") for token in tokens)
+            tokens = [
+                new if use == USER_DEFINED else token
+                for token, new, use in zip(tokens, spaced, uses, strict=True)
+            ]
+        return cls(kind, tokens, uses, metadata)
+
+    def special(self, name: str) -> int | None:
+        """Returns the id of a special token, such as `bos`; None if there is none.
+
+        Raises:
+            CheckpointError: The file names a token that does not exist.
+        """
+        place = f"{_PLACE}.{name}_token_id"
+        value = self.metadata.get(place)
+        if value is None:
+            usual = self._USUAL.get(name) if self.kind == SENTENCEPIECE else None
+            return usual if usual is not None and usual < len(self.tokens) else None
+        if value == 2**32 - 1 or value == -1:  # stands for none
+            return None
+        if not isinstance(value, int) or not 0 <= value < len(self.tokens):
+            raise self.metadata.invalid(place, f"must be an id below {len(self.tokens)}")
+        return value
+
+    def ends(self) -> tuple[int, ...]:
+        """Returns the ids that end a text: those that the file names, and those known by name."""
+        named = [self.special(name) for name in ("eos", "eot", "eom")]
+        found = [id_ for id_ in named if id_ is not None]
+        controls = (n for n, use in enumerate(self.uses) if use == CONTROL)
+        found += [id_ for id_ in controls if self.tokens[id_] in _ENDS]
+        return tuple(dict.fromkeys(found))
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Returns a switch of the tokenizer.
+
+        Raises:
+            CheckpointError: Its value is no boolean.
+        """
+        place = f"{_PLACE}.{name}"
+        return default if self.metadata.get(place) is None else self.metadata.flag(place)
+
+    def scores(self) -> list[float]:
+        """Returns the score of each token; tokens that score higher are merged first.
+
+        Raises:
+            CheckpointError: There are none, or not as many as tokens.
+        """
+        values = _list(self.metadata, "scores", float)
+        scores = [each for each in values if isinstance(each, float)]
+        if len(scores) != len(self.tokens):
+            raise CheckpointError(
+                f"{self.metadata.source}: {_PLACE}.scores has {len(scores)} values for "
+                f"{len(self.tokens)} tokens: download the file again"
+            )
+        return scores
+
+    def merges(self) -> list[tuple[str, str]]:
+        """Returns the pairs of tokens that are merged, in their order.
+
+        Raises:
+            CheckpointError: There are none, or one is no pair.
+        """
+        pairs = []
+        for number, each in enumerate(_list(self.metadata, "merges", str)):
+            left, space, right = str(each).partition(" ")
+            if not (left and space and right):
+                raise CheckpointError(
+                    f"{self.metadata.source}: {_PLACE}.merges has {each!r} as number {number}, "
+                    "which is no pair: download the file again"
+                )
+            pairs.append((left, right))
+        return pairs
+
+    def added(self) -> Iterator[tuple[int, str, bool]]:
+        """Yields the tokens that are found before a text is split: id, text, whether special."""
+        ids = self.ids()
+        for id_, (token, use) in enumerate(zip(self.tokens, self.uses, strict=True)):
+            if use in (CONTROL, USER_DEFINED, UNKNOWN) and token and ids[token] == id_:
+                yield id_, token, use != USER_DEFINED
+
+    def ids(self) -> dict[str, int]:
+        """Returns the id of each token that a text can have; of equal ones the first."""
+        ids: dict[str, int] = {}
+        for id_, (token, use) in enumerate(zip(self.tokens, self.uses, strict=True)):
+            if use != UNUSED:
+                ids.setdefault(token, id_)
+        return ids
+
+    def config(self, begins: bool) -> str:
+        """Returns the content of tokenizer_config.json.
+
+        Args:
+            begins: Whether a text begins with `bos`.
+        """
+        names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown",
+                 "pad_token": "padding"}  # fmt: skip
+        found = {name: self.special(place) for name, place in names.items()}
+        special = {name: self.tokens[id_] for name, id_ in found.items() if id_ is not None}
+        fixed = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": begins}
+        return json.dumps({**special, **fixed}, ensure_ascii=False, indent=1)
+
+
+def _list(metadata: Fields, name: str, kind: type) -> list[object]:
+    """A list of one kind of values.
+
+    Raises:
+        CheckpointError: It is missing, empty or of another kind.
+    """
+    place = f"{_PLACE}.{name}"
+    values = metadata.get(place)
+    if not isinstance(values, list) or not values or not isinstance(values[0], kind):
+        raise metadata.invalid(place, f"must be a list of {kind.__name__}")
+    return values

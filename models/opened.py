@@ -1,0 +1,37 @@
+"""What a checkpoint is made of, in whatever format it is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.fields import Fields
+    from edgespec.models.tensors import TensorSource
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The parts of a checkpoint, which are not compared with each other yet.
+
+    Attributes:
+        fields: The content of config.json.
+        tensors: The weights.
+        tokenizer_files: Contents of those of `TOKENIZER_FILES` that exist, by name.
+        quantization: See `Checkpoint`.
+    """
+
+    fields: Fields
+    tensors: TensorSource
+    tokenizer_files: Mapping[str, str]
+    quantization: str = ""

@@ -1,0 +1,122 @@
+"""Damaged GGUF files: each is read or refused in one line, at once, in little memory."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+import tracemalloc
+from contextlib import suppress
+
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from ggufs import write_gguf
+
+from edgespec.errors import CheckpointError
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.export.sources.vocabulary import read_tokenizer
+from edgespec.models import load_checkpoint
+from edgespec.models.gguf.header import read_header
+
+FILES, SEED = 500, 33
+SECONDS, BYTES = 2.0, 16 * 2**20
+_HUGE = (0, 1, 0x7F, 0xFF, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("intact")
+    make_checkpoint(folder / "model", "llama", hidden_size=32, intermediate_size=32, head_dim=8)
+    write_tokenizer(folder / "model", 331)
+    write_gguf(folder / "model", folder / "file.gguf", "Q4_0")
+    entries = read_header(folder / "file.gguf").entries.values()
+    return (folder / "file.gguf").read_bytes(), min(entry.start for entry in entries)
+
+
+def damaged(intact, chance):
+    """One way to damage a file; most of its bytes are weights, so most damage is before them."""
+    content, header = bytearray(intact[0]), intact[1]
+    match chance.randrange(6):
+        case 0:  # truncated
+            del content[chance.choice([chance.randrange(header), chance.randrange(len(content))]) :]
+        case 1:  # bits flipped
+            for _ in range(chance.choice([1, 3, 30])):
+                content[chance.randrange(header)] ^= 1 << chance.randrange(8)
+        case 2:  # a count, size or offset that is far too large, or too small
+            place = chance.choice([8, 16, chance.randrange(header)])
+            content[place : place + 8] = struct.pack("<Q", chance.choice(_HUGE))
+        case 3:  # another kind of value, dimension or encoding
+            place = chance.randrange(header)
+            content[place : place + 4] = struct.pack("<I", chance.randrange(45))
+        case 4:  # bytes lost, or twice there
+            place = chance.randrange(header)
+            part = content[place : place + chance.randrange(1, 64)]
+            content[place : place + len(part)] = part * chance.choice([0, 2])
+        case 5:  # noise
+            place = chance.randrange(header)
+            content[place : place + 64] = chance.randbytes(64)
+    return bytes(content)
+
+
+def test_no_damaged_file_does_harm(intact, tmp_path):
+    chance, file = random.Random(SEED), tmp_path / "file.gguf"
+    reasons, read = set(), 0
+    file.write_bytes(intact[0])
+    read_tokenizer(load_checkpoint(file))  # imports count for nothing
+    for number in range(FILES):
+        content = damaged(intact, chance)
+        file.write_bytes(content)
+        tracemalloc.start()
+        begun = time.perf_counter()
+        try:
+            checkpoint = load_checkpoint(file)
+            for name in checkpoint.decoder.tensors():
+                checkpoint.tensors.read(name)
+            read_tokenizer(checkpoint)
+            read += content != intact[0]
+        except CheckpointError as error:
+            message = str(error)
+            assert str(file) in message, number
+            assert "\n" not in message, number
+            assert len(message) < 1000, number
+            reasons.add(message.replace(str(file), "")[:40])
+        finally:
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        assert time.perf_counter() - begun < SECONDS, number
+        assert peak < BYTES, number
+    assert read > 20  # such as those with damaged tokens or numbers
+    assert len(reasons) > 15
+
+
+def test_no_export_of_a_damaged_file_leaves_anything(intact, tmp_path):
+    chance, file = random.Random(SEED + 1), tmp_path / "file.gguf"
+    options = ExportOptions(precision="fp32", overwrite=True)
+    for number in range(40):
+        file.write_bytes(damaged(intact, chance))
+        output = tmp_path / f"bundle{number}"
+        with suppress(CheckpointError):
+            export_bundle(file, output, options=options)
+            continue
+        assert not output.exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "does not begin with GGUF: give a GGUF file or a folder"),
+        (b"no model at all", "does not begin with GGUF"),
+        (b"GGUF", "truncated or corrupt"),
+        (b"GGUF" + struct.pack("<I", 1), "GGUF version 1 is not supported: use a little-endian"),
+        (b"GGUF" + struct.pack(">I", 3), r"version 50331648 is not supported \(big-endian\)"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), f"corrupt \\({2**60} tensors\\)"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60), f"corrupt \\({2**60} fields\\)"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**40), f"corrupt \\({2**40} bytes of text\\)"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 0), r"general.architecture=\(absent\) is not supp"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, content, message):
+    (tmp_path / "file.gguf").write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(tmp_path / "file.gguf")

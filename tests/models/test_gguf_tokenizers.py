@@ -1,0 +1,242 @@
+"""Tokenizers of GGUF files: the same ids as those of the tokenizer that went into the file."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from itertools import pairwise
+
+import pytest
+from hard_texts import HARD_TEXTS
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from edgespec.models.fields import Fields
+from edgespec.models.gguf.splitting import SPLITTINGS
+from edgespec.models.gguf.tokenizer import tokenizer_files
+from edgespec.models.gguf.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from edgespec.models.gguf.vocabulary import Vocabulary as Read
+from edgespec.runtime.text.tokenizer import Tokenizer as Runtime
+
+SPACE = "\u2581"
+
+# As the tokenizer.json of these models has them, of Llama 3, Qwen 2 and Mistral's Tekken.
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2 = LLAMA3.replace("{1,3}", "")
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def split(pattern):
+    return [pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]  # fmt: skip
+
+
+WHOLE = pre_tokenizers.ByteLevel(add_prefix_space=False)
+ORIGINALS = {
+    "gpt-2": [WHOLE],
+    "smollm": [pre_tokenizers.Digits(individual_digits=True), WHOLE],
+    "llama-bpe": split(LLAMA3),
+    "dbrx": split(LLAMA3),
+    "qwen2": split(QWEN2),
+    "tekken": split(TEKKEN),
+    "gpt-4o": split(O200K),
+}
+
+
+def trained(pre):
+    """A byte-level tokenizer that has learned from the hard texts, with tokens of its own."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=SPLITTINGS[pre].whole))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(ORIGINALS[pre])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=900, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(HARD_TEXTS * 3, trainer)
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.add_tokens([AddedToken("[INST]", normalized=False)])
+    if pre == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def as_metadata(tokenizer, kind, **fields):
+    content = json.loads(tokenizer.to_str())
+    vocabulary = tokenizer.get_vocab()
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    special = {each["content"]: each["special"] for each in content["added_tokens"]}
+    uses = [NORMAL if each not in special else CONTROL if special[each] else USER_DEFINED
+            for each in tokens]  # fmt: skip
+    common = {"model": kind, "tokens": tokens, "token_type": uses,
+              "merges": [" ".join(pair) for pair in content["model"]["merges"]]}  # fmt: skip
+    return {f"tokenizer.ggml.{name}": value for name, value in {**common, **fields}.items()}
+
+
+def rebuilt(metadata):
+    return tokenizer_files(Read.read(Fields(metadata, "file.gguf")))
+
+
+def assert_alike(found, original, texts=HARD_TEXTS):
+    for text in texts:
+        ids = found.encode(text).ids
+        assert ids == original.encode(text).ids, text
+        assert found.decode(ids) == original.decode(ids)
+
+
+@pytest.mark.parametrize("pre", sorted(ORIGINALS))
+def test_bytes_are_merged_as_by_the_original(pre):
+    original = trained(pre)
+    files = rebuilt(as_metadata(original, "gpt2", pre=pre, add_bos_token=False))
+    found = Tokenizer.from_str(files["tokenizer.json"])
+    assert_alike(found, original)
+    assert found.get_vocab() == original.get_vocab()
+
+
+def test_ways_to_split_differ_on_the_hard_texts():
+    """Else the test above would say nothing."""
+
+    def ids(pre):
+        content = {**json.loads(trained("gpt-2").to_str())}
+        content["normalizer"] = SPLITTINGS[pre].normalizer()
+        content["pre_tokenizer"] = SPLITTINGS[pre].pre_tokenizer()
+        tokenizer = Tokenizer.from_str(json.dumps(content))
+        return tuple(tuple(tokenizer.encode(text).ids) for text in HARD_TEXTS)
+
+    names = ["gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o", "tekken", "deepseek-v3"]
+    assert len({ids(name) for name in names}) == len(names)
+
+
+def test_a_text_begins_as_the_file_says(tmp_path):
+    original = trained("llama-bpe")
+    bos = original.token_to_id("<|endoftext|>")
+    metadata = as_metadata(original, "gpt2", pre="llama-bpe", bos_token_id=bos)
+    for said, begins in ((None, True), (True, True), (False, False)):
+        fields = {} if said is None else {"tokenizer.ggml.add_bos_token": said}
+        for name, text in rebuilt({**metadata, **fields}).items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        ids = Runtime.from_folder(tmp_path).encode("abc")
+        assert ids == [bos] * begins + original.encode("abc").ids
+
+
+def test_ends_are_those_that_the_file_names_and_those_known_by_name():
+    original = trained("qwen2")
+    eos = original.token_to_id("<|im_end|>")
+    metadata = as_metadata(original, "gpt2", pre="qwen2", eos_token_id=eos)
+    ends = Read.read(Fields(metadata, "file.gguf")).ends()
+    assert ends == (eos, original.token_to_id("<|endoftext|>"))
+
+
+def test_tokens_that_are_not_used_are_left_out():
+    original = trained("gpt-2")
+    metadata = as_metadata(original, "gpt2", pre="gpt-2")
+    metadata["tokenizer.ggml.tokens"].append("[PAD]")
+    metadata["tokenizer.ggml.token_type"].append(UNUSED)
+    found = Tokenizer.from_str(rebuilt(metadata)["tokenizer.json"])
+    assert found.get_vocab() == original.get_vocab()
+
+
+def sentencepiece(prefix):
+    """A tokenizer as transformers makes one of SentencePiece's BPE models, and its scores."""
+    special = ["<unk>", "<s>", "</s>"]
+    pieces = special + [f"<0x{n:02X}>" for n in range(256)]
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    trainer = trainers.BpeTrainer(vocab_size=500, show_progress=False, max_token_length=12)
+    texts = [text for text in HARD_TEXTS if text.isascii() and "<|" not in text]
+    learner.train_from_iterator([unicodedata.normalize("NFC", t) for t in texts * 3], trainer)
+    content = json.loads(learner.to_str())["model"]
+    merged = {left + right for left, right in content["merges"]}
+    letters = [each for each in content["vocab"] if each not in merged]
+    ranked = list(dict.fromkeys(left + right for left, right in content["merges"]))
+    pieces += [*ranked, *letters]
+    scores = [0.0] * 259 + [-float(n) for n in range(len(pieces) - 259)]
+    vocabulary = {piece: id_ for id_, piece in enumerate(pieces)}
+    merges = sorted(
+        ((piece[:n], piece[n:]) for piece in ranked for n in range(1, len(piece))
+         if piece[:n] in vocabulary and piece[n:] in vocabulary),
+        key=lambda pair: vocabulary[pair[0] + pair[1]],
+    )  # fmt: skip
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(SPACE)] * prefix + [normalizers.Replace(" ", SPACE)]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        + [decoders.Strip(" ", 1, 0)] * prefix
+    )
+    tokenizer.add_special_tokens(special)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)]
+    )
+    uses = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * (len(pieces) - 259)]
+    metadata = {"model": "llama", "tokens": pieces, "token_type": uses, "scores": scores,
+                "add_space_prefix": prefix}  # fmt: skip
+    return tokenizer, {f"tokenizer.ggml.{name}": value for name, value in metadata.items()}
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_pieces_are_merged_as_by_the_original(prefix):
+    original, metadata = sentencepiece(prefix)
+    found = Tokenizer.from_str(rebuilt(metadata)["tokenizer.json"])
+    assert found.get_vocab() == original.get_vocab()
+    assert_alike(found, original)
+
+
+def merged_by_score(text, metadata):
+    """SentencePiece's own algorithm: the neighbours of the highest score first, from the left."""
+    scores = dict(zip(*(metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores")),
+                      strict=True))  # fmt: skip
+    parts = list(text)
+    while True:
+        pairs = [(-scores[a + b], n) for n, (a, b) in enumerate(pairwise(parts))
+                 if a + b in scores]  # fmt: skip
+        if not pairs:
+            return parts
+        _, n = min(pairs)
+        parts[n : n + 2] = [parts[n] + parts[n + 1]]
+
+
+def test_pieces_are_merged_by_score():
+    _, metadata = sentencepiece(False)
+    found = Tokenizer.from_str(rebuilt(metadata)["tokenizer.json"])
+    known = set(metadata["tokenizer.ggml.tokens"])
+    for text in HARD_TEXTS:
+        spaced = text.replace(" ", SPACE)
+        if set(spaced) <= known and "<" not in text:  # nothing becomes bytes or is special
+            expected = merged_by_score(spaced, metadata)
+            assert found.encode(text, add_special_tokens=False).tokens == expected
+
+
+def test_tokens_with_spaces_of_their_own_are_found_first():
+    _, metadata = sentencepiece(False)
+    metadata["tokenizer.ggml.tokens"].append(SPACE * 4)
+    metadata["tokenizer.ggml.token_type"].append(USER_DEFINED)
+    metadata["tokenizer.ggml.scores"].append(0.0)
+    found = Tokenizer.from_str(rebuilt(metadata)["tokenizer.json"])
+    ids = found.encode("a     b").ids  # five spaces
+    assert len(metadata["tokenizer.ggml.tokens"]) - 1 in ids
+    assert found.decode(ids) == "a     b"

@@ -1,0 +1,188 @@
+"""GGUF files: the same model as in the checkpoint that they were made from, tensor by tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import gguf
+import numpy as np
+import pytest
+from checkpoints import make_checkpoint, write_tokenizer
+from gguf import GGMLQuantizationType, quants
+from ggufs import KINDS, write_gguf
+
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models import load_checkpoint
+from edgespec.models.gguf.encodings import ENCODINGS
+from edgespec.models.tensors import multiplied_out
+
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_key_value_heads": 2}
+
+
+def equal_ropes(found, expected):
+    assert found.keys() == expected.keys()
+    for name, rope in found.items():
+        np.testing.assert_allclose(rope.inv_freq, expected[name].inv_freq, rtol=1e-6)
+        assert rope.attention_factor == pytest.approx(expected[name].attention_factor)
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Make a checkpoint and its GGUF file; both are opened."""
+
+    def make(architecture, encoding="F32", fields=None, **overrides):
+        folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+        make_checkpoint(folder, architecture, **overrides)
+        write_tokenizer(folder, 331)
+        write_gguf(folder, file, encoding, **(fields or {}))
+        return load_checkpoint(folder), load_checkpoint(file)
+
+    return make
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("architecture", sorted(KINDS))
+def test_the_model_is_that_of_the_checkpoint(made, architecture, tied, caplog):
+    sizes = {"num_key_value_heads": 2, "num_hidden_layers": 7}  # of Gemma, one without a window
+    gemma = {"query_pre_attn_scalar": 24, "sliding_window": 40} if "gemma" in architecture else {}
+    original, found = made(architecture, tie_word_embeddings=tied, **sizes, **gemma)
+    assert replace(found.decoder, ropes={}) == replace(original.decoder, ropes={})
+    equal_ropes(found.decoder.ropes, original.decoder.ropes)
+    for name, shape in original.decoder.tensors().items():
+        expected = original.tensors.read(name)
+        # Weights of Gemma's norms are stored 1 larger, and so with fewer places behind the point.
+        offset = 3e-7 if architecture.startswith("gemma") and "norm" in name else 0
+        np.testing.assert_allclose(found.tensors.read(name), expected, rtol=0, atol=offset)
+        middle = slice(shape[0] // 3, shape[0] // 2)
+        rows = found.tensors.read_rows(name, middle.start, middle.stop)
+        np.testing.assert_allclose(rows, expected[middle], rtol=0, atol=offset)
+    assert not caplog.records  # nothing in the file is unused
+    assert found.config.eos_ids == (0,)
+
+
+def test_biases_of_attention_are_found(made):
+    original, found = made("llama", attention_bias=True, mlp_bias=True)
+    assert replace(found.decoder, ropes={}) == replace(original.decoder, ropes={})
+    for name in original.decoder.tensors():
+        np.testing.assert_array_equal(found.tensors.read(name), original.tensors.read(name))
+
+
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 256,
+}  # fmt: skip
+
+
+def test_angles_of_llama_3(tmp_path, made):
+    original, _ = made("llama", rope_parameters=LLAMA3)
+    plain = 500_000.0 ** -(np.arange(0, 24, 2) / 24)
+    factors = plain / original.decoder.ropes["default"].inv_freq
+    assert factors.max() == pytest.approx(8)
+    file = tmp_path / "scaled.gguf"
+    write_gguf(tmp_path / "folder", file, extra={"rope_freqs.weight": factors.astype(np.float32)})
+    equal_ropes(load_checkpoint(file).decoder.ropes, original.decoder.ropes)
+
+
+def test_angles_stretched_by_yarn(made):
+    yarn = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
+            "original_max_position_embeddings": 128}  # fmt: skip
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 128}
+    fields = {f"qwen2.rope.scaling.{name}": value for name, value in scaling.items()}
+    original, found = made("qwen2", fields=fields, rope_parameters=yarn)
+    equal_ropes(found.decoder.ropes, original.decoder.ropes)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=lambda each: each.name)
+def test_every_encoding_is_read_row_by_row(tmp_path, encoding):
+    folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+    make_checkpoint(folder, "llama", **WIDE)
+    write_tokenizer(folder, 331)
+    stored = GGMLQuantizationType[encoding.name]
+    write_gguf(folder, file, encoding.name)
+    found = load_checkpoint(file)
+    reader = gguf.GGUFReader(file)
+    names = {"blk.1.ffn_up.weight": "model.layers.1.mlp.up_proj.weight",
+             "token_embd.weight": "model.embed_tokens.weight"}  # fmt: skip
+    for place, name in names.items():
+        (tensor,) = (each for each in reader.tensors if each.name == place)
+        expected = quants.dequantize(tensor.data, stored)
+        np.testing.assert_array_equal(found.tensors.read(name), expected)
+        np.testing.assert_array_equal(found.tensors.read_rows(name, 5, 99), expected[5:99])
+    assert np.isfinite(expected).all()
+    assert found.quantization == ("" if encoding.block == 1 else encoding.name)
+
+
+@pytest.mark.parametrize(("encoding", "bits"), [("Q4_0", 4), ("Q8_0", 8), ("Q4_1", None)])
+def test_blocks_of_integers_are_given_as_they_are(made, encoding, bits):
+    _, found = made("llama", encoding, **WIDE)
+    tensors = found.tensors
+    for name in ("model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight"):
+        blocks = tensors.blocks(name)
+        if bits is None:
+            assert blocks is None
+            with pytest.raises(ValueError, match="stored as Q4_1"):
+                tensors.read_blocks(name, 0, 1)
+            continue
+        assert (blocks.bits, blocks.size) == (bits, 32)
+        rows = tensors.read_blocks(name, 30, 101)  # part of a head
+        assert rows.levels.max() < 2**bits
+        exact = tensors.read_rows(name, 30, 101)
+        np.testing.assert_array_equal(multiplied_out(rows, blocks), exact)
+    assert tensors.blocks("model.norm.weight") is None
+
+
+def test_a_split_model_is_read_from_any_of_its_files(tmp_path):
+    folder, file = tmp_path / "folder", tmp_path / "m.gguf"
+    make_checkpoint(folder, "qwen2")
+    write_tokenizer(folder, 331)
+    write_gguf(folder, file, splits=9)
+    files = sorted(tmp_path.glob("m-*.gguf"))
+    assert len(files) > 2
+    original = load_checkpoint(folder)
+    for each in (files[0], files[-1]):
+        found = load_checkpoint(each)
+        for name in original.decoder.tensors():
+            np.testing.assert_array_equal(found.tensors.read(name), original.tensors.read(name))
+    files[1].unlink()
+    with pytest.raises(CheckpointError, match=rf"{files[1].name} is missing, one of {len(files)}"):
+        load_checkpoint(files[0])
+
+
+def test_an_encoding_that_is_not_read_is_named(tmp_path):
+    folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+    make_checkpoint(folder, "llama", **WIDE)
+    write_tokenizer(folder, 331)
+    write_gguf(folder, file, "TQ1_0")
+    with pytest.raises(UnsupportedModelError, match=r"stored as TQ1_0, which .* use a file with F"):
+        load_checkpoint(file)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"general.architecture": "mamba"}, r"general.architecture='mamba' is not supported: use"),
+        ({"llama.block_count": None}, r"llama.block_count=\(absent\) must be a positive integer"),
+        ({"llama.embedding_length": 128}, r"has shape \[331, 64\], .* asks for \[331, 128\]"),
+        ({"llama.attention.head_count_kv": 3}, "num_key_value_heads=3 must divide"),
+        ({"llama.attention.value_length": 8}, "value_length=8 is not supported: use a file where"),
+        ({"llama.rope.dimension_count": 12}, r"partial_rotary_factor=0.5 is not supported"),
+        ({"llama.rope.scaling.type": "su"}, "scaling.type='su' is not supported: use a file"),
+        ({"llama.context_length": 1}, "max_position_embeddings=1 must be 2 or more"),
+        ({"tokenizer.ggml.model": "rwkv"}, "tokenizer.ggml.model='rwkv' is not supported"),
+        ({"tokenizer.ggml.pre": "odd"}, "tokenizer.ggml.pre='odd' is not supported: use a file"),
+        ({"tokenizer.ggml.pre": None}, r"tokenizer.ggml.pre=\(absent\) is not supported"),
+        ({"tokenizer.ggml.tokens": None}, r"tokenizer.ggml.tokens=\(absent\) must be a list"),
+        ({"tokenizer.ggml.merges": ["ab"]}, "merges has 'ab' as number 0, which is no pair"),
+        ({"tokenizer.ggml.token_type": [1, 1]}, "token_type has 2 values for 331 tokens"),
+        ({"tokenizer.ggml.eos_token_id": 331}, "eos_token_id=331 must be an id below 331"),
+    ],
+)
+def test_what_a_file_lacks_is_named(tmp_path, fields, message):
+    folder, file = tmp_path / "folder", tmp_path / "file.gguf"
+    make_checkpoint(folder, "llama")
+    write_tokenizer(folder, 331)
+    write_gguf(folder, file, **fields)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_checkpoint(file)
+    assert str(caught.value).startswith(str(file))
+    assert "\n" not in str(caught.value)
