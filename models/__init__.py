@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgespec.models.checkpoint import ARCHITECTURES, Checkpoint, load_checkpoint
     from edgespec.models.config import ModelConfig
-    from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm, Sublayer
+    from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Moe, Norm, Sublayer
     from edgespec.models.rope import Rope
     from edgespec.models.safetensors_folder import SafetensorsFolder
     from edgespec.models.tensors import TensorSource
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "checkpoint": ("ARCHITECTURES", "Checkpoint", "load_checkpoint"),
     "config": ("ModelConfig",),
-    "layers": ("Attention", "Decoder", "Linear", "Mlp", "Norm", "Sublayer"),
+    "layers": ("Attention", "Decoder", "Linear", "Mlp", "Moe", "Norm", "Sublayer"),
     "rope": ("Rope",),
     "safetensors_folder": ("SafetensorsFolder",),
     "tensors": ("TensorSource",),
@@ -34,6 +34,7 @@ __all__ = [
     "Linear",
     "Mlp",
     "ModelConfig",
+    "Moe",
     "Norm",
     "Rope",
     "SafetensorsFolder",

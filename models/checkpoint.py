@@ -11,8 +11,10 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.olmo2 import Olmo2
+from edgespec.models.families.olmoe import Olmoe
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
+from edgespec.models.families.qwen3_moe import Qwen3Moe
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
@@ -28,8 +30,10 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "llama": Llama,
     "mistral": Mistral,
     "olmo2": Olmo2,
+    "olmoe": Olmoe,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
+    "qwen3_moe": Qwen3Moe,
 }
 """The supported architectures by `model_type`."""
 
@@ -84,11 +88,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
     architecture = ARCHITECTURES.get(model_type) if isinstance(model_type, str) else None
     if architecture is None:
         raise fields.unsupported("model_type", f"use one of {', '.join(ARCHITECTURES)}")
-    tensors = SafetensorsFolder(path)
+    tensors: TensorSource = SafetensorsFolder(path)
     config = ModelConfig.from_fields(
         fields.with_defaults(architecture.defaults), _optional(path / "generation_config.json")
     )
-    decoder = architecture(config).decoder()
+    model = architecture(config)
+    decoder, tensors = model.decoder(), model.arranged(tensors)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors)
     return Checkpoint(

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgespec.export.components.mlp import lower_mlp
+from edgespec.export.components.moe import lower_moe
 from edgespec.export.components.outputs import emit_candidates, emit_new_kv
 from edgespec.export.components.self_attention import lower_attention
 from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
-from edgespec.models import Attention, Decoder, Sublayer
+from edgespec.models import Attention, Decoder, Moe, Sublayer
 
 
 def entering(layer: int) -> str:
@@ -79,6 +80,8 @@ def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublay
     x = stage.norm(hidden, sublayer.norm)
     if isinstance(sublayer, Attention):
         update = lower_attention(stage, x, index, sublayer)
+    elif isinstance(sublayer, Moe):
+        update = lower_moe(stage, x, sublayer)
     else:
         update = lower_mlp(stage, x, sublayer)
     return stage.norm(update, sublayer.post_norm)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
 from edgespec.models.config import activation_of
-from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm
+from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Moe, Norm
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from edgespec.models.config import ModelConfig
     from edgespec.models.rope import Rope
+    from edgespec.models.tensors import TensorSource
 
 
 class Llama:
@@ -51,7 +52,8 @@ class Llama:
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
             layers=tuple(
-                (self.attention(index), self.mlp(index)) for index in range(config.num_layers)
+                (self.attention(index), self.feed_forward(index))
+                for index in range(config.num_layers)
             ),
             norm=self.norm("model.norm", config.hidden_size),
             lm_head=Linear(head, config.hidden_size, config.vocab_size),
@@ -59,6 +61,10 @@ class Llama:
             ropes=self.ropes(),
             context_length=config.context_length,
         )
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights by the names of the description, from those of the files."""
+        return tensors
 
     def ropes(self) -> dict[str, Rope]:
         """Returns the rotation tables by the names that attentions refer to."""
@@ -81,6 +87,10 @@ class Llama:
             scale=config.head_dim**-0.5,
             mask=CAUSAL if window is None or window >= context else f"window:{window}",
         )
+
+    def feed_forward(self, index: int) -> Mlp | Moe:
+        """Returns what follows the attention of a layer: its MLP, or a mixture of experts."""
+        return self.mlp(index)
 
     def mlp(self, index: int) -> Mlp:
         """Returns the MLP of a layer."""

@@ -34,7 +34,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     layer_bytes = max(data - own, 0)
     widths = [each.width or intermediate if each.kind == MLP else 0 for each in layout]
     parameters = (
-        3 * role.hidden_size * width or _other_parameters(role, each)
+        3 * role.hidden_size * width * max(each.experts, 1) or _other_parameters(role, each)
         for each, width in zip(layout, widths, strict=True)
     )
     ends = list(accumulate(parameters, initial=0))

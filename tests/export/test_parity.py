@@ -84,6 +84,10 @@ FULL_PRECISION = {
     "gemma3_text-window-beyond-the-context": {"sliding_window": 4096, "layer_types": MIXED},
     "olmo2": {},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
+    "olmoe": {},
+    "olmoe-shares-of-all-experts-bf16": {"norm_topk_prob": False, "dtype": torch.bfloat16},
+    "qwen3_moe": {},
+    "qwen3_moe-a-dense-layer": {"mlp_only_layers": [0], "num_experts_per_tok": 1},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip
 

@@ -18,11 +18,15 @@ from transformers import (
     MistralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 ARCHITECTURES = {
@@ -30,9 +34,14 @@ ARCHITECTURES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
+    "olmoe": (OlmoeConfig, OlmoeForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
+
+MIXTURES = ("olmoe", "qwen3_moe")
+"""The architectures whose layers are mixtures of experts."""
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
 # every matmul's inner size is a multiple of 32, so that block quantization has whole blocks.
@@ -49,6 +58,20 @@ ODD_SHAPES: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 0,
     "tie_word_embeddings": False,
+}
+
+# Some experts are chosen by no row of a short text.
+_EXPERTS: dict[str, Any] = {
+    "num_experts": 16,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
+
+_OWN: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": None},
+    "olmoe": {**_EXPERTS, "head_dim": 16},  # its norms are of the hidden size
+    "qwen3_moe": _EXPERTS,
 }
 
 # The most frequent merges in code, written down so that every Python has the same random texts.
@@ -83,14 +106,14 @@ def make_checkpoint(
         The model in float32 with the values that were saved, so rounded to `dtype`.
     """
     config_class, model_class = ARCHITECTURES[architecture]
-    windowless = {"sliding_window": None} if architecture == "mistral" else {}
-    model = model_class(config_class(**{**ODD_SHAPES, **windowless, **overrides}))
+    own = _OWN.get(architecture, {})
+    model = model_class(config_class(**{**ODD_SHAPES, **own, **overrides}))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim == 2:
-                parameter.copy_(noise * parameter.shape[1] ** -0.5)
+            if parameter.ndim >= 2:
+                parameter.copy_(noise * parameter.shape[-1] ** -0.5)
             else:
                 parameter.copy_(noise * 0.2 + (1.0 if "norm" in name else 0.0))
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
