@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig
 from edgespec.models.families.gemma3 import Gemma3
+from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.olmoe import Olmoe
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
     "gemma3_text": Gemma3,
+    "gpt_oss": GptOss,
     "llama": Llama,
     "mistral": Mistral,
     "olmo2": Olmo2,

@@ -20,6 +20,8 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
+# The original checkpoint of gpt-oss is quantized: see `edgespec.models.expert_tensors`.
+_READ_QUANTIZED = {("gpt_oss", "mxfp4")}
 _SLIDING = "sliding_attention"
 _LAYER_TYPES = ("full_attention", _SLIDING)
 
@@ -130,7 +132,10 @@ def activation_of(fields: Fields, name: str) -> Activation:
 
 def _refuse_quantized(fields: Fields) -> None:
     if fields.get("quantization_config") is not None:
-        raise fields.group("quantization_config").unsupported(
+        group = fields.group("quantization_config")
+        if (fields.get("model_type"), group.get("quant_method")) in _READ_QUANTIZED:
+            return
+        raise group.unsupported(
             "quant_method", "use the original checkpoint in bf16, fp16 or fp32"
         )
 

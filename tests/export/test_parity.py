@@ -84,6 +84,10 @@ FULL_PRECISION = {
     "gemma3_text-window-beyond-the-context": {"sliding_window": 4096, "layer_types": MIXED},
     "olmo2": {},
     "olmo2-two-key-heads-bf16": {"num_key_value_heads": 2, "dtype": torch.bfloat16},
+    "gpt_oss": {},
+    "gpt_oss-wide-windows-bf16": {
+        "num_key_value_heads": 2, "sliding_window": 150, "dtype": torch.bfloat16,
+    },
     "olmoe": {},
     "olmoe-shares-of-all-experts-bf16": {"norm_topk_prob": False, "dtype": torch.bfloat16},
     "qwen3_moe": {},

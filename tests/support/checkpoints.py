@@ -12,6 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -31,6 +33,7 @@ from transformers import (
 
 ARCHITECTURES = {
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
@@ -40,7 +43,7 @@ ARCHITECTURES = {
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
 
-MIXTURES = ("olmoe", "qwen3_moe")
+MIXTURES = ("gpt_oss", "olmoe", "qwen3_moe")
 """The architectures whose layers are mixtures of experts."""
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
@@ -69,6 +72,15 @@ _EXPERTS: dict[str, Any] = {
 }
 
 _OWN: dict[str, dict[str, Any]] = {
+    "gpt_oss": {
+        "num_local_experts": 16,
+        "num_experts_per_tok": 3,
+        "sliding_window": 40,
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "truncate": False,
+            "original_max_position_embeddings": 64,
+        },
+    },
     "mistral": {"sliding_window": None},
     "olmoe": {**_EXPERTS, "head_dim": 16},  # its norms are of the hidden size
     "qwen3_moe": _EXPERTS,
