@@ -135,9 +135,7 @@ def _refuse_quantized(fields: Fields) -> None:
         group = fields.group("quantization_config")
         if (fields.get("model_type"), group.get("quant_method")) in _READ_QUANTIZED:
             return
-        raise group.unsupported(
-            "quant_method", "use the original checkpoint in bf16, fp16 or fp32"
-        )
+        raise group.unsupported("quant_method", "use the original checkpoint in bf16, fp16 or fp32")
 
 
 def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:

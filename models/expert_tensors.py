@@ -151,7 +151,8 @@ class ExpertTensors:
             )
             return _widened(blocks, exponents)
         slab = self._tensors.read_rows(stack.name, expert, expert + 1)[0]
-        return slab.T if stack.layout == "columns" else slab
+        lies: NDArray[np.float32] = slab.T if stack.layout == "columns" else slab
+        return lies
 
     def _check(self, stack: Stack) -> None:
         experts, rows, *width = stack.shape
@@ -177,5 +178,6 @@ def _widened(blocks: NDArray[np.uint8], exponents: NDArray[np.uint8]) -> NDArray
     """
     values = np.stack([_VALUES[blocks & 15], _VALUES[blocks >> 4]], axis=-1)
     values = values.reshape(*exponents.shape, _BLOCK)
+    scaled: NDArray[np.float32]
     scaled = np.ldexp(values, exponents.astype(np.int32)[..., None] - _EXPONENT_BIAS)
     return scaled.reshape(len(blocks), -1)

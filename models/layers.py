@@ -181,7 +181,6 @@ class Moe:
         top_k: Number of experts that a row is read by.
         normalized: Whether a row's shares add up to 1: the softmax is over the chosen experts
             instead of all.
-        post_norm: Applied to the sublayer's output; None: no normalization.
     """
 
     norm: Norm | None
@@ -189,7 +188,6 @@ class Moe:
     experts: tuple[Mlp, ...]
     top_k: int
     normalized: bool
-    post_norm: Norm | None = None
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -198,7 +196,7 @@ class Moe:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        parts = (self.router, *self.linears, self.norm, self.post_norm)
+        parts = (self.router, *self.linears, self.norm)
         return _union(part.tensors() for part in parts if part is not None)
 
 

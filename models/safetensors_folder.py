@@ -162,8 +162,10 @@ def _dtype(
         return known[entry.dtype]
     except KeyError:
         wanted = (
-            "bf16, fp16 or fp32" if known is _DTYPES
-            else "bytes" if known is _BYTES
+            "bf16, fp16 or fp32"
+            if known is _DTYPES
+            else "bytes"
+            if known is _BYTES
             else "32-bit or 64-bit integers"
         )
         raise UnsupportedModelError(

@@ -7,7 +7,8 @@ of one sublayer are in memory at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,28 @@ from edgespec.bundle.sublayers import window_of
 from edgespec.errors import CheckpointError
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.weights import check_range, read_finite
-from edgespec.models import Attention, Checkpoint, Linear, Mlp, Norm, Rope, Sublayer
-from edgespec.models.layers import Activation
+from edgespec.models import Attention, Checkpoint, Linear, Mlp, Moe, Norm, Rope
+from edgespec.models.layers import Activation, ClampedSwiglu
 
 Weights = Mapping[str, Floats]
 """Matrices [N, K] by name; some can be replaced by rounded ones."""
 
 _HIDDEN = np.float32(-1e9)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """The rows that choose an expert, of which there may be none.
+
+    Attributes:
+        expert: the expert.
+        rows: [n] int64, numbers of the rows, ascending.
+        shares: [n, 1] float32, the expert's share in the output of each.
+    """
+
+    expert: Mlp
+    rows: npt.NDArray[np.int64]
+    shares: Floats
 
 
 class Forward:
@@ -88,7 +104,30 @@ class Forward:
             y += self._read(layer.bias)
         return y
 
-    def mixed(self, layer: Sublayer, x: Floats, weights: Weights) -> Floats:
+    def routed(self, layer: Moe, x: Floats) -> Iterator[Routed]:
+        """Yields each expert of a mixture with the rows of x [rows, hidden_size] that choose it."""
+        scores = self.linear(
+            x, layer.router, {layer.router.weight: self._read(layer.router.weight)}
+        )
+        chosen = np.argsort(-scores, axis=1, kind="stable")[:, : layer.top_k]
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        total = np.take_along_axis(shares, chosen, 1) if layer.normalized else shares
+        shares /= total.sum(axis=1, keepdims=True)
+        for number, expert in enumerate(layer.experts):
+            rows = np.flatnonzero((chosen == number).any(axis=1))
+            yield Routed(expert, rows, shares[rows, number, None])
+
+    def mixture(self, layer: Moe, x: Floats) -> Floats:
+        """Computes a mixture of experts for x [rows, hidden_size], one expert at a time."""
+        found = np.zeros_like(x)
+        for each in self.routed(layer, x):
+            if len(each.rows):
+                weights = self.weights(*each.expert.linears)
+                mixed = self.mixed(each.expert, x[each.rows], weights)
+                found[each.rows] += each.shares * self.linear(mixed, each.expert.down, weights)
+        return found
+
+    def mixed(self, layer: Attention | Mlp, x: Floats, weights: Weights) -> Floats:
         """Computes the input of a sublayer's last projection, for whole texts.
 
         Args:
@@ -108,18 +147,23 @@ class Forward:
         q *= np.float32(layer.scale)
         bias = self._biases[layer.mask]
         group = layer.heads // layer.kv_heads
+        none = np.full(layer.heads, -np.inf, np.float32)
+        sinks = none if layer.sinks is None else self._read(layer.sinks)
         mixed = np.empty_like(q)
         for head in range(layer.heads):
             keys, values = k[:, :, head // group], v[:, :, head // group]
             scores = q[:, :, head] @ keys.transpose(0, 2, 1) + bias
-            shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            mixed[:, :, head] = shares / shares.sum(axis=-1, keepdims=True) @ values
+            largest = np.maximum(scores.max(axis=-1, keepdims=True), sinks[head])
+            shares = np.exp(scores - largest)
+            total = shares.sum(axis=-1, keepdims=True) + np.exp(sinks[head] - largest)
+            mixed[:, :, head] = shares / total @ values
         return mixed.reshape(len(x), -1)
 
     def _gated(self, layer: Mlp, x: Floats, weights: Weights) -> Floats:
-        gate = _ACTIVATIONS[layer.activation](self.linear(x, layer.gate, weights))
-        gate *= self.linear(x, layer.up, weights)
-        return gate
+        gate, up = self.linear(x, layer.gate, weights), self.linear(x, layer.up, weights)
+        if isinstance(layer.activation, ClampedSwiglu):
+            return _clamped_swiglu(gate, up, layer.activation)
+        return _ACTIVATIONS[layer.activation](gate) * up
 
     def _turned(self, x: Floats, norm: Norm | None, heads: int, layer: Attention) -> Floats:
         """Returns heads [B, T, heads, head_dim] after their norm, if there is one, and RoPE."""
@@ -168,6 +212,13 @@ def _gelu_tanh(x: Floats) -> Floats:
     inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
     found: Floats = np.float32(0.5) * x * (1 + np.tanh(inner))
     return found
+
+
+def _clamped_swiglu(gate: Floats, up: Floats, activation: ClampedSwiglu) -> Floats:
+    limit = np.float32(activation.limit)
+    gate = np.minimum(gate, limit)
+    found: Floats = _silu(gate * np.float32(activation.alpha)) * (np.clip(up, -limit, limit) + 1)
+    return found / np.float32(activation.alpha)
 
 
 _ACTIVATIONS: Mapping[Activation, Callable[[Floats], Floats]] = {

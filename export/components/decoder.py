@@ -78,10 +78,10 @@ def _entry(stage: StageBuilder, decoder: Decoder, first: bool) -> str:
 def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublayer) -> str:
     """Emits a sublayer of layer `index`; returns what it adds to the stream, [S, hidden]."""
     x = stage.norm(hidden, sublayer.norm)
+    if isinstance(sublayer, Moe):
+        return lower_moe(stage, x, sublayer)
     if isinstance(sublayer, Attention):
         update = lower_attention(stage, x, index, sublayer)
-    elif isinstance(sublayer, Moe):
-        update = lower_moe(stage, x, sublayer)
     else:
         update = lower_mlp(stage, x, sublayer)
     return stage.norm(update, sublayer.post_norm)

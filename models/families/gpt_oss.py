@@ -38,6 +38,7 @@ class GptOss(Llama):
         "rms_norm_eps": 1e-5,
         "attention_bias": True,
         "sliding_window": 128,
+        "sliding_window_pattern": 2,
         "num_experts_per_tok": 4,
         "swiglu_alpha": 1.702,
         "swiglu_limit": 7.0,
@@ -47,9 +48,7 @@ class GptOss(Llama):
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer, with sinks."""
-        return replace(
-            super().attention(index), sinks=f"model.layers.{index}.self_attn.sinks"
-        )
+        return replace(super().attention(index), sinks=f"model.layers.{index}.self_attn.sinks")
 
     def feed_forward(self, index: int) -> Moe:
         """Returns the mixture of experts of a layer."""
@@ -66,9 +65,7 @@ class GptOss(Llama):
 
         return Moe(
             norm=self.norm(f"{name}.post_attention_layernorm", hidden),
-            router=Linear(
-                f"{name}.mlp.router.weight", hidden, count, f"{name}.mlp.router.bias"
-            ),
+            router=Linear(f"{name}.mlp.router.weight", hidden, count, f"{name}.mlp.router.bias"),
             experts=tuple(
                 Mlp(
                     norm=None,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def experts_of(config: ModelConfig, names: tuple[str, ...]) -> tuple[int, int]:
-    """Returns the number of experts, from the first of these fields that exists, and of chosen ones.
+    """Returns the number of experts, from the first of these fields that exists, and of chosen.
 
     Raises:
         CheckpointError: A field is missing or invalid, or more experts are chosen than there are.

@@ -11,7 +11,7 @@ import torch
 from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
 
 from edgespec.export.calibration.forward import Forward
-from edgespec.models import load_checkpoint
+from edgespec.models import Moe, load_checkpoint
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LLAMA3 = {
@@ -34,6 +34,8 @@ MIXED = ["sliding_attention", "full_attention"]
         ("qwen2", {"rope_scaling": YARN}),  # whose cosines and sines are scaled
         ("mistral", {"sliding_window": 9}),
         ("gemma3_text", {"sliding_window": 9, "layer_types": MIXED}),
+        ("gpt_oss", {"num_experts_per_tok": 1, "sliding_window": 9}),
+        ("olmoe", {"norm_topk_prob": False}),
     ],
 )
 def test_it_computes_what_transformers_does(tmp_path, architecture, config):
@@ -43,6 +45,9 @@ def test_it_computes_what_transformers_does(tmp_path, architecture, config):
     texts = np.random.default_rng(0).integers(331, size=(3, 40))
     forward = Forward(checkpoint, texts)
     for each in checkpoint.decoder.sublayers:
+        if isinstance(each, Moe):
+            forward.add(forward.mixture(each, forward.normed(forward.hidden, each.norm)))
+            continue
         weights = forward.weights(*each.linears)
         mixed = forward.mixed(each, forward.normed(forward.hidden, each.norm), weights)
         update = forward.linear(mixed, each.linears[-1], weights)

@@ -77,7 +77,10 @@ _OWN: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 3,
         "sliding_window": 40,
         "rope_parameters": {
-            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "truncate": False,
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "truncate": False,
             "original_max_position_embeddings": 64,
         },
     },
