@@ -23,7 +23,7 @@ from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, sk
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.trimming import trimmed
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
-from edgespec.models import Checkpoint, Decoder, load_checkpoint
+from edgespec.models import Checkpoint, Decoder, Moe, load_checkpoint
 
 INT4, INT4_SMALL = "int4", "int4-small"
 PRECISIONS = (INT4, INT4_SMALL, "int8", "fp16", "fp32", bundle.W8A8)
@@ -314,6 +314,9 @@ def _precision(name: str, decoder: Decoder, options: ExportOptions) -> bundle.Pr
     asked = _weights(name, options)
     weights = INT4 if asked == INT4_SMALL else asked
     head = options.lm_head_precision or ("int8" if asked == INT4 else weights)
+    if weights == bundle.W8A8 and any(isinstance(each, Moe) for each in decoder.sublayers):
+        # ONNX Runtime cannot round the rows of an expert that has none.
+        raise InputError(f"{name}: w8a8 is not for mixtures of experts: use int8 or int4")
     if not {weights, head} & {INT4, "int8", bundle.W8A8}:
         return bundle.Precision(weights, head, options.kv_precision, 0)
     linears = (linear for each in decoder.sublayers for linear in each.linears)

@@ -17,6 +17,9 @@ from edgespec.export.components.stage import StageBuilder
 from edgespec.export.formats.matrices import FloatFormat, vector
 from edgespec.models import Linear, Moe
 
+# Rows that kernels compute together: each expert gets an even number of them, see `_Pairs`.
+_TOGETHER = 2
+
 
 def lower_moe(stage: StageBuilder, x: str, layer: Moe) -> str:
     """Emits a mixture of experts; x is its normalized input, both it and the result [S, hidden]."""
@@ -76,7 +79,7 @@ class _Pairs:
         axis, switch = g.constant(0, np.int64), g.ints(0, 1)
         own = g.op("OneHot", flat, g.ints(experts), switch, axis=-1)  # [S * top_k, experts]
         exact = g.op("ReduceSum", own, g.ints(0), keepdims=0)
-        counts = g.op("Add", exact, g.op("Mod", exact, g.ints(2)))
+        counts = g.op("Add", exact, g.op("Mod", exact, g.ints(_TOGETHER)))
         starts = g.op("CumSum", counts, axis, exclusive=1)
         before = g.op("Mul", own, g.op("CumSum", own, axis, exclusive=1))
         rank = g.op("ReduceSum", before, g.ints(1), keepdims=0)

@@ -65,7 +65,7 @@ ODD_SHAPES: dict[str, Any] = {
 
 # Some experts are chosen by no row of a short text.
 _EXPERTS: dict[str, Any] = {
-    "num_experts": 16,
+    "num_experts": 8,
     "num_experts_per_tok": 3,
     "moe_intermediate_size": 32,
     "norm_topk_prob": True,
@@ -73,7 +73,7 @@ _EXPERTS: dict[str, Any] = {
 
 _OWN: dict[str, dict[str, Any]] = {
     "gpt_oss": {
-        "num_local_experts": 16,
+        "num_local_experts": 8,
         "num_experts_per_tok": 3,
         "sliding_window": 40,
         "rope_parameters": {

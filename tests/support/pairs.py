@@ -9,7 +9,7 @@ from shutil import copytree
 from typing import Any
 
 import torch
-from checkpoints import make_checkpoint, write_tokenizer
+from checkpoints import ARCHITECTURES, make_checkpoint, write_tokenizer
 from heads import trained_head
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
@@ -42,7 +42,7 @@ class Pair:
 class Pairs:
     """Makes each pair below `folder` when it is first asked for.
 
-    `llama`, `qwen2`, `qwen3`: the draft is the target with noise on its weights, so it is sometimes
+    An architecture's name: the draft is the target with noise on its weights, so it is sometimes
     right. `twin`: the draft is the target. `half`: as `llama`, with fp16 caches. `cut`: as `llama`,
     with one stage per layer. `stranger`: the draft is a one-layer Qwen2 of other sizes that knows
     100 positions. All other models that draft have a mask token, although they were not trained to
@@ -59,7 +59,7 @@ class Pairs:
     def _make(self, name: str) -> Pair:
         if name.startswith("head"):
             return self._make_with_head(name)
-        architecture = name if name.startswith("qwen") else "llama"
+        architecture = name if name in ARCHITECTURES else "llama"
         folder = self._folder / name
         target = _checkpoint(folder / "target", architecture)
         if name == "twin":

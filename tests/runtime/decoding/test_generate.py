@@ -17,7 +17,7 @@ from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ARCHITECTURES = ("gpt_oss", "llama", "qwen2", "qwen3", "qwen3_moe")
 DRAFTED = ("model", "parallel", "lookup", "recycling", "auto")
 SAMPLING = [
     {"temperature": 0.7},
