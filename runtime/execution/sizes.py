@@ -55,7 +55,13 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             scale_bytes=_FLOAT_BYTES[role.precision.scales],
             layers=len(stage.cached),
             hidden=role.hidden_size,
-            intermediate=max(widths[stage.start : stop], default=0),
+            intermediate=max(
+                (
+                    _row_width(role, layout[number], widths[number])
+                    for number in range(stage.start, stop)
+                ),
+                default=0,
+            ),
             heads=role.heads if attends else 0,
             kv_width=role.kv_heads * role.head_dim if attends else 0,
             kv_bytes=_FLOAT_BYTES[role.precision.kv],
@@ -97,6 +103,14 @@ def _vocabulary_bytes(role: Role, tokens: int) -> int:
     bits = 4 if precision.lm_head == "int4" else 8
     scales = values // precision.block_size * _FLOAT_BYTES[precision.scales]
     return values * bits // 8 + scales
+
+
+def _row_width(role: Role, sublayer: Sublayer, width: int) -> int:
+    """Returns the numbers between the matrices of an MLP for a row.
+
+    In a mixture, a row is copied for each expert that it chooses.
+    """
+    return sublayer.chosen * (width + role.hidden_size) if sublayer.experts else width
 
 
 def _other_parameters(role: Role, sublayer: Sublayer) -> int:
