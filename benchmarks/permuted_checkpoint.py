@@ -21,7 +21,7 @@ import numpy as np
 from common import exit_code
 
 from edgespec.errors import InputError
-from edgespec.models import Attention, SafetensorsFolder, load_checkpoint
+from edgespec.models import Attention, Moe, SafetensorsFolder, load_checkpoint
 
 if TYPE_CHECKING:
     from edgespec.models import Checkpoint, Linear, Mlp
@@ -53,6 +53,8 @@ class Permuted:
         for sublayer in decoder.sublayers:
             if sublayer.norm is not None:
                 self._put(sublayer.norm.weight, self._read(sublayer.norm.weight)[self._stream])
+            if isinstance(sublayer, Moe):
+                raise NotImplementedError("mixtures of experts are not permuted")
             if isinstance(sublayer, Attention):
                 self._attention(sublayer)
             else:

@@ -50,7 +50,7 @@ class RandomPair:
             half = {name: tensor.astype(np.float16) for name, tensor in stored.items()}
             save_file(half, folder / "model.safetensors", metadata={"format": "pt"})
             (folder / "config.json").write_text(json.dumps(self._config()), encoding="utf-8")
-            self._tokenizer().save(str(folder / "tokenizer.json"))
+            self.tokenizer().save(str(folder / "tokenizer.json"))
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -69,7 +69,7 @@ class RandomPair:
             "use_sliding_window": False,
         }
 
-    def _tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer:
         """Creates a tokenizer with a word per token and byte-level decoding."""
         words = {f"Ġw{number}": number for number in range(self.vocab_size)}
         tokenizer = Tokenizer(models.WordLevel(words, unk_token="Ġw0"))

@@ -26,7 +26,7 @@ from edgespec.export.formats.matrices import (
     WeightFormat,
 )
 from edgespec.export.formats.weights import WeightStream
-from edgespec.models import Attention, Checkpoint, Decoder, Mlp, Rope
+from edgespec.models import Attention, Checkpoint, Decoder, Mlp, Moe, Rope
 
 BIAS_OFF = -1e9
 """Score of masked rows: far below any real score, so that the softmax gives exactly zero."""
@@ -166,6 +166,9 @@ def described(decoder: Decoder) -> Iterator[Sublayer]:
         for each in layer:
             if isinstance(each, Attention):
                 yield Sublayer(number, ATTENTION, mask=each.mask, rope=each.rope)
+            elif isinstance(each, Moe):
+                inner = each.experts[0].up.out_features
+                yield Sublayer(number, MLP, inner, experts=len(each.experts), chosen=each.top_k)
             elif isinstance(each, Mlp):
                 yield Sublayer(number, MLP, width=each.up.out_features)
             else:

@@ -12,6 +12,7 @@ from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.glm import Glm, Glm4
+from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.granite import Granite
 from edgespec.models.families.granitemoehybrid import GraniteMoeHybrid
 from edgespec.models.families.hunyuan import Hunyuan
@@ -20,10 +21,12 @@ from edgespec.models.families.llama import Llama, Mistral
 from edgespec.models.families.ministral3 import Ministral3
 from edgespec.models.families.olmo2 import Olmo2
 from edgespec.models.families.olmo3 import Olmo3
+from edgespec.models.families.olmoe import Olmoe
 from edgespec.models.families.phi3 import Phi3
 from edgespec.models.families.qwen2 import Qwen2
 from edgespec.models.families.qwen3 import Qwen3
 from edgespec.models.families.qwen3_5 import Qwen3_5
+from edgespec.models.families.qwen3_moe import Qwen3Moe
 from edgespec.models.families.smollm3 import SmolLm3
 from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
@@ -46,6 +49,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "gemma3_text": Gemma3,
     "glm": Glm,
     "glm4": Glm4,
+    "gpt_oss": GptOss,
     "granite": Granite,
     "granitemoehybrid": GraniteMoeHybrid,
     "hunyuan_v1_dense": Hunyuan,
@@ -56,10 +60,12 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "mistral": Mistral,
     "olmo2": Olmo2,
     "olmo3": Olmo3,
+    "olmoe": Olmoe,
     "phi3": Phi3,
     "qwen2": Qwen2,
     "qwen3": Qwen3,
     "qwen3_5_text": Qwen3_5,
+    "qwen3_moe": Qwen3Moe,
     "smollm3": SmolLm3,
     "stablelm": StableLm,
 }

@@ -19,8 +19,22 @@ if TYPE_CHECKING:
 Shapes = dict[str, tuple[int, ...]]
 """Tensor name to shape."""
 
-Activation = Literal["silu", "gelu_tanh"]
-"""Activation of an MLP's gate: x * sigmoid(x), or GELU approximated with tanh."""
+
+@dataclass(frozen=True)
+class ClampedSwiglu:
+    """gpt-oss's product of gate g and up u: `g * sigmoid(alpha * g) * (u + 1)`, both clamped.
+
+    Attributes:
+        alpha: Slope of the sigmoid.
+        limit: Largest gate, and largest magnitude of up.
+    """
+
+    alpha: float
+    limit: float
+
+
+Activation = Literal["silu", "gelu_tanh"] | ClampedSwiglu
+"""Activation of an MLP's gate: x * sigmoid(x), GELU approximated with tanh, or gpt-oss's."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +124,8 @@ class Attention:
             result is multiplied (Qiu et al., 2025).
         softcap: Limit c of scores: masks are added to `c * tanh(score / c)`; None: no limit.
         output_factor: Factor of the sublayer's output.
+        sinks: Name of the [heads] tensor with a score for each head that takes part in the softmax
+            and has no value, so that heads may attend to nothing (Xiao et al., 2024); None: none.
     """
 
     norm: Norm | None
@@ -130,6 +146,7 @@ class Attention:
     gated: bool = False
     softcap: float | None = None
     output_factor: float = 1.0
+    sinks: str | None = None
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -139,7 +156,10 @@ class Attention:
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
         norms = (self.norm, self.q_norm, self.k_norm, self.post_norm)
-        return _union(part.tensors() for part in (*self.linears, *norms) if part is not None)
+        sinks: Shapes = {} if self.sinks is None else {self.sinks: (self.heads,)}
+        return sinks | _union(
+            part.tensors() for part in (*self.linears, *norms) if part is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -306,10 +326,43 @@ class GatedDelta:
         return _union([*_each(self.linears), self.convolution.tensors(), *norms, heads])
 
 
+@dataclass(frozen=True)
+class Moe:
+    """Mixture of experts (Shazeer et al., 2017): of many MLPs, each row is read by a few.
+
+    A row's output is the sum of the outputs of the `top_k` experts that the router scores highest,
+    each times its share: the softmax of the scores.
+
+    Attributes:
+        norm: Applied to the sublayer's input; None: no normalization.
+        router: [hidden] to a score for each expert. It is never quantized.
+        experts: The experts, alike but for the names of their tensors; they have no norms.
+        top_k: Number of experts that a row is read by.
+        normalized: Whether a row's shares add up to 1: the softmax is over the chosen experts
+            instead of all.
+    """
+
+    norm: Norm | None
+    router: Linear
+    experts: tuple[Mlp, ...]
+    top_k: int
+    normalized: bool
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """The experts' matrices."""
+        return tuple(linear for expert in self.experts for linear in expert.linears)
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        parts = (self.router, *self.linears, self.norm)
+        return _union(part.tensors() for part in parts if part is not None)
+
+
 Recurrent = ShortConvolution | GatedDelta
 """A sublayer that carries something from position to position besides keys and values."""
 
-Sublayer = Attention | Mlp | Recurrent
+Sublayer = Attention | Mlp | Moe | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
 
 

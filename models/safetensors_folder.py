@@ -43,6 +43,7 @@ _STORED = {
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
+_BYTES: dict[str, np.dtype[np.generic]] = {"U8": np.dtype("u1")}
 _HEADER_LIMIT = 100_000_000  # bytes, the format's own
 
 
@@ -174,6 +175,23 @@ class SafetensorsFolder:
             )
         return found.view(dtype)
 
+    def byte_shape(self, name: str) -> tuple[int, ...]:
+        """See `edgespec.models.expert_tensors.ByteSource`."""
+        entry = self._entry(name)
+        dtype = _dtype(name, entry, _BYTES)
+        if entry.nbytes != math.prod(entry.shape) * dtype.itemsize:
+            raise _damaged(entry.path, f"{name}: {entry.nbytes} bytes for {list(entry.shape)}")
+        return entry.shape
+
+    def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
+        """See `edgespec.models.expert_tensors.ByteSource`."""
+        entry, (rows, *shape) = self._entry(name), self.byte_shape(name)
+        if not 0 <= start < stop <= rows:
+            raise ValueError(f"rows {start}:{stop} of {name}, which has {rows}")
+        offset = entry.start + start * math.prod(shape)
+        mapped = self._map(entry, _BYTES["U8"], offset, (stop - start, *shape))
+        return np.array(mapped, np.uint8)
+
     def _entry(self, name: str) -> _Entry:
         try:
             return self._entries[name]
@@ -205,7 +223,13 @@ def _dtype(
     try:
         return known[entry.dtype]
     except KeyError:
-        wanted = "32-bit or 64-bit integers" if known is _INTEGERS else "bf16, fp16 or fp32"
+        wanted = (
+            "bf16, fp16 or fp32"
+            if known is _DTYPES
+            else "bytes"
+            if known is _BYTES
+            else "32-bit or 64-bit integers"
+        )
         raise UnsupportedModelError(
             f"{entry.path}: {name} has dtype {entry.dtype}, which is not supported: "
             f"use a checkpoint in {wanted}"

@@ -276,6 +276,12 @@ class Role:
         return Sublayers(self.sublayers) if self.sublayers else Sublayers.pairs(self.layers)
 
     @property
+    def active_parameters(self) -> int:
+        """Number of weights without those of experts that a row does not choose."""
+        idle = sum((each.experts - each.chosen) * each.width for each in self.layout)
+        return self.parameters - 3 * self.hidden_size * idle
+
+    @property
     def is_head(self) -> bool:
         """Whether it is a draft head, which reads features of the target besides tokens."""
         return self.layout[0].kind == FUSION

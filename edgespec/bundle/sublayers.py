@@ -66,12 +66,14 @@ class Sublayer:
     Attributes:
         layer: number of the layer that it belongs to.
         kind: one of `KINDS`.
-        width: inner size of an MLP, or input size of a fusion; 0 for others, and if the bundle
-            does not say it.
+        width: inner size of an MLP or of each expert, or input size of a fusion; 0 for others,
+            and if the bundle does not say it.
         mask: positions that attention sees: `causal` for all up to its own, or `window:N` for the
             last N, its own included.
         rope: RoPE table that attention uses; empty if it uses none.
         recurrent: what a recurrent sublayer holds; None for others.
+        experts: number of experts, if the MLP is a mixture of experts; else 0.
+        chosen: number of these experts that a row is read by.
     """
 
     layer: int
@@ -80,6 +82,8 @@ class Sublayer:
     mask: str = field(default=CAUSAL, metadata=LEFT_OUT)
     rope: str = field(default=DEFAULT_ROPE, metadata=LEFT_OUT)
     recurrent: RecurrentShape | None = field(default=None, metadata=LEFT_OUT)
+    experts: int = field(default=0, metadata=LEFT_OUT)
+    chosen: int = field(default=0, metadata=LEFT_OUT)
 
 
 def window_of(mask: str) -> int | None:

@@ -6,19 +6,23 @@ It also measures how much each matrix damages the model's computation if it is s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
-from edgespec.export.calibration.forward import Forward, Weights
-from edgespec.export.formats.blocks import Floats, dequantize_rows
+from edgespec.export.calibration.forward import Forward, Routed, Weights
+from edgespec.export.formats.blocks import Floats, dequantize_rows, quantize_rows
 from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.models import Checkpoint, Decoder, Linear, Sublayer
+from edgespec.models import Attention, Checkpoint, Decoder, Linear, Mlp, Moe
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
+
+_Rows = slice | npt.NDArray[np.int64]
 
 Progress = Callable[[int, int], None]
 """Called with the number of layers done and the total number."""
@@ -93,7 +97,10 @@ def calibrate(
     judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, rounded)
     for done, layer in enumerate(decoder.layers, 1):
         for sublayer in layer:
-            _read(forward, sublayer, judge)
+            if isinstance(sublayer, Moe):
+                _read_experts(forward, sublayer, judge)
+            else:
+                _read(forward, sublayer, judge)
         progress(done, len(decoder.layers))
     held_out = forward.normed(forward.hidden, decoder.norm)[fitted + judged :]
     return Calibration(judge.damage, judge.sizes, held_out)
@@ -141,6 +148,7 @@ class _Judge:
 
     Attributes:
         damage, sizes: see `Calibration`.
+        judged: the rows that `round` gives to its `compute`.
     """
 
     def __init__(
@@ -151,12 +159,24 @@ class _Judge:
         block_size: int | None,
         rounded: RoundedMatrices,
     ) -> None:
-        self._fitted, self._judged = fitted, judged
+        self._slices = fitted, judged
+        self._fitted: _Rows = fitted
+        self.judged: _Rows = judged
         rows = np.arange(judged.stop - judged.start)
         self._counts = rows % length >= min(_WARM_UP, length - 1)
+        self._tokens = self._counts.sum()
         self._block_size, self._rounded = block_size, rounded
         self.damage: dict[str, float] = {}
         self.sizes: dict[str, int] = {}
+
+    def among(self, rows: npt.NDArray[np.int64]) -> _Judge:
+        """Returns a judge of matrices that read only these rows, ascending; the rest are as now."""
+        fitted, judged = self._slices
+        own = copy(self)
+        own._fitted = np.flatnonzero((fitted.start <= rows) & (rows < fitted.stop))
+        own.judged = np.flatnonzero((judged.start <= rows) & (rows < judged.stop))
+        own._counts = self._counts[rows[own.judged] - judged.start]
+        return own
 
     def round(
         self,
@@ -182,21 +202,53 @@ class _Judge:
         layers = [layer for layer in layers if self._rounded.wants(layer.weight)]
         if not layers:
             return
-        columns = Columns(x[self._fitted], self._block_size)
-        few = x[self._judged]
-        square = np.square(stream[self._judged]).sum(axis=1)
+        read = x[self._fitted]
+        columns = Columns(read, self._block_size) if len(read) else None
+        few = x[self.judged]
+        square = np.square(stream[self.judged]).sum(axis=1)
         square = np.maximum(square, np.finfo(np.float32).tiny)
         wanted = compute(few, weights)
         for layer in layers:
             name, weight = layer.weight, weights[layer.weight]
-            found = quantize_with_feedback(weight, columns)
+            found = (
+                quantize_rows(weight, BITS, self._block_size)
+                if columns is None
+                else quantize_with_feedback(weight, columns)
+            )
             self._rounded.keep(name, found)
             others = {**weights, name: dequantize_rows(found, BITS)[:, : layer.in_features]}
             change = np.square(compute(few, others) - wanted).sum(axis=1)
-            self.damage[name] = float((change / square)[self._counts].mean())
+            self.damage[name] = float((change / square)[self._counts].sum() / self._tokens)
 
 
-def _read(forward: Forward, layer: Sublayer, judge: _Judge) -> None:
+def _read_experts(forward: Forward, layer: Moe, judge: _Judge) -> None:
+    """Computes a mixture of experts and adds its output, then rounds each expert's matrices.
+
+    An expert is rounded by the rows that choose it; one that none chooses, like without a text.
+    """
+    x = forward.normed(forward.hidden, layer.norm)
+    forward.add(forward.mixture(layer, x))
+    for each in forward.routed(layer, x):
+        _round_expert(forward, each, x, judge.among(each.rows))
+
+
+def _round_expert(forward: Forward, routed: Routed, inputs: Floats, judge: _Judge) -> None:
+    """Rounds an expert's matrices, given the inputs of all rows and a judge of its own ones."""
+    expert, x, stream = routed.expert, inputs[routed.rows], forward.hidden[routed.rows]
+
+    def contribution(x: Floats, weights: Weights) -> Floats:
+        return projection(forward.mixed(expert, x, weights), weights)
+
+    def projection(mixed: Floats, weights: Weights) -> Floats:
+        return routed.shares[judge.judged] * forward.linear(mixed, expert.down, weights)
+
+    weights = forward.weights(*expert.linears)
+    mixed = forward.mixed(expert, x, weights)
+    judge.round(x, (expert.gate, expert.up), weights, contribution, stream)
+    judge.round(mixed, (expert.down,), weights, projection, stream)
+
+
+def _read(forward: Forward, layer: Attention | Mlp, judge: _Judge) -> None:
     """Computes a sublayer, adds its output to the residual stream, and rounds its matrices.
 
     A sublayer consists of matrices that read the stream, its own computation (`forward.mixed`),

@@ -7,7 +7,8 @@ of one sublayer are in memory at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +24,32 @@ from edgespec.models import (
     GatedDelta,
     Linear,
     Mlp,
+    Moe,
     Norm,
     Rope,
     ShortConvolution,
-    Sublayer,
 )
-from edgespec.models.layers import Activation, Convolution, LayerNorm
+from edgespec.models.layers import Activation, ClampedSwiglu, Convolution, LayerNorm, Recurrent
 
 Weights = Mapping[str, Floats]
 """Matrices [N, K] by name; some can be replaced by rounded ones."""
 
 _HIDDEN = np.float32(-1e9)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """The rows that choose an expert, of which there may be none.
+
+    Attributes:
+        expert: the expert.
+        rows: [n] int64, numbers of the rows, ascending.
+        shares: [n, 1] float32, the expert's share in the output of each.
+    """
+
+    expert: Mlp
+    rows: npt.NDArray[np.int64]
+    shares: Floats
 
 
 class Forward:
@@ -104,18 +120,43 @@ class Forward:
             y += self._read(layer.bias)
         return y
 
-    def contribution(self, layer: Sublayer, mixed: Floats, weights: Weights) -> Floats:
+    def contribution(
+        self, layer: Attention | Mlp | Recurrent, mixed: Floats, weights: Weights
+    ) -> Floats:
         """Computes what a sublayer adds to the residual stream from what `mixed` gave.
 
         Args:
-            layer: an attention or an MLP.
+            layer: the sublayer.
             mixed: [rows, K], the input of the sublayer's last projection.
             weights: the sublayer's matrices.
         """
         update = self.normed(self.linear(mixed, layer.linears[-1], weights), layer.post_norm)
         return update * np.float32(layer.output_factor)
 
-    def mixed(self, layer: Sublayer, x: Floats, weights: Weights) -> Floats:
+    def routed(self, layer: Moe, x: Floats) -> Iterator[Routed]:
+        """Yields each expert of a mixture with the rows of x [rows, hidden_size] that choose it."""
+        scores = self.linear(
+            x, layer.router, {layer.router.weight: self._read(layer.router.weight)}
+        )
+        chosen = np.argsort(-scores, axis=1, kind="stable")[:, : layer.top_k]
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        total = np.take_along_axis(shares, chosen, 1) if layer.normalized else shares
+        shares /= total.sum(axis=1, keepdims=True)
+        for number, expert in enumerate(layer.experts):
+            rows = np.flatnonzero((chosen == number).any(axis=1))
+            yield Routed(expert, rows, shares[rows, number, None])
+
+    def mixture(self, layer: Moe, x: Floats) -> Floats:
+        """Computes a mixture of experts for x [rows, hidden_size], one expert at a time."""
+        found = np.zeros_like(x)
+        for each in self.routed(layer, x):
+            if len(each.rows):
+                weights = self.weights(*each.expert.linears)
+                mixed = self.mixed(each.expert, x[each.rows], weights)
+                found[each.rows] += each.shares * self.linear(mixed, each.expert.down, weights)
+        return found
+
+    def mixed(self, layer: Attention | Mlp | Recurrent, x: Floats, weights: Weights) -> Floats:
         """Computes the input of a sublayer's last projection, for whole texts.
 
         Args:
@@ -144,12 +185,16 @@ class Forward:
         q *= np.float32(layer.scale)
         bias = self._biases[layer.mask]
         group = layer.heads // layer.kv_heads
+        none = np.full(layer.heads, -np.inf, np.float32)
+        sinks = none if layer.sinks is None else self._read(layer.sinks)
         mixed = np.empty_like(q)
         for head in range(layer.heads):
             keys, values = k[:, :, head // group], v[:, :, head // group]
             scores = limited(q[:, :, head] @ keys.transpose(0, 2, 1), layer.softcap) + bias
-            shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            mixed[:, :, head] = shares / shares.sum(axis=-1, keepdims=True) @ values
+            largest = np.maximum(scores.max(axis=-1, keepdims=True), sinks[head])
+            shares = np.exp(scores - largest)
+            total = shares.sum(axis=-1, keepdims=True) + np.exp(sinks[head] - largest)
+            mixed[:, :, head] = shares / total @ values
         rows = mixed.reshape(len(x), -1)
         return rows if gate is None else rows * _sigmoid(gate)
 
@@ -176,9 +221,10 @@ class Forward:
         return self.normed(found, layer.result_norm).reshape(len(x), -1) * _silu(gate)
 
     def _gated(self, layer: Mlp, x: Floats, weights: Weights) -> Floats:
-        gate = _ACTIVATIONS[layer.activation](self.linear(x, layer.gate, weights))
-        gate *= self.linear(x, layer.up, weights)
-        return gate
+        gate, up = self.linear(x, layer.gate, weights), self.linear(x, layer.up, weights)
+        if isinstance(layer.activation, ClampedSwiglu):
+            return _clamped_swiglu(gate, up, layer.activation)
+        return _ACTIVATIONS[layer.activation](gate) * up
 
     def _turned(self, x: Floats, norm: Norm | None, heads: int, layer: Attention) -> Floats:
         """Returns heads [B, T, heads, head_dim] after their norm, if there is one, and RoPE."""
@@ -248,6 +294,13 @@ def _gelu_tanh(x: Floats) -> Floats:
     inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
     found: Floats = np.float32(0.5) * x * (1 + np.tanh(inner))
     return found
+
+
+def _clamped_swiglu(gate: Floats, up: Floats, activation: ClampedSwiglu) -> Floats:
+    limit = np.float32(activation.limit)
+    gate = np.minimum(gate, limit)
+    found: Floats = _silu(gate * np.float32(activation.alpha)) * (np.clip(up, -limit, limit) + 1)
+    return found / np.float32(activation.alpha)
 
 
 _ACTIVATIONS: Mapping[Activation, Callable[[Floats], Floats]] = {

@@ -44,7 +44,9 @@ class AttentionForm(Protocol):
 
     def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None: ...
 
-    def mix(self, q: str, past: KeysValues, new: KeysValues, layer: Attention) -> str:
+    def mix(
+        self, q: str, past: KeysValues, new: KeysValues, layer: Attention, sinks: str | None
+    ) -> str:
         """Emits attention for one layer.
 
         Args:
@@ -53,6 +55,8 @@ class AttentionForm(Protocol):
             past: keys and values of the cache, [KV, C, hd] each.
             new: keys and values of the call's own rows, [KV, S, hd] each.
             layer: description of the attention.
+            sinks: [KV, G * S, 1], scores that take part in the softmax and have no value; None:
+                there are none.
 
         Returns:
             [KV, G * S, hd], the values weighted by attention.
@@ -73,13 +77,15 @@ class SplitAttention:
         # Split sizes come from the host: sizes computed inside a graph were wrong on some GPUs.
         self._lengths = declare("lengths", INT64, 2)
 
-    def mix(self, q: str, past: KeysValues, new: KeysValues, layer: Attention) -> str:
+    def mix(
+        self, q: str, past: KeysValues, new: KeysValues, layer: Attention, sinks: str | None
+    ) -> str:
         """See `AttentionForm`."""
         g = self._graph
         scores = g.op("Concat", _scores(g, q, past[0]), _scores(g, q, new[0]), axis=-1)
         scores = limited(g, scores, layer.softcap)
-        shares = g.op("Softmax", g.op("Add", scores, self._bias[layer.mask]), axis=-1)
-        old, own = g.multi_op("Split", shares, self._lengths, outputs=2, axis=-1)
+        scores = g.op("Add", scores, self._bias[layer.mask])
+        old, own = _shares(g, scores, self._lengths, sinks)
         return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", own, new[1]))
 
 
@@ -108,15 +114,17 @@ class OrderedAttention:
         self._rows = self._for_scores(declare("recent_rows", INT32, "S", "N"), heads)
         self._columns = self._for_scores(declare("recent_columns", INT32, "S", "W+S"), heads)
 
-    def mix(self, q: str, past: KeysValues, new: KeysValues, layer: Attention) -> str:
+    def mix(
+        self, q: str, past: KeysValues, new: KeysValues, layer: Attention, sinks: str | None
+    ) -> str:
         """See `AttentionForm`."""
         g = self._graph
         keys, values = (self._near(old, own) for old, own in zip(past, new, strict=True))
         old = _scores(g, q, past[0])
         recent = g.op("GatherElements", _scores(g, q, keys), self._rows, axis=2)
         scores = limited(g, g.op("Concat", recent, old, axis=-1), layer.softcap)
-        shares = g.op("Softmax", g.op("Add", scores, self._bias[layer.mask]), axis=-1)
-        recent, old = g.multi_op("Split", shares, self._lengths, outputs=2, axis=-1)
+        scores = g.op("Add", scores, self._bias[layer.mask])
+        recent, old = _shares(g, scores, self._lengths, sinks)
         near = g.op("GatherElements", recent, self._columns, axis=2)
         return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", near, values))
 
@@ -165,3 +173,17 @@ def _for_group(graph: GraphBuilder, rows: str, heads: Heads) -> str:
 def _scores(graph: GraphBuilder, q: str, keys: str) -> str:
     """Computes attention scores: [KV, G * S, rows of keys]."""
     return graph.op("MatMul", q, graph.op("Transpose", keys, perm=[0, 2, 1]))
+
+
+def _shares(graph: GraphBuilder, scores: str, lengths: str, sinks: str | None) -> list[str]:
+    """Emits the softmax of scores, split by `lengths` into two parts.
+
+    Sinks come first, where they are whatever the capacity of the cache is.
+    """
+    if sinks is None:
+        return graph.multi_op(
+            "Split", graph.op("Softmax", scores, axis=-1), lengths, outputs=2, axis=-1
+        )
+    shares = graph.op("Softmax", graph.op("Concat", sinks, scores, axis=-1), axis=-1)
+    sizes = graph.op("Concat", graph.ints(1), lengths, axis=0)
+    return graph.multi_op("Split", shares, sizes, outputs=3, axis=-1)[1:]

@@ -12,11 +12,12 @@ import numpy as np
 
 from edgespec.export.components.attention import limited
 from edgespec.export.components.mlp import lower_mlp
+from edgespec.export.components.moe import lower_moe
 from edgespec.export.components.outputs import emit_candidates, emit_new_kv
 from edgespec.export.components.recurrent import lower_convolution, lower_delta
 from edgespec.export.components.self_attention import lower_attention
 from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
-from edgespec.models import Attention, Decoder, GatedDelta, ShortConvolution, Sublayer
+from edgespec.models import Attention, Decoder, GatedDelta, Moe, ShortConvolution, Sublayer
 
 
 def entering(layer: int) -> str:
@@ -79,6 +80,8 @@ def _entry(stage: StageBuilder, decoder: Decoder, first: bool) -> str:
 def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublayer) -> str:
     """Emits a sublayer of layer `index`; returns what it adds to the stream, [S, hidden]."""
     x = stage.norm(hidden, sublayer.norm)
+    if isinstance(sublayer, Moe):
+        return lower_moe(stage, x, sublayer)
     if isinstance(sublayer, Attention):
         update = lower_attention(stage, x, index, sublayer)
     elif isinstance(sublayer, ShortConvolution):

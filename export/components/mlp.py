@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from edgespec.export.components.graph import GraphBuilder
 from edgespec.export.components.stage import StageBuilder
 from edgespec.models import Mlp
+from edgespec.models.layers import Activation, ClampedSwiglu
 
 
 def lower_mlp(stage: StageBuilder, x: str, layer: Mlp) -> str:
     """Emits an MLP; x is its normalized input, the result is its output, both [S, hidden]."""
-    gate = _activated(stage.graph, stage.linear(x, layer.gate), layer.activation)
-    return stage.linear(stage.graph.op("Mul", gate, stage.linear(x, layer.up)), layer.down)
+    gate = stage.linear(x, layer.gate)
+    return stage.linear(
+        gated(stage.graph, gate, stage.linear(x, layer.up), layer.activation), layer.down
+    )
 
 
-def _activated(graph: GraphBuilder, x: str, activation: str) -> str:
+def gated(graph: GraphBuilder, gate: str, up: str, activation: Activation) -> str:
+    """Emits the product of the activated gate and up, all [S, intermediate]."""
+    if isinstance(activation, ClampedSwiglu):
+        return _clamped_swiglu(graph, gate, up, activation)
     if activation == "gelu_tanh":
-        return graph.op("Gelu", x, approximate="tanh")
-    return graph.op("Mul", x, graph.op("Sigmoid", x))
+        return graph.op("Mul", graph.op("Gelu", gate, approximate="tanh"), up)
+    return graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), up)
+
+
+def _clamped_swiglu(graph: GraphBuilder, gate: str, up: str, activation: ClampedSwiglu) -> str:
+    limit = graph.constant(activation.limit, np.float32)
+    gate = graph.op("Min", gate, limit)
+    up = graph.op("Clip", up, graph.constant(-activation.limit, np.float32), limit)
+    steep = graph.op("Mul", gate, graph.constant(activation.alpha, np.float32))
+    glu = graph.op("Mul", gate, graph.op("Sigmoid", steep))
+    return graph.op("Mul", glu, graph.op("Add", up, graph.constant(1, np.float32)))

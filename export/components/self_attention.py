@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec.export.components.stage import FLOAT, HALF, StageBuilder
+from edgespec.export.formats.matrices import vector
 from edgespec.models import Attention, Norm
 
 
@@ -28,7 +29,7 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
 
     q = g.op("Mul", q, g.constant(layer.scale / (layer.softcap or 1.0), np.float32))
     q = g.op("Reshape", q, g.ints(kv, -1, hd))  # [KV, G * S, hd]: a group shares its keys
-    mixed = form.mix(q, (past_k, past_v), (new_k, new_v), layer)
+    mixed = form.mix(q, (past_k, past_v), (new_k, new_v), layer, _sinks(stage, new_k, layer))
     mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
     mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
     mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))
@@ -89,6 +90,17 @@ def _rotated(stage: StageBuilder, x: str, layer: Attention) -> str:
     first, second = g.multi_op("Split", x, outputs=2, axis=-1, num_outputs=2)
     swapped = g.op("Concat", second, first, axis=-1)
     return g.op("Add", g.op("Mul", x, cos), g.op("Mul", swapped, sin))
+
+
+def _sinks(stage: StageBuilder, keys: str, layer: Attention) -> str | None:
+    """Emits the scores of sinks for all rows, [KV, G * S, 1]; None if the layer has none."""
+    if layer.sinks is None:
+        return None
+    g, kv = stage.graph, layer.kv_heads
+    by_head = g.op("Reshape", vector(g, stage.weights, layer.sinks), g.ints(kv, -1, 1))
+    group = layer.heads // kv
+    shape = g.op("Concat", g.ints(kv, group), g.op("Shape", keys, start=1, end=2), axis=0)
+    return g.op("Reshape", g.op("Expand", by_head, shape), g.ints(kv, -1, 1))
 
 
 def _stored(stage: StageBuilder, value: str) -> str:

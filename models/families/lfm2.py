@@ -25,6 +25,7 @@ class Lfm2(Llama):
         "hidden_act": "silu",
         "max_position_embeddings": 128_000,
         "norm_eps": 1e-5,
+        "num_key_value_heads": 8,
         "rope_theta": 1_000_000.0,
         "conv_L_cache": 3,
         "block_multiple_of": 256,

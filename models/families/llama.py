@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
 from edgespec.models.config import activation_of
-from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Norm
+from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Moe, Norm
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Llama:
                 "layer_types", f"{config.model_type} models have attention in every layer"
             )
         return self.of_layers(
-            (self.attention(index), self.mlp(index)) for index in range(config.num_layers)
+            (self.attention(index), self.feed_forward(index)) for index in range(config.num_layers)
         )
 
     def of_layers(self, layers: Iterable[tuple[Sublayer, ...]]) -> Decoder:
@@ -109,6 +109,10 @@ class Llama:
             scale=config.head_dim**-0.5,
             mask=CAUSAL if window is None or window >= context else f"window:{window}",
         )
+
+    def feed_forward(self, index: int) -> Mlp | Moe:
+        """Returns what follows the attention of a layer: its MLP, or a mixture of experts."""
+        return self.mlp(index)
 
     def mlp(self, index: int) -> Mlp:
         """Returns the MLP of a layer."""

@@ -24,6 +24,8 @@ READERS: Mapping[str, Callable[[SafetensorsFolder, Fields], dict[str, Matrix]]] 
 }
 """Readers of quantized matrices by `quant_method`."""
 
+_OF_EXPERTS = "mxfp4"  # whose stacks of experts `edgespec.models.expert_tensors` takes apart
+
 
 def opened(tensors: SafetensorsFolder, config: Fields) -> tuple[TensorSource, str]:
     """Returns a folder's tensors, with matrices where several tensors make up one.
@@ -49,6 +51,8 @@ def opened(tensors: SafetensorsFolder, config: Fields) -> tuple[TensorSource, st
             )
         return tensors, ""
     method = config.get("quant_method")
+    if method == _OF_EXPERTS:
+        return tensors, ""
     reader = READERS.get(method) if isinstance(method, str) else None
     if reader is None:
         raise config.unsupported(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from edgespec.bundle import Role
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
@@ -39,7 +41,9 @@ def measure(
 ) -> Iterator[tuple[int, dict[int, list[float]]]]:
     """Times verifications: filling the inputs and the engine's call.
 
-    Numbers of rows take turns, so that other load on the machine affects all of them alike.
+    Numbers of rows take turns, so that other load on the machine affects all of them alike. Rows
+    have different tokens, as in a text: of a mixture of experts, equal ones would choose the same
+    experts, and many rows would seem to cost no more than one.
 
     Args:
         model: a compiled role.
@@ -51,7 +55,8 @@ def measure(
         After each turn, the capacity and the seconds of calls by their rows.
     """
     runner = Runner(model)
-    batches = [Rows.chain([0] * n) for n in rows]
+    tokens = np.random.default_rng(0).integers(0, model.role.vocab_size, max(rows)).tolist()
+    batches = [Rows.chain(tokens[:n]) for n in rows]
     for capacity in capacities:
         runner.skip(capacity - max(rows) - runner.length)
         for batch in batches:  # warm-up: engines plan memory at the first call of a shape

@@ -188,7 +188,7 @@ class StageSizes:
         scale_bytes: bytes of a scale.
         layers: number of layers whose keys and values it computes.
         hidden: width of the residual stream.
-        intermediate: width of the MLP.
+        intermediate: width of the MLP, or of all that a row of a mixture of experts goes through.
         heads: number of query heads.
         kv_width: number of KV heads times their width.
         kv_bytes: bytes of one number in the cache.

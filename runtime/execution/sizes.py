@@ -37,7 +37,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     layer_bytes = max(data - own, 0)
     widths = [each.width or intermediate if each.kind == MLP else 0 for each in layout]
     parameters = (
-        3 * role.hidden_size * width or _other_parameters(role, each)
+        3 * role.hidden_size * width * max(each.experts, 1) or _other_parameters(role, each)
         for each, width in zip(layout, widths, strict=True)
     )
     ends = list(accumulate(parameters, initial=0))
@@ -59,7 +59,13 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             scale_bytes=_FLOAT_BYTES[role.precision.scales],
             layers=len(stage.cached),
             hidden=role.hidden_size,
-            intermediate=max(widths[stage.start : stop], default=0),
+            intermediate=max(
+                (
+                    _row_width(role, layout[number], widths[number])
+                    for number in range(stage.start, stop)
+                ),
+                default=0,
+            ),
             heads=role.heads if attends else 0,
             kv_width=role.kv_heads * role.head_dim if attends else 0,
             kv_bytes=_FLOAT_BYTES[role.precision.kv],
@@ -121,6 +127,14 @@ def _fewest_bits(precision: Precision) -> str:
     """
     layers = (f"int{each.bits}" for each in precision.kept if each.part == "layers")
     return min([precision.weights, *layers])
+
+
+def _row_width(role: Role, sublayer: Sublayer, width: int) -> int:
+    """Returns the numbers between the matrices of an MLP for a row.
+
+    In a mixture, a row is copied for each expert that it chooses.
+    """
+    return sublayer.chosen * (width + role.hidden_size) if sublayer.experts else width
 
 
 def _other_parameters(role: Role, sublayer: Sublayer) -> int:

@@ -34,6 +34,8 @@ MIXED = ["sliding_attention", "full_attention"]
         ("qwen2", {"rope_scaling": YARN}),  # whose cosines and sines are scaled
         ("mistral", {"sliding_window": 9}),
         ("gemma3_text", {"sliding_window": 9, "layer_types": MIXED}),
+        ("gpt_oss", {"num_experts_per_tok": 1, "sliding_window": 9}),
+        ("olmoe", {"norm_topk_prob": False}),
     ],
 )
 def test_it_computes_what_transformers_does(tmp_path, architecture, config):

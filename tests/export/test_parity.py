@@ -131,6 +131,14 @@ FULL_PRECISION = {
         "num_key_value_heads": 2, "tie_word_embeddings": True,
         "rope_parameters": {**LINEAR_ROPE, "partial_rotary_factor": 0.5},
     },
+    "gpt_oss": {},
+    "gpt_oss-wide-windows-bf16": {
+        "num_key_value_heads": 2, "sliding_window": 150, "dtype": torch.bfloat16,
+    },
+    "olmoe": {},
+    "olmoe-shares-of-all-experts-bf16": {"norm_topk_prob": False, "dtype": torch.bfloat16},
+    "qwen3_moe": {},
+    "qwen3_moe-a-dense-layer": {"mlp_only_layers": [0], "num_experts_per_tok": 1},
     "qwen3-tied-sharded": {"tie_word_embeddings": True, "max_shard_size": "90KB"},
 }  # fmt: skip
 

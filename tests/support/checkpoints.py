@@ -20,6 +20,8 @@ from transformers import (
     Glm4ForCausalLM,
     GlmConfig,
     GlmForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     GraniteMoeHybridConfig,
@@ -40,6 +42,8 @@ from transformers import (
     Olmo2ForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
@@ -49,6 +53,8 @@ from transformers import (
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
     StableLmConfig,
@@ -61,6 +67,7 @@ ARCHITECTURES = {
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
+    "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
     "granitemoehybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM),
     "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
@@ -71,16 +78,21 @@ ARCHITECTURES = {
     "mistral": (MistralConfig, MistralForCausalLM),
     "olmo2": (Olmo2Config, Olmo2ForCausalLM),
     "olmo3": (Olmo3Config, Olmo3ForCausalLM),
+    "olmoe": (OlmoeConfig, OlmoeForCausalLM),
     "phi3": (Phi3Config, Phi3ForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "qwen3_5_text": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
     "stablelm": (StableLmConfig, StableLmForCausalLM),
 }
 
 RECURRENT = ("lfm2", "qwen3_5_text")
 """Those with recurrent layers."""
+
+MIXTURES = ("gpt_oss", "olmoe", "qwen3_moe")
+"""The architectures whose layers are mixtures of experts."""
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
 # every matmul's inner size is a multiple of 32, so that block quantization has whole blocks.
@@ -100,6 +112,14 @@ ODD_SHAPES: dict[str, Any] = {
 }
 
 _MIXED = ["sliding_attention", "full_attention"]
+
+# Some experts are chosen by no row of a short text.
+_EXPERTS: dict[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
 
 # What a family's two layers need so that all that is special in it matters.
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -160,6 +180,20 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "smollm3": {"pad_token_id": None, "no_rope_layers": [0, 1]},
     "stablelm": {"hidden_size": 96, "layer_norm_eps": 1e-3},  # heads of 24, 6 of them rotated
+    "gpt_oss": {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "sliding_window": 40,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "truncate": False,
+            "original_max_position_embeddings": 64,
+        },
+    },
+    "olmoe": {**_EXPERTS, "head_dim": 16},  # its norms are of the hidden size
+    "qwen3_moe": _EXPERTS,
 }  # fmt: skip
 
 # The most frequent merges in code, written down so that every Python has the same random texts.

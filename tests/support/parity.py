@@ -14,6 +14,7 @@ from checkpoints import make_checkpoint, write_tokenizer
 from edgespec import bundle as bundles
 from edgespec.export.calibration.forward import Forward, limited
 from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
+from edgespec.models import Moe
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
@@ -43,6 +44,9 @@ def calibration_logits(checkpoint, texts):
     """Returns the logits [B * T, V] of the float32 pass that calibration reads texts with."""
     forward = Forward(checkpoint, texts)
     for each in checkpoint.decoder.sublayers:
+        if isinstance(each, Moe):
+            forward.add(forward.mixture(each, forward.normed(forward.hidden, each.norm)))
+            continue
         weights = forward.weights(*each.linears)
         mixed = forward.mixed(each, forward.normed(forward.hidden, each.norm), weights)
         forward.add(forward.contribution(each, mixed, weights))

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.bundle import Bundle, Role, Variant
+from edgespec.bundle.sublayers import ATTENTION
 from edgespec.cli.arguments import add_bundle
 from edgespec.cli.assignment import assignment_table, assignments
 from edgespec.errors import DeviceError
@@ -21,7 +22,7 @@ from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.system import records
 
 _SHORT_HASH = 12
-_MATRICES = 7  # matrices per layer
+_ATTENTION_MATRICES, _MLP_MATRICES = 4, 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +93,11 @@ def _stored(precision: str, block_size: int) -> str:
 
 def _wide(role: Role) -> str:
     wide = len(role.precision.wide)
-    return f"; int8 for {wide} of {_MATRICES * role.layers} matrices" if wide else ""
+    matrices = sum(
+        _ATTENTION_MATRICES if each.kind == ATTENTION else _MLP_MATRICES * max(each.experts, 1)
+        for each in role.layout
+    )
+    return f"; int8 for {wide} of {matrices} matrices" if wide else ""
 
 
 def _head(role: Role) -> str:
@@ -116,7 +121,7 @@ def _facts(role: Role) -> dict[str, str]:
     precision = role.precision
     return {
         "architecture": _architecture(role),
-        "parameters": f"{role.parameters:,}",
+        "parameters": _parameters(role),
         "layers": str(role.layers),
         "stages": _stages(role),
         "hidden size": str(role.hidden_size),
@@ -132,6 +137,12 @@ def _facts(role: Role) -> dict[str, str]:
         else "except at near-ties of two tokens",
         "quantization error": _error(role.quantization_error),
     }
+
+
+def _parameters(role: Role) -> str:
+    active = role.active_parameters
+    each = "" if active == role.parameters else f", of which a token reads {active:,}"
+    return f"{role.parameters:,}{each}"
 
 
 def _architecture(role: Role) -> str:

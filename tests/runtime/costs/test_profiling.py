@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from cuts import EMBEDDED
@@ -39,8 +40,14 @@ class FakeRunner:
         self.clock += seconds
 
 
+class Made(list):
+    """A model that remembers its runners."""
+
+    role = SimpleNamespace(vocab_size=331)
+
+
 def fake_measure(monkeypatch, rows, capacities):
-    made = []
+    made = Made()
     monkeypatch.setattr(profiling, "Runner", FakeRunner)
     monkeypatch.setattr(profiling.time, "perf_counter", lambda: made[0].clock if made else 0.0)
     points = {}

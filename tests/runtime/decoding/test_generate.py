@@ -17,7 +17,7 @@ from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ARCHITECTURES = ("gpt_oss", "llama", "qwen2", "qwen3", "qwen3_moe")
 # Whose layers differ: partly rotated heads, norms behind RoPE, norms that subtract the mean.
 OTHERS = ("glm4", "hunyuan_v1_dense", "phi3", "stablelm")
 DRAFTED = ("model", "parallel", "lookup", "recycling", "auto")

@@ -1,0 +1,36 @@
+"""Qwen3-MoE, as Qwen3-30B-A3B."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from edgespec.models.families.mixture import mixture
+from edgespec.models.families.qwen3 import Qwen3
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgespec.models.layers import Mlp, Moe
+
+
+class Qwen3Moe(Qwen3):
+    """Qwen3 with a mixture of experts in all layers, or in some of them."""
+
+    defaults: ClassVar[Mapping[str, object]] = {
+        **Qwen3.defaults,
+        "num_key_value_heads": 4,
+        "max_window_layers": None,
+        "moe_intermediate_size": 768,
+        "num_experts_per_tok": 8,
+        "decoder_sparse_step": 1,
+    }
+
+    def feed_forward(self, index: int) -> Mlp | Moe:
+        """Returns the MLP of a layer, or its mixture of experts."""
+        fields, dense = self.config.fields, self.mlp(index)
+        named = fields.get("mlp_only_layers") or []
+        if not isinstance(named, list):
+            raise fields.invalid("mlp_only_layers", "must be a list of layers")
+        if index in named or (index + 1) % fields.integer("decoder_sparse_step"):
+            return dense
+        return mixture(self, dense, index, fields.integer("moe_intermediate_size"))

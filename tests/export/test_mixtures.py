@@ -1,0 +1,155 @@
+"""Mixtures of experts: how files hold them, what a bundle says of them, and their precisions."""
+
+from __future__ import annotations
+
+from shutil import copytree
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import edit_json
+from parity import PROMPT, SAME, devices, distance, load, made, reference
+from safetensors.numpy import load_file, save_file
+
+from edgespec import bundle as bundles
+from edgespec.errors import CheckpointError, InputError, UnsupportedModelError
+from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate, export_bundle
+from edgespec.export.formats.blocks import dequantize_rows, quantize_rows
+from edgespec.models import Moe, load_checkpoint
+
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]  # by its four bits
+TEXTS = np.random.default_rng(1).integers(331, size=(3, 24)).tolist()
+
+
+def as_mxfp4(folder, model):
+    """Stores the experts of a gpt-oss checkpoint as published ones do; `model` gets the values."""
+    rng, weights = np.random.default_rng(3), folder / "model.safetensors"
+    tensors = load_file(weights)
+    parameters = dict(model.named_parameters())
+    for name in [each for each in tensors if each.endswith(("gate_up_proj", "down_proj"))]:
+        experts, width, rows = tensors.pop(name).shape
+        numbers = rng.integers(0, 16, (experts, rows, width), np.uint8)
+        exponents = rng.integers(120, 126, (experts, rows, width // 32), np.uint8)
+        packed = numbers[..., 0::2] | numbers[..., 1::2] << 4
+        tensors[f"{name}_blocks"] = packed.reshape(experts, rows, width // 32, 16)
+        tensors[f"{name}_scales"] = exponents
+        values = np.array(E2M1)[numbers] * np.repeat(2.0 ** (exponents - 127.0), 32, axis=2)
+        with torch.no_grad():
+            parameters[name].copy_(torch.from_numpy(values.transpose(0, 2, 1)))
+    save_file(tensors, weights, {"format": "pt"})
+    edit_json(folder / "config.json", quantization_config={"quant_method": "mxfp4"})
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A gpt-oss checkpoint in MXFP4, and transformers' model of the same values."""
+    folder = tmp_path_factory.mktemp("mxfp4")
+    model = made(folder, "gpt_oss")
+    as_mxfp4(folder, model)
+    return folder, model
+
+
+@devices
+def test_mxfp4_is_read_as_it_is(published, tmp_path, device):
+    folder, model = published
+    export_bundle(folder, tmp_path / "bundle", options=ExportOptions("fp32"))
+    runner = load(bundles.load(tmp_path / "bundle"), device)
+    found = runner.prefill(PROMPT[:50])["logits"][0]
+    assert distance(found, reference(model, PROMPT[:50])) < SAME
+
+
+def test_rows_of_an_expert_are_the_same_however_many_are_read(published):
+    tensors = load_checkpoint(published[0]).tensors
+    name = "model.layers.1.mlp.experts.5.up_proj.weight"
+    whole = tensors.read(name)
+    assert whole.shape == tensors.shape(name) == (160, 64)
+    np.testing.assert_array_equal(tensors.read_rows(name, 7, 20), whole[7:20])
+    with pytest.raises(ValueError, match="which has 160"):
+        tensors.read_rows(name, 100, 161)
+
+
+def test_other_stacks_are_refused_by_name(published, tmp_path):
+    model = made(tmp_path, "gpt_oss")
+    as_mxfp4(tmp_path, model)
+    weights = tmp_path / "model.safetensors"
+    tensors = load_file(weights)
+    scales = "model.layers.0.mlp.experts.down_proj_scales"
+    save_file({**tensors, scales: tensors[scales][:, :, :-1].copy()}, weights)
+    with pytest.raises(CheckpointError, match=r"down_proj_scales has shape \[8, 64, 4\], config"):
+        load_checkpoint(tmp_path)
+    save_file({**tensors, scales: tensors[scales].astype(np.float32)}, weights)
+    with pytest.raises(UnsupportedModelError, match=r"F32, which is not supported: .* in bytes"):
+        load_checkpoint(tmp_path)
+    edit_json(tmp_path / "config.json", quantization_config={"quant_method": "mxfp9"})
+    with pytest.raises(UnsupportedModelError, match="quant_method='mxfp9'"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "field", "value", "message"),
+    [
+        ("qwen3_moe", "num_experts_per_tok", 9, "must be at most num_local_experts=8"),
+        ("qwen3_moe", "mlp_only_layers", 1, "must be a list of layers"),
+        ("qwen3_moe", "decoder_sparse_step", 0, "must be a positive integer"),
+        ("olmoe", "clip_qkv", 8.0, "is not supported: use a model without clipped"),
+        ("gpt_oss", "swiglu_limit", -1, "must be a positive number"),
+    ],
+)
+def test_what_a_config_may_not_ask_for(
+    saved_checkpoint, tmp_path, architecture, field, value, message
+):
+    folder = copytree(saved_checkpoint(architecture), tmp_path / "copy")
+    edit_json(folder / "config.json", **{field: value})
+    with pytest.raises((CheckpointError, UnsupportedModelError), match=f"{field}=.*{message}"):
+        load_checkpoint(folder)
+
+
+@devices
+@pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
+def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, precision, device):
+    def apart(architecture):
+        folder = tmp_path / architecture
+        model = made(folder, architecture)
+        export_bundle(folder, folder / "bundle", options=ExportOptions(precision))
+        runner = load(bundles.load(folder / "bundle"), device)
+        found = [runner.prefill(PROMPT[i : i + 1])["logits"][0].copy() for i in range(12)]
+        return [distance(row, reference(model, PROMPT[: i + 1])) for i, row in enumerate(found)]
+
+    assert np.median(apart("qwen3_moe")) < 1.5 * np.median(apart("qwen3"))
+
+
+def test_w8a8_is_refused(saved_checkpoint, tmp_path):
+    with pytest.raises(InputError, match=r"target: w8a8 .* mixtures of experts: use int8"):
+        export_bundle(saved_checkpoint("olmoe"), tmp_path / "bundle", options=ExportOptions("w8a8"))
+
+
+def test_the_manifest_says_what_a_row_reads(saved_checkpoint, tmp_path):
+    source = saved_checkpoint("qwen3_moe", decoder_sparse_step=2)
+    export_bundle(source, tmp_path / "bundle", options=ExportOptions("int4"))
+    target = bundles.load(tmp_path / "bundle").target
+    dense, mixture = (each for each in target.layout if each.kind == "mlp")
+    assert (dense.width, dense.experts, dense.chosen) == (160, 0, 0)
+    assert (mixture.width, mixture.experts, mixture.chosen) == (32, 8, 3)
+    expert = 3 * 64 * 32
+    assert target.parameters - target.active_parameters == (8 - 3) * expert
+
+
+def test_experts_are_rounded_by_the_rows_that_choose_them(saved_checkpoint, tmp_path):
+    checkpoint = load_checkpoint(saved_checkpoint("gpt_oss", num_experts_per_tok=1))
+    mixtures = [each for each in checkpoint.decoder.sublayers if isinstance(each, Moe)]
+    names = {layer.weight for each in mixtures for layer in each.linears}
+    routers = {each.router.weight for each in mixtures}
+    one = Texts(*([text[:8]] for text in TEXTS))
+    with RoundedMatrices(tmp_path) as rounded:
+        found = calibrate(checkpoint, one, 32, rounded)
+        assert names <= set(rounded) == set(found.damage)
+        assert not routers & set(rounded)
+        unlike, unread = 0, 0
+        for name in names:
+            plain = quantize_rows(checkpoint.tensors.read(name), 4, 32)
+            same = np.array_equal(plain.packed, rounded[name].packed)
+            unlike, unread = unlike + (not same), unread + same
+            error = dequantize_rows(rounded[name], 4)[:, : checkpoint.tensors.shape(name)[1]]
+            assert distance(error, checkpoint.tensors.read(name)) < 0.2
+        assert unread >= 3  # eight rows cannot choose all experts of both layers
+        assert unlike >= 3
