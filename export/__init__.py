@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from edgespec.export.adopted.optimum import export_by_optimum
+from edgespec.export.adopted.source import find_onnx, open_onnx
+from edgespec.export.adopted.writer import write_adopted
 from edgespec.export.calibration.calibrate import Calibrate, Calibration, Texts, calibrate
 from edgespec.export.destination import replacing
+from edgespec.export.draft_model import attach_model
 from edgespec.export.exporter import (
     KV_PRECISIONS,
     NPU_PRECISIONS,
@@ -36,12 +40,17 @@ __all__ = [
     "RoundedMatrices",
     "Texts",
     "attach_head",
+    "attach_model",
     "calibrate",
     "copy_bundle",
     "copy_with_taps",
     "export_bundle",
+    "export_by_optimum",
+    "find_onnx",
+    "open_onnx",
     "replacing",
     "resolve_checkpoint",
     "sizes_of",
+    "write_adopted",
     "write_bundle",
 ]

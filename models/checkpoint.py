@@ -97,8 +97,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         decoder=decoder,
         tensors=tensors,
         tokenizer_files={name: path / name for name in TOKENIZER_FILES if (path / name).is_file()},
-        chat_template=_chat_template(path),
-        eos_token=_eos_token(path),
+        chat_template=chat_template(path),
+        eos_token=eos_token(path),
     )
 
 
@@ -154,8 +154,8 @@ def _log_unused(path: Path, decoder: Decoder, tensors: TensorSource) -> None:
         _log.warning("%s: %d tensors are not used, %s first", path, len(unused), unused[0])
 
 
-def _chat_template(path: Path) -> str | None:
-    """Returns the template from its own file or else from the tokenizer's config."""
+def chat_template(path: Path) -> str | None:
+    """Returns a folder's chat template, from its own file or else from the tokenizer's config."""
     file = path / "chat_template.jinja"
     if file.is_file():
         return read_text(file)
@@ -169,8 +169,8 @@ def _chat_template(path: Path) -> str | None:
     return template
 
 
-def _eos_token(path: Path) -> str | None:
-    """Returns the end-of-text token as the runtime reads it.
+def eos_token(path: Path) -> str | None:
+    """Returns a folder's end-of-text token as the runtime reads it.
 
     tokenizer_config.json overrides special_tokens_map.json, also with an explicit null.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.errors import ExportError
@@ -25,11 +26,27 @@ def resolve_checkpoint(source: str) -> Path:
         return folder
     if not _HUB_ID.fullmatch(source):
         raise ExportError(f"{source}: no such folder, and not a Hub id (owner/name)")
+    return download(source, _WANTED, _UNWANTED)
+
+
+def download(source: str, wanted: Sequence[str], unwanted: Sequence[str] = ()) -> Path:
+    """Downloads files of a Hub repository, and returns the folder that has them.
+
+    Args:
+        source: the repository's id, owner/name.
+        wanted: patterns of the files.
+        unwanted: patterns of those that are left out.
+
+    Raises:
+        ExportError: if that fails.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError
 
     try:
-        return Path(snapshot_download(source, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        return Path(
+            snapshot_download(source, allow_patterns=[*wanted], ignore_patterns=[*unwanted])
+        )
     except GatedRepoError as error:
         raise ExportError(
             f"{source}: the Hub requires that you accept its licence first: accept it on the "

@@ -83,7 +83,14 @@ def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
     Raises:
         DeviceError: if it cannot run the role's weights, and the bundle has no variant for it.
     """
-    precision = bundle.manifest.roles[name].precision
+    role = bundle.manifest.roles[name]
+    precision = role.precision
+    if engine.variant is not None and not role.trees:
+        raise DeviceError(
+            f"{engine.name} cannot run the {name} of {bundle.path}: another program exported its "
+            "graph, whose shapes change with the text: use --device cpu, or export the original "
+            "checkpoint"
+        )
     if engine.variant is None:
         if not multiplies(engine, precision):
             raise DeviceError(
