@@ -23,7 +23,7 @@ from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
 from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps, sizes_of
 from edgespec.export.role import Progress
-from edgespec.export.sources.hub import resolve_checkpoint
+from edgespec.export.sources.hub import resolve_checkpoint, source_name
 
 __all__ = [
     "BLOCK_SIZES",
@@ -51,6 +51,7 @@ __all__ = [
     "replacing",
     "resolve_checkpoint",
     "sizes_of",
+    "source_name",
     "write_adopted",
     "write_bundle",
 ]

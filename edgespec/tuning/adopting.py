@@ -11,7 +11,14 @@ import numpy as np
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import DeviceError, ExportError, UnsupportedModelError
-from edgespec.export import ExportReport, export_by_optimum, find_onnx, open_onnx, write_adopted
+from edgespec.export import (
+    ExportReport,
+    export_by_optimum,
+    find_onnx,
+    open_onnx,
+    source_name,
+    write_adopted,
+)
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution.model import Model
@@ -41,10 +48,10 @@ def adopt(graph: Path | None, model: str, folder: Path) -> ExportReport:
             give the same logits for a text that is read in parts.
     """
     with TemporaryDirectory(dir=folder.parent) as made:
-        origin = model
+        origin = source_name(Path(model)) if Path(model).exists() else model
         if graph is None:
             exported = Path(made) / "model"
-            origin = f"{model} by {export_by_optimum(model, exported)}"
+            origin = f"{origin} by {export_by_optimum(model, exported)}"
             graph = find_onnx(str(exported))
             if graph is None:
                 raise ExportError(f"{model}: optimum wrote no model.onnx: is it a decoder?")

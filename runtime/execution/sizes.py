@@ -62,6 +62,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             vocab=outputs if last else 0,
             result_bytes=_result_bytes(stage) if last else 0,
             passed_bytes=0 if last else _result_bytes(stage),
+            copies_cache=not role.trees,
         )
 
     return tuple(map(sizes, role.stages))

@@ -1,4 +1,4 @@
-"""Texts of models that other programs exported: every draft source gives chains, and no other text."""
+"""Texts of adopted models: every draft source gives chains, and no other text."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_no_source_changes_the_text(bundles, calls, kind, engine):
                     adds_up(result)
                     accepted += result.accepted
         assert accepted, draft
-    assert max(len(rows.tokens) for rows in calls) > 8
+    assert max(len(rows.tokens) for rows in calls) >= 8
     assert all(rows.is_chain for rows in calls)
 
 

@@ -173,7 +173,7 @@ def execute(arguments: argparse.Namespace) -> int:
     target = resolve_checkpoint(arguments.checkpoint)
     if head is not None:
         head.check(target)
-    draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
+    draft = _draft(arguments)
     vocabulary = _draft_vocabulary(arguments, draft)
     if vocabulary is not None:
         options = replace(options, draft_ids=vocabulary.ids)
@@ -262,7 +262,7 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
         of_target = {k: v for k, v in of_target.items() if not k.endswith("calibration")}
     _refuse_for_exported(arguments, of_target)
     _check_first(arguments)
-    draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
+    draft = _draft(arguments)
     vocabulary = _draft_vocabulary(arguments, draft)
     options = ExportOptions(
         draft_precision=arguments.draft_precision,
@@ -318,6 +318,18 @@ def _options(arguments: argparse.Namespace, skips: tuple[str, ...] | None) -> Ex
     return ExportOptions(
         **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
     )
+
+
+def _draft(arguments: argparse.Namespace) -> Path | None:
+    """Returns the folder of the draft model's checkpoint; None if there is no draft model."""
+    if arguments.draft is None:
+        return None
+    if find_onnx(arguments.draft) is not None:
+        raise InputError(
+            f"{arguments.draft} is an ONNX export, which can only be a target: give the checkpoint "
+            "that it was made from as --draft"
+        )
+    return resolve_checkpoint(arguments.draft)
 
 
 def _draft_vocabulary(arguments: argparse.Namespace, draft: Path | None) -> DraftVocabulary | None:

@@ -116,6 +116,8 @@ def _facts(role: Role) -> dict[str, str]:
 
 
 def _architecture(role: Role) -> str:
+    if not role.trees:
+        return f"{role.architecture}, exported by another program: drafts are chains"
     if not role.is_head:
         return role.architecture
     return f"{role.architecture} head, reads layers {', '.join(map(str, role.taps))}"
