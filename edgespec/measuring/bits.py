@@ -40,8 +40,9 @@ class Bits:
 
 
 def compare_bits(model: Model, text: Sequence[int], start: int, seed: int = 0) -> Bits:
-    """Computes a text's rows alone, and again in chunks, resumed texts and, where rows may
-    branch, random trees.
+    """Computes a text's rows alone, and again in chunks, random trees and resumed texts.
+
+    There are no trees for a model whose rows may not branch.
 
     Args:
         model: target model.

@@ -199,9 +199,9 @@ class _Stage:
             self._feed("position_ids", g.op("Unsqueeze", positions, g.ints(0)))
         if "attention_mask" in self._types:
             ends = g.op("Unsqueeze", self._end, g.ints(0))
-            shape = g.op("Concat", g.ints(1), ends, axis=0)
+            sizes = g.op("Concat", g.ints(1), ends, axis=0)
             ones = onnx.numpy_helper.from_array(np.ones(1, np.int64))
-            self._feed("attention_mask", g.op("ConstantOfShape", shape, value=ones))
+            self._feed("attention_mask", g.op("ConstantOfShape", sizes, value=ones))
         for name, (value, dtype) in _CONSTANTS.items():
             if name in self._types:
                 self._feed(name, g.constant([value] if dtype is np.bool_ else value, dtype))

@@ -59,7 +59,7 @@ def test_it_is_inspected_planned_run_and_measured(cli, bundle, tmp_path):
     assert shown.code == 0
     assert "chains" in shown.out
     plan = json.loads(cli("plan", bundle, *FAST, "--json").out)
-    assert plan["roles"].keys() == {"target", "draft"}
+    assert plan["engines"].keys() == {"target", "draft"}
     prompts = tmp_path / "prompt.txt"
     prompts.write_text(PROMPT)
     words = ["--prompts", prompts, "--draft", "none,auto,model,lookup", "--repeat", 1, "-n", 24]
@@ -68,7 +68,7 @@ def test_it_is_inspected_planned_run_and_measured(cli, bundle, tmp_path):
     assert {line["equal_to_plain"] for line in facts["settings"]} == {"yes"}
     model = next(line for line in facts["settings"] if line["name"] == "model")
     assert model["mean_accepted_length"] > 1.5
-    profiled = cli("profile", bundle, *FAST)
+    profiled = cli("profile", bundle, "--device=onnxruntime:cpu")
     assert profiled.code == 0, profiled.err
     scored = cli("eval", bundle, "--text", prompts, "--device=onnxruntime:cpu")
     assert scored.code == 0, scored.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from shutil import copyfile, copytree
 
 import numpy as np
@@ -18,10 +19,11 @@ from edgespec.bundle import TARGET
 from edgespec.errors import CheckpointError, DeviceError, ExportError, UnsupportedModelError
 from edgespec.export import find_onnx
 from edgespec.export.heads.attach import copy_with_taps
-from edgespec.runtime.engines import engine
+from edgespec.runtime.engines import CallSizes, engine
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.sizes import stage_sizes
 from edgespec.runtime.execution.stage_files import require_suited
 from edgespec.runtime.trees.tree import ROOT, TokenTree
 from edgespec.tuning.adopting import adopt
@@ -137,6 +139,16 @@ def test_the_manifest_says_what_the_graph_is(adopted):
     assert sorted(bundle.manifest.files) == [
         "target.data", "target.onnx", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ENGINES)
+def test_the_plan_counts_copies_of_the_cache(adopted, device):
+    [stage] = stage_sizes(adopted("mistral"), TARGET)
+    calls, found = CallSizes(8, 1024, 8), engine(device).footprint
+    with_copies, without = found(stage, calls), found(replace(stage, copies_cache=False), calls)
+    both = with_copies.workspace + with_copies.shared - without.workspace - without.shared
+    cache = 2 * 2 * 2 * 8 * 4 * 1024  # keys and values of two layers, two heads of 8 floats
+    assert 2 * cache <= both < 2.1 * cache
 
 
 def test_draft_heads_and_npus_are_refused(adopted, tmp_path):
