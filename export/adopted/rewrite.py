@@ -305,7 +305,7 @@ def _rename(graph: GraphProto) -> None:
     for each in (*graph.input, *graph.output, *graph.initializer):
         each.name = _PREFIX + each.name
     for node in graph.node:
-        node.name = _PREFIX + node.name
+        node.name = _PREFIX + node.name if node.name else ""
         for names in (node.input, node.output):
             names[:] = [_PREFIX + name if name else "" for name in names]
         for part in _branches(node):

@@ -226,6 +226,67 @@ def neighbours(model):
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1), "axis"))
 
 
+def halve(model):
+    """Give the graph caches and logits in half precision."""
+    before, after = [], []
+    for each in model.graph.input:
+        if each.name.startswith("past"):
+            each.type.tensor_type.elem_type = TensorProto.FLOAT16
+            before.append(helper.make_node("Cast", [each.name], [f"{each.name}:wide"], to=1))
+    for node in model.graph.node:
+        node.input[:] = [f"{n}:wide" if n.startswith("past_key") else n for n in node.input]
+    for each in model.graph.output:
+        each.type.tensor_type.elem_type = TensorProto.FLOAT16
+        after.append(helper.make_node("Cast", [f"{each.name}:wide"], [each.name], to=10))
+    outputs = {each.name for each in model.graph.output}
+    for node in model.graph.node:
+        node.output[:] = [f"{n}:wide" if n in outputs else n for n in node.output]
+    nodes = [*before, *model.graph.node, *after]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def test_caches_in_half_precision(folder, tmp_path):
+    model = onnx.load(folder / "model.onnx")
+    halve(model)
+    onnx.save(model, folder / "half.onnx")
+    adopt(folder / "half.onnx", "half", tmp_path / "output")
+    bundle = bundles.load(tmp_path / "output")
+    assert bundle.target.precision.kv == "fp16"
+    runner = Runner(Model.load(bundle, TARGET, engine(ENGINES[0]), 1))
+    runner.prefill(TEXT[:30])
+    found = runner.verify(Rows.chain(TEXT[30:]))["logits"][len(TEXT) - 31]
+    expected = original(folder / "model.onnx", TEXT)[0][-1]
+    assert found.dtype == np.float32
+    assert 0 < np.abs(found - expected).max() < 0.01 * expected.std()
+
+
+def test_inputs_that_choose_a_branch_are_set(folder, tmp_path):
+    """Older exports have a branch for texts without a past, newer ones a number of logits."""
+    model = onnx.load(folder / "model.onnx")
+    values = [helper.make_tensor_value_info("all", TensorProto.FLOAT, None)]
+    branches = {
+        name: helper.make_graph([helper.make_node(kind, ["own"], ["all"])], name, [], values)
+        for name, kind in (("then_branch", "Identity"), ("else_branch", "Neg"))
+    }
+    next(node for node in model.graph.node if "logits" in node.output).output[0] = "own"
+    model.graph.node.extend(
+        [
+            helper.make_node("If", ["use_cache_branch"], ["chosen"], **branches),
+            helper.make_node("Cast", ["num_logits_to_keep"], ["number"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["chosen", "number"], ["logits"]),
+        ]
+    )
+    for name, kind in (("use_cache_branch", TensorProto.BOOL), ("num_logits_to_keep", 7)):
+        shape = [1] if kind == TensorProto.BOOL else []
+        model.graph.input.append(helper.make_tensor_value_info(name, kind, shape))
+    onnx.save(model, folder / "merged.onnx")
+    adopt(folder / "merged.onnx", "merged", tmp_path / "output")
+    bundle = bundles.load(tmp_path / "output")
+    found = Runner(Model.load(bundle, TARGET, engine(ENGINES[0]), 1)).prefill(TEXT)["logits"][0]
+    assert np.abs(found - original(folder / "model.onnx", TEXT)[0][-1]).max() < SAME
+
+
 REFUSED = [
     (without_past, "no past_key_values among its inputs: export it with `optimum-cli export onnx"),
     (lambda m: change_input(m, "input_ids", "inputs_embeds"), "unknown input 'inputs_embeds'"),
