@@ -233,14 +233,13 @@ def halve(model):
         if each.name.startswith("past"):
             each.type.tensor_type.elem_type = TensorProto.FLOAT16
             before.append(helper.make_node("Cast", [each.name], [f"{each.name}:wide"], to=1))
-    for node in model.graph.node:
-        node.input[:] = [f"{n}:wide" if n.startswith("past_key") else n for n in node.input]
     for each in model.graph.output:
         each.type.tensor_type.elem_type = TensorProto.FLOAT16
         after.append(helper.make_node("Cast", [f"{each.name}:wide"], [each.name], to=10))
-    outputs = {each.name for each in model.graph.output}
+    changed = {node.input[0] for node in before} | {node.output[0] for node in after}
     for node in model.graph.node:
-        node.output[:] = [f"{n}:wide" if n in outputs else n for n in node.output]
+        for names in (node.input, node.output):
+            names[:] = [f"{name}:wide" if name in changed else name for name in names]
     nodes = [*before, *model.graph.node, *after]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
