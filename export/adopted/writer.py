@@ -13,13 +13,13 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 import edgespec
 from edgespec import bundle
 from edgespec.errors import CheckpointError, UnsupportedModelError, reason
-from edgespec.export.adopted.rewrite import (
+from edgespec.export.adopted.rewrite import rewrite
+from edgespec.export.adopted.signature import (
     Past,
     check_operators,
     past_of,
     projection,
     quantized,
-    rewrite,
 )
 from edgespec.export.adopted.source import OnnxSource
 from edgespec.export.adopted.weights import move_weights
