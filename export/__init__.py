@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from edgespec.export.adopted.optimum import export_by_optimum
+from edgespec.export.adopted.source import find_onnx, open_onnx
+from edgespec.export.adopted.writer import write_adopted
 from edgespec.export.calibration.calibrate import Calibrate, Calibration, Texts, calibrate
 from edgespec.export.destination import replacing
+from edgespec.export.draft_model import attach_model
 from edgespec.export.exporter import (
     KV_PRECISIONS,
     NPU_PRECISIONS,
@@ -19,7 +23,7 @@ from edgespec.export.heads.attach import PRECISIONS as HEAD_PRECISIONS
 from edgespec.export.heads.attach import attach_head, copy_bundle, copy_with_taps, sizes_of
 from edgespec.export.precisions import PRECISIONS
 from edgespec.export.role import Progress
-from edgespec.export.sources.hub import resolve_checkpoint
+from edgespec.export.sources.hub import resolve_checkpoint, source_name
 
 __all__ = [
     "BLOCK_SIZES",
@@ -36,12 +40,18 @@ __all__ = [
     "RoundedMatrices",
     "Texts",
     "attach_head",
+    "attach_model",
     "calibrate",
     "copy_bundle",
     "copy_with_taps",
     "export_bundle",
+    "export_by_optimum",
+    "find_onnx",
+    "open_onnx",
     "replacing",
     "resolve_checkpoint",
     "sizes_of",
+    "source_name",
+    "write_adopted",
     "write_bundle",
 ]

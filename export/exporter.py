@@ -176,14 +176,11 @@ def write_bundle(
     if draft is not None:
         checkpoints[bundle.DRAFT] = load_checkpoint(draft)
         draft_source, draft_tokens = read_tokenizer(checkpoints[bundle.DRAFT])
-    # Only a draft's graph picks candidates; they are ids of the tokenizer, without padding.
-    ids = np.arange(max(draft_tokens.values()) + 1)
-    if options.draft_ids and draft is not None:
-        kept = _draft_ids(options.draft_ids, len(ids))
-        if len(kept) < len(ids):  # else the projection would be stored again for nothing
-            ids = kept
-            checkpoints[bundle.DRAFT] = trimmed(checkpoints[bundle.DRAFT], ids)
-    candidates = {bundle.TARGET: None, bundle.DRAFT: ids}
+    candidates: dict[str, npt.NDArray[np.int64] | None] = {bundle.TARGET: None}
+    if draft is not None:
+        checkpoints[bundle.DRAFT], candidates[bundle.DRAFT] = with_candidates(
+            checkpoints[bundle.DRAFT], draft_tokens, options
+        )
     layout = Sublayers(described(checkpoints[bundle.TARGET].decoder))
     layer_cuts = _layer_cuts(options.cut_layers, layout)
     given = [layout.named(parse(text)) for text in options.skip_sets]
@@ -238,6 +235,28 @@ def write_bundle(
         sum(entry.size for entry in files.values()),
         tuple(filter(None, (describe(name, checkpoints[name], roles[name]) for name in roles))),
     )
+
+
+def with_candidates(
+    draft: Checkpoint, tokens: dict[str, int], options: ExportOptions
+) -> tuple[Checkpoint, npt.NDArray[np.int64]]:
+    """Returns a draft that scores only what it may propose, and the ids of that.
+
+    Only a draft's graph picks candidates; they are ids of the tokenizer, without padding.
+
+    Args:
+        draft: the draft's checkpoint.
+        tokens: ids of its tokens.
+        options: options of the export.
+
+    Raises:
+        InputError: if an id of the options is not one of the tokenizer's.
+    """
+    ids = np.arange(max(tokens.values()) + 1)
+    kept = _draft_ids(options.draft_ids, len(ids)) if options.draft_ids else ids
+    if len(kept) == len(ids):  # else the projection would be stored again for nothing
+        return draft, ids
+    return trimmed(draft, kept), kept
 
 
 class _Trials:

@@ -135,8 +135,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         decoder=decoder,
         tensors=tensors,
         tokenizer_files=files,
-        chat_template=_chat_template(path, files),
-        eos_token=_eos_token(path, files),
+        chat_template=chat_template(path, files),
+        eos_token=eos_token(path, files),
         quantization=opened.quantization,
     )
 
@@ -156,8 +156,7 @@ def _open_folder(path: Path) -> Opened:
         raise CheckpointError(f"{path} does not exist: give a checkpoint's folder or a GGUF file")
     _refuse_parts(path)
     fields = Fields.read(path / "config.json")
-    files = {name: path / name for name in TOKENIZER_FILES}
-    contents = {name: read_text(file) for name, file in files.items() if file.is_file()}
+    contents = tokenizer_contents(path)
     composite = fields.get("model_type") in COMPOSITES
     if composite:
         _architecture(fields.group("text_config"))
@@ -166,6 +165,12 @@ def _open_folder(path: Path) -> Opened:
     if composite:
         fields = text_fields(fields, tensors.names)
     return Opened(fields, tensors, contents, quantization)
+
+
+def tokenizer_contents(path: Path) -> dict[str, str]:
+    """Returns the contents of those `TOKENIZER_FILES` that a folder has, by name."""
+    files = {name: path / name for name in TOKENIZER_FILES}
+    return {name: read_text(file) for name, file in files.items() if file.is_file()}
 
 
 def _parsed(path: Path, files: Mapping[str, str], name: str) -> Fields:
@@ -224,8 +229,13 @@ def _log_unused(path: Path, decoder: Decoder, tensors: TensorSource) -> None:
         _log.warning("%s: %d tensors are not used, %s first", path, len(unused), unused[0])
 
 
-def _chat_template(path: Path, files: Mapping[str, str]) -> str | None:
-    """Returns the template from its own file or else from the tokenizer's config."""
+def chat_template(path: Path, files: Mapping[str, str]) -> str | None:
+    """Returns the default chat template, from its own file or else from the tokenizer's config.
+
+    Args:
+        path: The model's folder or file, for messages.
+        files: Contents of the tokenizer's files by name.
+    """
     if "chat_template.jinja" in files:
         return files["chat_template.jinja"]
     fields = _parsed(path, files, "tokenizer_config.json")
@@ -238,8 +248,8 @@ def _chat_template(path: Path, files: Mapping[str, str]) -> str | None:
     return template
 
 
-def _eos_token(path: Path, files: Mapping[str, str]) -> str | None:
-    """Returns the end-of-text token as the runtime reads it.
+def eos_token(path: Path, files: Mapping[str, str]) -> str | None:
+    """Returns the end-of-text token as the runtime reads it; for arguments see `chat_template`.
 
     tokenizer_config.json overrides special_tokens_map.json, also with an explicit null.
     """

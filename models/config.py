@@ -116,7 +116,7 @@ class ModelConfig:
             tied=fields.flag("tie_word_embeddings"),
             recurrent=_recurrent(fields),
             windows=_windows(fields, layers),
-            eos_ids=_eos_ids(generation) or _eos_ids(fields),
+            eos_ids=eos_ids(generation) or eos_ids(fields),
             mask_token=_mask_token(fields, vocab_size),
             fields=fields,
         )
@@ -188,7 +188,12 @@ def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
     return head_dim
 
 
-def _eos_ids(fields: Fields) -> tuple[int, ...]:
+def eos_ids(fields: Fields) -> tuple[int, ...]:
+    """Returns the ids that end a text; empty if the file has none.
+
+    Raises:
+        CheckpointError: The field is neither an id nor a list of them.
+    """
     value = fields.get("eos_token_id")
     if value is None:
         return ()

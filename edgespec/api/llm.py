@@ -281,7 +281,12 @@ class LLM:
                     self.context_length,
                     frozenset(self.bundle.target.eos_ids),
                 ),
-                budget=TreeBudget(nodes, nodes, made.tree_width, _FIXED_LEAST_GAIN),
+                budget=TreeBudget(
+                    nodes,
+                    nodes,
+                    made.tree_width if self.bundle.target.trees else 1,
+                    _FIXED_LEAST_GAIN,
+                ),
                 stop=made.stop,
                 logprobs=made.logprobs,
                 grammar=grammar,

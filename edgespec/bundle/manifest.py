@@ -244,6 +244,8 @@ class Role:
         mask_token: id of the token that stands for a token still to come, with which a draft
             predicts several tokens in one call; None: it predicts one.
         tokenizer: file of a draft's own tokenizer; empty: its tokens are the target's.
+        trees: whether rows of a call may branch. False for graphs that other programs exported:
+            their masks take rows of a call to follow one another.
     """
 
     architecture: str
@@ -269,6 +271,7 @@ class Role:
     taps: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
     mask_token: int | None = field(default=None, metadata=LEFT_OUT)
     tokenizer: str = field(default="", metadata=LEFT_OUT)
+    trees: bool = field(default=True, metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

@@ -42,6 +42,8 @@ class Bits:
 def compare_bits(model: Model, text: Sequence[int], start: int, seed: int = 0) -> Bits:
     """Computes a text's rows alone, and again in chunks, random trees and resumed texts.
 
+    There are no trees for a model whose rows may not branch.
+
     Args:
         model: target model.
         text: token ids; the rows from `start` on are compared.
@@ -61,7 +63,8 @@ def compare_bits(model: Model, text: Sequence[int], start: int, seed: int = 0) -
         alone.commit([0])
     rng = np.random.default_rng(seed)
     methods = {f"chunks of {most}": _in_chunks(model, text, start, most, rng) for most in CHUNKS}
-    methods["trees"] = _in_trees(model, text, start, rng)
+    if model.role.trees:
+        methods["trees"] = _in_trees(model, text, start, rng)
     methods["resumed"] = _resumed(model, text, start, rng)
     rows, wrong = 0, []
     for method, found in methods.items():

@@ -131,12 +131,21 @@ class GraphBuilder:
         self._initializers[name] = tensor
         return name
 
-    def save(self, path: Path) -> None:
-        """Writes the graph; the external data must lie in the same folder."""
+    def save(self, path: Path, like: onnx.ModelProto | None = None) -> None:
+        """Writes the graph; the external data must lie in the same folder.
+
+        Args:
+            path: the file to write.
+            like: model whose versions of operators, and functions, it needs; None: ours.
+        """
         graph = helper.make_graph(
             self._nodes, self.name, self._inputs, self._outputs, list(self._initializers.values())
         )
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
-        model = helper.make_model(graph, opset_imports=opsets, producer_name="edgespec")
-        model.ir_version = 11
+        opsets = opsets if like is None else list(like.opset_import)
+        functions = [] if like is None else list(like.functions)
+        model = helper.make_model(
+            graph, opset_imports=opsets, functions=functions, producer_name="edgespec"
+        )
+        model.ir_version = 11 if like is None else like.ir_version
         path.write_bytes(model.SerializeToString())

@@ -12,6 +12,7 @@ import tokenizers
 
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET, Bundle, FileEntry, Manifest, Precision, Role
+from edgespec.errors import ExportError
 from edgespec.export.formats.blocks import choose_block_size
 from edgespec.export.heads.taps import add_taps
 from edgespec.export.heads.writer import HeadWriter
@@ -100,6 +101,11 @@ def sizes_of(target: Role, folder: Path) -> TargetSizes:
 def _tapped(folder: Path, manifest: Manifest, taps: Sequence[int]) -> Manifest:
     """Lets the target of a bundle return features; returns its manifest with the new graphs."""
     target = manifest.roles[TARGET]
+    if not target.trees:
+        raise ExportError(
+            f"{folder}: another program exported the target's graph, which does not give the "
+            "hidden rows that a draft head reads: export the original checkpoint"
+        )
     size = target.hidden_size
     target = replace(target, stages=add_taps(folder, target.stages, taps, size), taps=tuple(taps))
     variants = tuple(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from edgespec.errors import ExportError
@@ -31,15 +33,52 @@ def resolve_checkpoint(source: str) -> Path:
     if local.is_dir() or local.is_file():
         return local
     file = _HUB_FILE.fullmatch(source)
-    if file is None and not _HUB_ID.fullmatch(source):
+    if file is not None:
+        return _download_file(file[1], file[2])
+    if not _HUB_ID.fullmatch(source):
         raise ExportError(
             f"{source}: no such folder or GGUF file, and not on the Hub (owner/name, or "
             "owner/name:file.gguf)"
         )
+    return download(source, _WANTED, _UNWANTED)
+
+
+def download(repository: str, wanted: Sequence[str], unwanted: Sequence[str] = ()) -> Path:
+    """Downloads files of a Hub repository, and returns the folder that has them.
+
+    Args:
+        repository: its id, owner/name.
+        wanted: patterns of the files.
+        unwanted: patterns of those that are left out.
+
+    Raises:
+        ExportError: if that fails.
+    """
+    from huggingface_hub import snapshot_download
+
+    with _failures(repository):
+        return Path(
+            snapshot_download(repository, allow_patterns=[*wanted], ignore_patterns=[*unwanted])
+        )
+
+
+def _download_file(repository: str, name: str) -> Path:
+    """Downloads a GGUF file and those that belong to it; returns the first."""
+    from huggingface_hub import hf_hub_download
+
+    folder, _, file = name.rpartition("/")
+    names = [f"{folder}/{part}" if folder else part for part in parts(file)]
+    with _failures(f"{repository}:{name}"):
+        return [Path(hf_hub_download(repository, each)) for each in names][0]
+
+
+@contextmanager
+def _failures(source: str) -> Iterator[None]:
+    """Raises the errors of a download as those of an export."""
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
 
     try:
-        return _download(source) if file is None else _download_file(file[1], file[2])
+        yield
     except GatedRepoError as error:
         raise ExportError(
             f"{source}: the Hub requires that you accept its licence first: accept it on the "
@@ -57,22 +96,6 @@ def resolve_checkpoint(source: str) -> Path:
             f"{source}: it is not a local folder, and downloading it from the Hub failed "
             f"({reason}): check the name and the connection, or give a downloaded folder"
         ) from error
-
-
-def _download(repository: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(repository, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
-
-
-def _download_file(repository: str, name: str) -> Path:
-    """Downloads a GGUF file and those that belong to it; returns the first."""
-    from huggingface_hub import hf_hub_download
-
-    folder, _, file = name.rpartition("/")
-    names = [f"{folder}/{part}" if folder else part for part in parts(file)]
-    files = [Path(hf_hub_download(repository, each)) for each in names]
-    return files[0]
 
 
 def source_name(path: Path) -> str:

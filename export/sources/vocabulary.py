@@ -4,19 +4,57 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import tokenizers
 
 from edgespec.errors import CheckpointError
-from edgespec.models import Checkpoint
 from edgespec.models.fields import Fields
+
+
+class Vocabulary(Protocol):
+    """What a model's config says of its tokens; see `ModelConfig`."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens that the embedding has rows for."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a text."""
+
+
+class HasTokenizer(Protocol):
+    """A model with a tokenizer; see `Checkpoint`."""
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+
+    @property
+    def config(self) -> Vocabulary:
+        """Its config."""
+
+    @property
+    def tokenizer_files(self) -> Mapping[str, str]:
+        """Contents of the tokenizer's files by name."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """Jinja source of the chat template."""
+
+    @property
+    def eos_token(self) -> str | None:
+        """The tokenizer's end-of-text token."""
+
 
 _SAVE = "save it with a fast tokenizer (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
 _log = logging.getLogger(__name__)
 
 
-def end_ids(checkpoint: Checkpoint, tokens: dict[str, int]) -> tuple[int, ...]:
+def end_ids(checkpoint: HasTokenizer, tokens: dict[str, int]) -> tuple[int, ...]:
     """Returns the ids that end a text: those of the model's configs and of `eos_token`.
 
     Finetuned models often set the tokenizer's `eos_token` to the end that they were trained with,
@@ -27,7 +65,7 @@ def end_ids(checkpoint: Checkpoint, tokens: dict[str, int]) -> tuple[int, ...]:
     return ends if own is None or own in ends else (*ends, own)
 
 
-def read_tokenizer(checkpoint: Checkpoint) -> tuple[str, dict[str, int]]:
+def read_tokenizer(checkpoint: HasTokenizer) -> tuple[str, dict[str, int]]:
     """Reads a checkpoint's tokenizer.json.
 
     Added tokens whose ids exceed the model's vocabulary are removed and logged: many finetuned
@@ -60,7 +98,7 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[str, dict[str, int]]:
     return text, tokens
 
 
-def _check_declared(checkpoint: Checkpoint, tokens: dict[str, int]) -> None:
+def _check_declared(checkpoint: HasTokenizer, tokens: dict[str, int]) -> None:
     """Refuses tokens that chats need but that only tokenizer_config.json has.
 
     Slow tokenizers were saved this way. transformers adds these tokens at load; here they would be
@@ -80,7 +118,7 @@ def _check_declared(checkpoint: Checkpoint, tokens: dict[str, int]) -> None:
             )
 
 
-def _without_rowless(checkpoint: Checkpoint, path: Path, text: str) -> str:
+def _without_rowless(checkpoint: HasTokenizer, path: Path, text: str) -> str:
     """Removes added tokens whose ids exceed the vocabulary, unless one of them is used."""
     content, rows = json.loads(text), checkpoint.config.vocab_size
     added = content.get("added_tokens") or []
@@ -95,7 +133,7 @@ def _without_rowless(checkpoint: Checkpoint, path: Path, text: str) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def _is_written(checkpoint: Checkpoint, token: str) -> bool:
+def _is_written(checkpoint: HasTokenizer, token: str) -> bool:
     """Returns whether a token is part of the chat template or ends texts."""
     return token == checkpoint.eos_token or token in (checkpoint.chat_template or "")
 

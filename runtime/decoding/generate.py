@@ -121,7 +121,7 @@ def generate(
         depth = min(budget.max_depth, end - len(text) - 1, target.reach - 1)
         left = replace(budget, max_depth=depth, remaining=end - len(text))
         proposal = pipeline.draft(text, left)
-        tree = proposal.tree()
+        tree = (proposal.branch() if budget.width == 1 else proposal).tree()
         drafted = time.perf_counter()
         logits = pipeline.verify(Rows.tree(text[-1], tree))["logits"]
         verified = time.perf_counter()

@@ -25,7 +25,7 @@ class TreeBudget:
         max_nodes: largest number of nodes; 0 means plain decoding.
         max_depth: largest number of tokens on a path below the root.
         width: number of nodes that are expanded per level, and of children that each may have; 1
-            gives a chain.
+            gives a chain, which some targets need (`Role.trees`).
         least_gain: expected accepted tokens that a further level of a draft model must add to be
             worth its call.
         least_value: expected accepted tokens that a node must add to be worth its row.

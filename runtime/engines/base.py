@@ -196,6 +196,8 @@ class StageSizes:
         vocab: number of logits of a row.
         result_bytes: bytes of a row of results: the logits, or what the graph computes from them.
         passed_bytes: bytes of a row that is passed on to the next stage.
+        copies_cache: whether a call copies the caches of all layers, as graphs of other programs
+            do.
     """
 
     matmul_bytes: int
@@ -215,6 +217,7 @@ class StageSizes:
     result_bytes: int
     passed_bytes: int
     recurrent_bytes: int = 0
+    copies_cache: bool = False
 
     def blocks(self, nbytes: int) -> int:
         """Returns how many blocks of quantized weights this many bytes hold; 0 if not quantized."""

@@ -68,6 +68,15 @@ def layer_cache_bytes(stage: StageSizes, calls: CallSizes) -> int:
     return 4 * 2 * stage.kv_width * calls.capacity
 
 
+def copied_cache_bytes(stage: StageSizes, calls: CallSizes) -> int:
+    """Returns the bytes of the copies that a graph of another program makes of its caches.
+
+    They are two: the rows in use, and these with the new ones behind them.
+    """
+    row = 2 * stage.layers * stage.kv_width * stage.kv_bytes
+    return 2 * row * (calls.capacity + calls.rows) if stage.copies_cache else 0
+
+
 def activation_bytes(stage: StageSizes, calls: CallSizes) -> int:
     """Returns the bytes of the longest call's other tensors, float32 except keys and values.
 

@@ -57,6 +57,12 @@ class Rows:
         )
 
     @property
+    def is_chain(self) -> bool:
+        """Whether each row follows the one before it."""
+        first = int(self.depths[0])
+        return [*self.depths] == [*range(first, first + len(self.depths))]
+
+    @property
     def scratch(self) -> int:
         """Number of scratch rows that the mask has columns for."""
         return int(self.mask.shape[1]) - len(self.tokens)

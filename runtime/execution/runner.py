@@ -355,6 +355,8 @@ class Runner:
         hidden: Floats | None = None,
     ) -> Results:
         model = self.model
+        if not (model.role.trees or rows.is_chain):
+            raise ValueError("rows branch, and this model's masks allow chains only")
         bucket = model.shapes.row_bucket(len(rows.tokens))
         # Fixed shapes are few: logits of all rows, though one alone is wanted.
         logit_rows = model.shapes.rows[0] if last_only and not model.shapes.capacities else bucket

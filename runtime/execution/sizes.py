@@ -73,6 +73,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             result_bytes=_result_bytes(stage) if last else 0,
             passed_bytes=0 if last else _result_bytes(stage),
             recurrent_bytes=recurrent_bytes(list(held.values())) if held else 0,
+            copies_cache=not role.trees,
         )
 
     return tuple(map(sizes, role.stages))

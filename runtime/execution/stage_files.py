@@ -93,11 +93,18 @@ def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
         DeviceError: if it cannot run the role's layers or weights, and the bundle has no variant
             for it.
     """
-    precision = bundle.manifest.roles[name].precision
-    if bundle.manifest.roles[name].recurrent and not _recurs(engine):
+    role = bundle.manifest.roles[name]
+    precision = role.precision
+    if role.recurrent and not _recurs(engine):
         raise DeviceError(
             f"{engine.name} cannot run the {name} of {bundle.path}: it has recurrent layers, which "
             "only onnxruntime:cpu and openvino:cpu can run, without fixed shapes: use one of those"
+        )
+    if engine.variant is not None and not role.trees:
+        raise DeviceError(
+            f"{engine.name} cannot run the {name} of {bundle.path}: another program exported its "
+            "graph, whose shapes change with the text: use --device cpu, or export the original "
+            "checkpoint"
         )
     if engine.variant is None:
         if not multiplies(engine, precision):

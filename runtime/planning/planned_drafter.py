@@ -82,6 +82,8 @@ class PlannedDrafter:
                 alternative = size.rate
                 terms = self._terms(asked, budget, rows)
                 proposal = asked.ask(proposal, text, terms, self._capacity)
+                if budget.width == 1:
+                    proposal = proposal.branch()
                 if self._grammar is not None:
                     proposal = possible(self._grammar, proposal)
                 spent, once = spent + asked.seconds - asked.once, once + asked.once

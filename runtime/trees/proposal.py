@@ -122,6 +122,20 @@ class Proposal:
             numbers[node] = cut.add(numbers[parent], self.tokens[node], value, source)
         return cut
 
+    def branch(self) -> Proposal:
+        """Returns the branch that promises most accepted tokens, as a new proposal."""
+        sums = [0.0]  # by node, the root first: the accepted tokens that its path promises
+        for parent, value in zip(self.parents, self.values, strict=True):
+            sums.append(sums[parent + 1] + value)
+        path, node = [], max(range(len(sums)), key=sums.__getitem__) - 1
+        while node != ROOT:
+            path.append(node)
+            node = self.parents[node]
+        cut, last = Proposal(self.forecast, self.begun), ROOT
+        for node in reversed(path):
+            last = cut.add(last, self.tokens[node], self.values[node], self.sources[node])
+        return cut
+
     def tree(self) -> TokenTree:
         """Returns all nodes as a tree to verify."""
         if not self.tokens:

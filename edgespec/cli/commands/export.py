@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,7 +26,9 @@ from edgespec.export import (
     PRECISIONS,
     STORED,
     ExportOptions,
+    attach_model,
     copy_bundle,
+    find_onnx,
     replacing,
     resolve_checkpoint,
     write_bundle,
@@ -36,6 +38,7 @@ from edgespec.runtime.engines import SOCS, compiler
 from edgespec.runtime.shapes import Shapes
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
+from edgespec.tuning.adopting import adopt
 from edgespec.tuning.calibrating import TextCalibration
 from edgespec.tuning.draft_head import DraftHead
 from edgespec.tuning.draft_vocabulary import DraftVocabulary, choose_draft_vocabulary
@@ -45,7 +48,7 @@ from edgespec.tuning.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOpti
 from edgespec.tuning.texts import read_text
 
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
-_AUTO, _NONE = "auto", "none"
+_AUTO, _NONE, _OPTIMUM = "auto", "none", "optimum"
 # Fields of `ExportOptions` that the export of a head has, too, or that no argument is named after.
 _ELSEWHERE = ("draft_precision", "overwrite", "draft_ids", "skip_sets")
 # Arguments that only the export of a checkpoint uses, and their defaults.
@@ -65,8 +68,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of `ExportOptions`."""
     parser.add_argument(
         "checkpoint", metavar="CHECKPOINT",
-        help="folder of a checkpoint, GGUF file, or Hub id: owner/name, or owner/name:file.gguf "
-        "for a file; with --draft-head also a bundle",
+        help="folder of a checkpoint, GGUF file, ONNX file that optimum made, or Hub id: owner/name, "
+        "or owner/name:FILE for a file; with --draft-head also a bundle",
+    )  # fmt: skip
+    parser.add_argument(
+        "--via", choices=(_OPTIMUM,),
+        help="let optimum export the model to ONNX first, for architectures that are not supported "
+        "otherwise; needs the extra optimum",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create"
@@ -157,6 +165,9 @@ def execute(arguments: argparse.Namespace) -> int:
     head = _draft_head(arguments)
     if head is not None and (Path(arguments.checkpoint) / MANIFEST).is_file():
         return _attach(arguments, head)
+    graph = None if arguments.via else find_onnx(arguments.checkpoint)
+    if arguments.via or graph is not None:
+        return _adopt(arguments, graph)
     skips = _skip_sets(arguments)
     options = _options(arguments, skips)
     quantized = arguments.npu_precision in QUANTIZED
@@ -164,7 +175,7 @@ def execute(arguments: argparse.Namespace) -> int:
     target = resolve_checkpoint(arguments.checkpoint)
     if head is not None:
         head.check(target)
-    draft = None if arguments.draft is None else resolve_checkpoint(arguments.draft)
+    draft = _draft(arguments)
     vocabulary = _draft_vocabulary(arguments, draft)
     if vocabulary is not None:
         options = replace(options, draft_ids=vocabulary.ids)
@@ -202,11 +213,7 @@ def execute(arguments: argparse.Namespace) -> int:
         f"{arguments.output}: {decimal(stored)}, "
         f"{share:.0%} of the checkpoints' {decimal(report.source_bytes)}"
     )
-    if fault is not None:
-        _log.warning(
-            "the chat template is broken (%s): repair it in %s and export again; until then, chat "
-            "may fail, but run works without --chat", fault, arguments.checkpoint,
-        )  # fmt: skip
+    _warn_of_template(fault, arguments.checkpoint)
     precompiled = None
     if arguments.compile_for:
         precompiled = f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more"
@@ -237,12 +244,7 @@ def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
 
 def _attach(arguments: argparse.Namespace, head: DraftHead) -> int:
     """Copies a bundle with the head in place of its draft."""
-    for name, usual in _OF_CHECKPOINTS.items():
-        if getattr(arguments, name) != usual:
-            raise InputError(
-                f"--{name.replace('_', '-')} is given, but {arguments.checkpoint} is exported "
-                "already: leave it out, or give the checkpoint"
-            )
+    _refuse_for_exported(arguments, _OF_CHECKPOINTS)
     source = bundles.load(Path(arguments.checkpoint))
     with (
         _progress_bars() as show,
@@ -253,6 +255,58 @@ def _attach(arguments: argparse.Namespace, head: DraftHead) -> int:
     print(f"{arguments.output}: {decimal(bundles.load(arguments.output).size)}")
     print(head)
     return 0
+
+
+def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
+    """Takes over a model that another program exported as ONNX, perhaps with a draft model."""
+    of_target = _OF_CHECKPOINTS | {"draft_head": None, "layer_skip_budget": None}
+    if arguments.draft is not None:
+        of_target = {k: v for k, v in of_target.items() if not k.endswith("calibration")}
+    _refuse_for_exported(arguments, of_target)
+    _check_first(arguments)
+    draft = _draft(arguments)
+    vocabulary = _draft_vocabulary(arguments, draft)
+    options = ExportOptions(
+        draft_precision=arguments.draft_precision,
+        draft_ids=() if vocabulary is None else vocabulary.ids,
+    )
+    sources = [each for each in (graph, draft) if each is not None]
+    with (
+        _progress_bars() as show,
+        replacing(arguments.output, arguments.overwrite, sources) as folder,
+    ):
+        report = adopt(graph, arguments.checkpoint, folder)
+        if draft is not None:
+            calibration = None
+            if not arguments.no_calibration:
+                calibration = TextCalibration(
+                    arguments.calibration, lambda done, total: show("reading", done, total)
+                )
+            attach_model(folder, draft, options, show, calibration)
+        fault = Tokenizer.from_folder(folder).chat_fault()
+    print(f"{arguments.output}: {decimal(report.bundle_bytes)}, drafts and verifies in chains")
+    _warn_of_template(fault, arguments.checkpoint)
+    if vocabulary is not None:
+        print(vocabulary)
+    return 0
+
+
+def _refuse_for_exported(arguments: argparse.Namespace, usual: Mapping[str, object]) -> None:
+    """Refuses options that have no effect on a model that is exported already."""
+    for name, default in usual.items():
+        if getattr(arguments, name) != default:
+            raise InputError(
+                f"--{name.replace('_', '-')} is given, but {arguments.checkpoint} is exported "
+                "already: leave it out, or give the checkpoint"
+            )
+
+
+def _warn_of_template(fault: str | None, checkpoint: str) -> None:
+    if fault is not None:
+        _log.warning(
+            "the chat template is broken (%s): repair it in %s and export again; until then, chat "
+            "may fail, but run works without --chat", fault, checkpoint,
+        )  # fmt: skip
 
 
 def _options(arguments: argparse.Namespace, skips: tuple[str, ...] | None) -> ExportOptions:
@@ -266,6 +320,18 @@ def _options(arguments: argparse.Namespace, skips: tuple[str, ...] | None) -> Ex
     return ExportOptions(
         **given | {"block_size": None if size == _AUTO else int(size), "skip_sets": skips or ()}
     )
+
+
+def _draft(arguments: argparse.Namespace) -> Path | None:
+    """Returns the folder of the draft model's checkpoint; None if there is no draft model."""
+    if arguments.draft is None:
+        return None
+    if find_onnx(arguments.draft) is not None:
+        raise InputError(
+            f"{arguments.draft} is an ONNX export, which can only be a target: give the checkpoint "
+            "that it was made from as --draft"
+        )
+    return resolve_checkpoint(arguments.draft)
 
 
 def _draft_vocabulary(arguments: argparse.Namespace, draft: Path | None) -> DraftVocabulary | None:

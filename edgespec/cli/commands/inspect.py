@@ -146,6 +146,8 @@ def _parameters(role: Role) -> str:
 
 
 def _architecture(role: Role) -> str:
+    if not role.trees:
+        return f"{role.architecture}, exported by another program: drafts are chains"
     if not role.is_head:
         return role.architecture
     return f"{role.architecture} head, reads layers {', '.join(map(str, role.taps))}"

@@ -27,6 +27,7 @@ from edgespec.runtime.engines.host import (
     HostCache,
     HostEngine,
     activation_bytes,
+    copied_cache_bytes,
     layer_cache_bytes,
     score_bytes,
 )
@@ -88,7 +89,8 @@ class OnnxRuntimeCpu(HostEngine):
             workspace=workspace,
             shared=3 * score_bytes(stage, calls)
             + layer_cache_bytes(stage, calls) // 2
-            + 3 * activation_bytes(stage, calls) // 4,
+            + 3 * activation_bytes(stage, calls) // 4
+            + copied_cache_bytes(stage, calls),
             loading=loading,
         )
 

@@ -37,6 +37,7 @@ from edgespec.runtime.engines.host import (
     HostCache,
     HostEngine,
     activation_bytes,
+    copied_cache_bytes,
     layer_cache_bytes,
     score_bytes,
 )
@@ -140,6 +141,7 @@ def _buffer_bytes(stage: StageSizes, calls: CallSizes) -> int:
     # A layer alone keeps fewer scores than several do.
     scores = (8 if stage.layers == 1 else 17) * score_bytes(stage, calls) // 2
     copied = 3 * layer_cache_bytes(stage, calls) // 4
+    copied += copied_cache_bytes(stage, calls)
     return scores + copied + 2 * activation_bytes(stage, calls) // 5
 
 

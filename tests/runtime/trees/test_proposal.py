@@ -136,6 +136,17 @@ def test_rounding_lifts_no_node_above_its_parent():
         assert len(proposal.best(2).tree()) == 2
 
 
+@given(proposals())
+def test_the_branch_is_the_path_that_promises_most(proposal):
+    def promised(node):
+        return 0 if node == ROOT else proposal.values[node] + promised(proposal.parents[node])
+
+    cut, all_branches = proposal.branch(), branches(proposal)
+    assert cut.parents == [*range(ROOT, len(cut) - 1)]
+    assert tuple(cut.tokens) in [*all_branches.values(), ()]
+    assert sum(cut.values) == pytest.approx(max(map(promised, range(ROOT, len(proposal)))))
+
+
 def test_an_empty_proposal():
     assert Proposal().source == "none"
     assert Proposal().gains() == [0.0]

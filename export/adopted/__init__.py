@@ -1,0 +1,1 @@
+"""Models that other programs exported as ONNX with past and present, as optimum does."""

@@ -1,0 +1,75 @@
+"""Gives a bundle on disk a draft model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import tokenizers
+
+from edgespec import bundle
+from edgespec.export.calibration.calibrate import Calibrate
+from edgespec.export.exporter import ExportOptions, with_candidates
+from edgespec.export.formats.rounded_matrices import RoundedMatrices
+from edgespec.export.precisions import (
+    INT4,
+    asked_precision,
+    calibrated,
+    chosen_precision,
+    widened,
+)
+from edgespec.export.role import Progress, RoleWriter
+from edgespec.export.sources.hub import source_name
+from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
+from edgespec.models import load_checkpoint
+
+
+def attach_model(
+    folder: Path,
+    draft: Path,
+    options: ExportOptions,
+    progress: Progress,
+    calibration: Calibrate | None,
+) -> int:
+    """Adds a checkpoint as the draft of a bundle that has none.
+
+    Args:
+        folder: folder of the bundle.
+        draft: folder of the checkpoint.
+        options: options of the export; those of the target are ignored.
+        progress: called with the progress.
+        calibration: see `write_bundle`.
+
+    Returns:
+        The bytes of the checkpoint's weights.
+
+    Raises:
+        CheckpointError: if the checkpoint is damaged or not supported.
+        InputError: if an option does not suit it.
+    """
+    name, manifest = bundle.DRAFT, bundle.load(folder).manifest
+    checkpoint = load_checkpoint(draft)
+    source, tokens = read_tokenizer(checkpoint)
+    checkpoint, ids = with_candidates(checkpoint, tokens, options)
+    precision = chosen_precision(name, checkpoint, options)
+    with RoundedMatrices(folder, precision.exact) as rounded:
+        seen = calibrated(name, checkpoint, precision, calibration, rounded)
+        if asked_precision(name, checkpoint, options) == INT4:
+            precision = widened(precision, checkpoint, seen)
+        with RoleWriter(folder, name, checkpoint, precision, ids, progress, rounded) as writer:
+            role = writer.write()
+    own = ""
+    if tokens != tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab():
+        own = bundle.DRAFT_TOKENIZER
+        (folder / own).write_bytes(source.encode())
+    role = replace(role, eos_ids=end_ids(checkpoint, tokens), tokenizer=own)
+    bundle.save_manifest(
+        folder,
+        replace(
+            manifest,
+            roles={**manifest.roles, name: role},
+            provenance={**manifest.provenance, name: source_name(draft)},
+            files=bundle.describe_files(folder),
+        ),
+    )
+    return checkpoint.tensors.nbytes
