@@ -161,13 +161,13 @@ class SafetensorsFolder:
         return self._map(entry, dtype, entry.start, entry.shape)
 
     def integers(self, name: str, dtype: type[T], dimensions: int) -> NDArray[T]:
-        """The same for integers of one dtype and of so many dimensions.
+        """The same for integers of one dtype and of so many dimensions, of which none is 0.
 
         Raises:
             CheckpointError: There is no such tensor, it is something else, or the file has changed.
         """
         found = self.stored(name)
-        if found.dtype != dtype or found.ndim != dimensions:
+        if found.dtype != dtype or found.ndim != dimensions or not found.size:
             raise CheckpointError(
                 f"{self.place(name)}: {name} has dtype {self.dtype(name)} and shape "
                 f"{list(found.shape)}, not {np.dtype(dtype).name} in {dimensions} dimensions: use "

@@ -88,6 +88,7 @@ def _packed(tensors: SafetensorsFolder, module: str, sizes: set[int]) -> Matrix:
     require_shape(tensors, shape, (2,))
     rows, width = map(int, tensors.read_integers(shape))
     words = tensors.integers(packed, np.int32, 2).shape[1]
+    # Also a shape of zeros, or negative, has no bit width with which it fits the words.
     bits = next((each for each in (4, 8) if -(-width * each // 32) == words), None)
     if bits is None:
         raise UnsupportedModelError(

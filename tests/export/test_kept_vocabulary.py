@@ -14,6 +14,7 @@ from quantized import IN_8_BITS, stored, unpacked
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.export.formats.kept import Form, form_of, keep
+from edgespec.export.sources.trimming import TrimmedHead
 from edgespec.models import checkpoint as checkpoints
 from edgespec.models import load_checkpoint
 from edgespec.models.tensors import BlockRows, Blocks, multiplied_out
@@ -200,3 +201,21 @@ def test_what_no_form_holds():
     large = replace(rows, scales=rows.scales * 60000)
     assert form_of(One(large, Blocks(4, 32)), "m", 4) is None
     assert form_of(One(rows, Blocks(8, 32)), "m", 4) is None
+
+
+def test_rows_of_a_draft_with_fewer_tokens():
+    rng = np.random.default_rng(0)
+    rows = BlockRows(
+        rng.integers(0, 16, (9, 32)).astype(np.uint8),
+        rng.random((9, 2)).astype(np.float32),
+        rng.integers(0, 16, (9, 2)).astype(np.uint8),
+    )
+    ids = np.array([0, 1, 4, 7, 8])
+    source = TrimmedHead(One(rows, Blocks(4, 16)), "m", ids)
+    assert source.blocks("trimmed_head.weight") == source.blocks("m") == Blocks(4, 16)
+    for start, stop in ((0, 5), (1, 3), (3, 5)):
+        found = source.read_blocks("trimmed_head.weight", start, stop)
+        for part in ("levels", "scales", "zeros"):
+            assert np.array_equal(getattr(found, part), getattr(rows, part)[ids[start:stop]])
+    whole = source.read_blocks("m", 2, 4)
+    assert np.array_equal(whole.levels, rows.levels[2:4])

@@ -98,7 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add(
         parser, "draft_precision", PRECISIONS, "precision of the draft's weights (default: the "
-        "target's, or int4-small if that is int4; int8 for a head)"
+        "target's, or int4-small if that is int4 or source; int8 for a head)"
     )  # fmt: skip
     _add(
         parser, "lm_head_precision", STORED, "precision of the output projection and the embedding "
