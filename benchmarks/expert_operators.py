@@ -1,6 +1,6 @@
 """Ways to compute a mixture of experts so that only chosen experts are read, compared on a layer.
 
-    python benchmarks/expert_operators.py
+    python benchmarks/expert_operators.py [KIND...]
 
 Layers of 64 experts of 512 in int4 (blocks of 128) at hidden size 1024, of which a row chooses 4:
 
@@ -17,6 +17,7 @@ the bits that they have in a call of their own (with a twin). The last line is J
 from __future__ import annotations
 
 import json
+import sys
 import time
 from statistics import median
 from typing import Any
@@ -54,20 +55,20 @@ class Builder:
         opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets)
         model.ir_version = 11
-        return model.SerializeToString()
+        return bytes(model.SerializeToString())
 
     def _op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
         names = [f"v{len(self._nodes)}.{number}" for number in range(outputs)]
         self._nodes.append(helper.make_node(kind, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
 
-    def _constant(self, values: Any, dtype: Any = np.int64) -> str:
+    def _constant(self, values: Any, dtype: Any = np.int64) -> Any:
         array = np.ascontiguousarray(np.asarray(values, dtype).reshape(np.shape(values)))
         name = f"c{len(self._constants)}"
         self._constants[name] = numpy_helper.from_array(array, name)
         return name
 
-    def _layer(self, kind: str, x: str) -> str:
+    def _layer(self, kind: str, x: str) -> Any:
         router = self._rng.standard_normal((_HIDDEN, _EXPERTS)) * 0.05
         scores = self._op("MatMul", x, self._constant(router, np.float32))
         first = [self._weights(2 * _WIDTH, _HIDDEN) for _ in range(_EXPERTS)]
@@ -96,7 +97,7 @@ class Builder:
         scales = self._rng.standard_normal((rows, width // _BLOCK)) * 0.005
         return packed, scales.astype(np.float32)
 
-    def _product(self, x: str, weights: tuple[Any, Any]) -> str:
+    def _product(self, x: str, weights: tuple[Any, Any]) -> Any:
         packed, scales = weights
         return self._op(
             "MatMulNBits", x, self._constant(packed, np.uint8), self._constant(scales, np.float32),
@@ -104,14 +105,14 @@ class Builder:
             block_size=_BLOCK, accuracy_level=4,
         )  # fmt: skip
 
-    def _gated(self, both: str) -> str:
+    def _gated(self, both: str) -> Any:
         gate, up = self._op("Split", both, outputs=2, axis=-1, num_outputs=2)
         return self._op("Mul", self._op("Mul", gate, self._op("Sigmoid", gate)), up)
 
-    def _expert(self, x: str, first: Any, last: Any) -> str:
+    def _expert(self, x: str, first: Any, last: Any) -> Any:
         return self._product(self._gated(self._product(x, first)), last)
 
-    def _grouped(self, x: str, flat: str, first: Any, last: Any) -> str:
+    def _grouped(self, x: str, flat: str, first: Any, last: Any) -> Any:
         op, number = self._op, self._constant
         own = op("OneHot", flat, number([_EXPERTS]), number([0, 1]), axis=-1)
         exact = op("ReduceSum", own, number([0]), keepdims=0)
@@ -129,7 +130,7 @@ class Builder:
         found = [self._product(part, each) for part, each in zip(parts, last, strict=True)]
         return op("Gather", op("Concat", *found, axis=0), places, axis=0)
 
-    def _by_expert(self, x: str, flat: str, first: Any, last: Any) -> str:
+    def _by_expert(self, x: str, flat: str, first: Any, last: Any) -> Any:
         op, number, rows = self._op, self._constant, self._rows(flat)
         found, places = [], []
         for expert, weights in enumerate(zip(first, last, strict=True)):
@@ -143,13 +144,13 @@ class Builder:
         places = op("Unsqueeze", op("Concat", *places, axis=0), number([1]))
         return op("ScatterND", zeros, places, op("Concat", *found, axis=0))
 
-    def _gather(self, x: str, flat: str, first: Any, last: Any) -> str:
+    def _gather(self, x: str, flat: str, first: Any, last: Any) -> Any:
         rows = self._op("Gather", x, self._rows(flat), axis=0)
         rows = self._op("Unsqueeze", rows, self._constant([1]))
         inner = self._gated(self._gathered(rows, flat, first))
         return self._op("Squeeze", self._gathered(inner, flat, last), self._constant([1]))
 
-    def _gathered(self, x: str, flat: str, weights: Any) -> str:
+    def _gathered(self, x: str, flat: str, weights: Any) -> Any:
         op = self._op
         packed = self._constant(np.stack([each[0] for each in weights]), np.uint8)
         scales = self._constant(np.stack([each[1] for each in weights]), np.float32)
@@ -165,7 +166,7 @@ class Builder:
         wide = op("Reshape", wide, self._constant([-1, rows, blocks * _BLOCK]))
         return op("MatMul", x, op("Transpose", wide, perm=[0, 2, 1]))
 
-    def _qmoe(self, x: str, router: str, first: Any, last: Any) -> str:
+    def _qmoe(self, x: str, router: str, first: Any, last: Any) -> Any:
         inputs = []
         for weights in (first, last):
             packed = np.stack([each[0].reshape(len(each[0]), -1) for each in weights])
@@ -173,15 +174,15 @@ class Builder:
             inputs += [self._constant(packed, np.uint8), self._constant(scales, np.float32), ""]
         return self._op(
             "QMoE", x, router, *inputs, domain="com.microsoft", k=_CHOSEN, block_size=_BLOCK,
-            activation_type="swiglu", swiglu_fusion=2, activation_alpha=1.0, activation_beta=0.0,
+            activation_type="swiglu", swiglu_fusion=1, activation_alpha=1.0, activation_beta=0.0,
             normalize_routing_weights=1, expert_weight_bits=4,
         )  # fmt: skip
 
-    def _rows(self, flat: str) -> str:
+    def _rows(self, flat: str) -> Any:
         ones = self._op("Add", self._op("Mul", flat, self._constant([0])), self._constant([1]))
         by_row = self._op("Reshape", ones, self._constant([-1, _CHOSEN]))
         rows = self._op("CumSum", by_row, self._constant(0), exclusive=1)
-        return str(self._op("Reshape", rows, self._constant([-1])))
+        return self._op("Reshape", rows, self._constant([-1]))
 
 
 def onnxruntime(model: bytes) -> Any:
@@ -221,7 +222,7 @@ def measured(run: Any) -> tuple[dict[int, float], bool]:
 def main() -> None:
     """Measures each way on each engine."""
     results = {}
-    for kind in KINDS:
+    for kind in sys.argv[1:] or KINDS:
         model = Builder(kind).model()
         for load in (onnxruntime, openvino):
             try:
