@@ -167,7 +167,8 @@ def limited(x: Floats, softcap: float | None) -> Floats:
     if softcap is None:
         return x
     limit = np.float32(softcap)
-    return limit * np.tanh(x / limit)
+    capped: Floats = limit * np.tanh(x / limit)
+    return capped
 
 
 def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:
