@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from common import exit_code
 
-from edgespec.models import Attention, load_checkpoint
+from edgespec.errors import InputError
+from edgespec.models import Attention, SafetensorsFolder, load_checkpoint
 
 if TYPE_CHECKING:
     from edgespec.models import Checkpoint, Linear, Mlp
@@ -96,6 +97,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     checkpoint = load_checkpoint(arguments.checkpoint)
+    if not isinstance(checkpoint.tensors, SafetensorsFolder):
+        raise InputError(
+            f"{arguments.checkpoint}: its tensors have other names and orders than their "
+            "description: give a checkpoint that is stored like Llama's"
+        )
     tensors = Permuted(checkpoint, arguments.seed).tensors
     arguments.output.mkdir(parents=True)
     save_file(tensors, arguments.output / "model.safetensors", metadata={"format": "pt"})

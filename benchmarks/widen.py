@@ -48,6 +48,7 @@ DTYPES = {
     "bf16": (np.dtype(ml_dtypes.bfloat16), "bfloat16"),
     "fp32": (np.dtype(np.float32), "float32"),
 }
+_WIDENED = ("llama", "mistral", "qwen2")
 _USUAL_HEAD_DIM = 128
 
 
@@ -102,13 +103,15 @@ def widen(source: Path, output: Path, shape: WideShape, dtype: str = "bf16") -> 
 
     Raises:
         InputError: A size shrinks or does not fit, or `output` exists.
-        CheckpointError: The checkpoint is damaged or not supported.
+        CheckpointError: The checkpoint is damaged.
+        UnsupportedModelError: It is of another architecture.
     """
     checkpoint = load_checkpoint(source)
-    if any(each.q_norm is not None for each in checkpoint.decoder.attentions):
+    if checkpoint.config.model_type not in _WIDENED:
+        # Norms of heads share their epsilon with those of the residual stream, for example.
         raise UnsupportedModelError(
-            f"{source}: model_type {checkpoint.config.model_type!r} is not supported: the norms of "
-            "its heads share rms_norm_eps with those of the residual stream; use llama or qwen2"
+            f"{source}: model_type {checkpoint.config.model_type!r} is not supported: "
+            f"use {', '.join(_WIDENED)}"
         )
     config = _wide_config(checkpoint.config, shape)
     if output.exists():

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import CheckpointError
-from edgespec.models.tensors import joined
+from edgespec.models.tensors import BlockRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from edgespec.models.tensors import BlockRows, Blocks, TensorSource
+    from edgespec.models.tensors import Blocks, TensorSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,8 @@ class Part:
 
     Attributes:
         stored: Name of the stored tensor.
-        rows: [n] int64, numbers of its rows in the order of the part's.
+        rows: [n] int64, numbers of its rows in the order of the part's; neighbours in the part
+            should lie near each other.
         total: Number of rows of the stored tensor.
     """
 
@@ -89,37 +90,40 @@ class Parts:
         return self.tensors.read(name)
 
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
-        """See `TensorSource`; rows of a part are read run by run."""
-        stored = self._stored(name)
-        return np.concatenate(
-            [self.tensors.read_rows(stored, *run) for run in self._runs(name, start, stop)]
-        )
+        """See `TensorSource`."""
+        if name not in self.parts:
+            return self.tensors.read_rows(name, start, stop)
+        first, last, order = self._span(name, start, stop)
+        return self.tensors.read_rows(self._stored(name), first, last)[order]
 
     def blocks(self, name: str) -> Blocks | None:
         """See `TensorSource`."""
         return self.tensors.blocks(self._stored(name))
 
     def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
-        """See `TensorSource`; rows of a part are read run by run."""
-        stored = self._stored(name)
-        return joined(
-            [self.tensors.read_blocks(stored, *run) for run in self._runs(name, start, stop)]
-        )
+        """See `TensorSource`."""
+        if name not in self.parts:
+            return self.tensors.read_blocks(name, start, stop)
+        first, last, order = self._span(name, start, stop)
+        rows = self.tensors.read_blocks(self._stored(name), first, last)
+        zeros = None if rows.zeros is None else rows.zeros[order]
+        return BlockRows(rows.levels[order], rows.scales[order], zeros)
 
     def _stored(self, name: str) -> str:
         return self.parts[name].stored if name in self.parts else name
 
-    def _runs(self, name: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yields start and stop of each run of consecutive stored rows."""
-        if name not in self.parts:
-            yield start, stop
-            return
+    def _span(self, name: str, start: int, stop: int) -> tuple[int, int, NDArray[np.int64]]:
+        """Returns start and stop of the stored rows around rows of a part, and theirs in these.
+
+        They are read at once, since rows of a part lie near each other: many calls for a row each
+        would take longer.
+        """
         rows = self.parts[name].rows
         if not 0 <= start < stop <= len(rows):
             raise ValueError(f"rows {start}:{stop} of {name}, which has {len(rows)}")
         rows = rows[start:stop]
-        for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
-            yield int(run[0]), int(run[-1]) + 1
+        first = int(rows.min())
+        return first, int(rows.max()) + 1, rows - first
 
 
 def stacked(stored: str, sizes: Mapping[str, int]) -> dict[str, Part]:

@@ -127,8 +127,8 @@ def rotation_order(head_dim: int, rotated: int, interleaved: bool) -> NDArray[np
     Returns:
         [head_dim] int64, the checkpoint's number of each dimension.
     """
-    pairs, still = np.arange(rotated), np.arange(rotated, head_dim)
-    pairs = pairs.reshape(-1, 2).T if interleaved else pairs.reshape(2, -1)
+    turned, still = np.arange(rotated), np.arange(rotated, head_dim)
+    pairs = turned.reshape(-1, 2).T if interleaved else turned.reshape(2, -1)
     return np.concatenate([pairs, still.reshape(2, -1)], axis=1).ravel()
 
 

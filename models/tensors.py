@@ -10,7 +10,7 @@ import numpy as np
 from edgespec.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -137,16 +137,6 @@ def equal_tensors(tensors: TensorSource, first: str, second: str) -> bool:
             tensors.read_rows(second, start, min(start + _COMPARED_ROWS, shape[0])),
         )
         for start in range(0, shape[0], _COMPARED_ROWS)
-    )
-
-
-def joined(parts: Sequence[BlockRows]) -> BlockRows:
-    """Joins rows of one matrix: either all parts have zero points or none."""
-    zeros = [part.zeros for part in parts if part.zeros is not None]
-    return BlockRows(
-        np.concatenate([part.levels for part in parts]),
-        np.concatenate([part.scales for part in parts]),
-        np.concatenate(zeros) if zeros else None,
     )
 
 

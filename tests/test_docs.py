@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ import pytest
 import edgespec
 from edgespec import LLM
 from edgespec.cli import COMMANDS
+from edgespec.models import ARCHITECTURES
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(edgespec.__file__).parents[1]
@@ -131,6 +133,17 @@ def test_modules_that_are_named_exist(page):
     rooms = "benchmarks|edgespec|export|models|runtime|tests"
     for name in re.findall(rf"\b(?:{rooms})/[\w/.-]+\.py\b", PAGES[page]):
         assert (ROOT / name).exists(), name
+
+
+def test_the_tables_of_models_are_those_of_the_code(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    table = importlib.import_module("models_table")
+    name = "docs/models.md"
+    assert table.page(PAGES[name]) == PAGES[name], "run python benchmarks/models_table.py"
+    assert table.tables() in PAGES[name]
+    cases = table.compared()
+    assert all(cases[model_type] for model_type in ARCHITECTURES)
+    assert all((ROOT / test).exists() for test in table.FORMATS.values())
 
 
 def test_the_rooms_are_those_of_the_code():

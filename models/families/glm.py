@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.partly_rotated import PartlyRotated, split
-from edgespec.models.parts import Parts
+from edgespec.models.parts import Part, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Glm(PartlyRotated):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights; files have one tensor for gate and up projection."""
-        parts = {}
+        parts = dict[str, Part]()
         for index in range(self.config.num_layers):
             layer = self.mlp(index)
             stored = f"model.layers.{index}.mlp.gate_up_proj.weight"

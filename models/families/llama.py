@@ -21,10 +21,17 @@ class Llama:
     """Describes a Llama checkpoint; subclasses override what differs.
 
     Attributes:
+        models: Models that are described, for docs/models.md; a subclass that does not set it is
+            described by the first line of its module.
+        published: Published weights with which it was run, by a class of its own; else none.
         defaults: Default values of transformers for fields that config.json leaves out.
         activation_field: Name of the field of config.json with the MLP's activation.
     """
 
+    models: ClassVar[str] = (
+        "Llama 2 and 3, TinyLlama, SmolLM and SmolLM2, Yi, others stored as Llama"
+    )
+    published: ClassVar[str] = "SmolLM2-135M"
     defaults: ClassVar[Mapping[str, object]] = {
         "hidden_act": "silu",
         "max_position_embeddings": 2048,
@@ -116,6 +123,7 @@ class Llama:
 class Mistral(Llama):
     """Llama with other defaults, and a window if the config has one."""
 
+    models: ClassVar[str] = "Mistral and Ministral 8B, with or without sliding windows"
     defaults: ClassVar[Mapping[str, object]] = {
         **Llama.defaults,
         "max_position_embeddings": 131072,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.models.families.llama import Llama
 from edgespec.models.families.partly_rotated import PartlyRotated, split
-from edgespec.models.parts import Parts
+from edgespec.models.parts import Part, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Phi3(PartlyRotated):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights; files have one tensor for q, k and v, and one for gate and up."""
-        parts = {}
+        parts = dict[str, Part]()
         for index in range(self.config.num_layers):
             name, attention, mlp = f"model.layers.{index}", self.attention(index), self.mlp(index)
             qkv = (attention.q, attention.k, attention.v)

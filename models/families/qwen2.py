@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 class Qwen2(Llama):
     """Llama with biases on the query, key and value projections."""
 
+    models: ClassVar[str] = "Qwen2, Qwen2.5, Qwen2.5-Coder"
+    published: ClassVar[str] = "Qwen2.5-Coder 0.5B, 1.5B"
     defaults: ClassVar[Mapping[str, object]] = {
         **Llama.defaults,
         "max_position_embeddings": 32768,
