@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edgespec.models.tensors import BlockRows, Blocks
+
 BLOCKS, SCALES = "_blocks", "_scales"
 """Endings of the names of the two tensors that hold a stack in MXFP4."""
 
@@ -142,6 +144,14 @@ class ExpertTensors:
         first = part.start + start * part.step
         rows = slice(first, first + (stop - start - 1) * part.step + 1, part.step)
         return np.array(self._slab(part.stack, part.expert)[rows], np.float32, order="C")
+
+    def blocks(self, name: str) -> Blocks | None:
+        """See `TensorSource`; parts of stacks are given as floats."""
+        return None if name in self._parts else self._tensors.blocks(name)
+
+    def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
+        """See `TensorSource`."""
+        return self._tensors.read_blocks(name, start, stop)
 
     def _read_slab(self, stack: Stack, expert: int) -> NDArray[np.float32]:
         """Reads an expert's part of a stack: [N, K], or [N] of biases."""

@@ -69,7 +69,8 @@ def _download_file(repository: str, name: str) -> Path:
     folder, _, file = name.rpartition("/")
     names = [f"{folder}/{part}" if folder else part for part in parts(file)]
     with _failures(f"{repository}:{name}"):
-        return [Path(hf_hub_download(repository, each)) for each in names][0]
+        files = [Path(hf_hub_download(repository, each)) for each in names]
+        return files[0]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.models.families.granite import Granite
 from edgespec.models.families.partly_rotated import split
-from edgespec.models.parts import Parts
+from edgespec.models.parts import Part, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class GraniteMoeHybrid(Granite):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights; files have one tensor for gate and up."""
-        parts = {}
+        parts = dict[str, Part]()
         for index in range(self.config.num_layers):
             name, mlp = f"model.layers.{index}.shared_mlp", self.mlp(index)
             parts |= split(f"{name}.input_linear.weight", mlp.gate, mlp.up)

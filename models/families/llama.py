@@ -143,7 +143,7 @@ class Llama:
 class Mistral(Llama):
     """Llama with other defaults, and a window if the config has one."""
 
-    models: ClassVar[str] = "Mistral, with or without a sliding window"
+    models: ClassVar[str] = "Mistral and Ministral 8B, with or without sliding windows"
     defaults: ClassVar[Mapping[str, object]] = {
         **Llama.defaults,
         "max_position_embeddings": 131072,

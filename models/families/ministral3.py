@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 class Ministral3(Mistral):
     """Mistral whose attention is sharper beyond the original context, where texts end here."""
 
+    models: ClassVar[str] = "Ministral 3, with texts up to its original context (16384)"
     defaults: ClassVar[Mapping[str, object]] = {
         **Mistral.defaults,
         "head_dim": 128,

@@ -68,8 +68,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments; the defaults are those of `ExportOptions`."""
     parser.add_argument(
         "checkpoint", metavar="CHECKPOINT",
-        help="folder of a checkpoint, GGUF file, ONNX file that optimum made, or Hub id: owner/name, "
-        "or owner/name:FILE for a file; with --draft-head also a bundle",
+        help="folder of a checkpoint, GGUF file, ONNX file that optimum made, or Hub id: "
+        "owner/name, or owner/name:FILE for a file; with --draft-head also a bundle",
     )  # fmt: skip
     parser.add_argument(
         "--via", choices=(_OPTIMUM,),
