@@ -18,6 +18,7 @@ from edgespec.export.formats.blocks import Floats, dequantize_rows, quantize_row
 from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.models import Attention, Checkpoint, Decoder, Linear, Mlp, Moe
+from edgespec.models.layers import Recurrent
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
@@ -248,7 +249,7 @@ def _round_expert(forward: Forward, routed: Routed, inputs: Floats, judge: _Judg
     judge.round(mixed, (expert.down,), weights, projection, stream)
 
 
-def _read(forward: Forward, layer: Attention | Mlp, judge: _Judge) -> None:
+def _read(forward: Forward, layer: Attention | Mlp | Recurrent, judge: _Judge) -> None:
     """Computes a sublayer, adds its output to the residual stream, and rounds its matrices.
 
     A sublayer consists of matrices that read the stream, its own computation (`forward.mixed`),
