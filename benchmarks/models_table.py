@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from inspect import getmodule
 from pathlib import Path
 
@@ -83,14 +83,15 @@ def _described(family: type) -> tuple[str, str]:
     return own.get("models", first), own.get("published", "none")
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [header, ("---",) * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def main() -> None:
+    """Writes the page."""
     PAGE.write_text(page(PAGE.read_text("utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -21,10 +21,10 @@ import numpy as np
 from common import exit_code
 
 from edgespec.errors import InputError
-from edgespec.models import Attention, Moe, SafetensorsFolder, load_checkpoint
+from edgespec.models import Attention, Mlp, SafetensorsFolder, load_checkpoint
 
 if TYPE_CHECKING:
-    from edgespec.models import Checkpoint, Linear, Mlp
+    from edgespec.models import Checkpoint, Linear
 
     Values = np.ndarray[Any, np.dtype[Any]]
     Order = np.ndarray[Any, np.dtype[np.int64]]
@@ -53,8 +53,8 @@ class Permuted:
         for sublayer in decoder.sublayers:
             if sublayer.norm is not None:
                 self._put(sublayer.norm.weight, self._read(sublayer.norm.weight)[self._stream])
-            if isinstance(sublayer, Moe):
-                raise NotImplementedError("mixtures of experts are not permuted")
+            if not isinstance(sublayer, Attention | Mlp):
+                raise NotImplementedError("only attention and MLPs are permuted")
             if isinstance(sublayer, Attention):
                 self._attention(sublayer)
             else:

@@ -18,7 +18,7 @@ _CHECKOUT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(_CHECKOUT))  # last: the names of our folders must not hide a library's
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE  # noqa: E402
-from edgespec.models import Attention, Decoder, Mlp, Moe, Norm, load_checkpoint  # noqa: E402
+from edgespec.models import Attention, Decoder, Mlp, Norm, load_checkpoint  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +41,8 @@ def gguf_names(decoder: Decoder) -> dict[str, str]:
         names |= _linear(decoder.lm_head, "output")
     for index, layer in enumerate(decoder.layers):
         for sublayer in layer:
-            if isinstance(sublayer, Moe):
-                raise NotImplementedError("mixtures of experts are not written as GGUF")
+            if not isinstance(sublayer, Attention | Mlp):
+                raise NotImplementedError("only attention and MLPs are written as GGUF")
             parts = _attention(sublayer) if isinstance(sublayer, Attention) else _mlp(sublayer)
             names |= {name: f"blk.{index}.{place}" for name, place in parts}
     return names

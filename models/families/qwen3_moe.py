@@ -18,6 +18,7 @@ class Qwen3Moe(Qwen3):
 
     defaults: ClassVar[Mapping[str, object]] = {
         **Qwen3.defaults,
+        "head_dim": None,
         "num_key_value_heads": 4,
         "max_window_layers": None,
         "moe_intermediate_size": 768,

@@ -14,9 +14,9 @@ from quantized import IN_8_BITS, stored, unpacked
 from edgespec import bundle as bundles
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.export.formats.kept import Form, form_of, keep
-from edgespec.export.sources.trimming import TrimmedHead
 from edgespec.models import checkpoint as checkpoints
 from edgespec.models import load_checkpoint
+from edgespec.models.parts import Part, Parts
 from edgespec.models.tensors import BlockRows, Blocks, multiplied_out
 from edgespec.runtime.execution.sizes import stage_sizes
 
@@ -83,13 +83,13 @@ SOURCES = {
 @pytest.fixture(params=SOURCES)
 def in_blocks(request, monkeypatch):
     """Lets checkpoints be read as a source of blocks."""
-    opened = checkpoints.opened
+    opened = checkpoints.unpacked
 
     def read(tensors, config):
         source, format_ = opened(tensors, config)
         return InBlocks(source, *SOURCES[request.param]), format_
 
-    monkeypatch.setattr(checkpoints, "opened", read)
+    monkeypatch.setattr(checkpoints, "unpacked", read)
     return request.param
 
 
@@ -211,10 +211,10 @@ def test_rows_of_a_draft_with_fewer_tokens():
         rng.integers(0, 16, (9, 2)).astype(np.uint8),
     )
     ids = np.array([0, 1, 4, 7, 8])
-    source = TrimmedHead(One(rows, Blocks(4, 16)), "m", ids)
-    assert source.blocks("trimmed_head.weight") == source.blocks("m") == Blocks(4, 16)
+    source = Parts(One(rows, Blocks(4, 16)), {"part": Part("m", ids, 9)})
+    assert source.blocks("part") == source.blocks("m") == Blocks(4, 16)
     for start, stop in ((0, 5), (1, 3), (3, 5)):
-        found = source.read_blocks("trimmed_head.weight", start, stop)
+        found = source.read_blocks("part", start, stop)
         for part in ("levels", "scales", "zeros"):
             assert np.array_equal(getattr(found, part), getattr(rows, part)[ids[start:stop]])
     whole = source.read_blocks("m", 2, 4)

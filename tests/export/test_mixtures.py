@@ -129,8 +129,8 @@ def test_the_manifest_says_what_a_row_reads(saved_checkpoint, tmp_path):
     target = bundles.load(tmp_path / "bundle").target
     dense, mixture = (each for each in target.layout if each.kind == "mlp")
     assert (dense.width, dense.experts, dense.chosen) == (160, 0, 0)
-    assert (mixture.width, mixture.experts, mixture.chosen) == (32, 8, 3)
-    expert = 3 * 64 * 32
+    assert (mixture.width, mixture.experts, mixture.chosen) == (96, 8, 3)
+    expert = 3 * 64 * 96
     assert target.parameters - target.active_parameters == (8 - 3) * expert
 
 

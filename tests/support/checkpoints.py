@@ -117,7 +117,7 @@ _MIXED = ["sliding_attention", "full_attention"]
 _EXPERTS: dict[str, Any] = {
     "num_experts": 8,
     "num_experts_per_tok": 3,
-    "moe_intermediate_size": 32,
+    "moe_intermediate_size": 96,
     "norm_topk_prob": True,
 }
 
