@@ -82,6 +82,10 @@ class ConfigReader:
             "mlp_bias": any(f"blk.{each}.ffn_gate.bias" in self._entries for each in layers),
             "eos_token_id": list(eos_ids),
             **{name: self._integer(place) for name, place in _SIZES.items()},
+            **{
+                name: metadata.number(f"{kind}.{place}")
+                for name, place in self._naming.numbers.items()
+            },
             **self._naming.constants,
         }
         return config | (self._windows() if self._naming.window else {}) | self._scale()

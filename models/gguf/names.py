@@ -49,6 +49,7 @@ class Naming:
         window: Whether some layers have a window.
         widest: Number of layers of the model whose scores are scaled by the width of its queries
             in place of the size of its heads: no field of GGUF says so, llama.cpp goes by this.
+        numbers: Names in GGUF of further numbers by their fields in config.json.
         constants: Fields of config.json that GGUF files of this architecture leave out.
     """
 
@@ -58,6 +59,7 @@ class Naming:
     norm_offset: float = 0.0
     window: bool = False
     widest: int | None = None
+    numbers: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, object] = field(default_factory=dict)
 
     def translated(self, name: str) -> str:
@@ -74,9 +76,31 @@ class Naming:
 
 ARCHITECTURES: Mapping[str, Naming] = {
     "llama": Naming("llama", interleaved=True),
+    "smollm3": Naming("smollm3", interleaved=True),
+    "granite": Naming(
+        "granite",
+        interleaved=True,
+        numbers={
+            "embedding_multiplier": "embedding_scale",
+            "attention_multiplier": "attention.scale",
+            "residual_multiplier": "residual_scale",
+            "logits_scaling": "logit_scale",
+        },
+    ),
     "qwen2": Naming("qwen2"),
     "qwen3": Naming("qwen3"),
     "olmo2": Naming("olmo2", _NORMS_BEHIND),
+    "gemma2": Naming(
+        "gemma2",
+        _NORMS_AROUND,
+        norm_offset=1.0,
+        window=True,
+        widest=46,
+        numbers={
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+    ),
     "gemma3": Naming(
         "gemma3_text",
         _NORMS_AROUND,

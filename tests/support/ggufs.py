@@ -18,14 +18,26 @@ if TYPE_CHECKING:
 Values = np.ndarray[Any, np.dtype[np.float32]]
 
 KINDS = {
+    "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "granite": gguf.MODEL_ARCH.GRANITE,
     "llama": gguf.MODEL_ARCH.LLAMA,
     "mistral": gguf.MODEL_ARCH.LLAMA,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "smollm3": gguf.MODEL_ARCH.SMOLLM3,
 }
 """Architectures by their `model_type`."""
+
+_NUMBERS = {
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
 
 
 def write_gguf(
@@ -72,11 +84,11 @@ def write_gguf(
 
 def stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Values:
     """A tensor's values as llama.cpp stores them."""
-    if kind == "llama" and ("q_proj" in name or "k_proj" in name):
+    if kind in ("granite", "llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
         heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
         halves = values.reshape(heads, 2, -1, *values.shape[1:])
         return halves.swapaxes(1, 2).reshape(values.shape)
-    return values + 1 if kind == "gemma3" and name.endswith("norm.weight") else values
+    return values + 1 if kind.startswith("gemma") and name.endswith("norm.weight") else values
 
 
 def _quantized(values: Values, kind: GGMLQuantizationType) -> np.ndarray[Any, Any]:
@@ -107,8 +119,9 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
         "rope.freq_base": float(theta),
     }
-    if config.get("sliding_window") and kind == "gemma3":
+    if config.get("sliding_window") and kind.startswith("gemma"):
         numbers["attention.sliding_window"] = config["sliding_window"]
+    numbers |= {name: float(config[own]) for name, own in _NUMBERS.items() if config.get(own)}
     return {f"{kind}.{name}": value for name, value in numbers.items()}
 
 
