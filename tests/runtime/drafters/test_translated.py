@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from candidates import candidates_of
 from foreign import TEXTS, ForeignPairs
 from pairs import ENGINES, LONG_PROMPT, with_eos
+from watching import on_every_call
 
 from edgespec import LLM
 from edgespec.runtime.drafters import ModelCalls, RecodedCalls, SharedCalls, TreeBudget
@@ -89,10 +92,13 @@ def test_nor_in_trees_of_all_sizes(loaded, name, fields):
 @pytest.mark.slow
 @modes
 @names
-def test_nor_while_the_target_works(loaded, name, fields):
+def test_nor_while_the_target_works(loaded, name, fields, monkeypatch):
     options = {"max_new_tokens": TOKENS, **fields}
     expected = loaded(name, "none").generate(LONG_PROMPT, **options)
-    result = loaded(name, "model", pipeline="overlap").generate(LONG_PROMPT, **options)
+    llm = loaded(name, "model", pipeline="overlap")
+    # A pass of so small a target could end before the draft's thread has run at all.
+    on_every_call(monkeypatch, llm, "target", lambda _: time.sleep(0.01))
+    result = llm.generate(LONG_PROMPT, **options)
     assert result.tokens == expected.tokens
     if name == "permuted":
         assert result.begun > 0
