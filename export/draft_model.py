@@ -10,14 +10,7 @@ import tokenizers
 from edgespec import bundle
 from edgespec.export.calibration.calibrate import Calibrate
 from edgespec.export.exporter import ExportOptions, with_candidates
-from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.export.precisions import (
-    INT4,
-    asked_precision,
-    calibrated,
-    chosen_precision,
-    widened,
-)
+from edgespec.export.precisions import rounding
 from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
@@ -51,13 +44,11 @@ def attach_model(
     checkpoint = load_checkpoint(draft)
     source, tokens = read_tokenizer(checkpoint)
     checkpoint, ids = with_candidates(checkpoint, tokens, options)
-    precision = chosen_precision(name, checkpoint, options)
-    with RoundedMatrices(folder, precision.exact) as rounded:
-        seen = calibrated(name, checkpoint, precision, calibration, rounded)
-        if asked_precision(name, checkpoint, options) == INT4:
-            precision = widened(precision, checkpoint, seen)
-        with RoleWriter(folder, name, checkpoint, precision, ids, progress, rounded) as writer:
-            role = writer.write()
+    with (
+        rounding(name, checkpoint, options, calibration, folder) as (precision, rounded),
+        RoleWriter(folder, name, checkpoint, precision, ids, progress, rounded) as writer,
+    ):
+        role = writer.write()
     own = ""
     if tokens != tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab():
         own = bundle.DRAFT_TOKENIZER

@@ -16,15 +16,11 @@ from edgespec.errors import InputError
 from edgespec.export.calibration.calibrate import Calibrate
 from edgespec.export.destination import replacing
 from edgespec.export.formats.blocks import BLOCK_SIZES
-from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.keeping import describe
 from edgespec.export.precisions import (
     INT4,
     PRECISIONS,
-    asked_precision,
-    calibrated,
-    chosen_precision,
-    widened,
+    rounding,
 )
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
@@ -197,23 +193,21 @@ def write_bundle(
     roles = {}
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
-        precision = chosen_precision(name, checkpoint, options)
-        with RoundedMatrices(folder, precision.exact) as rounded:
-            seen = calibrated(name, checkpoint, precision, calibration, rounded)
-            if asked_precision(name, checkpoint, options) == INT4:
-                precision = widened(precision, checkpoint, seen)
-            with RoleWriter(
+        with (
+            rounding(name, checkpoint, options, calibration, folder) as (precision, rounded),
+            RoleWriter(
                 folder, name, checkpoint, precision, candidates[name], progress, rounded
-            ) as writer:
-                cuts: set[int] = set()
-                if name == bundle.TARGET:
-                    if skip_search is not None:
-                        with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
-                            skips = skip_search(trials.trial, skips)
-                    cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layout)
-                role = writer.write(sorted(cuts))
-                if name == bundle.TARGET and options.npu_precision is not None:
-                    variants = (_npu_variant(writer, role, options.npu_precision),)
+            ) as writer,
+        ):
+            cuts: set[int] = set()
+            if name == bundle.TARGET:
+                if skip_search is not None:
+                    with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
+                        skips = skip_search(trials.trial, skips)
+                cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layout)
+            role = writer.write(sorted(cuts))
+            if name == bundle.TARGET and options.npu_precision is not None:
+                variants = (_npu_variant(writer, role, options.npu_precision),)
         known = draft_tokens if own[name] else tokens
         roles[name] = replace(role, eos_ids=end_ids(checkpoint, known), tokenizer=own[name])
     files = bundle.describe_files(folder)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec import bundle
@@ -68,6 +71,31 @@ def chosen_precision(name: str, checkpoint: Checkpoint, options: ExportOptions) 
     kept = kept_layers(tensors, (each.weight for each in linears), weights)
     kept += kept_vocabulary(tensors, decoder, head)
     return bundle.Precision(weights, head, options.kv_precision, block, scales="fp16", kept=kept)
+
+
+@contextmanager
+def rounding(
+    name: str,
+    checkpoint: Checkpoint,
+    options: ExportOptions,
+    calibration: Calibrate | None,
+    folder: Path,
+) -> Iterator[tuple[bundle.Precision, RoundedMatrices]]:
+    """Gives a role's precision, and the matrices that were rounded by a calibration.
+
+    Args:
+        name: name of the role.
+        checkpoint: the model.
+        options: options of the export.
+        calibration: see `write_bundle`.
+        folder: folder with room for these matrices, which are deleted at the end of the `with`.
+    """
+    precision = chosen_precision(name, checkpoint, options)
+    with RoundedMatrices(folder, precision.exact) as rounded:
+        seen = calibrated(name, checkpoint, precision, calibration, rounded)
+        if asked_precision(name, checkpoint, options) == INT4:
+            precision = widened(precision, checkpoint, seen)
+        yield precision, rounded
 
 
 def calibrated(

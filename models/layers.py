@@ -157,9 +157,7 @@ class Attention:
         """Names and shapes of its tensors."""
         norms = (self.norm, self.q_norm, self.k_norm, self.post_norm)
         sinks: Shapes = {} if self.sinks is None else {self.sinks: (self.heads,)}
-        return sinks | _union(
-            part.tensors() for part in (*self.linears, *norms) if part is not None
-        )
+        return sinks | _of(*self.linears, *norms)
 
 
 @dataclass(frozen=True)
@@ -191,8 +189,7 @@ class Mlp:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        parts = (*self.linears, self.norm, self.post_norm)
-        return _union(part.tensors() for part in parts if part is not None)
+        return _of(*self.linears, self.norm, self.post_norm)
 
 
 @dataclass(frozen=True)
@@ -250,8 +247,7 @@ class ShortConvolution:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        norms = [norm.tensors() for norm in (self.norm, self.post_norm) if norm is not None]
-        return _union([*_each(self.linears), self.convolution.tensors(), *norms])
+        return _of(*self.linears, self.convolution, self.norm, self.post_norm)
 
 
 @dataclass(frozen=True)
@@ -317,13 +313,9 @@ class GatedDelta:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        norms = [
-            norm.tensors()
-            for norm in (self.norm, self.result_norm, self.post_norm)
-            if norm is not None
-        ]
         heads: Shapes = dict.fromkeys((self.log_decay, self.decay_bias), (self.value_heads,))
-        return _union([*_each(self.linears), self.convolution.tensors(), *norms, heads])
+        norms = self.norm, self.result_norm, self.post_norm
+        return _of(*self.linears, self.convolution, *norms) | heads
 
 
 @dataclass(frozen=True)
@@ -355,8 +347,7 @@ class Moe:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        parts = (self.router, *self.linears, self.norm)
-        return _union(part.tensors() for part in parts if part is not None)
+        return _of(self.router, *self.linears, self.norm)
 
 
 Recurrent = ShortConvolution | GatedDelta
@@ -418,8 +409,8 @@ class Decoder:
         )
 
 
-def _each(layers: Iterable[Linear]) -> Iterable[Shapes]:
-    return (layer.tensors() for layer in layers)
+def _of(*parts: Linear | Norm | Convolution | None) -> Shapes:
+    return _union(part.tensors() for part in parts if part is not None)
 
 
 def _union(parts: Iterable[Shapes]) -> Shapes:

@@ -24,7 +24,12 @@ def gated(graph: GraphBuilder, gate: str, up: str, activation: Activation) -> st
         return _clamped_swiglu(graph, gate, up, activation)
     if activation == "gelu_tanh":
         return graph.op("Mul", graph.op("Gelu", gate, approximate="tanh"), up)
-    return graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), up)
+    return graph.op("Mul", silu(graph, gate), up)
+
+
+def silu(graph: GraphBuilder, x: str) -> str:
+    """Emits x * sigmoid(x)."""
+    return graph.op("Mul", x, graph.op("Sigmoid", x))
 
 
 def _clamped_swiglu(graph: GraphBuilder, gate: str, up: str, activation: ClampedSwiglu) -> str:

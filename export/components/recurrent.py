@@ -24,6 +24,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgespec.bundle.sublayers import CHUNK, recurrent_inputs, recurrent_output
+from edgespec.export.components.mlp import silu
 from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
 from edgespec.export.formats.matrices import vector
 from edgespec.models import GatedDelta, ShortConvolution
@@ -72,7 +73,7 @@ def lower_delta(stage: StageBuilder, x: str, index: int, layer: GatedDelta) -> s
     old = g.multi_op("Split", earlier, g.ints(*layer.parts), outputs=6, axis=1)
 
     mixed = stage.linear(x, layer.mixed)
-    convolved = _silu(stage, _convolved(stage, old[0], mixed, layer.convolution))
+    convolved = silu(g, _convolved(stage, old[0], mixed, layer.convolution))
     keys = layer.key_heads * layer.key_size
     q, k, v = g.multi_op("Split", convolved, g.ints(keys, keys, values), outputs=3, axis=1)
     # A unit vector; a query is divided by the root of its size as well.
@@ -108,7 +109,7 @@ def lower_delta(stage: StageBuilder, x: str, index: int, layer: GatedDelta) -> s
     result = g.op("Transpose", result, perm=[1, 0, 2])
     result = stage.norm(result, layer.result_norm)
     result = g.op("Reshape", result, g.ints(-1, values))
-    return stage.linear(g.op("Mul", result, _silu(stage, stage.linear(x, layer.gate))), layer.out)
+    return stage.linear(g.op("Mul", result, silu(g, stage.linear(x, layer.gate))), layer.out)
 
 
 class _Near:
@@ -215,7 +216,3 @@ def _rows(stage: StageBuilder, heads: str, width: int) -> str:
     """Joins heads [heads, n, size] to rows [n, width]."""
     g = stage.graph
     return g.op("Reshape", g.op("Transpose", heads, perm=[1, 0, 2]), g.ints(-1, width))
-
-
-def _silu(stage: StageBuilder, x: str) -> str:
-    return stage.graph.op("Mul", x, stage.graph.op("Sigmoid", x))
