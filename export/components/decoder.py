@@ -60,8 +60,7 @@ def lower(stage: StageBuilder, decoder: Decoder, span: Span, gated: bool = False
         _emit_head(stage, hidden, decoder)
     else:
         stage.output("next_hidden", hidden, FLOAT, "S", decoder.hidden_size)
-    if stage.new_kv:
-        emit_new_kv(stage, decoder.attentions[0])
+    emit_new_kv(stage)
 
 
 def _entry(stage: StageBuilder, decoder: Decoder, first: bool) -> str:
