@@ -3,8 +3,8 @@
     python benchmarks/random_checkpoint.py gemma3-1b -o gemma
     python benchmarks/random_checkpoint.py gemma3-1b -o small --set num_hidden_layers=6
 
-Its texts are noise. The vocabulary is smaller than the model's, and the tokenizer has a word for
-each token. `--set` changes a field of config.json, to a value in JSON.
+Its texts are noise. The vocabulary is smaller than the model's, and so is the number of layers of
+some; the tokenizer has a word for each token. `--set` changes a field of config.json, to a value in JSON.
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "head_dim": 256, "sliding_window": 512, "query_pre_attn_scalar": 256,
         "max_position_embeddings": 32768, "tie_word_embeddings": True,
         "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+    },
+    "qwen3.5-0.8b": {
+        "model_type": "qwen3_5_text", "hidden_size": 1024, "intermediate_size": 3584,
+        "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+        "max_position_embeddings": 4096, "tie_word_embeddings": True, "rope_theta": 1e7,
     },
 }  # fmt: skip
 

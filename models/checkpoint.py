@@ -72,6 +72,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
 """The supported architectures by `model_type`."""
 
 _HEAD = "lm_head.weight"
+_DRAFT_HEAD = "mtp."  # see `models/heads/mtp.py`
 
 _log = logging.getLogger(__name__)
 
@@ -219,11 +220,13 @@ def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorSource) -> N
 
 
 def _log_unused(path: Path, decoder: Decoder, tensors: TensorSource) -> None:
-    """Logs unused tensors, except RoPE's frequencies, which old checkpoints contain."""
+    """Logs unused tensors, except a draft head's and RoPE's frequencies in old checkpoints."""
     unused = sorted(
         name
         for name in tensors.names - decoder.tensors().keys()
-        if name != _HEAD and not name.endswith(".rotary_emb.inv_freq")
+        if name != _HEAD
+        and not name.endswith(".rotary_emb.inv_freq")
+        and not name.startswith(_DRAFT_HEAD)
     )
     if unused:
         _log.warning("%s: %d tensors are not used, %s first", path, len(unused), unused[0])

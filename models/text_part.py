@@ -15,12 +15,14 @@ COMPOSITES = ("gemma3", "mistral3", "qwen3_5")
 # Fields that the whole model's config has for its text part, too.
 _SHARED = ("eos_token_id", "quantization_config", "tie_word_embeddings")
 
-# Published files have the first two; the third is what transformers calls it in memory.
+# Published files have the first two; the third is what transformers calls it in memory. The last
+# is a draft head, see `models/heads/mtp.py`.
 _PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "model.language_model.": "model.",
     "lm_head.": "lm_head.",
+    "mtp.": "mtp.",
 }
 
 

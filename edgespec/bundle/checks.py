@@ -21,6 +21,7 @@ from edgespec.bundle.sublayers import (
     FUSION,
     KINDS,
     RECURRENT,
+    RECURRENT_PARTS,
     RecurrentShape,
     is_new_rows,
     window_of,
@@ -49,7 +50,7 @@ _SIZES = {
 }
 _WIDEST = 1 << 24  # of the sizes of caches, rotation tables and recurrent sublayers
 _MOST_DIGITS = 10  # digits of a dimension
-_PAST = ("key", "value", "rows", "state")
+_PAST = ("key", "value", *RECURRENT_PARTS)
 _PARTS_OF_STATE = 4
 _CACHE_DIMENSIONS = 3
 

@@ -35,6 +35,10 @@ CAUSAL = "causal"
 DEFAULT_ROPE = "default"
 """The name of the default RoPE table; most models have no other."""
 
+RECURRENT_PARTS = ("rows", "keys", "errors", "added", "rates", "decays", "state")
+"""What a stage reads of a recurrent sublayer, see `export/components/recurrent.py`; one without a
+state reads the first alone."""
+
 _LETTERS = {"a": ATTENTION, "m": MLP, "r": RECURRENT}
 _LETTER_OF = {kind: letter for letter, kind in _LETTERS.items()}
 _WINDOW = re.compile(r"window:(\d+)")
@@ -58,6 +62,15 @@ class RecurrentShape:
     width: int
     kernel: int
     state: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Sizes of what a position adds, in the order of `width`."""
+        if not self.state:
+            return (self.width,)
+        heads, key_heads, key_size, value_size = self.state
+        behind = key_heads * key_size, heads * value_size, heads * value_size, heads, heads
+        return self.width - sum(behind), *behind
 
 
 @dataclass(frozen=True)
@@ -106,9 +119,9 @@ def window_of(mask: str) -> int | None:
     return int(found[1])
 
 
-def recurrent_inputs(layer: int) -> tuple[str, str]:
-    """Returns the names of the stage inputs with a recurrent sublayer's rows and state."""
-    return f"past.{layer}.rows", f"past.{layer}.state"
+def recurrent_input(layer: int, part: str) -> str:
+    """Returns the name of the stage input with one of `RECURRENT_PARTS`."""
+    return f"past.{layer}.{part}"
 
 
 def recurrent_output(layer: int) -> str:

@@ -7,17 +7,18 @@ from pathlib import Path
 from edgespec.errors import InputError
 from edgespec.export import HEAD_PRECISIONS, Progress, attach_head
 from edgespec.models import load_checkpoint
-from edgespec.models.heads.eagle3 import TargetSizes, load_head
-from edgespec.models.heads.head import HeadCheckpoint
+from edgespec.models.heads.head import HeadCheckpoint, TargetSizes
+from edgespec.models.heads.mtp import MTP, holds_head
+from edgespec.models.heads.opening import load_head
 
 _DEFAULT = "int8"
 
 
 class DraftHead:
-    """A draft head that `edgespec export` was given; its text says what the bundle got.
+    """A draft head that `edgespec export` was given or found; its text says what the bundle got.
 
     Args:
-        path: folder of the head.
+        path: folder of the head, or of a checkpoint that holds one.
         precision: precision of its weights; None for the default.
 
     Raises:
@@ -32,6 +33,16 @@ class DraftHead:
             raise InputError(
                 f"draft_precision is {precision!r}: a head has one of {', '.join(HEAD_PRECISIONS)}"
             )
+
+    @classmethod
+    def of_checkpoint(cls, target: Path) -> DraftHead | None:
+        """Returns the head that a checkpoint holds beside the model; None if it holds none.
+
+        Raises:
+            CheckpointError: if the checkpoint is damaged.
+            UnsupportedModelError: if it needs something that is not implemented.
+        """
+        return cls(target, None) if holds_head(target) else None
 
     def check(self, target: Path) -> None:
         """Checks the head against a checkpoint, before the long export of that begins.
@@ -62,5 +73,7 @@ class DraftHead:
         if self._attached is None:
             return "no draft head"
         head, tokens = self._attached.head, len(self._attached.ids)
+        if head.architecture == MTP:
+            return f"draft head: the checkpoint's own (MTP), proposes {tokens:,} tokens"
         taps = ", ".join(map(str, head.taps))
         return f"draft head: reads what enters layers {taps}, proposes {tokens:,} tokens"

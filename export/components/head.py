@@ -19,9 +19,10 @@ Embed = Callable[[str], str]
 
 def lower_fusion(stage: StageBuilder, head: Head) -> None:
     """Emits the fusion: features `hidden` [S, taps * size] give `next_hidden` [S, hidden]."""
-    width = head.fusion.fc.in_features
+    fc = head.fusion.fc
+    width = head.hidden_size if fc is None else fc.in_features
     rows = _normed(stage, stage.input("hidden", FLOAT, "S", width), head.fusion)
-    fused = stage.linear(rows, head.fusion.fc)
+    fused = rows if fc is None else stage.linear(rows, fc)
     stage.output("next_hidden", fused, FLOAT, "S", head.hidden_size)
 
 
@@ -41,9 +42,12 @@ def lower_layer(stage: StageBuilder, head: Head, embed: Embed, ids: npt.NDArray[
     token = embed(stage.input("input_ids", INT64, "S"))
     hidden = stage.input("hidden", FLOAT, "S", head.hidden_size)
     token, normed = stage.norm(token, layer.token_norm), stage.norm(hidden, layer.hidden_norm)
-    stream = normed if layer.norm_before_residual else hidden
     mixed = _mixed(stage, token, normed, layer)
-    stream = g.op("Add", stream, lower_attention(stage, mixed, 0, layer.attention))
+    stream = normed if layer.norm_before_residual else hidden
+    if layer.entry is not None:
+        stream = mixed
+    x = stage.norm(mixed, layer.attention.norm)
+    stream = g.op("Add", stream, lower_attention(stage, x, 0, layer.attention))
     mlp = lower_mlp(stage, stage.norm(stream, layer.mlp.norm), layer.mlp)
     stream = g.op("Add", stream, mlp)
     output = stage.norm(stream, head.norm)
@@ -71,9 +75,11 @@ def _normed(stage: StageBuilder, features: str, fusion: Fusion) -> str:
 
 
 def _mixed(stage: StageBuilder, token: str, hidden: str, layer: HeadLayer) -> str:
-    """Emits what attention reads of the normalized rows: both, or with a gate a mixture."""
+    """Emits what attention reads of the normalized rows: both, a product of both, or a mixture."""
     g = stage.graph
     both = g.op("Concat", token, hidden, axis=-1)
+    if layer.entry is not None:
+        return stage.linear(both, layer.entry)
     if layer.gate is None:
         return both
     share = g.op("Sigmoid", stage.linear(both, layer.gate))

@@ -1,16 +1,22 @@
 """Sublayers with a state: short convolutions, and linear attention by the gated delta rule.
 
-A stage reads what the text before the call has left: the state at the last border (a multiple of
-`CHUNK` positions) and the rows since then, some before it among them for convolutions. It returns
-what each of its own rows would add, and changes nothing. The runtime adds accepted rows.
+A stage reads what the text before the call has left, laid out as it is computed with: `rows`
+[K - 1, channels], what a convolution reads of the last positions, and with a state
+
+* `state` [H, key size, value size] at the last border, a multiple of `CHUNK` positions,
+* `keys` [key heads, P, key size], `errors` and `added` [H, P, value size], `rates` and `decays`
+  [P, H] of the P = `CHUNK` positions behind the border, of which those to come count as nothing.
+
+It returns what each of its own rows would add, and changes nothing. The runtime adds accepted rows.
 
 The rows of a call may be a tree, so each row reads its ancestors and not its neighbours (Wu et al.,
-STree, 2025): two inputs say which rows those are.
+STree, 2025). Inputs say which rows those are:
 
 * `trail` [K, S]: for each row, its last K - 1 ancestors and itself, the nearest last, as numbers of
-  *near* rows: the P earlier rows and the S rows of the call, one behind the other.
-* `ancestors` [P + S, P + S]: 1 where a near row is behind the border and an ancestor of another,
-  else 0; no row is its own ancestor. `own_rows` [S]: the numbers of the call's rows.
+  `rows` and the S rows of the call, one behind the other.
+* `ancestors` [P + S, P + S]: 1 where a *near* row, one of the P positions or of the call, is an
+  ancestor of another, else 0; no row is its own ancestor. `own_rows` [S]: the numbers of the
+  call's rows.
 * `unit` [P + S, P + S]: the unit matrix.
 * `halves` [6, P + S, P + S]: for n of 0 to 5, 1 where an ancestor is in the first half, and the row
   in the second half, of the same 2 ** (n + 1) positions behind the border.
@@ -23,7 +29,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec.bundle.sublayers import CHUNK, recurrent_inputs, recurrent_output
+from edgespec.bundle.sublayers import CHUNK, recurrent_input, recurrent_output
 from edgespec.export.components.mlp import silu
 from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
 from edgespec.export.formats.matrices import vector
@@ -51,9 +57,8 @@ def lower_convolution(stage: StageBuilder, x: str, index: int, layer: ShortConvo
         "Split", stage.linear(x, layer.inner), outputs=3, axis=1, num_outputs=3
     )
     rows = g.op("Mul", before, value)
-    earlier = stage.input(recurrent_inputs(index)[0], FLOAT, "P", width)
     stage.output(recurrent_output(index), rows, FLOAT, "S", width)
-    convolved = _convolved(stage, earlier, rows, layer.convolution)
+    convolved = _convolved(stage, rows, index, layer.convolution)
     return stage.linear(g.op("Mul", after, convolved), layer.out)
 
 
@@ -65,40 +70,42 @@ def lower_delta(stage: StageBuilder, x: str, index: int, layer: GatedDelta) -> s
     it to u[i] = error[i] - sum of A[i, a] u[a], A[i, a] = rate[i] exp(t[i] - t[a]) k[i] k[a]. So
     u = (1 + A)^-1 error (Yang et al., 2024), see `_inverse`.
     """
-    g, values = stage.graph, layer.value_heads * layer.value_size
-    earlier_input, state_input = recurrent_inputs(index)
-    earlier = stage.input(earlier_input, FLOAT, "P", sum(layer.parts))
-    sizes = layer.value_heads, layer.key_size, layer.value_size
-    state = stage.input(state_input, FLOAT, *sizes)
-    old = g.multi_op("Split", earlier, g.ints(*layer.parts), outputs=6, axis=1)
+    g, heads, size = stage.graph, layer.value_heads, layer.value_size
+    values, past = heads * size, _Past(stage, index)
+    state = past.read("state", heads, layer.key_size, size)
 
     mixed = stage.linear(x, layer.mixed)
-    convolved = silu(g, _convolved(stage, old[0], mixed, layer.convolution))
+    convolved = silu(g, _convolved(stage, mixed, index, layer.convolution))
     keys = layer.key_heads * layer.key_size
     q, k, v = g.multi_op("Split", convolved, g.ints(keys, keys, values), outputs=3, axis=1)
     # A unit vector; a query is divided by the root of its size as well.
     q = _unit(stage, q, layer, layer.key_size**-1.0)
     k_flat = g.op("Reshape", _unit(stage, k, layer, layer.key_size**-0.5), g.ints(-1, keys))
     rate, decay = _gates(stage, x, layer)
-    own_q = _by_value_head(stage, g.op("Reshape", q, g.ints(-1, keys)), layer)
-    own_k = _by_value_head(stage, k_flat, layer)
-    own_v, own_rate = _heads(stage, v, layer.value_heads), _heads(stage, rate, layer.value_heads)
+    own_q = _heads(stage, g.op("Reshape", q, g.ints(-1, keys)), layer.key_heads)
+    own_k = _heads(stage, k_flat, layer.key_heads)
+    near_k = g.op(
+        "Concat", past.read("keys", layer.key_heads, CHUNK, layer.key_size), own_k, axis=1
+    )
+    own_q, own_k, near_k = (_by_value_head(stage, each, layer) for each in (own_q, own_k, near_k))
+    own_v, own_rate = _heads(stage, v, heads), _heads(stage, rate, heads)
 
-    near = _Near(stage, g.op("Concat", old[5], decay, axis=0))
-    rates = _heads(stage, g.op("Concat", old[4], rate, axis=0), layer.value_heads)
-    near_k = g.op("Concat", _by_value_head(stage, old[1], layer), own_k, axis=1)
+    near = _Near(stage, g.op("Concat", past.read("decays", CHUNK, heads), decay, axis=0))
+    rates = _heads(stage, g.op("Concat", past.read("rates", CHUNK, heads), rate, axis=0), heads)
     turned_k = g.op("Transpose", near_k, perm=[0, 2, 1])
     alike = g.op("Mul", g.op("MatMul", near_k, turned_k), rates)  # [H, P + S, P + S]
 
-    error = g.op("Mul", g.op("MatMul", own_k, state), near.own_fading)
+    # One product for keys and queries reads the state once.
+    both = g.op("MatMul", g.op("Concat", own_k, own_q, axis=1), state)
+    by_k, by_q = g.multi_op("Split", both, outputs=2, axis=1, num_outputs=2)
+    error = g.op("Mul", by_k, near.own_fading)
     error = g.op("Mul", g.op("Sub", own_v, error), own_rate)
-    old_errors = _heads(stage, old[2], layer.value_heads)
-    errors = g.op("Concat", old_errors, error, axis=1)
+    errors = g.op("Concat", past.read("errors", heads, CHUNK, size), error, axis=1)
     added = g.op("MatMul", _inverse(stage, g.op("Mul", alike, near.fading), near), errors)
-    all_added = g.op("Concat", _heads(stage, old[3], layer.value_heads), added, axis=1)
+    all_added = g.op("Concat", past.read("added", heads, CHUNK, size), added, axis=1)
 
     seen = g.op("Mul", g.op("MatMul", own_q, turned_k), near.own(near.fading))
-    result = g.op("Mul", g.op("MatMul", own_q, state), near.own_fading)
+    result = g.op("Mul", by_q, near.own_fading)
     result = g.op("Add", result, g.op("MatMul", seen, all_added))
     itself = g.op("ReduceSum", g.op("Mul", own_q, own_k), g.ints(-1), keepdims=1)
     result = g.op("Add", result, g.op("Mul", itself, added))
@@ -110,6 +117,17 @@ def lower_delta(stage: StageBuilder, x: str, index: int, layer: GatedDelta) -> s
     result = stage.norm(result, layer.result_norm)
     result = g.op("Reshape", result, g.ints(-1, values))
     return stage.linear(g.op("Mul", result, silu(g, stage.linear(x, layer.gate))), layer.out)
+
+
+class _Past:
+    """What a sublayer reads of the text before the call."""
+
+    def __init__(self, stage: StageBuilder, index: int) -> None:
+        self._stage, self._index = stage, index
+
+    def read(self, part: str, *shape: int) -> str:
+        """Declares one of the inputs."""
+        return self._stage.input(recurrent_input(self._index, part), FLOAT, *shape)
 
 
 class _Near:
@@ -161,10 +179,11 @@ def _inverse(stage: StageBuilder, a: str, near: _Near) -> str:
     return g.op("Sub", own, g.op("MatMul", g.op("MatMul", own, links[-1]), inverse))
 
 
-def _convolved(stage: StageBuilder, earlier: str, rows: str, layer: Convolution) -> str:
-    """Emits a convolution over each row's ancestors: [P, D] and [S, D] give [S, D]."""
+def _convolved(stage: StageBuilder, rows: str, index: int, layer: Convolution) -> str:
+    """Emits a convolution of rows [S, D] over each row's ancestors; the result is [S, D], too."""
     g = stage.graph
     trail = stage.shared("trail", INT64, layer.size, "S")
+    earlier = _Past(stage, index).read("rows", layer.size - 1, layer.channels)
     near = g.op("Concat", earlier, rows, axis=0)
     weight = vector(g, stage.weights, layer.weight)
     weight = g.op("Reshape", weight, g.ints(layer.channels, layer.size))
@@ -196,10 +215,9 @@ def _unit(stage: StageBuilder, x: str, layer: GatedDelta, scale: float) -> str:
     return g.op("RMSNormalization", heads, weight, axis=-1, epsilon=_EPSILON / size)
 
 
-def _by_value_head(stage: StageBuilder, rows: str, layer: GatedDelta) -> str:
-    """Repeats keys [n, key heads * key size] for the value heads: [value heads, n, key size]."""
+def _by_value_head(stage: StageBuilder, keys: str, layer: GatedDelta) -> str:
+    """Repeats keys [key heads, n, key size] for the value heads: [value heads, n, key size]."""
     g, heads = stage.graph, layer.value_heads
-    keys = _heads(stage, rows, layer.key_heads)
     if heads == layer.key_heads:
         return keys
     return g.op("Gather", keys, g.ints(*np.arange(heads) * layer.key_heads // heads), axis=0)

@@ -18,8 +18,8 @@ from edgespec.export.heads.taps import add_taps
 from edgespec.export.heads.writer import HeadWriter
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import source_name
-from edgespec.models.heads.eagle3 import TargetSizes, load_head
-from edgespec.models.heads.head import Head, HeadCheckpoint
+from edgespec.models.heads.head import Head, HeadCheckpoint, TargetSizes
+from edgespec.models.heads.opening import load_head
 
 PRECISIONS = ("int4", "int8", "fp16", "fp32")
 """Precisions of a head's weights."""
@@ -131,8 +131,9 @@ def _precision(head: Head, weights: str, kv: str) -> Precision:
     if weights not in ("int4", "int8"):
         return Precision(weights, weights, kv, 0)
     layer = head.layer
-    linears = (head.fusion.fc, *layer.attention.linears, *layer.mlp.linears, head.lm_head)
-    block = choose_block_size(DRAFT, (each.in_features for each in linears))
+    linears = (head.fusion.fc, layer.entry, *layer.attention.linears, *layer.mlp.linears)
+    widths = [each.in_features for each in (*linears, head.lm_head) if each is not None]
+    block = choose_block_size(DRAFT, widths)
     return Precision(weights, weights, kv, block, scales="fp16")
 
 

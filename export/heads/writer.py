@@ -92,10 +92,10 @@ class HeadWriter:
     def _role(self, stages: tuple[bundle.Stage, ...]) -> bundle.Role:
         head, target = self._checkpoint.head, self._target
         attention, mlp = head.layer.attention, head.layer.mlp
-        rope = head.rope
+        rope, fc = head.rope, head.fusion.fc
         outputs = head.lm_head.out_features
         return bundle.Role(
-            architecture="eagle3",
+            architecture=head.architecture,
             layers=1,
             hidden_size=head.hidden_size,
             heads=attention.heads,
@@ -113,7 +113,7 @@ class HeadWriter:
             attention_factor=target.attention_factor if rope is None else rope.attention_factor,
             tied=False,
             sublayers=(
-                Sublayer(0, FUSION, width=head.fusion.fc.in_features),
+                Sublayer(0, FUSION, width=0 if fc is None else fc.in_features),
                 Sublayer(0, ATTENTION),
                 Sublayer(0, MLP, width=mlp.up.out_features),
             ),

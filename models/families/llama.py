@@ -28,6 +28,7 @@ class Llama:
         published: Published weights with which it was run, by a class of its own; else none.
         defaults: Default values of transformers for fields that config.json leaves out.
         activation_field: Name of the field of config.json with the MLP's activation.
+        layers: What names of the layers' tensors begin with.
     """
 
     models: ClassVar[str] = (
@@ -42,6 +43,7 @@ class Llama:
     }
 
     activation_field: ClassVar[str] = "hidden_act"
+    layers: ClassVar[str] = "model.layers"
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
@@ -94,7 +96,7 @@ class Llama:
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer."""
-        config, name = self.config, f"model.layers.{index}"
+        config, name = self.config, f"{self.layers}.{index}"
         hidden, window, context = config.hidden_size, config.windows[index], config.context_length
         inner, kv_inner = config.heads * config.head_dim, config.kv_heads * config.head_dim
         return Attention(
@@ -116,7 +118,7 @@ class Llama:
 
     def mlp(self, index: int) -> Mlp:
         """Returns the MLP of a layer."""
-        config, name = self.config, f"model.layers.{index}"
+        config, name = self.config, f"{self.layers}.{index}"
         hidden, inner = config.hidden_size, config.intermediate_size
         return Mlp(
             norm=self.norm(f"{name}.post_attention_layernorm", hidden),

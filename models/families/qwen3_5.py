@@ -57,7 +57,7 @@ class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
         if index not in self.config.recurrent:
             return self.attention(index)
         fields, hidden = self.config.fields, self.config.hidden_size
-        layer = f"model.layers.{index}"
+        layer = f"{self.layers}.{index}"
         name, heads = f"{layer}.linear_attn", fields.integer("linear_num_value_heads")
         key_heads, key_size = (
             fields.integer(f"linear_{field}") for field in ("num_key_heads", "key_head_dim")
@@ -89,7 +89,7 @@ class Qwen3_5(PartlyRotated):  # noqa: N801 - the model's name
 
     def attention(self, index: int) -> Attention:
         """Returns the attention of a layer, with norms of its heads, and gates behind queries."""
-        name, config = f"model.layers.{index}.self_attn", self.config
+        name, config = f"{self.layers}.{index}.self_attn", self.config
         queries = 2 * config.heads * config.head_dim
         return replace(
             super().attention(index),

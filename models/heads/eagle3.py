@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,7 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.config import ModelConfig, activation_of
 from edgespec.models.families.llama import Llama
 from edgespec.models.fields import Fields
-from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer
+from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
 from edgespec.models.layers import Attention, Linear, Mlp, Norm
 from edgespec.models.rope import Rope, rope_from_config
 from edgespec.models.safetensors_folder import SafetensorsFolder
@@ -38,26 +37,7 @@ _DEFAULTS = {**Llama.defaults, "num_hidden_layers": 1}
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TargetSizes:
-    """What a head must agree with.
-
-    Attributes:
-        layers: number of the target's layers.
-        hidden_size: size of its hidden rows.
-        vocab_size: number of rows of its embedding.
-        tokens: number of its tokenizer's ids, without padding.
-        inv_freq: [head_dim / 2] its rotation, in radians per position; see `Rope`.
-    """
-
-    layers: int
-    hidden_size: int
-    vocab_size: int
-    tokens: int
-    inv_freq: tuple[float, ...]
-
-
-def load_head(path: Path, target: TargetSizes) -> HeadCheckpoint:
+def load_eagle3(path: Path, target: TargetSizes) -> HeadCheckpoint:
     """Opens the folder of a head, and checks it against its target.
 
     Raises:
@@ -158,6 +138,7 @@ class _Reader:
         outputs = self._fields.integer("draft_vocab_size", config.vocab_size)
         taps = self._taps()
         return Head(
+            architecture="eagle3",
             taps=taps,
             fusion=self._fusion(len(taps)),
             embedding=embedding,

@@ -2,7 +2,9 @@
 
 EAGLE-3 (Li et al., 2025): a fusion turns the target's hidden rows of some layers into one row. One
 decoder layer reads it beside the embedding of the token that follows, and predicts the token after
-that. Deeper in a draft, the layer's own output takes the place of the fused row.
+that. Deeper in a draft, the layer's own output takes the place of the fused row. Multi-token
+prediction (MTP: DeepSeek-AI, 2024) has the same form, with the rows that the target's last norm
+gives.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ class Fusion:
     """Turns the features of a position, the tapped rows side by side, into one hidden row.
 
     Attributes:
-        fc: [taps * feature size] to [hidden].
+        fc: [taps * feature size] to [hidden]; None: the only tap's row is taken as it is.
         norm: applied to all features together; None: no normalization.
         tap_norms: applied to the features of each tap; empty: no normalization.
     """
 
-    fc: Linear
+    fc: Linear | None
     norm: Norm | None = None
     tap_norms: tuple[Norm, ...] = ()
 
@@ -51,8 +53,10 @@ class HeadLayer:
         gate: [2 * hidden] to [hidden], the gate of Dovetail's dynamic gating fusion (Zhang et al.,
             2024), which mixes both rows; None: both are read side by side, as in EAGLE-3.
         norm_before_residual: whether the residual stream begins with the normalized hidden row.
-        attention: its norm is None; its input is [2 * hidden], or [hidden] with a gate.
+        attention: its input is [2 * hidden], or [hidden] with a gate or an entry.
         mlp: the MLP.
+        entry: [2 * hidden] to [hidden]: makes of both rows the one with which the residual stream
+            begins, and which attention reads, as in MTP; None: see above.
     """
 
     token_norm: Norm
@@ -61,10 +65,12 @@ class HeadLayer:
     norm_before_residual: bool
     attention: Attention
     mlp: Mlp
+    entry: Linear | None = None
 
     def tensors(self) -> Shapes:
         """Returns names and shapes of its tensors."""
-        return _union(self.token_norm, self.hidden_norm, self.gate, self.attention, self.mlp)
+        norms = self.token_norm, self.hidden_norm
+        return _union(*norms, self.gate, self.entry, self.attention, self.mlp)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ class Head:
     """A feature-level draft head.
 
     Attributes:
+        architecture: name of its form, eagle3 or mtp.
         taps: layers of the target whose entering hidden rows are its features, ascending; the
             number of layers stands for the rows that enter the target's last norm.
         fusion: makes one row of them.
@@ -86,6 +93,7 @@ class Head:
         rope: its rotation table; None: the target's.
     """
 
+    architecture: str
     taps: tuple[int, ...]
     fusion: Fusion
     embedding: str | None
@@ -105,6 +113,25 @@ class Head:
 
     def _embedding_shape(self, name: str) -> Shapes:
         return {name: (self.vocab_size, self.hidden_size)}
+
+
+@dataclass(frozen=True)
+class TargetSizes:
+    """What a head must agree with.
+
+    Attributes:
+        layers: number of the target's layers.
+        hidden_size: size of its hidden rows.
+        vocab_size: number of rows of its embedding.
+        tokens: number of its tokenizer's ids, without padding.
+        inv_freq: [head_dim / 2] its rotation, in radians per position; see `Rope`.
+    """
+
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    tokens: int
+    inv_freq: tuple[float, ...]
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from edgespec.runtime.engines.held import Held
 from edgespec.runtime.engines.host import available_bytes
 from edgespec.runtime.engines.npu.socs import SOCS, soc_of
 from edgespec.runtime.engines.optional import Assigning, Assignment, Compiler, Fixable, Quantizer
-from edgespec.runtime.engines.recurrence import Recurrence, earlier_rows, recurrent_bytes
+from edgespec.runtime.engines.recurrence import Recurrence, recurrent_bytes
 from edgespec.runtime.engines.telemetry import switch_off
 from edgespec.runtime.shapes import Shapes
 
@@ -64,7 +64,6 @@ __all__ = [
     "best_gpu",
     "common_shapes",
     "compiler",
-    "earlier_rows",
     "engine",
     "is_experimental",
     "joined_names",

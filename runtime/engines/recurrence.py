@@ -2,7 +2,8 @@
 
 A state is that of the last *border*, a multiple of `CHUNK` positions, and the rows are those behind
 it. So a text can be cut behind the border by forgetting rows. The state of the border before is
-kept, too, for texts that are cut a little further back.
+kept, too, for texts that are cut a little further back. A stage reads copies of the rows, laid out
+as it computes with them, so that a call need not turn them around again.
 """
 
 from __future__ import annotations
@@ -12,25 +13,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgespec.bundle.sublayers import CHUNK, RecurrentShape, recurrent_inputs
+from edgespec.bundle.sublayers import CHUNK, RECURRENT_PARTS, RecurrentShape, recurrent_input
 from edgespec.runtime.arrays import Array, Floats
-
-
-def earlier_rows(shapes: Sequence[RecurrentShape]) -> int:
-    """Returns P, the number of earlier rows that a call reads: a chunk, and some before it."""
-    return CHUNK + _before(shapes)
 
 
 def recurrent_bytes(shapes: Sequence[RecurrentShape]) -> int:
     """Returns the bytes that the layers hold of a text, with those of the border before."""
-    rows = sum((2 * CHUNK + _before(shapes)) * shape.width for shape in shapes)
+    rows = sum((CHUNK + _before(shapes)) * shape.width for shape in shapes)
     states = sum(int(np.prod(_state(shape))) for shape in shapes if shape.state)
-    return 4 * 2 * (rows + states)
+    read = sum(array.size for shape in shapes for array in _inputs(shape).values())
+    return 4 * (2 * rows + 2 * states + read)
 
 
 @dataclass
 class _Held:
-    """The rows of each layer, [K - 1 + 2 * CHUNK, width] float32, and the states of those with one.
+    """The rows of each layer, [K - 1 + CHUNK, width] float32, and the states of those with one.
 
     The first rows are those before the border.
     """
@@ -67,7 +64,7 @@ class Recurrence:
     def __init__(self, layers: Mapping[int, RecurrentShape]) -> None:
         self._shapes = tuple(layers.values())
         self._before = _before(self._shapes)
-        room = self._before + 2 * CHUNK  # of a call's rows, some may be behind the next border
+        room = self._before + CHUNK  # no call reaches across a border
         self._held = _Held(
             [np.zeros((room, shape.width), np.float32) for shape in self._shapes],
             {
@@ -78,12 +75,13 @@ class Recurrence:
         )
         self._earlier: _Held | None = None  # at the border before
         self.border = 0
+        self._read = [_inputs(shape) for shape in self._shapes]
         self.views: dict[str, Array] = {}
         for number, layer in enumerate(layers):
-            rows, state = recurrent_inputs(layer)
-            self.views[rows] = self._held.rows[number][: earlier_rows(self._shapes)]
+            inputs = dict(self._read[number])
             if number in self._held.states:
-                self.views[state] = self._held.states[number]
+                inputs["state"] = self._held.states[number]
+            self.views |= {recurrent_input(layer, part): each for part, each in inputs.items()}
 
     @property
     def nbytes(self) -> int:
@@ -100,20 +98,25 @@ class Recurrence:
         first = self._before + start - self.border
         for own, given in zip(self._held.rows, new_rows, strict=True):
             own[first : first + len(rows)] = given[np.asarray(rows)]
+        self._show(start, start + len(rows))
 
     def settle(self, length: int) -> None:
         """Moves the border, and with it the state, as far as a text of this length allows."""
+        old = self.border
         while self.border + CHUNK <= length:
             self._earlier = self._held.copy()
             for number, state in self._held.states.items():
                 chunk = self._held.rows[number][self._before : self._before + CHUNK]
                 _add(state, chunk, self._shapes[number])
             for rows in self._held.rows:
-                rows[: self._before + CHUNK] = rows[CHUNK:].copy()
+                rows[: self._before] = rows[CHUNK:].copy()
             self.border += CHUNK
+        if self.border > old:
+            self._show(self.border, length)
 
     def cut(self, length: int) -> None:
         """Forgets the positions from `length` on, which is 0 or at least `earliest`."""
+        start = length
         if not length:
             self._held.clear()
             self._earlier, self.border = None, 0
@@ -121,6 +124,8 @@ class Recurrence:
             assert self._earlier is not None
             self._held.take(self._earlier)
             self._earlier, self.border = None, self.border - CHUNK
+            start = self.border
+        self._show(start, length)
 
     def copy(self, length: int) -> dict[str, Array]:
         """Returns what is held of the first `length` positions, 0 or at least `earliest`."""
@@ -138,6 +143,7 @@ class Recurrence:
         states = {number: copied[f"state.{number}"] for number in self._held.states}
         self._held.take(_Held(rows, states))
         self._earlier, self.border = None, length // CHUNK * CHUNK
+        self._show(self.border, length)
 
     def fits(self, copied: Mapping[str, Array]) -> bool:
         """Whether these arrays, perhaps from a file, are what `load` can take over."""
@@ -146,6 +152,38 @@ class Recurrence:
             copied[name].shape == each.shape and copied[name].dtype == each.dtype
             for name, each in own.items()
         )
+
+    def _show(self, start: int, stop: int) -> None:
+        """Copies the rows of positions start to stop, behind which the text ends, to the inputs."""
+        first, last = start - self.border, stop - self.border
+        for shape, rows, inputs in zip(self._shapes, self._held.rows, self._read, strict=True):
+            channels, *sizes = shape.parts
+            inputs["rows"][:] = rows[last : last + self._before, :channels]
+            new = rows[self._before + first : self._before + last]
+            parts = np.split(new, np.cumsum([channels, *sizes])[:-1], axis=1)[1:]
+            for name, part in zip(_PARTS[: len(parts)], parts, strict=True):
+                shown = inputs[name]
+                if shown.ndim == 2:  # [P, heads]
+                    shown[first:last] = part
+                else:
+                    heads, _, size = shown.shape
+                    by_head = part.reshape(last - first, heads, size)
+                    shown[:, first:last] = by_head.transpose(1, 0, 2)
+
+
+_PARTS = RECURRENT_PARTS[1:-1]
+
+
+def _inputs(shape: RecurrentShape) -> dict[str, Floats]:
+    """Returns arrays for what a stage reads of a layer besides its state."""
+    shapes = {"rows": (shape.kernel - 1, shape.parts[0])}
+    by_part: list[tuple[int, ...]] = []
+    if shape.state:
+        heads, key_heads, key_size, value_size = shape.state
+        values = (heads, CHUNK, value_size)
+        by_part = [(key_heads, CHUNK, key_size), values, values, (CHUNK, heads), (CHUNK, heads)]
+    parts = dict(zip(_PARTS, by_part, strict=False))
+    return {name: np.zeros(each, np.float32) for name, each in {**shapes, **parts}.items()}
 
 
 def _add(state: Floats, rows: Floats, shape: RecurrentShape) -> None:

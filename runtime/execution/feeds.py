@@ -20,7 +20,7 @@ from edgespec.bundle.sublayers import (
     window_of,
 )
 from edgespec.runtime.arrays import Array, Floats, Mask
-from edgespec.runtime.engines import Held, earlier_rows
+from edgespec.runtime.engines import Held
 from edgespec.runtime.shapes import COLUMNS, RECENT, ROW_BUCKETS, WINDOW, kept_rows
 from edgespec.runtime.trees.tree import TokenTree
 
@@ -286,39 +286,38 @@ class RecurrenceInputs:
     """
 
     def __init__(self, shapes: Sequence[RecurrentShape], rows: int) -> None:
-        self._earlier = earlier_rows(shapes)
-        kernel = self._earlier - CHUNK + 1
-        self._trail = np.zeros((kernel, rows), np.int64)
-        near = self._earlier + rows
+        self._trail = np.zeros((max(shape.kernel for shape in shapes), rows), np.int64)
+        near = CHUNK + rows
         self._ancestors = np.zeros((near, near), np.float32)
         self._halves = np.zeros((CHUNK.bit_length(), near, near), np.float32)
         self._places = np.zeros(near, np.int64)  # behind the border
         self.inputs: dict[str, Array] = {
             "trail": self._trail,
             "ancestors": self._ancestors,
-            "own_rows": np.arange(self._earlier, near),
+            "own_rows": np.arange(CHUNK, near),
             "halves": self._halves,
             "unit": np.eye(near, dtype=np.float32),
         }
 
     def fill(self, rows: Rows, length: int) -> None:
         """Set the inputs for rows with `parents`, after a committed text of `length` rows."""
-        first, n = self._earlier - CHUNK, len(rows.tokens)
-        last = first + length % CHUNK  # the near row behind the committed ones
+        n = len(rows.tokens)
+        last = length % CHUNK  # the near row behind the committed ones
+        before = len(self._trail) - 1
         for row, parent in enumerate(rows.parents):
-            self._trail[-1, row] = self._earlier + row
+            self._trail[-1, row] = before + row
             if parent == START:
-                self._trail[:-1, row] = np.arange(last - len(self._trail) + 1, last)
+                self._trail[:-1, row] = np.arange(before)
             else:
                 self._trail[:-1, row] = self._trail[1:, parent]
         self._trail[:, n:] = 0
         self._ancestors[:] = 0
-        self._ancestors[first:last, first:last] = np.tri(last - first, k=-1)
-        own = slice(self._earlier, self._earlier + n)
-        self._ancestors[own, first:last] = 1
+        self._ancestors[:last, :last] = np.tri(last, k=-1)
+        own = slice(CHUNK, CHUNK + n)
+        self._ancestors[own, :last] = 1
         self._ancestors[own, own] = rows.mask[:, rows.scratch :] & ~np.eye(n, dtype=np.bool_)
-        self._places[first:last] = np.arange(last - first)
-        self._places[own] = np.add(rows.depths, last - first)
+        self._places[:last] = np.arange(last)
+        self._places[own] = np.add(rows.depths, last)
         for level, halves in enumerate(self._halves):
             half = self._places >> level
             # The row's half is the second one, and the ancestor's the one before.

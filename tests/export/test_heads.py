@@ -9,23 +9,21 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from head_rows import SAME, attached, check_rows, runners
 from heads import HeadReference, features_of, taps_of, write_head
 from parity import PROMPT, distance
 from safetensors.torch import save_file
 
 from edgespec import bundle as bundles
-from edgespec.bundle import DRAFT, TARGET
+from edgespec.bundle import TARGET
 from edgespec.errors import CheckpointError, EdgespecError, ExportError, UnsupportedModelError
-from edgespec.export import ExportOptions, attach_head, copy_bundle, export_bundle
+from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.drafters import HeadCalls
 from edgespec.runtime.engines import CPU_ENGINES, engine
-from edgespec.runtime.execution.feeds import START, Rows
-from edgespec.runtime.execution.head_runner import HeadRunner
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
-SAME = 1e-4
 IDS = "eagle_aux_hidden_state_layer_ids"
 TEXT = PROMPT[:60]
 # Each part of the definition that a config can ask for, in either layout.
@@ -53,27 +51,6 @@ def target(tmp_path_factory):
     return model, folder / "bundle"
 
 
-def attached(bundle, folder, head, precision="fp32"):
-    folder.mkdir()
-    copy_bundle(bundles.load(bundle), folder)
-    attach_head(folder, head, precision, lambda *_: None)
-    return bundles.load(folder)
-
-
-def runners(opened, device=CPU_ENGINES[0]):
-    models = (Model.load(opened, role, engine(device), 1) for role in (TARGET, DRAFT))
-    return Runner(next(models)), HeadRunner(next(models))
-
-
-def ordered(tokens, logits, ids):
-    """Logits by the head's outputs, from candidates by the target's ids."""
-    found = np.full(len(ids), np.nan, np.float32)
-    place = {int(token): number for number, token in enumerate(ids)}
-    for token, logit in zip(tokens, logits, strict=True):
-        found[place[int(token)]] = logit
-    return found
-
-
 @pytest.mark.parametrize("device", CPU_ENGINES)
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_computes_what_its_definition_says(target, tmp_path, name, device):
@@ -94,47 +71,9 @@ def test_a_head_computes_what_its_definition_says(target, tmp_path, name, device
     features = torch.tensor(text.features.read(0, len(TEXT) - 1))
 
     reference = HeadReference(weights, config, model.get_input_embeddings().weight.data)
-    n = len(TEXT) - 1
-    tokens = torch.tensor(TEXT[1:])
-    positions, sees = torch.arange(n), torch.ones(n, n).tril().bool()
     with torch.no_grad():
         hidden = reference.fuse(features)
-        logits, following = reference.step(tokens, hidden, positions, sees)
-    check(calls.feed(TEXT), logits[-1:], reference.ids)
-
-    # Two rows behind the text, and one behind the second of them.
-    nodes = [[5, 77], [200]]
-    rows = [Rows(nodes[0], [0, 0], np.eye(2, dtype=np.bool_), [START, START]),
-            Rows(nodes[1], [1], np.array([[False, True, True]]), [1])]  # fmt: skip
-    tokens = torch.cat([tokens, torch.tensor([5, 77])])
-    hidden = torch.cat([hidden, following[-1:], following[-1:]])
-    positions = torch.cat([positions, torch.tensor([n, n])])
-    sees = torch.ones(n + 2, n + 2).tril().bool()
-    sees[n + 1, n] = False
-    with torch.no_grad():
-        logits, first = reference.step(tokens, hidden, positions, sees)
-    check(calls.level(rows[0]), logits[-2:], reference.ids)
-    tokens = torch.cat([tokens, torch.tensor([200])])
-    hidden = torch.cat([hidden, first[-1:]])
-    positions = torch.cat([positions, torch.tensor([n + 1])])
-    wider = torch.zeros(n + 3, n + 3, dtype=torch.bool)
-    wider[: n + 2, : n + 2] = sees
-    wider[n + 2] = True
-    wider[n + 2, n] = False
-    with torch.no_grad():
-        logits, _ = reference.step(tokens, hidden, positions, wider)
-    check(calls.level(rows[1]), logits[-1:], reference.ids)
-
-
-def check(candidates, logits, ids):
-    for row, expected in enumerate(logits.numpy()):
-        found = ordered(candidates.tokens[row], candidates.logits[row], ids.numpy())
-        known = ~np.isnan(found)
-        assert known.sum() == min(128, len(ids))
-        assert distance(found[known], expected[known]) < SAME
-        assert expected[~known].max(initial=-np.inf) <= found[known].min() + SAME
-        total = np.log(np.exp(expected - expected.max()).sum()) + expected.max()
-        assert candidates.normalizers[row] == pytest.approx(total, abs=SAME)
+    check_rows(calls, reference, TEXT, hidden)
 
 
 def test_taps_off_by_one_are_seen(target, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from checkpoints import ARCHITECTURES, RECURRENT, make_checkpoint, write_tokenizer
 from heads import trained_head
+from mtp import trained_mtp
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
@@ -48,7 +49,7 @@ class Pairs:
     is a one-layer Qwen2 of other sizes that knows 100 positions. All other models that draft have
     a mask token, although they were not trained to read it. `head`: the draft is a head of a target
     of eight layers. `head-cut`: the same in four stages. `head-skip`: the same with a skip set, so
-    that two sources draft in stages.
+    that two sources draft in stages. `mtp`: a Qwen3.5 whose checkpoint holds a head.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,6 +61,8 @@ class Pairs:
     def _make(self, name: str) -> Pair:
         if name.startswith("head"):
             return self._make_with_head(name)
+        if name == "mtp":
+            return self._make_with_mtp()
         architecture = name if name in ARCHITECTURES else "llama"
         folder = self._folder / name
         target = _checkpoint(folder / "target", architecture)
@@ -94,6 +97,16 @@ class Pairs:
         )
         export_bundle(folder / "target", folder / "bundle", None, options)
         attach_head(folder / "bundle", folder / "head", "fp32", lambda *_: None)
+        return Pair(folder / "bundle", target, target)
+
+    def _make_with_mtp(self) -> Pair:
+        folder = self._folder / "mtp"
+        target = _checkpoint(folder / "target", "qwen3_5_text")
+        prompt = Tokenizer.from_file(str(folder / "target/tokenizer.json")).encode(LONG_PROMPT).ids
+        trained_mtp(folder / "target", target, prompt)
+        options = ExportOptions(precision="fp32", cut_layers=(1,))
+        export_bundle(folder / "target", folder / "bundle", None, options)
+        attach_head(folder / "bundle", folder / "target", "fp32", lambda *_: None)
         return Pair(folder / "bundle", target, target)
 
     def _load(self, name: str, engine: str, draft: str, **options: Any) -> LLM:

@@ -85,9 +85,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "same family",
     )  # fmt: skip
     parser.add_argument(
-        "--draft-head", metavar="HEAD",
+        "--draft-head", metavar="HEAD|none",
         help="folder or Hub id of an EAGLE-3 head of this model, to draft with instead of a draft "
-        "model",
+        "model; or of the checkpoint of a model that has its own head (Qwen3.5); none: without any "
+        "(default: the checkpoint's own head, if it has one and there is no --draft)",
     )  # fmt: skip
     _add(
         parser, "precision", PRECISIONS, "precision of the target's weights; int4: 4 bits, and 8 "
@@ -173,8 +174,7 @@ def execute(arguments: argparse.Namespace) -> int:
     quantized = arguments.npu_precision in QUANTIZED
     _check_first(arguments)
     target = resolve_checkpoint(arguments.checkpoint)
-    if head is not None:
-        head.check(target)
+    head = _checked_head(arguments, head, target)
     draft = _draft(arguments)
     vocabulary = _draft_vocabulary(arguments, draft)
     if vocabulary is not None:
@@ -233,13 +233,24 @@ def _check_first(arguments: argparse.Namespace) -> None:
 
 
 def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:
-    if arguments.draft_head is None:
+    if arguments.draft_head in (None, _NONE):
         return None
     if arguments.draft is not None:
         raise InputError(
             "--draft and --draft-head are given: a bundle has one draft, leave out one"
         )
     return DraftHead(resolve_checkpoint(arguments.draft_head), arguments.draft_precision)
+
+
+def _checked_head(
+    arguments: argparse.Namespace, given: DraftHead | None, target: Path
+) -> DraftHead | None:
+    """Returns the given head, or the checkpoint's own if no draft was asked for, and checks it."""
+    own = arguments.draft is None and arguments.draft_head is None
+    head = DraftHead.of_checkpoint(target) if own else given
+    if head is not None:
+        head.check(target)
+    return head
 
 
 def _attach(arguments: argparse.Namespace, head: DraftHead) -> int:
@@ -348,8 +359,8 @@ def _refuse_alone(arguments: argparse.Namespace) -> None:
         ("draft_vocabulary", ("draft",)),
         ("compile_shapes", ("compile_for",)),
     ):
-        if getattr(arguments, name) is not None and not any(
-            getattr(arguments, each) for each in needed
+        if getattr(arguments, name) is not None and all(
+            getattr(arguments, each) in (None, [], _NONE) for each in needed
         ):
             alone, *others = (f"--{each.replace('_', '-')}" for each in (name, *needed))
             other = " or ".join(others)

@@ -1,0 +1,138 @@
+"""Reads the draft head that a Qwen3.5 checkpoint holds beside the model, in tensors named `mtp.*`.
+
+Multi-token prediction (DeepSeek-AI, DeepSeek-V3, 2024): the row that the target's last norm gives
+for a position and the embedding of the token after it, each normalized, become one row by a
+product, which goes through a layer like the target's own with attention. Embedding and output
+projection are the target's. Deeper in a draft, the head's normalized output takes the place of the
+target's row. As vLLM and SGLang compute it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models.checkpoint import load_checkpoint
+from edgespec.models.families.qwen3_5 import Qwen3_5
+from edgespec.models.fields import Fields
+from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer, TargetSizes
+from edgespec.models.layers import Linear
+from edgespec.models.tensors import check_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from edgespec.models.checkpoint import Checkpoint
+
+MTP = "mtp"
+"""Name of this form of a head."""
+
+_MODEL_TYPES = ("qwen3_5", "qwen3_5_text")
+_PREFIX = f"{MTP}."
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is the checkpoint of a family whose checkpoints may hold a head."""
+    config = path / "config.json"
+    return config.is_file() and Fields.read(config).get("model_type") in _MODEL_TYPES
+
+
+def holds_head(path: Path) -> bool:
+    """Whether a checkpoint holds a head.
+
+    Raises:
+        UnsupportedModelError: The checkpoint needs something that is not implemented.
+        CheckpointError: It is damaged or inconsistent.
+    """
+    return is_checkpoint(path) and bool(_names(load_checkpoint(path)))
+
+
+def load_mtp(path: Path, target: TargetSizes) -> HeadCheckpoint:
+    """Opens the head of a checkpoint, and checks it against its target.
+
+    Raises:
+        UnsupportedModelError: The head needs something that is not implemented.
+        CheckpointError: It is missing, damaged, inconsistent, or of another target.
+    """
+    checkpoint = load_checkpoint(path)
+    names = _names(checkpoint)
+    if not names:
+        raise CheckpointError(
+            f"{path} has no tensors {_PREFIX}*, which a draft head consists of: download the "
+            "original checkpoint, since tools that write checkpoints anew leave the head out"
+        )
+    _check_config(checkpoint.config.fields)
+    _check_target(checkpoint, target)
+    config = replace(checkpoint.config, num_layers=1, recurrent=frozenset(), windows=(None,))
+    model = _Layer(config)
+    head, tensors = _head(model, checkpoint), model.arranged(checkpoint.tensors)
+    unknown = sorted(names - head.tensors().keys())
+    if unknown:
+        raise UnsupportedModelError(
+            f"{tensors.place(unknown[0])}: {unknown[0]} belongs to no part of a draft head that is "
+            "implemented: export without the head (--draft-head none)"
+        )
+    check_shapes(tensors, head.tensors())
+    return HeadCheckpoint(path, head, tensors, np.arange(target.tokens, dtype=np.int64))
+
+
+class _Layer(Qwen3_5):
+    """The layer of the head, one of the family's own that attend."""
+
+    layers: ClassVar[str] = f"{_PREFIX}layers"
+
+
+def _names(checkpoint: Checkpoint) -> frozenset[str]:
+    return frozenset(name for name in checkpoint.tensors.names if name.startswith(_PREFIX))
+
+
+def _check_config(fields: Fields) -> None:
+    allowed: Mapping[str, tuple[object, str]] = {
+        "mtp_num_hidden_layers": (1, "a head has one layer"),
+        "mtp_use_dedicated_embeddings": (False, "a head has the target's embedding"),
+    }
+    for name, (value, rule) in allowed.items():
+        if fields.get(name) not in (None, value):
+            raise fields.unsupported(name, f"{rule}: export without the head (--draft-head none)")
+
+
+def _check_target(checkpoint: Checkpoint, target: TargetSizes) -> None:
+    decoder, fields = checkpoint.decoder, checkpoint.config.fields
+    for name, own, theirs in (
+        ("num_hidden_layers", len(decoder.layers), target.layers),
+        ("hidden_size", decoder.hidden_size, target.hidden_size),
+        ("vocab_size", decoder.vocab_size, target.vocab_size),
+        ("head_dim", checkpoint.config.head_dim, 2 * len(target.inv_freq)),
+    ):
+        if own != theirs:
+            raise fields.invalid(name, f"must be the target's, {theirs}: the head is another's")
+
+
+def _head(model: _Layer, checkpoint: Checkpoint) -> Head:
+    decoder, hidden = checkpoint.decoder, checkpoint.decoder.hidden_size
+    return Head(
+        architecture=MTP,
+        taps=(len(decoder.layers),),
+        fusion=Fusion(fc=None, norm=decoder.norm),
+        embedding=None,
+        layer=HeadLayer(
+            token_norm=model.norm(f"{_PREFIX}pre_fc_norm_embedding", hidden),
+            hidden_norm=model.norm(f"{_PREFIX}pre_fc_norm_hidden", hidden),
+            gate=None,
+            norm_before_residual=False,
+            attention=model.attention(0),
+            mlp=model.mlp(0),
+            entry=Linear(f"{_PREFIX}fc.weight", 2 * hidden, hidden),
+        ),
+        norm=model.norm(f"{_PREFIX}norm", hidden),
+        lm_head=decoder.lm_head,
+        norm_output=True,
+        hidden_size=hidden,
+        vocab_size=decoder.vocab_size,
+        context_length=decoder.context_length,
+        rope=None,
+    )

@@ -1,0 +1,155 @@
+"""Heads in checkpoints of Qwen3.5: their definition, what the command exports, what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from checkpoints import edit_json, make_checkpoint, write_tokenizer
+from commandline import fails
+from head_rows import SAME, attached, check_rows, runners
+from mtp import MtpReference, add_tensors, normed_rows, write_mtp
+from parity import PROMPT, devices, distance
+from safetensors.torch import load_file, save_file
+
+from edgespec import bundle as bundles
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.export import ExportOptions, export_bundle
+from edgespec.models import load_checkpoint
+from edgespec.models.heads.head import TargetSizes
+from edgespec.models.heads.opening import load_head
+from edgespec.runtime.drafters import HeadCalls
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+
+FAMILY = "qwen3_5_text"
+TEXT = PROMPT[:60]
+
+
+def checkpoint(folder, **changes):
+    model = make_checkpoint(folder, FAMILY, **changes)
+    write_tokenizer(folder, 331)
+    return model, write_mtp(folder, model.config)
+
+
+def head_of(folder):
+    decoder = load_checkpoint(folder).decoder
+    freq = tuple(next(iter(decoder.ropes.values())).inv_freq)
+    sizes = TargetSizes(len(decoder.layers), decoder.hidden_size, decoder.vocab_size, 331, freq)
+    return load_head(folder, sizes)
+
+
+@devices
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_head_computes_what_its_definition_says(tmp_path, device, tied):
+    """Rows of the text read the target's rows, and two levels of a tree the head's own."""
+    model, weights = checkpoint(tmp_path / "checkpoint", tie_word_embeddings=tied)
+    export_bundle(tmp_path / "checkpoint", tmp_path / "b", None, ExportOptions(precision="fp32"))
+    opened = attached(tmp_path / "b", tmp_path / "bundle", tmp_path / "checkpoint")
+    text, head = runners(opened, device)
+    calls = HeadCalls(head, text)
+    calls.begin(TEXT, Sampler(SamplingOptions(), 331))
+    text.prefill(TEXT[:-1])
+    hidden = normed_rows(model, TEXT[:-1])
+    raw = torch.tensor(text.features.read(0, len(TEXT) - 1))
+    assert distance(model.model.norm(raw).detach().numpy(), hidden.numpy()) < SAME
+    check_rows(calls, MtpReference(weights, model), TEXT, hidden)
+
+
+def test_the_command_finds_the_head_of_a_checkpoint(tmp_path, cli):
+    source = tmp_path / "checkpoint"
+    checkpoint(source)
+    fast = ("--precision", "fp32", "--no-calibration")
+    done = cli("export", source, *fast, "-o", tmp_path / "own")
+    assert "draft head: the checkpoint's own (MTP), proposes 331 tokens" in done.out
+    assert not done.err  # its tensors are not unused
+    draft = bundles.load(tmp_path / "own").draft
+    assert draft.is_head
+    assert (draft.architecture, draft.precision.weights) == ("mtp", "int8")
+    assert "mtp head" in cli("inspect", tmp_path / "own").out
+    done = cli("export", source, *fast, "--draft-head", "none", "-o", tmp_path / "none")
+    assert "draft head" not in done.out
+    assert bundles.load(tmp_path / "none").draft is None
+    precision = ("--draft-precision", "int4")
+    done = cli(
+        "export", tmp_path / "none", "--draft-head", source, *precision, "-o", tmp_path / "later"
+    )
+    assert bundles.load(tmp_path / "later").draft.precision.weights == "int4"
+    wrong = (*fast, *precision, "--draft-head", "none")
+    fails(cli("export", source, *wrong, "-o", tmp_path / "no"), "--draft-precision does nothing")
+
+
+def test_a_checkpoint_without_a_head_is_exported_as_before(tmp_path, cli):
+    source = tmp_path / "checkpoint"
+    model = make_checkpoint(source, FAMILY)
+    write_tokenizer(source, 331)
+    edit_json(source / "config.json", mtp_num_hidden_layers=1)  # tools leave the tensors out only
+    done = cli("export", source, "--precision", "fp32", "-o", tmp_path / "bundle")
+    assert done.code == 0
+    assert bundles.load(tmp_path / "bundle").draft is None
+    done = cli("export", tmp_path / "bundle", "--draft-head", source, "-o", tmp_path / "no")
+    fails(done, "has no tensors mtp.*", "download the original checkpoint")
+    write_mtp(source, model.config)
+    assert head_of(source).head.taps == (3,)
+
+
+def test_the_head_of_a_model_that_reads_pictures_is_read(tmp_path):
+    text_only, whole = tmp_path / "text", tmp_path / "whole"
+    checkpoint(text_only)
+    whole.mkdir()
+    config = json.loads((text_only / "config.json").read_text())
+    (whole / "config.json").write_text(json.dumps({"model_type": "qwen3_5", "text_config": config}))
+    named = {
+        name.replace("model.", "model.language_model."): each
+        for name, each in load_file(text_only / "model.safetensors").items()
+    }
+    named["model.visual.patch_embed"] = torch.zeros(3)
+    save_file(named, whole / "model.safetensors", {"format": "pt"})
+    expected, found = head_of(text_only), head_of(whole)
+    assert found.head == expected.head
+    for name in expected.head.tensors():
+        assert (found.tensors.read(name) == expected.tensors.read(name)).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mtp_num_hidden_layers": 2}, "mtp_num_hidden_layers=2.*one layer.*--draft-head none"),
+        ({"mtp_use_dedicated_embeddings": True}, "mtp_use_dedicated_embeddings=True.*embedding"),
+    ],
+)
+def test_heads_of_other_shapes_are_refused(tmp_path, changes, message):
+    checkpoint(tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(UnsupportedModelError, match=message):
+        head_of(tmp_path)
+
+
+def test_tensors_of_a_head_that_do_not_belong_are_refused(tmp_path):
+    checkpoint(tmp_path)
+    extra = "mtp.layers.1.mlp.up_proj.weight"
+    add_tensors(tmp_path, {extra: torch.zeros(160, 64)})
+    with pytest.raises(UnsupportedModelError, match=f"{extra} belongs to no part"):
+        head_of(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors.pop(extra)
+    missing = tensors.pop("mtp.fc.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"mtp\.fc\.weight"):
+        head_of(tmp_path)
+    add_tensors(tmp_path, {"mtp.fc.weight": missing[:, :64]})
+    with pytest.raises(CheckpointError, match=r"mtp\.fc\.weight has shape \[64, 64\]"):
+        head_of(tmp_path)
+
+
+def test_the_head_of_another_model_is_refused(tmp_path):
+    checkpoint(tmp_path)
+    freq = (1.0,) * 12
+    for sizes, field in (
+        (TargetSizes(4, 64, 331, 331, freq), "num_hidden_layers"),
+        (TargetSizes(3, 32, 331, 331, freq), "hidden_size"),
+        (TargetSizes(3, 64, 400, 331, freq), "vocab_size"),
+        (TargetSizes(3, 64, 331, 331, freq[:8]), "head_dim"),
+    ):
+        with pytest.raises(CheckpointError, match=f"{field}.*another's"):
+            load_head(tmp_path, sizes)

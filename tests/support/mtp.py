@@ -1,0 +1,163 @@
+"""Qwen3.5's own draft head: random tensors in a checkpoint, and its definition in torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import cross_entropy, silu
+
+Weights = dict[str, torch.Tensor]
+
+
+def write_mtp(folder: Path, config: Any, seed: int = 3) -> Weights:
+    """Adds a random head to a saved checkpoint with a transformers config; returns its tensors."""
+    hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+    heads, kv = config.num_attention_heads * dim, config.num_key_value_heads * dim
+    layer = "mtp.layers.0"
+    shapes = {
+        "mtp.fc": (hidden, 2 * hidden),
+        f"{layer}.self_attn.q_proj": (2 * heads, hidden),
+        f"{layer}.self_attn.k_proj": (kv, hidden),
+        f"{layer}.self_attn.v_proj": (kv, hidden),
+        f"{layer}.self_attn.o_proj": (hidden, heads),
+        f"{layer}.mlp.gate_proj": (inner, hidden),
+        f"{layer}.mlp.up_proj": (inner, hidden),
+        f"{layer}.mlp.down_proj": (hidden, inner),
+        f"{layer}.self_attn.q_norm": (dim,),
+        f"{layer}.self_attn.k_norm": (dim,),
+        f"{layer}.input_layernorm": (hidden,),
+        f"{layer}.post_attention_layernorm": (hidden,),
+        "mtp.pre_fc_norm_embedding": (hidden,),
+        "mtp.pre_fc_norm_hidden": (hidden,),
+        "mtp.norm": (hidden,),
+    }
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in shapes.items():
+        scale = shape[1] ** -0.5 if len(shape) == 2 else 0.2
+        weights[f"{name}.weight"] = torch.randn(shape, generator=generator) * scale
+    add_tensors(folder, weights)
+    return weights
+
+
+def add_tensors(folder: Path, tensors: Weights) -> None:
+    """Puts tensors into the file of a checkpoint, in place of those of the same names."""
+    file = folder / "model.safetensors"
+    tensors = {name: each.contiguous() for name, each in tensors.items()}
+    save_file(load_file(file) | tensors, file, {"format": "pt"})
+
+
+def trained_mtp(folder: Path, model: Any, prompt: list[int]) -> None:
+    """Adds a head that has learned how a random target continues one prompt."""
+    weights = write_mtp(folder, model.config)
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # products are small, and other tests run beside this one
+    texts = [
+        model.generate(
+            torch.tensor([prompt]), do_sample=sampled, max_new_tokens=120, pad_token_id=0
+        )[0].tolist()
+        for sampled in (False, True)
+    ]
+    rows = [normed_rows(model, text) for text in texts]
+    for each in weights.values():
+        each.requires_grad_()
+    head = MtpReference(weights, model)
+    optimizer = torch.optim.Adam(weights.values(), lr=3e-3)
+    for _ in range(80):
+        loss = torch.zeros(())
+        for text, hidden in zip(texts, rows, strict=True):
+            n = len(text) - 1
+            tokens, sees = torch.tensor(text[1:]), torch.ones(n, n).tril().bool()
+            logits, own = head.step(tokens, hidden[:n], torch.arange(n), sees)
+            loss = loss + cross_entropy(logits[:-1], tokens[1:])
+            # The second step of a draft reads the head's own rows.
+            moved = torch.cat([own[:1], own[:-1]])
+            logits, _ = head.step(tokens, moved, torch.arange(n), sees)
+            loss = loss + cross_entropy(logits[:-1], tokens[1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.set_num_threads(threads)
+    add_tensors(folder, {name: each.detach() for name, each in weights.items()})
+
+
+@torch.no_grad()
+def normed_rows(model: Any, tokens: list[int]) -> torch.Tensor:
+    """Returns what the target's last norm gives for each token: [n, hidden]."""
+    return model.model(torch.tensor([tokens])).last_hidden_state[0]
+
+
+class MtpReference:
+    """The definition of the head, in float32 torch, for one text and without a cache.
+
+    Args:
+        weights: the tensors as `write_mtp` returns them.
+        model: the target.
+    """
+
+    def __init__(self, weights: Weights, model: Any) -> None:
+        short = {name.removeprefix("mtp."): each for name, each in weights.items()}
+        self.weights = {name.removeprefix("layers.0."): each for name, each in short.items()}
+        self.config = model.config
+        self.embedding = model.get_input_embeddings().weight.data
+        self.lm_head = model.lm_head.weight.data
+        self.ids = torch.arange(len(self.lm_head))
+
+    def step(
+        self,
+        tokens: torch.Tensor,
+        hidden: torch.Tensor,
+        positions: torch.Tensor,
+        sees: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Runs rows, each seeing those that `sees` [n, n] says.
+
+        Returns:
+            Logits [n, V], and the hidden rows [n, hidden] that the next step reads.
+        """
+        w = self.weights
+        token = self.norm(self.embedding[tokens], "pre_fc_norm_embedding")
+        both = torch.cat([token, self.norm(hidden, "pre_fc_norm_hidden")], 1)
+        stream = both @ w["fc.weight"].T
+        x = self.norm(stream, "input_layernorm")
+        stream = stream + self.attend(x, positions, sees)
+        x = self.norm(stream, "post_attention_layernorm")
+        gate = silu(x @ w["mlp.gate_proj.weight"].T)
+        stream = stream + (gate * (x @ w["mlp.up_proj.weight"].T)) @ w["mlp.down_proj.weight"].T
+        output = self.norm(stream, "norm")
+        return output @ self.lm_head.T, output
+
+    def attend(self, x: torch.Tensor, positions: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
+        """Gated attention with partly rotated heads, over these rows alone."""
+        w, n, dim = self.weights, len(x), self.config.head_dim
+        rope = self.config.rope_parameters
+        rotated = int(dim * rope["partial_rotary_factor"])
+        freq = rope["rope_theta"] ** -(torch.arange(0, rotated, 2).double() / rotated)
+        angles = positions.double()[:, None] * freq
+        cos, sin = (torch.cat([f(angles)] * 2, 1).float() for f in (torch.cos, torch.sin))
+
+        def turned(x: torch.Tensor) -> torch.Tensor:
+            x, rest = x[..., :rotated], x[..., rotated:]
+            first, second = x.chunk(2, -1)
+            return torch.cat([x * cos + torch.cat([-second, first], -1) * sin, rest], -1)
+
+        both = (x @ w["self_attn.q_proj.weight"].T).view(n, -1, 2 * dim)
+        q, gate = both[..., :dim], both[..., dim:].reshape(n, -1)
+        k, v = ((x @ w[f"self_attn.{part}_proj.weight"].T).view(n, -1, dim) for part in "kv")
+        q, k = self.norm(q, "self_attn.q_norm"), self.norm(k, "self_attn.k_norm")
+        q, k, v = (each.transpose(0, 1) for each in (q, k, v))
+        group = q.shape[0] // k.shape[0]
+        k, v = turned(k).repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+        scores = turned(q) @ k.transpose(1, 2) * dim**-0.5
+        shares = scores.masked_fill(~sees, float("-inf")).softmax(-1)
+        mixed = (shares @ v).transpose(0, 1).reshape(n, -1) * torch.sigmoid(gate)
+        return mixed @ w["self_attn.o_proj.weight"].T
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """RMS normalization; weights are stored as the difference to 1."""
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.rms_norm_eps)
+        return x * scale * (1 + self.weights[f"{name}.weight"])
