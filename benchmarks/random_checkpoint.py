@@ -4,7 +4,8 @@
     python benchmarks/random_checkpoint.py gemma3-1b -o small --set num_hidden_layers=6
 
 Its texts are noise. The vocabulary is smaller than the model's, and so is the number of layers of
-some; the tokenizer has a word for each token. `--set` changes a field of config.json, to a value in JSON.
+some; the tokenizer has a word for each token. `--set` changes a field of config.json, to a value in
+JSON.
 """
 
 from __future__ import annotations
