@@ -82,6 +82,8 @@ class GptOss(Llama):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights with each expert's matrices and biases as tensors of their own."""
+        if self.feed_forward(0).experts[0].down.weight in tensors.names:  # as in GGUF files
+            return tensors
         quantized = self.config.fields.get("quantization_config") is not None
         layout: Layout = "mxfp4" if quantized else "columns"
         layers = range(self.config.num_layers)
