@@ -88,7 +88,7 @@ class ConfigReader:
         config: dict[str, object] = {
             "model_type": naming.model_type,
             "vocab_size": self._rows("token_embd.weight"),
-            "num_key_value_heads": self.key_heads(),
+            "num_key_value_heads": max(self.key_heads()),
             "head_dim": head_dim,
             "rope_theta": metadata.number(f"{self.kind}.rope.freq_base", DEFAULT_THETA),
             "rope_scaling": self._rope(),
@@ -126,9 +126,22 @@ class ConfigReader:
         """Returns the order of the columns of matrices, where transformers has another."""
         return {}
 
-    def key_heads(self) -> int:
-        """Returns the number of key and value heads."""
-        return self.integer("attention.head_count_kv", self._heads)
+    def key_heads(self) -> list[int]:
+        """Returns the number of key and value heads of each layer, alike in all that have some.
+
+        Raises:
+            CheckpointError: They differ, or are no numbers.
+        """
+        name = "attention.head_count_kv"
+        value = self.get(name)
+        if not isinstance(value, list):
+            return [self.integer(name, self._heads)] * self.layers
+        counts = [each for each in value if isinstance(each, int)]
+        alike = len({each for each in counts if each}) == 1 and min(counts) >= 0
+        if not alike or not len(counts) == len(value) == self.layers:
+            rule = f"must be a list of {self.layers} equal numbers, or 0"
+            raise self.metadata.invalid(f"{self.kind}.{name}", rule)
+        return counts
 
     @property
     def layers(self) -> int:

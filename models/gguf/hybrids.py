@@ -24,25 +24,9 @@ class Lfm2Reader(ConfigReader):
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
-        types = ["full_attention" if each else "conv" for each in self._counts()]
+        types = ["full_attention" if each else "conv" for each in self.key_heads()]
         epsilon = self.metadata.number(f"{self.kind}.attention.layer_norm_rms_epsilon")
         return {"layer_types": types, "norm_eps": epsilon}
-
-    def key_heads(self) -> int:
-        """See `ConfigReader`."""
-        return max(self._counts())
-
-    def _counts(self) -> list[int]:
-        """The number of key heads of each layer."""
-        name = "attention.head_count_kv"
-        value = self.get(name)
-        if not isinstance(value, list):
-            return [self.integer(name)] * self.layers
-        counts = [each for each in value if isinstance(each, int)]
-        if len(counts) != self.layers or len(value) != len(counts) or not _alike(counts):
-            rule = f"must be a list of {self.layers} equal numbers, or 0"
-            raise self.metadata.invalid(f"{self.kind}.{name}", rule)
-        return counts
 
 
 class Qwen35Reader(ConfigReader):
@@ -112,8 +96,3 @@ class Qwen35Reader(ConfigReader):
         """The stored number of each dimension of all value heads, heads of `size` dimensions."""
         heads = np.arange(self._value_count).reshape(-1, self._key_count).T.ravel()
         return (heads[:, None] * size + np.arange(size)).ravel()
-
-
-def _alike(counts: list[int]) -> bool:
-    """Whether all numbers that are not 0 are the same, and there are some."""
-    return len({each for each in counts if each}) == 1 and min(counts) >= 0

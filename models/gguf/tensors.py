@@ -85,7 +85,8 @@ class GgufTensors:
         if name.endswith(".A_log"):  # stored as the decay itself
             with np.errstate(all="ignore"):
                 values = np.log(-values)
-        return values[:, self._columns[name]] if name in self._columns else values
+        order = self._columns.get(name)
+        return values if order is None else np.take(values, order, axis=1)
 
     def blocks(self, name: str) -> Blocks | None:
         """See `TensorSource`: matrices in Q4_0 and Q8_0."""
@@ -105,8 +106,8 @@ class GgufTensors:
         order = self._columns.get(name)
         if order is None:
             return rows
-        scales = rows.scales[:, order[:: blocks.size] // blocks.size]
-        return BlockRows(rows.levels[:, order], scales, None)
+        scales = np.take(rows.scales, order[:: blocks.size] // blocks.size, axis=1)
+        return BlockRows(np.take(rows.levels, order, axis=1), scales, None)
 
     def _entry(self, name: str) -> Entry:
         try:

@@ -49,7 +49,7 @@ SIZES = {
     "gemma2": {**_GEMMA, "attn_logit_softcapping": 0.75, "final_logit_softcapping": 0.875},
     "gemma3_text": _GEMMA,  # seven layers, one of them without a window
     "granite": _FACTORS,
-    "granitemoehybrid": _FACTORS,
+    "granitemoehybrid": {**_FACTORS, "shared_intermediate_size": 160},
     "lfm2": {"num_hidden_layers": 3},
     "olmo3": {"num_hidden_layers": 4, "layer_types": MIXED * 2},
     "olmoe": {"norm_topk_prob": False},

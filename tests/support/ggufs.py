@@ -164,7 +164,8 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         width, multiple = 2 * config["intermediate_size"] // 3, config["block_multiple_of"]
         numbers["feed_forward_length"] = multiple * -(-width // multiple)
     if config["model_type"] == "granitemoehybrid":
-        numbers["feed_forward_length"] = config["shared_intermediate_size"]
+        heads = [config["num_key_value_heads"]] * config["num_hidden_layers"]
+        numbers["attention.head_count_kv"] = heads
     if config["model_type"] == "qwen3_5_text":
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
