@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.errors import CheckpointError
+from edgespec.models.entries import Entries, mapped
 from edgespec.models.gguf.names import EXPERT
 from edgespec.models.parts import Part
 from edgespec.models.rope import rotation_order
-from edgespec.models.tensors import BlockRows
+from edgespec.models.tensors import BlockRows, check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ _STORED_NORM = ".linear_attn.norm.weight"  # to which nothing was added
 _MOST_EXPERTS = 2**12
 
 
-class GgufTensors:
+class GgufTensors(Entries["Entry"]):
     """A `TensorSource` of a GGUF file, or of the files that one was split into.
 
     Args:
@@ -48,37 +48,22 @@ class GgufTensors:
         naming: Naming,
         columns: Mapping[str, NDArray[np.int64]],
     ) -> None:
-        self._place = place
-        self._entries = dict(_translated(entries, naming))
+        super().__init__(place, dict(_translated(entries, naming)))
         self._naming = naming
         self._columns = columns
 
-    @property
-    def names(self) -> frozenset[str]:
-        """See `TensorSource`."""
-        return frozenset(self._entries)
-
-    @property
-    def nbytes(self) -> int:
-        """See `TensorSource`."""
-        return sum(entry.nbytes for entry in self._entries.values())
-
-    def place(self, name: str) -> str:
-        """See `TensorSource`."""
-        return str(self._entry(name).path)
-
     def shape(self, name: str) -> tuple[int, ...]:
         """See `TensorSource`."""
-        return self._entry(name).shape
+        return self.entry(name).shape
 
     def read(self, name: str) -> NDArray[np.float32]:
         """See `TensorSource`."""
-        return self.read_rows(name, 0, self._entry(name).shape[0])
+        return self.read_rows(name, 0, self.entry(name).shape[0])
 
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         """See `TensorSource`."""
         stored = self._stored(name, start, stop)
-        values = self._entry(name).encoding.decode(stored).reshape(-1, *self.shape(name)[1:])
+        values = self.entry(name).encoding.decode(stored).reshape(-1, *self.shape(name)[1:])
         offset = self._naming.norm_offset
         if offset and name.endswith("norm.weight") and not name.endswith(_STORED_NORM):
             values -= np.float32(offset)
@@ -90,7 +75,7 @@ class GgufTensors:
 
     def blocks(self, name: str) -> Blocks | None:
         """See `TensorSource`: matrices in Q4_0 and Q8_0."""
-        entry = self._entry(name)
+        entry = self.entry(name)
         blocks = entry.encoding.blocks if len(entry.shape) == 2 else None
         order = self._columns.get(name)
         if blocks is None or order is None or _in_one_piece(order, blocks.size):
@@ -101,27 +86,17 @@ class GgufTensors:
         """See `TensorSource`."""
         blocks = self.blocks(name)
         if blocks is None:
-            raise ValueError(f"{name} is stored as {self._entry(name).encoding.name}")
-        rows = self._entry(name).encoding.decode_blocks(self._stored(name, start, stop))
+            raise ValueError(f"{name} is stored as {self.entry(name).encoding.name}")
+        rows = self.entry(name).encoding.decode_blocks(self._stored(name, start, stop))
         order = self._columns.get(name)
         if order is None:
             return rows
         scales = np.take(rows.scales, order[:: blocks.size] // blocks.size, axis=1)
         return BlockRows(np.take(rows.levels, order, axis=1), scales, None)
 
-    def _entry(self, name: str) -> Entry:
-        try:
-            return self._entries[name]
-        except KeyError:
-            raise CheckpointError(
-                f"{self._place} has no tensor {name}: download the file again, or use another"
-            ) from None
-
     def _stored(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
-        rows = self.shape(name)[0]
-        if not 0 <= start < stop <= rows:
-            raise ValueError(f"rows {start}:{stop} of {name}, which has {rows}")
-        return stored_rows(self._entry(name), start, stop)
+        check_rows(name, start, stop, self.shape(name)[0])
+        return stored_rows(self.entry(name), start, stop)
 
 
 def turned_back(tensors: TensorSource, head_dim: int) -> dict[str, Part]:
@@ -179,9 +154,5 @@ def stored_rows(entry: Entry, start: int, stop: int) -> NDArray[np.uint8]:
     nbytes = entry.nbytes // entry.shape[0]
     inner = math.prod(entry.shape[1:-1])
     shape = ((stop - start) * inner, nbytes // inner)
-    try:
-        return np.array(np.memmap(entry.path, np.uint8, "r", entry.start + start * nbytes, shape))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{entry.path} changed while it was read ({error}): download it again"
-        ) from error
+    offset = entry.start + start * nbytes
+    return np.array(mapped(entry.path, np.dtype(np.uint8), offset, shape), np.uint8)
