@@ -30,12 +30,18 @@ class Lfm2Reader(ConfigReader):
 
 
 class Qwen35Reader(ConfigReader):
-    """Qwen3.5: every n-th layer is attention, the others are gated delta rule."""
+    """Qwen3.5: some layers, or every n-th, are attention, the others are gated delta rule."""
 
     def special(self) -> dict[str, object]:
         """See `ConfigReader`."""
+        listed = self.get("attention.recurrent_layers")
+        types: dict[str, object]
+        types = {"full_attention_interval": self.integer("full_attention_interval", 4)}
+        if isinstance(listed, list):  # with the layers that only draft
+            kinds = ("full_attention", "linear_attention")
+            types = {"layer_types": [kinds[bool(each)] for each in listed[: self.layers]]}
         return {
-            "full_attention_interval": self.integer("full_attention_interval", 4),
+            **types,
             "linear_conv_kernel_dim": self.integer("ssm.conv_kernel"),
             "linear_key_head_dim": self.integer("ssm.state_size"),
             "linear_value_head_dim": self._value_size,

@@ -145,9 +145,20 @@ def test_ministral_without_scaled_angles(files):
     equal_models(*files("ministral3", rope_parameters=rope))
 
 
-def test_layers_that_only_draft_are_no_layers(files):
-    fields = {"qwen35.block_count": 5, "qwen35.nextn_predict_layers": 1}
-    equal_models(*files("qwen3_5_text", fields=fields, **STATES))
+RECURRENT = "qwen35.attention.recurrent_layers"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {RECURRENT: [True, True, True, False, False]},
+        {RECURRENT: None, "qwen35.full_attention_interval": 4},
+        {RECURRENT: None},  # as the first files
+    ],
+)
+def test_layers_that_only_draft_are_no_layers(files, fields):
+    drafting = {"qwen35.block_count": 5, "qwen35.nextn_predict_layers": 1}
+    equal_models(*files("qwen3_5_text", fields=drafting | fields, **STATES))
 
 
 @pytest.mark.parametrize(
@@ -163,6 +174,7 @@ def test_layers_that_only_draft_are_no_layers(files):
         ("qwen3_5_text", {"qwen35.ssm.inner_size": 33}, "must be a multiple of ssm.time_step"),
         ("qwen3_5_text", {"qwen35.ssm.inner_size": 2**30}, "has shape .* config.json asks for"),
         ("qwen3_5_text", {"qwen35.ssm.state_size": 2**30}, "has shape .* config.json asks for"),
+        ("qwen3_5_text", {RECURRENT: [True]}, "layer_types=.* must be a list of 3 layers"),
         ("qwen3_moe", {"qwen3moe.expert_count": 7}, "gate.weight has shape"),
         ("qwen3_moe", {"qwen3moe.expert_feed_forward_length": None}, "length=.absent. must be"),
         ("llama", {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.yarn_log_multiplier": 1},

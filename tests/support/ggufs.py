@@ -169,7 +169,8 @@ def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     if config["model_type"] == "qwen3_5_text":
         value_size = config["linear_value_head_dim"]
         numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
-        numbers["full_attention_interval"] = config.get("full_attention_interval", 4)
+        recurrent = [each == "linear_attention" for each in config["layer_types"]]
+        numbers["attention.recurrent_layers"] = recurrent
     return {f"{kind}.{name}": value for name, value in numbers.items() if value is not None}
 
 
