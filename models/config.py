@@ -20,8 +20,6 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
-# The original checkpoint of gpt-oss is quantized: see `edgespec.models.expert_tensors`.
-_READ_QUANTIZED = {("gpt_oss", "mxfp4")}
 _SLIDING = "sliding_attention"
 # The last is what Granite 4 calls the first.
 _LAYER_TYPES = ("full_attention", _SLIDING, "attention")

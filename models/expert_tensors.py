@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 
 from edgespec.errors import CheckpointError
-from edgespec.models.tensors import TensorSource
+from edgespec.models.tensors import TensorSource, check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,8 +139,7 @@ class ExpertTensors:
         part = self._parts.get(name)
         if part is None:
             return self._tensors.read_rows(name, start, stop)
-        if not 0 <= start < stop <= part.count:
-            raise ValueError(f"rows {start}:{stop} of {name}, which has {part.count}")
+        check_rows(name, start, stop, part.count)
         first = part.start + start * part.step
         rows = slice(first, first + (stop - start - 1) * part.step + 1, part.step)
         return np.array(self._slab(part.stack, part.expert)[rows], np.float32, order="C")

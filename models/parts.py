@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import CheckpointError
-from edgespec.models.tensors import BlockRows
+from edgespec.models.tensors import BlockRows, check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,8 +119,7 @@ class Parts:
         would take longer.
         """
         rows = self.parts[name].rows
-        if not 0 <= start < stop <= len(rows):
-            raise ValueError(f"rows {start}:{stop} of {name}, which has {len(rows)}")
+        check_rows(name, start, stop, len(rows))
         rows = rows[start:stop]
         first = int(rows.min())
         return first, int(rows.max()) + 1, rows - first

@@ -16,7 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models.entries import Entries, Entry, mapped
 from edgespec.models.fields import Fields, unreadable
+from edgespec.models.tensors import check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,17 +50,13 @@ _HEADER_LIMIT = 100_000_000  # bytes, the format's own
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """Where a tensor lies: `nbytes` bytes from `start` in the file."""
+class _Entry(Entry):
+    """Where a tensor lies, and the name of its dtype."""
 
-    path: Path
     dtype: str
-    shape: tuple[int, ...]
-    start: int
-    nbytes: int
 
 
-class SafetensorsFolder:
+class SafetensorsFolder(Entries[_Entry]):
     """A `TensorSource` of one safetensors file, or of the shards that an index names.
 
     Args:
@@ -70,7 +68,6 @@ class SafetensorsFolder:
     """
 
     def __init__(self, folder: Path, named: Callable[[str], str | None] = str) -> None:
-        self._folder = folder
         if (folder / SINGLE_FILE).is_file():
             entries = _read_header(folder / SINGLE_FILE)
         elif (folder / INDEX_FILE).is_file():
@@ -80,47 +77,33 @@ class SafetensorsFolder:
                 f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: give a GGUF file itself, "
                 "and PyTorch's weights as transformers' save_pretrained writes them"
             )
-        self._entries = {
-            own: entry for name, entry in entries.items() if (own := named(name)) is not None
-        }
-
-    @property
-    def names(self) -> frozenset[str]:
-        """See `TensorSource`."""
-        return frozenset(self._entries)
-
-    @property
-    def nbytes(self) -> int:
-        """See `TensorSource`."""
-        return sum(entry.nbytes for entry in self._entries.values())
-
-    def place(self, name: str) -> str:
-        """See `TensorSource`."""
-        return str(self._entry(name).path)
+        super().__init__(
+            folder,
+            {own: entry for name, entry in entries.items() if (own := named(name)) is not None},
+        )
 
     def shape(self, name: str) -> tuple[int, ...]:
         """See `TensorSource`; dtypes that can be read are bf16, fp16 and fp32."""
-        entry = self._entry(name)
+        entry = self.entry(name)
         _dtype(name, entry)
         return entry.shape
 
     def read(self, name: str) -> NDArray[np.float32]:
         """See `TensorSource`."""
-        entry = self._entry(name)
+        entry = self.entry(name)
         return self._copy(name, entry.start, entry.shape)
 
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         """See `TensorSource`."""
-        entry = self._entry(name)
+        entry = self.entry(name)
         rows = entry.shape[0]
-        if not 0 <= start < stop <= rows:
-            raise ValueError(f"rows {start}:{stop} of {name}, which has {rows}")
+        check_rows(name, start, stop, rows)
         offset = entry.start + start * (entry.nbytes // rows)
         return self._copy(name, offset, (stop - start, *entry.shape[1:]))
 
     def blocks(self, name: str) -> Blocks | None:
         """See `TensorSource`: dtypes that can be read are never in blocks."""
-        self._entry(name)
+        self.entry(name)
         return None
 
     def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
@@ -134,9 +117,9 @@ class SafetensorsFolder:
             CheckpointError: There is no such tensor, it is damaged, or the file has changed.
             UnsupportedModelError: It holds something else.
         """
-        entry = self._entry(name)
+        entry = self.entry(name)
         dtype = _dtype(name, entry, _INTEGERS)
-        return self._map(entry, dtype, entry.start, entry.shape).astype(np.int64)
+        return mapped(entry.path, dtype, entry.start, entry.shape).astype(np.int64)
 
     def dtype(self, name: str) -> str:
         """The name that the format has for the dtype of a tensor, such as F8_E4M3.
@@ -144,7 +127,7 @@ class SafetensorsFolder:
         Raises:
             CheckpointError: There is no such tensor.
         """
-        return self._entry(name).dtype
+        return self.entry(name).dtype
 
     def stored(self, name: str) -> NDArray[np.generic]:
         """A whole tensor as it is stored, mapped: rows and columns are read when they are used.
@@ -154,11 +137,11 @@ class SafetensorsFolder:
             UnsupportedModelError: It has another dtype than floats of 8 to 32 bits and signed
                 integers.
         """
-        entry = self._entry(name)
+        entry = self.entry(name)
         dtype = _dtype(name, entry, _STORED)
         if not entry.nbytes:
             return np.empty(entry.shape, dtype)  # nothing can be mapped
-        return self._map(entry, dtype, entry.start, entry.shape)
+        return mapped(entry.path, dtype, entry.start, entry.shape)
 
     def integers(self, name: str, dtype: type[T], dimensions: int) -> NDArray[T]:
         """The same for integers of one dtype and of so many dimensions, of which none is 0.
@@ -177,7 +160,7 @@ class SafetensorsFolder:
 
     def byte_shape(self, name: str) -> tuple[int, ...]:
         """See `edgespec.models.expert_tensors.ByteSource`."""
-        entry = self._entry(name)
+        entry = self.entry(name)
         dtype = _dtype(name, entry, _BYTES)
         if entry.nbytes != math.prod(entry.shape) * dtype.itemsize:
             raise _damaged(entry.path, f"{name}: {entry.nbytes} bytes for {list(entry.shape)}")
@@ -185,36 +168,15 @@ class SafetensorsFolder:
 
     def read_bytes(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """See `edgespec.models.expert_tensors.ByteSource`."""
-        entry, (rows, *shape) = self._entry(name), self.byte_shape(name)
-        if not 0 <= start < stop <= rows:
-            raise ValueError(f"rows {start}:{stop} of {name}, which has {rows}")
+        entry, (rows, *shape) = self.entry(name), self.byte_shape(name)
+        check_rows(name, start, stop, rows)
         offset = entry.start + start * math.prod(shape)
-        mapped = self._map(entry, _BYTES["U8"], offset, (stop - start, *shape))
-        return np.array(mapped, np.uint8)
-
-    def _entry(self, name: str) -> _Entry:
-        try:
-            return self._entries[name]
-        except KeyError:
-            raise CheckpointError(
-                f"{self._folder} has no tensor {name}: download the checkpoint again, "
-                "or use the config that belongs to it"
-            ) from None
+        return np.array(mapped(entry.path, _BYTES["U8"], offset, (stop - start, *shape)), np.uint8)
 
     def _copy(self, name: str, offset: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Part of a file as float32; the mapping ends here, and with it its resident pages."""
-        entry = self._entry(name)
-        return np.array(self._map(entry, _dtype(name, entry), offset, shape), dtype=np.float32)
-
-    def _map(
-        self, entry: _Entry, dtype: np.dtype[np.generic], offset: int, shape: tuple[int, ...]
-    ) -> np.memmap[tuple[int, ...], np.dtype[np.generic]]:
-        try:
-            return np.memmap(entry.path, dtype, "r", offset, shape)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"{entry.path} changed while it was read ({error}): download it again"
-            ) from error
+        entry = self.entry(name)
+        return np.array(mapped(entry.path, _dtype(name, entry), offset, shape), dtype=np.float32)
 
 
 def _dtype(
@@ -288,7 +250,7 @@ def _parse(path: Path, base: int, dtype: str, shape: list[int], data_offsets: li
     start, end = data_offsets
     if not all(isinstance(number, int) and number >= 0 for number in (*shape, start, end - start)):
         raise ValueError(f"shape {shape}, data_offsets {data_offsets}")
-    return _Entry(path, str(dtype), tuple(shape), base + start, end - start)
+    return _Entry(path, tuple(shape), base + start, end - start, str(dtype))
 
 
 def _damaged(path: Path, what: str) -> CheckpointError:

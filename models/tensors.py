@@ -112,6 +112,16 @@ class TensorSource(Protocol):
         """
 
 
+def check_rows(name: str, start: int, stop: int, rows: int) -> None:
+    """Check that a tensor of so many rows has rows start to stop, at least one.
+
+    Raises:
+        ValueError: It has not.
+    """
+    if not 0 <= start < stop <= rows:
+        raise ValueError(f"rows {start}:{stop} of {name}, which has {rows}")
+
+
 def check_shapes(tensors: TensorSource, expected: Mapping[str, tuple[int, ...]]) -> None:
     """Check that all expected tensors can be read and have the expected shapes.
 

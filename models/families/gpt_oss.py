@@ -82,8 +82,10 @@ class GptOss(Llama):
 
     def arranged(self, tensors: TensorSource) -> TensorSource:
         """Returns the weights with each expert's matrices and biases as tensors of their own."""
-        quantized = self.config.fields.get("quantization_config") is not None
-        layout: Layout = "mxfp4" if quantized else "columns"
+        if self.feed_forward(0).experts[0].down.weight in tensors.names:  # as in GGUF files
+            return tensors
+        method = self.config.fields.group("quantization_config").get("quant_method")
+        layout: Layout = "mxfp4" if method == "mxfp4" else "columns"
         layers = range(self.config.num_layers)
         parts = dict(part for layer in layers for part in self._parts(layer, layout))
         return ExpertTensors(cast("ByteSource", tensors), parts)

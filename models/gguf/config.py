@@ -5,41 +5,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
-from edgespec.models.gguf.tensors import stored_rows
+from edgespec.models.gguf.tensors import stored_rows, turned_back
 from edgespec.models.rope import DEFAULT_THETA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from edgespec.models.fields import Fields
     from edgespec.models.gguf.header import Entry
     from edgespec.models.gguf.names import Naming
+    from edgespec.models.parts import Part
+    from edgespec.models.tensors import TensorSource
 
 _SIZES = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
-    "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count",
     "max_position_embeddings": "context_length",
 }
+_ORIGINAL = "original_max_position_embeddings"
 _ROPE = {
     "factor": "factor",
-    "original_max_position_embeddings": "original_context_length",
+    _ORIGINAL: "original_context_length",
+    "attention_factor": "yarn_attn_factor",
     "beta_fast": "yarn_beta_fast",
     "beta_slow": "yarn_beta_slow",
 }
 """RoPE parameters by name, and what follows `rope.scaling.` in GGUF."""
+
+_PRESENT = {"attention_bias": "attn_q.bias", "mlp_bias": "ffn_gate.bias"}
+"""Fields of config.json by the tensors of a layer whose presence they tell."""
 
 # llama.cpp divides the angles of each dimension by one of these, whatever the architecture.
 _FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
 
 class ConfigReader:
-    """Makes a config.json out of metadata.
+    """Makes a config.json out of metadata, and finds what was put into another order.
 
-    Args:
+    Attributes:
         metadata: The metadata, with the file as source.
         kind: The architecture, with which names of its fields begin.
+
+    Args:
+        metadata: See above.
+        kind: See above.
         naming: The architecture in the terms of transformers.
         entries: All tensors by their names in the file.
     """
@@ -51,8 +64,8 @@ class ConfigReader:
         naming: Naming,
         entries: Mapping[str, Entry],
     ) -> None:
-        self._metadata = metadata
-        self._kind = kind
+        self.metadata = metadata
+        self.kind = kind
         self._naming = naming
         self._entries = entries
 
@@ -63,32 +76,81 @@ class ConfigReader:
             CheckpointError: A field is missing or has an invalid value.
             UnsupportedModelError: A field needs something that is not implemented.
         """
-        metadata, kind, head_dim = self._metadata, self._kind, self.head_dim
-        if self._integer("attention.value_length", head_dim) != head_dim:
-            name = f"{kind}.attention.value_length"
+        metadata, naming, head_dim = self.metadata, self._naming, self.head_dim
+        for name, allowed in naming.only.items():
+            if self.get(name) not in allowed:
+                raise metadata.unsupported(f"{self.kind}.{name}", "use another file of the model")
+        if self.integer("attention.value_length", head_dim) != head_dim:
+            name = f"{self.kind}.attention.value_length"
             raise metadata.unsupported(name, f"use a file where it is {head_dim}")
-        layers = range(self._integer("block_count", most=2**12))
+        rms, norm = (f"attention.layer_norm{each}epsilon" for each in ("_rms_", "_"))
+        numbers = {"layer_norm_eps": norm} if naming.layer_norm else {"rms_norm_eps": rms}
         config: dict[str, object] = {
-            "model_type": self._naming.model_type,
+            "model_type": naming.model_type,
             "vocab_size": self._rows("token_embd.weight"),
-            "num_key_value_heads": self._integer("attention.head_count_kv", self._heads),
+            "num_key_value_heads": max(self.key_heads()),
             "head_dim": head_dim,
-            "rms_norm_eps": metadata.number(f"{kind}.attention.layer_norm_rms_epsilon"),
-            "rope_theta": metadata.number(f"{kind}.rope.freq_base", DEFAULT_THETA),
+            "rope_theta": metadata.number(f"{self.kind}.rope.freq_base", DEFAULT_THETA),
             "rope_scaling": self._rope(),
-            "partial_rotary_factor": self._integer("rope.dimension_count", head_dim) / head_dim,
+            "rope_parameters": {},  # not what a model of this kind has by default
+            "partial_rotary_factor": self._rotated / head_dim,
             "tie_word_embeddings": "output.weight" not in self._entries,
-            "attention_bias": any(f"blk.{each}.attn_q.bias" in self._entries for each in layers),
-            "mlp_bias": any(f"blk.{each}.ffn_gate.bias" in self._entries for each in layers),
             "eos_token_id": list(eos_ids),
-            **{name: self._integer(place) for name, place in _SIZES.items()},
+            "sliding_window": None,
+            **self._original_context(),
             **{
-                name: metadata.number(f"{kind}.{place}")
-                for name, place in self._naming.numbers.items()
+                name: self._anywhere(place)
+                for name, place in {**_PRESENT, **naming.present}.items()
             },
-            **self._naming.constants,
+            **{name: self.integer(place) for name, place in {**_SIZES, **naming.integers}.items()},
+            **{
+                name: metadata.number(f"{self.kind}.{place}")
+                for name, place in {**numbers, **naming.numbers}.items()
+            },
+            "num_hidden_layers": self.layers,
+            **naming.constants,
         }
-        return config | (self._windows() if self._naming.window else {}) | self._scale()
+        windows = self._windows() if naming.window else {}
+        return config | windows | self._scale() | self.special()
+
+    def special(self) -> dict[str, object]:
+        """Returns fields of config.json that only architectures of one kind have."""
+        return {}
+
+    def rows(self, tensors: TensorSource) -> dict[str, Part]:
+        """Returns the tensors whose rows transformers has in another order than the file."""
+        even = self.head_dim % 2 == 0  # all others are refused by the model's config
+        return turned_back(tensors, self.head_dim) if self._naming.interleaved and even else {}
+
+    def columns(self) -> dict[str, NDArray[np.int64]]:
+        """Returns the order of the columns of matrices, where transformers has another."""
+        return {}
+
+    def key_heads(self) -> list[int]:
+        """Returns the number of key and value heads of each layer, alike in all that have some.
+
+        Raises:
+            CheckpointError: They differ, or are no numbers.
+        """
+        name = "attention.head_count_kv"
+        value = self.get(name)
+        if not isinstance(value, list):
+            return [self.integer(name, self._heads)] * self.layers
+        counts = [each for each in value if isinstance(each, int)]
+        alike = len({each for each in counts if each}) == 1 and min(counts) >= 0
+        if not alike or not len(counts) == len(value) == self.layers:
+            rule = f"must be a list of {self.layers} equal numbers, or 0"
+            raise self.metadata.invalid(f"{self.kind}.{name}", rule)
+        return counts
+
+    @property
+    def layers(self) -> int:
+        """Number of layers, without those behind the model that only draft."""
+        layers = self.integer("block_count", most=2**12)
+        drafting = self.get("nextn_predict_layers")
+        if isinstance(drafting, int) and 0 < drafting < layers:
+            return layers - drafting
+        return layers
 
     @property
     def head_dim(self) -> int:
@@ -97,53 +159,83 @@ class ConfigReader:
         Raises:
             CheckpointError: The fields that it follows from are missing or invalid.
         """
-        usual = self._integer("embedding_length") // self._heads
-        return self._integer("attention.key_length", max(usual, 1))
+        usual = self.integer("embedding_length") // self._heads
+        return self.integer("attention.key_length", max(usual, 1))
 
     @property
     def _heads(self) -> int:
-        return self._integer("attention.head_count")
+        return self.integer("attention.head_count")
 
     def _rows(self, name: str) -> int:
         entry = self._entries.get(name)
         if entry is None:
             raise CheckpointError(
-                f"{self._metadata.source} has no tensor {name}: download the file again, "
+                f"{self.metadata.source} has no tensor {name}: download the file again, "
                 "or use another"
             )
         return entry.shape[0]
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor by its name in the file, () if there is none."""
+        return self._entries[name].shape if name in self._entries else ()
+
+    def _anywhere(self, place: str) -> bool:
+        """Whether any layer has a tensor."""
+        return any(f"blk.{layer}.{place}" in self._entries for layer in range(self.layers))
+
+    def _original_context(self) -> dict[str, object]:
+        """The context before it was extended, if it was."""
+        length = self.get(f"rope.scaling.{_ROPE[_ORIGINAL]}")
+        return {} if length is None else {_ORIGINAL: length}
+
+    @property
+    def _rotated(self) -> int:
+        return self.integer("rope.dimension_count", self.head_dim)
+
     def _windows(self) -> dict[str, object]:
         """Which layers have a window, if the file says so, and how it is rotated there."""
-        found: dict[str, object] = {"sliding_window": self._integer("attention.sliding_window")}
-        pattern = self._metadata.get(f"{self._kind}.attention.sliding_window_pattern")
+        if not self.get("attention.sliding_window"):  # absent or 0: none
+            return {}
+        found: dict[str, object] = {"sliding_window": self.integer("attention.sliding_window")}
+        if self._naming.windowed:
+            found["model_type"] = self._naming.windowed
+        pattern = self.get("attention.sliding_window_pattern")
         if isinstance(pattern, list):
             kinds = ["sliding_attention" if each else "full_attention" for each in pattern]
             found["layer_types"] = kinds
         elif pattern is not None:
             found["sliding_window_pattern"] = pattern
-        base = f"{self._kind}.rope.freq_base_swa"
-        if self._metadata.get(base) is not None:
-            found["rope_local_base_freq"] = self._metadata.number(base)
+        base = f"{self.kind}.rope.freq_base_swa"
+        if self.metadata.get(base) is not None:
+            found["rope_local_base_freq"] = self.metadata.number(base)
         return found
 
     def _scale(self) -> dict[str, object]:
         """What scores are divided by the root of, where the size of a head does not say it."""
         if self._naming.widest is None:
             return {}
-        wide = self._integer("block_count") == self._naming.widest
-        size = self._integer("embedding_length") // self._heads if wide else self.head_dim
+        wide = self.integer("block_count") == self._naming.widest
+        size = self.integer("embedding_length") // self._heads if wide else self.head_dim
         return {"query_pre_attn_scalar": size}
 
-    def _integer(self, name: str, default: int | None = None, most: int = 2**31 - 1) -> int:
-        return self._metadata.integer(f"{self._kind}.{name}", default, most)
+    def get(self, name: str) -> object:
+        """Returns a field of the architecture, None if it is absent."""
+        return self.metadata.get(f"{self.kind}.{name}")
+
+    def integer(self, name: str, default: int | None = None, most: int = 2**31 - 1) -> int:
+        """Returns a field of the architecture, a positive integer.
+
+        Raises:
+            CheckpointError: The field is something else, or absent without a default.
+        """
+        return self.metadata.integer(f"{self.kind}.{name}", default, most)
 
     def _rope(self) -> dict[str, object] | None:
         """The RoPE parameters; None for the default."""
-        place = f"{self._kind}.rope.scaling"
-        kind = self._metadata.get(f"{place}.type")
+        place = f"{self.kind}.rope.scaling"
+        kind = self.metadata.get(f"{place}.type")
         given: dict[str, object] = {
-            name: self._metadata.get(f"{place}.{suffix}") for name, suffix in _ROPE.items()
+            name: self.metadata.get(f"{place}.{suffix}") for name, suffix in _ROPE.items()
         }
         plain, short, long = (
             self._factors(name) if name in self._entries else None for name in _FACTORS
@@ -151,20 +243,27 @@ class ConfigReader:
         if plain is not None:  # as Llama 3 has them; they change angles and no scores
             return {"rope_type": "llama3", "factors": plain}
         if short is not None and long is not None:
-            factor = self._metadata.get(f"{place}.attn_factor")
+            factor = self.metadata.get(f"{place}.attn_factor")
             lists = {"short_factor": short, "long_factor": long, "attention_factor": factor}
             return {"rope_type": "longrope", **given, **lists}
         if kind in (None, "none"):
             return None
         if kind not in ("linear", "yarn"):
-            raise self._metadata.unsupported(f"{place}.type", "use a file with linear or yarn")
-        if kind == "yarn" and self._metadata.get(f"{place}.yarn_log_multiplier"):
-            raise self._metadata.unsupported(f"{place}.yarn_log_multiplier", "use another file")
-        return {"rope_type": kind, **given}
+            raise self.metadata.unsupported(f"{place}.type", "use a file with linear or yarn")
+        multiplier = self.metadata.get(f"{place}.yarn_log_multiplier")
+        if multiplier is not None and self._naming.model_type != "ministral3":
+            raise self.metadata.unsupported(f"{place}.yarn_log_multiplier", "use another file")
+        scales = {
+            "mscale": 1.0,
+            "mscale_all_dim": multiplier,
+            "llama_4_scaling_beta": self.get("attention.temperature_scale"),
+            "truncate": self._naming.model_type != "gpt_oss",
+        }
+        return {"rope_type": kind, **given, **scales}
 
     def _factors(self, name: str) -> list[float]:
-        """Factors of the angles of half a head."""
-        entry, half = self._entries[name], self.head_dim // 2
+        """Factors of the angles of those dimensions of a head that are rotated."""
+        entry, half = self._entries[name], self._rotated // 2
         if entry.shape != (half,):
             raise CheckpointError(
                 f"{entry.path}: {name} has shape {list(entry.shape)}, the heads ask for "

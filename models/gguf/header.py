@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models.entries import Entry as Place
 from edgespec.models.fields import unreadable
 from edgespec.models.gguf.encodings import ENCODINGS, UNREAD, Encoding
 
@@ -39,22 +40,14 @@ _TEXT, _ARRAY = 8, 9
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Where a tensor lies: `nbytes` bytes from `start` in the file.
+class Entry(Place):
+    """Where a tensor lies; GGUF has its sizes the other way round.
 
     Attributes:
-        path: The file.
         encoding: How its values are stored.
-        shape: Its sizes, the rows first, as numpy has them; GGUF has them the other way round.
-        start: Offset of its first byte.
-        nbytes: Number of its bytes.
     """
 
-    path: Path
     encoding: Encoding
-    shape: tuple[int, ...]
-    start: int
-    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -149,7 +142,7 @@ def _entry(
     nbytes = values // encoding.block * encoding.nbytes
     if base + offset + nbytes > size:
         raise ValueError(f"{name!r} ends at byte {base + offset + nbytes} of {size}")
-    return Entry(path, encoding, shape, base + offset, nbytes)
+    return Entry(path, shape, base + offset, nbytes, encoding)
 
 
 class _Reader:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+EXPERT = ".experts.{}."
+"""In the name of a tensor that holds those of all experts, in place of the part with a number."""
+
 _MODEL = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -26,12 +29,11 @@ _LAYER = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": f"mlp{EXPERT}gate_proj",
+    "ffn_up_exps": f"mlp{EXPERT}up_proj",
+    "ffn_down_exps": f"mlp{EXPERT}down_proj",
 }
-_NORMS_BEHIND = {
-    "post_attention_norm": "post_attention_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-_NORMS_AROUND = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 
@@ -42,72 +44,48 @@ class Naming:
     Attributes:
         model_type: Its name in transformers.
         layer: What a layer has beside `_LAYER`, or under another name: the name in transformers
-            by that in GGUF, both without `.weight` or `.bias`.
+            by that in GGUF. Where GGUF has `.weight` or `.bias` and transformers has not, both are
+            whole names, else both are without.
+        model: The same for what is no part of a layer, beside `_MODEL`.
         interleaved: Whether the rows of query and key projections are stored so that dimensions
             that turn together are neighbours; transformers has them half a head apart.
         norm_offset: What was added to the weights of norms when they were stored.
-        window: Whether some layers have a window.
+        layer_norm: Whether norms subtract the mean, too.
+        window: Whether the file may say that some layers have a window.
+        windowed: The name in transformers of a model with windows, if that is another.
         widest: Number of layers of the model whose scores are scaled by the width of its queries
             in place of the size of its heads: no field of GGUF says so, llama.cpp goes by this.
         numbers: Names in GGUF of further numbers by their fields in config.json.
+        integers: The same of integers.
+        present: Tensors of a layer whose presence is a field of config.json, by that field.
         constants: Fields of config.json that GGUF files of this architecture leave out.
+        only: The values of a field that can be read, None among them where it may be absent.
     """
 
     model_type: str
     layer: Mapping[str, str] = field(default_factory=dict)
+    model: Mapping[str, str] = field(default_factory=dict)
     interleaved: bool = False
     norm_offset: float = 0.0
+    layer_norm: bool = False
     window: bool = False
+    windowed: str = ""
     widest: int | None = None
     numbers: Mapping[str, str] = field(default_factory=dict)
+    integers: Mapping[str, str] = field(default_factory=dict)
+    present: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, object] = field(default_factory=dict)
+    only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
     def translated(self, name: str) -> str:
         """Returns the name in transformers of a tensor, or its own if it has none there."""
-        stem, _, kind = name.rpartition(".")
-        block = _BLOCK.fullmatch(stem)
+        block = _BLOCK.fullmatch(name)
         if block is None:
-            place = _MODEL.get(stem)
+            prefix, rest, places = "", name, {**_MODEL, **self.model}
         else:
-            place = self.layer.get(block[2]) or _LAYER.get(block[2])
-            place = place and f"model.layers.{block[1]}.{place}"
-        return name if place is None else f"{place}.{kind}"
-
-
-ARCHITECTURES: Mapping[str, Naming] = {
-    "llama": Naming("llama", interleaved=True),
-    "smollm3": Naming("smollm3", interleaved=True),
-    "granite": Naming(
-        "granite",
-        interleaved=True,
-        numbers={
-            "embedding_multiplier": "embedding_scale",
-            "attention_multiplier": "attention.scale",
-            "residual_multiplier": "residual_scale",
-            "logits_scaling": "logit_scale",
-        },
-    ),
-    "qwen2": Naming("qwen2"),
-    "qwen3": Naming("qwen3"),
-    "olmo2": Naming("olmo2", _NORMS_BEHIND),
-    "gemma2": Naming(
-        "gemma2",
-        _NORMS_AROUND,
-        norm_offset=1.0,
-        window=True,
-        widest=46,
-        numbers={
-            "attn_logit_softcapping": "attn_logit_softcapping",
-            "final_logit_softcapping": "final_logit_softcapping",
-        },
-    ),
-    "gemma3": Naming(
-        "gemma3_text",
-        _NORMS_AROUND,
-        norm_offset=1.0,
-        window=True,
-        widest=62,
-        constants={"sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0},
-    ),
-}
-"""What can be read, by `general.architecture`; Mistral's models are stored as `llama`."""
+            prefix, rest = f"model.layers.{block[1]}.", block[2]
+            places = {**_LAYER, **self.layer}
+        stem, _, kind = rest.rpartition(".")
+        if rest in places:
+            return prefix + places[rest]
+        return f"{prefix}{places[stem]}.{kind}" if stem in places else name

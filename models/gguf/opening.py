@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
 from edgespec.models.fields import Fields
+from edgespec.models.gguf.architectures import ARCHITECTURES
 from edgespec.models.gguf.config import ConfigReader
 from edgespec.models.gguf.header import Header, read_header
-from edgespec.models.gguf.names import ARCHITECTURES
+from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import Vocabulary
 from edgespec.models.opened import Opened
+from edgespec.models.parts import Parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+_READERS = {"lfm2": Lfm2Reader, "qwen35": Qwen35Reader}
 _TEMPLATE = "tokenizer.chat_template"
 
 
@@ -40,7 +43,7 @@ def open_gguf(path: Path) -> Opened:
     naming = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if naming is None:
         raise metadata.unsupported("general.architecture", f"use one of {', '.join(ARCHITECTURES)}")
-    reader = ConfigReader(metadata, str(kind), naming, header.entries)
+    reader = _READERS.get(str(kind), ConfigReader)(metadata, str(kind), naming, header.entries)
     vocabulary = Vocabulary.read(metadata)
     files = tokenizer_files(vocabulary)
     template = metadata.get(_TEMPLATE)
@@ -48,9 +51,11 @@ def open_gguf(path: Path) -> Opened:
         if not isinstance(template, str):
             raise metadata.invalid(_TEMPLATE, "must be text")
         files["chat_template.jinja"] = template
+    config = Fields(reader.config(vocabulary.ends()), str(path))
+    tensors = GgufTensors(str(path), header.entries, naming, reader.columns())
     return Opened(
-        Fields(reader.config(vocabulary.ends()), str(path)),
-        GgufTensors(str(path), header.entries, naming, reader.head_dim),
+        config,
+        Parts(tensors, reader.rows(tensors)),
         files,
         _usual(header),
     )

@@ -70,6 +70,7 @@ class Splitting:
 _GPT2, _DIGITS = Splitting(), Splitting(digits=True)
 _LLAMA3 = Splitting((_words(r"\p{N}{1,3}"),), whole=True, begins=True)
 _CL100K = Splitting((_words(r"\p{N}{1,3}"),))
+_QWEN2 = Splitting((_words(r"\p{N}"),), normalized=True)
 _DEEPSEEK = Splitting(
     (
         r"\p{N}{1,3}",
@@ -94,11 +95,14 @@ SPLITTINGS: Mapping[str, Splitting] = {
     "llama-v3": _LLAMA3,
     "falcon3": _LLAMA3,
     "lfm2": _LLAMA3,
+    "pixtral": _LLAMA3,
+    "olmo": Splitting(normalized=True),
     "smaug-bpe": _CL100K,
     "dbrx": _CL100K,
     "glm4": _CL100K,
     "chatglm-bpe": _CL100K,
-    "qwen2": Splitting((_words(r"\p{N}"),), normalized=True),
+    "qwen2": _QWEN2,
+    "stablelm2": _QWEN2,
     "qwen35": Splitting((_words(r"\p{N}", r"[\p{L}\p{M}]"),), normalized=True),
     "deepseek-r1-qwen": Splitting((_words(r"\p{N}"),)),
     "gpt-4o": Splitting((_cases(r"\p{N}{1,3}", f"{_SHORT}?"),)),

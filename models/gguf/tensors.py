@@ -3,111 +3,144 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.errors import CheckpointError
-from edgespec.models.tensors import BlockRows
+from edgespec.models.entries import Entries, mapped
+from edgespec.models.gguf.names import EXPERT
+from edgespec.models.parts import Part
+from edgespec.models.rope import rotation_order
+from edgespec.models.tensors import BlockRows, check_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from edgespec.models.gguf.header import Entry
     from edgespec.models.gguf.names import Naming
-    from edgespec.models.tensors import Blocks
+    from edgespec.models.tensors import Blocks, TensorSource
 
 _TURNED = (".self_attn.q_proj.weight", ".self_attn.q_proj.bias",
            ".self_attn.k_proj.weight", ".self_attn.k_proj.bias")  # fmt: skip
+_CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
+_STORED_NORM = ".linear_attn.norm.weight"  # to which nothing was added
+_MOST_EXPERTS = 2**12
 
 
-class GgufTensors:
+class GgufTensors(Entries["Entry"]):
     """A `TensorSource` of a GGUF file, or of the files that one was split into.
 
     Args:
         place: The file, for messages.
         entries: All tensors by their names in the file.
         naming: The file's architecture.
-        head_dim: Size of a head.
+        columns: The order of the stored columns of some matrices, by their names in transformers:
+            [width] numbers of columns.
     """
 
     def __init__(
-        self, place: str, entries: Mapping[str, Entry], naming: Naming, head_dim: int
+        self,
+        place: str,
+        entries: Mapping[str, Entry],
+        naming: Naming,
+        columns: Mapping[str, NDArray[np.int64]],
     ) -> None:
-        self._place = place
-        self._entries = {naming.translated(name): entry for name, entry in entries.items()}
+        super().__init__(place, dict(_translated(entries, naming)))
         self._naming = naming
-        self._head_dim = head_dim
-
-    @property
-    def names(self) -> frozenset[str]:
-        """See `TensorSource`."""
-        return frozenset(self._entries)
-
-    @property
-    def nbytes(self) -> int:
-        """See `TensorSource`."""
-        return sum(entry.nbytes for entry in self._entries.values())
-
-    def place(self, name: str) -> str:
-        """See `TensorSource`."""
-        return str(self._entry(name).path)
+        self._columns = columns
 
     def shape(self, name: str) -> tuple[int, ...]:
         """See `TensorSource`."""
-        return self._entry(name).shape
+        return self.entry(name).shape
 
     def read(self, name: str) -> NDArray[np.float32]:
         """See `TensorSource`."""
-        return self.read_rows(name, 0, self._entry(name).shape[0])
+        return self.read_rows(name, 0, self.entry(name).shape[0])
 
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
-        """See `TensorSource`; of interleaved projections, whole heads are read."""
-        stored, order = self._stored(name, start, stop)
-        values = self._entry(name).encoding.decode(stored).reshape(-1, *self.shape(name)[1:])
-        if order is not None:
-            values = values[order]
-        if self._naming.norm_offset and name.endswith("norm.weight"):
-            values -= np.float32(self._naming.norm_offset)
-        return values
+        """See `TensorSource`."""
+        stored = self._stored(name, start, stop)
+        values = self.entry(name).encoding.decode(stored).reshape(-1, *self.shape(name)[1:])
+        offset = self._naming.norm_offset
+        if offset and name.endswith("norm.weight") and not name.endswith(_STORED_NORM):
+            values -= np.float32(offset)
+        if name.endswith(".A_log"):  # stored as the decay itself
+            with np.errstate(all="ignore"):
+                values = np.log(-values)
+        order = self._columns.get(name)
+        return values if order is None else np.take(values, order, axis=1)
 
     def blocks(self, name: str) -> Blocks | None:
         """See `TensorSource`: matrices in Q4_0 and Q8_0."""
-        entry = self._entry(name)
-        return entry.encoding.blocks if len(entry.shape) == 2 else None
+        entry = self.entry(name)
+        blocks = entry.encoding.blocks if len(entry.shape) == 2 else None
+        order = self._columns.get(name)
+        if blocks is None or order is None or _in_one_piece(order, blocks.size):
+            return blocks
+        return None
 
     def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
         """See `TensorSource`."""
-        if self.blocks(name) is None:
-            raise ValueError(f"{name} is stored as {self._entry(name).encoding.name}")
-        stored, order = self._stored(name, start, stop)
-        rows = self._entry(name).encoding.decode_blocks(stored)
-        return rows if order is None else BlockRows(rows.levels[order], rows.scales[order], None)
+        blocks = self.blocks(name)
+        if blocks is None:
+            raise ValueError(f"{name} is stored as {self.entry(name).encoding.name}")
+        rows = self.entry(name).encoding.decode_blocks(self._stored(name, start, stop))
+        order = self._columns.get(name)
+        if order is None:
+            return rows
+        scales = np.take(rows.scales, order[:: blocks.size] // blocks.size, axis=1)
+        return BlockRows(np.take(rows.levels, order, axis=1), scales, None)
 
-    def _entry(self, name: str) -> Entry:
-        try:
-            return self._entries[name]
-        except KeyError:
-            raise CheckpointError(
-                f"{self._place} has no tensor {name}: download the file again, or use another"
-            ) from None
+    def _stored(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
+        check_rows(name, start, stop, self.shape(name)[0])
+        return stored_rows(self.entry(name), start, stop)
 
-    def _stored(
-        self, name: str, start: int, stop: int
-    ) -> tuple[NDArray[np.uint8], NDArray[np.intp] | None]:
-        """The bytes of rows start to stop, and which of them comes when; None: as they are."""
-        rows, size = self.shape(name)[0], self._head_dim
-        if not 0 <= start < stop <= rows:
-            raise ValueError(f"rows {start}:{stop} of {name}, which has {rows}")
-        if not self._naming.interleaved or not name.endswith(_TURNED) or rows % size:
-            return stored_rows(self._entry(name), start, stop), None
-        head, row = np.divmod(np.arange(start, stop), size)
-        half, pair = np.divmod(row, size // 2)
-        wanted = head * size + 2 * pair + half
-        first = int(wanted.min())
-        return stored_rows(self._entry(name), first, int(wanted.max()) + 1), wanted - first
+
+def turned_back(tensors: TensorSource, head_dim: int) -> dict[str, Part]:
+    """Returns query and key projections with the dimensions of each head as transformers has them.
+
+    Args:
+        tensors: The tensors, in which dimensions 2i and 2i + 1 of a head turn together.
+        head_dim: Size of a head, even.
+    """
+    order = rotation_order(head_dim, head_dim, interleaved=True)
+    parts = dict[str, Part]()
+    for name in tensors.names:
+        if name.endswith(_TURNED) and tensors.shape(name)[0] % head_dim == 0:
+            rows = tensors.shape(name)[0]
+            heads = np.arange(rows).reshape(-1, head_dim)
+            parts[name] = Part(name, heads[:, order].ravel(), rows)
+    return parts
+
+
+def _translated(entries: Mapping[str, Entry], naming: Naming) -> Iterator[tuple[str, Entry]]:
+    """Yields names and places of tensors as transformers has them."""
+    for stored, entry in entries.items():
+        name, shape = naming.translated(stored), entry.shape
+        # Experts lie one behind the other, each as a matrix or bias of its own would.
+        fits = len(shape) == 3 or (len(shape) == 2 and entry.encoding.block == 1)
+        if EXPERT in name and name != stored and fits and shape[0] <= _MOST_EXPERTS:
+            nbytes = entry.nbytes // shape[0]
+            for expert in range(shape[0]):
+                own = name.replace(EXPERT, EXPERT.format(expert))
+                start = entry.start + expert * nbytes
+                yield own, replace(entry, shape=shape[1:], start=start, nbytes=nbytes)
+        elif name.endswith(_CONVOLUTIONS) and len(shape) == 2:
+            yield name, replace(entry, shape=(shape[0], 1, shape[1]))
+        else:
+            yield name, entry
+
+
+def _in_one_piece(order: NDArray[np.int64], size: int) -> bool:
+    """Whether an order of columns moves whole blocks of `size` only."""
+    if len(order) % size:
+        return False
+    blocks = order.reshape(-1, size)
+    starts = blocks[:, :1]
+    return not (starts % size).any() and np.array_equal(blocks, starts + np.arange(size))
 
 
 def stored_rows(entry: Entry, start: int, stop: int) -> NDArray[np.uint8]:
@@ -121,9 +154,5 @@ def stored_rows(entry: Entry, start: int, stop: int) -> NDArray[np.uint8]:
     nbytes = entry.nbytes // entry.shape[0]
     inner = math.prod(entry.shape[1:-1])
     shape = ((stop - start) * inner, nbytes // inner)
-    try:
-        return np.array(np.memmap(entry.path, np.uint8, "r", entry.start + start * nbytes, shape))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{entry.path} changed while it was read ({error}): download it again"
-        ) from error
+    offset = entry.start + start * nbytes
+    return np.array(mapped(entry.path, np.dtype(np.uint8), offset, shape), np.uint8)

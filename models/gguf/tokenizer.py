@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from edgespec.models.gguf.vocabulary import Vocabulary
 
 _PRE = "tokenizer.ggml.pre"
+# Tokens of Phi-3 that don't take the white space behind them; all others that are found before a
+# text is split do. The file does not say so, llama.cpp goes by the model's name.
+_PHI3_PLAIN = ("<unk>", "<s>", "<|endoftext|>")
 
 
 def tokenizer_files(vocabulary: Vocabulary) -> dict[str, str]:
@@ -25,13 +28,15 @@ def tokenizer_files(vocabulary: Vocabulary) -> dict[str, str]:
     content, begins = parts(vocabulary)
     first = vocabulary.special("bos")
     begins = vocabulary.flag("add_bos_token", begins) and first is not None
+    phi3 = vocabulary.metadata.get("general.architecture") == "phi3"
+    takes_spaces = phi3 and vocabulary.kind == SENTENCEPIECE
     added = [
         {
             "id": id_,
             "content": text,
             "single_word": False,
             "lstrip": False,
-            "rstrip": False,
+            "rstrip": takes_spaces and text not in _PHI3_PLAIN,
             "normalized": False,
             "special": special,
         }

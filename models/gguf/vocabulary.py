@@ -24,8 +24,10 @@ _PLACE = "tokenizer.ggml"
 # Ends of a turn or text in models whose files name only one of their ends.
 _ENDS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>",
-    "<end_of_turn>", "<turn|>",
+    "<end_of_turn>", "<turn|>", "<|return|>", "<|call|>",
 )  # fmt: skip
+# Where both of these are ends, as in gpt-oss, the other only ends a part of an answer.
+_ENDS_OF_ALL, _END_OF_PART = ("<|return|>", "<|call|>"), "<|end|>"
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ class Vocabulary:
         found = [id_ for id_ in named if id_ is not None]
         controls = (n for n, use in enumerate(self.uses) if use == CONTROL)
         found += [id_ for id_ in controls if self.tokens[id_] in _ENDS]
+        names = {self.tokens[id_] for id_ in found}
+        if names.issuperset(_ENDS_OF_ALL):
+            found = [id_ for id_ in found if self.tokens[id_] != _END_OF_PART]
         return tuple(dict.fromkeys(found))
 
     def flag(self, name: str, default: bool) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgespec.errors import UnsupportedModelError
 from edgespec.models.fields import Fields
-from edgespec.models.quantized.fp8 import FP8, block_of, fp8_matrix
+from edgespec.models.quantized.fp8 import block_of, fp8_matrices
 from edgespec.models.quantized.matrix import (
     Groups,
     Matrix,
@@ -54,13 +54,12 @@ def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, Matrix]:
     found = {
         f"{each}weight": _packed(tensors, each, sizes) for each in modules(tensors, "weight_packed")
     }
-    for module in modules(tensors, "weight"):
-        weight = f"{module}weight"
-        if tensors.dtype(weight) == FP8:
-            found[weight] = fp8_matrix(tensors, module, _SCALE, block)
-        elif tensors.dtype(weight) == "I8":
-            found[weight] = _bytes(tensors, module, sizes)
-    return found
+    bytes_ = {
+        f"{each}weight": _bytes(tensors, each, sizes)
+        for each in modules(tensors, "weight")
+        if tensors.dtype(f"{each}weight") == "I8"
+    }
+    return found | bytes_ | fp8_matrices(tensors, _SCALE, block)
 
 
 def _checked_groups(config: Fields) -> Iterator[Fields]:

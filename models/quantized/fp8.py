@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgespec.errors import CheckpointError
+from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.models.quantized.matrix import Matrix, modules, require_shape
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgespec.models.fields import Fields
     from edgespec.models.safetensors_folder import SafetensorsFolder
 
-FP8 = "F8_E4M3"
+_FP8 = "F8_E4M3"
 _SCALES = ("weight_scale_inv", "weight_scale")
 
 
@@ -27,14 +27,31 @@ def matrices(tensors: SafetensorsFolder, config: Fields) -> dict[str, Matrix]:
     """The quantized matrices of a folder, by the names of the tensors that they stand for.
 
     Raises:
+        UnsupportedModelError: A tensor holds several matrices.
         CheckpointError: A scale is missing or has another shape.
     """
-    block = block_of(config, "weight_block_size")
-    return {
-        f"{module}weight": fp8_matrix(tensors, module, _SCALES, block)
-        for module in modules(tensors, "weight")
-        if tensors.dtype(f"{module}weight") == FP8
-    }
+    return fp8_matrices(tensors, _SCALES, block_of(config, "weight_block_size"))
+
+
+def fp8_matrices(
+    tensors: SafetensorsFolder, scales: tuple[str, ...], block: tuple[int, int] | None
+) -> dict[str, Matrix]:
+    """All matrices in 8-bit floats, by the names of their tensors; see `_matrix` for arguments.
+
+    Raises:
+        UnsupportedModelError: A tensor holds several matrices, as those of all experts of a layer.
+        CheckpointError: A scale is missing or has another shape.
+    """
+    stored = {name for name in tensors.names if tensors.dtype(name) == _FP8}
+    found = {f"{module}weight": module for module in modules(tensors, "weight")}
+    for name in sorted(stored):
+        if name not in found or tensors.stored(name).ndim > 2:
+            raise UnsupportedModelError(
+                f"{tensors.place(name)}: {name} has shape {list(tensors.stored(name).shape)} in "
+                "8-bit floats, which is not supported: use a checkpoint that holds each expert's "
+                "matrices by themselves, or the original one in bf16, fp16 or fp32"
+            )
+    return {name: _matrix(tensors, found[name], scales, block) for name in stored}
 
 
 def block_of(config: Fields, name: str) -> tuple[int, int] | None:
@@ -51,7 +68,7 @@ def block_of(config: Fields, name: str) -> tuple[int, int] | None:
     return int(rows), int(columns)
 
 
-def fp8_matrix(
+def _matrix(
     tensors: SafetensorsFolder,
     module: str,
     scales: tuple[str, ...],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.errors import CheckpointError
-from edgespec.models.tensors import BlockRows, Blocks, multiplied_out
+from edgespec.models.tensors import BlockRows, Blocks, check_rows, multiplied_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -111,8 +111,7 @@ class QuantizedFolder:
 
 
 def _read(name: str, matrix: Matrix, start: int, stop: int) -> BlockRows | NDArray[np.float32]:
-    if not 0 <= start < stop <= matrix.shape[0]:
-        raise ValueError(f"rows {start}:{stop} of {name}, which has {matrix.shape[0]}")
+    check_rows(name, start, stop, matrix.shape[0])
     return matrix.read(start, stop)
 
 

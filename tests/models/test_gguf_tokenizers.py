@@ -148,6 +148,19 @@ def test_ends_are_those_that_the_file_names_and_those_known_by_name():
     assert ends == (eos, original.token_to_id("<|endoftext|>"))
 
 
+def test_the_end_of_a_part_ends_no_text():
+    """As in gpt-oss, whose answers consist of messages."""
+    original = trained("gpt-4o")
+    original.add_special_tokens(["<|return|>", "<|end|>", "<|call|>"])
+    eos, end, call = (original.token_to_id(f"<|{name}|>") for name in ("return", "end", "call"))
+    names = original.token_to_id("<|im_end|>"), original.token_to_id("<|endoftext|>")
+    metadata = as_metadata(original, "gpt2", pre="gpt-4o", eos_token_id=eos)
+    ends = Read.read(Fields(metadata, "file.gguf")).ends()
+    assert set(ends) == {eos, call, *names}
+    metadata["tokenizer.ggml.tokens"][call] = "<|other|>"
+    assert end in Read.read(Fields(metadata, "file.gguf")).ends()
+
+
 def test_tokens_that_are_not_used_are_left_out():
     original = trained("gpt-2")
     metadata = as_metadata(original, "gpt2", pre="gpt-2")
@@ -240,3 +253,16 @@ def test_tokens_with_spaces_of_their_own_are_found_first():
     ids = found.encode("a     b").ids  # five spaces
     assert len(metadata["tokenizer.ggml.tokens"]) - 1 in ids
     assert found.decode(ids) == "a     b"
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "llama"])
+def test_tokens_of_phi_3_take_the_spaces_behind_them(architecture):
+    _, metadata = sentencepiece(True)
+    metadata["tokenizer.ggml.tokens"].append("<|user|>")
+    metadata["tokenizer.ggml.token_type"].append(CONTROL)
+    metadata["tokenizer.ggml.scores"].append(0.0)
+    metadata["general.architecture"] = architecture
+    found = Tokenizer.from_str(rebuilt(metadata)["tokenizer.json"])
+    plain = found.encode("<|user|>ab").ids
+    assert (found.encode("<|user|>\n ab").ids == plain) == (architecture == "phi3")
+    assert found.encode("<s>\nab").ids != found.encode("<s>ab").ids

@@ -107,6 +107,33 @@ def test_what_has_no_blocks_says_so(name, source, tmp_path):
             tensors.read_blocks(key, 0, 1)
 
 
+@pytest.mark.parametrize("name", ["fp8-blocks", "gptq", "packed"])
+def test_experts_with_names_of_their_own_are_read(name, saved_checkpoint, tmp_path):
+    """As Qwen3-30B-A3B-FP8 has them."""
+    source = saved_checkpoint("qwen3_moe")
+    matrices, tensors = written(source, tmp_path / "made", FORMATS[name])
+    expert = "model.layers.1.mlp.experts.7.down_proj.weight"
+    assert expert in matrices
+    for key, (values, _) in matrices.items():
+        assert np.array_equal(tensors.read(key), values), key
+    assert (tensors.blocks(expert) is None) == (name == "fp8-blocks")
+
+
+@pytest.mark.parametrize("architecture", ["gpt_oss", "qwen3_moe"])
+@pytest.mark.parametrize("form", [FORMATS["fp8-blocks"], FORMATS["float-quantized"]])
+def test_experts_in_one_tensor_of_8_bit_floats_are_refused(
+    architecture, form, saved_checkpoint, tmp_path
+):
+    shutil.copytree(saved_checkpoint(architecture), tmp_path / "made")
+    name, file = "model.layers.0.mlp.experts.gate_up_proj", tmp_path / "made" / "model.safetensors"
+    stack = torch.zeros(8, 64, 192, dtype=torch.float8_e4m3fn)
+    save_file({**load_file(file), name: stack}, file, {"format": "pt"})
+    edit_json(tmp_path / "made" / "config.json", quantization_config={
+        **config(form), "format": "float-quantized"})  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match=rf"{name} has shape \[8, 64, 192\] in 8-bit"):
+        load_checkpoint(tmp_path / "made")
+
+
 def test_matrices_that_were_left_out_are_read_as_they_are(source, tmp_path):
     matrices, _ = written(source, tmp_path / "made", FORMATS["gptq"])
     file = tmp_path / "made" / "model.safetensors"

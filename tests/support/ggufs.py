@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
+from converted import Values, converted
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quants
 
 from edgespec.models import SafetensorsFolder
@@ -15,18 +17,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-Values = np.ndarray[Any, np.dtype[np.float32]]
-
 KINDS = {
+    "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "glm4": gguf.MODEL_ARCH.GLM4,
+    "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
     "granite": gguf.MODEL_ARCH.GRANITE,
+    "granitemoehybrid": gguf.MODEL_ARCH.GRANITE,
+    "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
+    "lfm2": gguf.MODEL_ARCH.LFM2,
     "llama": gguf.MODEL_ARCH.LLAMA,
+    "ministral3": gguf.MODEL_ARCH.MISTRAL3,
     "mistral": gguf.MODEL_ARCH.LLAMA,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
+    "olmo3": gguf.MODEL_ARCH.OLMO2,
+    "olmoe": gguf.MODEL_ARCH.OLMOE,
+    "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
+    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
+    "stablelm": gguf.MODEL_ARCH.STABLELM,
 }
 """Architectures by their `model_type`."""
 
@@ -37,7 +50,33 @@ _NUMBERS = {
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
+    "attention.layer_norm_epsilon": "layer_norm_eps",
 }
+_INTEGERS = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "shortconv.l_cache": "conv_L_cache",
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+}
+_YARN = {
+    "factor": "factor", "original_context_length": "original_max_position_embeddings",
+    "yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+}  # fmt: skip
+# Whose files say that some layers have a window.
+_WINDOWED = ("exaone4", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3")
 
 
 def write_gguf(
@@ -67,12 +106,16 @@ def write_gguf(
         _add(writer, key, value)
     tensors = SafetensorsFolder(folder)
     names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
-    for each in sorted(tensors.names):
-        if each == "lm_head.weight" and config["tie_word_embeddings"]:
-            continue
+    read = {
+        each: tensors.read(each)
+        for each in sorted(tensors.names)
+        if each != "lm_head.weight" or not config["tie_word_embeddings"]
+    }
+    for each, values in converted(name, read, config):
         place = names.get_name(each, try_suffixes=(".weight", ".bias"))
-        values = stored(name, each, tensors.read(each), config)
-        used = GGMLQuantizationType[encoding if values.ndim == 2 else "F32"]
+        quantized = (values.ndim > 1 and each.endswith("_proj.weight")) or values.ndim == 2
+        short = "conv" in each or ".bias" in each or each.endswith("_bias")
+        used = GGMLQuantizationType[encoding if quantized and not short else "F32"]
         writer.add_tensor(place, _quantized(values, used), raw_dtype=used)
     for each, values in (extra or {}).items():
         writer.add_tensor(each, values)
@@ -80,15 +123,6 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Values:
-    """A tensor's values as llama.cpp stores them."""
-    if kind in ("granite", "llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
-        heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
-        halves = values.reshape(heads, 2, -1, *values.shape[1:])
-        return halves.swapaxes(1, 2).reshape(values.shape)
-    return values + 1 if kind.startswith("gemma") and name.endswith("norm.weight") else values
 
 
 def _quantized(values: Values, kind: GGMLQuantizationType) -> np.ndarray[Any, Any]:
@@ -104,25 +138,57 @@ def _quantized(values: Values, kind: GGMLQuantizationType) -> np.ndarray[Any, An
 
 
 def _numbers(kind: str, config: dict[str, Any]) -> dict[str, Any]:
-    theta = config.get("rope_theta") or config["rope_parameters"].get("rope_theta")
-    if theta is None:
-        theta = config["rope_parameters"]["full_attention"]["rope_theta"]
+    ropes = config.get("rope_parameters") or {}
+    rope = ropes.get("full_attention", ropes)
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    config = {**config, "head_dim": head_dim}
+    if config.get("num_local_experts"):
+        config["num_experts"] = config["num_local_experts"]
     numbers = {
-        "context_length": config["max_position_embeddings"],
-        "embedding_length": config["hidden_size"],
-        "block_count": config["num_hidden_layers"],
-        "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.key_length": config["head_dim"],
-        "attention.value_length": config["head_dim"],
-        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "rope.freq_base": float(theta),
+        "attention.layer_norm_rms_epsilon": config.get("norm_eps") or config.get("rms_norm_eps"),
+        "rope.freq_base": float(config.get("rope_theta") or rope["rope_theta"]),
+        "rope.dimension_count": int(head_dim * rope.get("partial_rotary_factor", 1.0)),
+        **{name: config.get(own) for name, own in _INTEGERS.items()},
+        **{name: float(config[own]) for name, own in _NUMBERS.items() if config.get(own)},
+        **_scaling(rope, config),
     }
-    if config.get("sliding_window") and kind.startswith("gemma"):
+    if config["model_type"] in _WINDOWED and config.get("sliding_window"):
         numbers["attention.sliding_window"] = config["sliding_window"]
-    numbers |= {name: float(config[own]) for name, own in _NUMBERS.items() if config.get(own)}
-    return {f"{kind}.{name}": value for name, value in numbers.items()}
+        if config["model_type"] in ("exaone4", "olmo3"):
+            pattern = [each == "sliding_attention" for each in config["layer_types"]]
+            numbers["attention.sliding_window_pattern"] = pattern
+    if config["model_type"] == "lfm2":
+        heads = config["num_key_value_heads"]
+        kinds = config["layer_types"]
+        numbers["attention.head_count_kv"] = [heads * (each != "conv") for each in kinds]
+        width, multiple = 2 * config["intermediate_size"] // 3, config["block_multiple_of"]
+        numbers["feed_forward_length"] = multiple * -(-width // multiple)
+    if config["model_type"] == "granitemoehybrid":
+        heads = [config["num_key_value_heads"]] * config["num_hidden_layers"]
+        numbers["attention.head_count_kv"] = heads
+    if config["model_type"] == "qwen3_5_text":
+        value_size = config["linear_value_head_dim"]
+        numbers["ssm.inner_size"] = value_size * config["linear_num_value_heads"]
+        recurrent = [each == "linear_attention" for each in config["layer_types"]]
+        numbers["attention.recurrent_layers"] = recurrent
+    return {f"{kind}.{name}": value for name, value in numbers.items() if value is not None}
+
+
+def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """How angles are scaled, if they are."""
+    kind, scaling = rope.get("rope_type"), dict[str, Any]()
+    if kind in ("yarn", "longrope"):
+        scaling = {"type": kind, **{name: rope.get(own) for name, own in _YARN.items()}}
+    if kind == "longrope":
+        original = config["original_max_position_embeddings"]
+        stretch = config["max_position_embeddings"] / original
+        scaling["attn_factor"] = math.sqrt(1 + math.log(stretch) / math.log(original))
+        scaling["original_context_length"] = original
+    found = {f"rope.scaling.{name}": value for name, value in scaling.items()}
+    if config["model_type"] == "ministral3":
+        found["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+        found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
+    return found
 
 
 def _vocabulary(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,142 @@
+"""The architectures of GGUF files that can be read.
+
+What llama.cpp's converter made of a checkpoint's config and tensors is taken from its source
+(https://github.com/ggml-org/llama.cpp, conversion/ and gguf-py/), and undone here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgespec.models.gguf.names import Naming
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NORMS_BEHIND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_NORMS_AROUND = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
+_MIXTURE = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+
+ARCHITECTURES: Mapping[str, Naming] = {
+    "llama": Naming("llama", interleaved=True),
+    "mistral3": Naming("ministral3", interleaved=True),
+    "smollm3": Naming("smollm3", interleaved=True),
+    # Granite 4, too, where all layers are attention and an MLP.
+    "granite": Naming(
+        "granite",
+        interleaved=True,
+        numbers={
+            "embedding_multiplier": "embedding_scale",
+            "attention_multiplier": "attention.scale",
+            "residual_multiplier": "residual_scale",
+            "logits_scaling": "logit_scale",
+        },
+        only={"rope.scaling.finetuned": (None, True)},  # False stands for no RoPE
+    ),
+    "qwen2": Naming("qwen2"),
+    "qwen3": Naming("qwen3"),
+    "qwen3moe": Naming(
+        "qwen3_moe",
+        integers={**_MIXTURE, "moe_intermediate_size": "expert_feed_forward_length"},
+        constants={"norm_topk_prob": True},
+    ),
+    "qwen35": Naming(
+        "qwen3_5_text",
+        layer={
+            "post_attention_norm": "post_attention_layernorm",
+            "attn_qkv": "linear_attn.in_proj_qkv",
+            "attn_gate": "linear_attn.in_proj_z",
+            "ssm_beta": "linear_attn.in_proj_b",
+            "ssm_alpha": "linear_attn.in_proj_a",
+            "ssm_conv1d": "linear_attn.conv1d",
+            "ssm_a": "linear_attn.A_log",
+            "ssm_dt.bias": "linear_attn.dt_bias",
+            "ssm_norm": "linear_attn.norm",
+            "ssm_out": "linear_attn.out_proj",
+        },
+        norm_offset=1.0,
+    ),
+    "olmo2": Naming("olmo2", _NORMS_BEHIND, window=True, windowed="olmo3"),
+    "olmoe": Naming("olmoe", integers=_MIXTURE),
+    "exaone4": Naming("exaone4", _NORMS_BEHIND, window=True),
+    "gpt-oss": Naming(
+        "gpt_oss",
+        layer={
+            "attn_sinks.weight": "self_attn.sinks",
+            "post_attention_norm": "post_attention_layernorm",
+            "ffn_gate_inp": "mlp.router",
+        },
+        window=True,
+        integers={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+    ),
+    "phi3": Naming(
+        "phi3",
+        layer={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+        window=True,
+    ),
+    "glm4": Naming(
+        "glm4",
+        layer={
+            "post_attention_norm": "post_self_attn_layernorm",
+            "post_ffw_norm": "post_mlp_layernorm",
+            "ffn_up": "mlp.gate_up_proj",
+        },
+        only={"rope.dimension_sections": (None,)},  # of models that also read pictures
+    ),
+    "hunyuan-dense": Naming(
+        "hunyuan_v1_dense",
+        layer={
+            "attn_q_norm": "self_attn.query_layernorm",
+            "attn_k_norm": "self_attn.key_layernorm",
+        },
+    ),
+    "stablelm": Naming(
+        "stablelm",
+        layer_norm=True,
+        present={"use_qkv_bias": "attn_q.bias", "qk_layernorm": "attn_q_norm.weight"},
+    ),
+    "lfm2": Naming(
+        "lfm2",
+        layer={
+            "attn_norm": "operator_norm",
+            "attn_output": "self_attn.out_proj",
+            "attn_q_norm": "self_attn.q_layernorm",
+            "attn_k_norm": "self_attn.k_layernorm",
+            "shortconv.conv": "conv.conv",
+            "shortconv.in_proj": "conv.in_proj",
+            "shortconv.out_proj": "conv.out_proj",
+            "ffn_norm": "ffn_norm",
+            "ffn_gate": "feed_forward.w1",
+            "ffn_up": "feed_forward.w3",
+            "ffn_down": "feed_forward.w2",
+        },
+        model={"token_embd_norm": "model.embedding_norm"},
+        integers={"conv_L_cache": "shortconv.l_cache"},
+        present={"conv_bias": "shortconv.in_proj.bias"},
+        constants={"block_auto_adjust_ff_dim": False},
+    ),
+    "gemma2": Naming(
+        "gemma2",
+        _NORMS_AROUND,
+        norm_offset=1.0,
+        window=True,
+        widest=46,
+        numbers={
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        constants={"sliding_window": 4096},  # the first files do not say
+    ),
+    "gemma3": Naming(
+        "gemma3_text",
+        _NORMS_AROUND,
+        norm_offset=1.0,
+        window=True,
+        widest=62,
+        constants={"sliding_window_pattern": 6, "rope_local_base_freq": 10_000.0},
+    ),
+}
+"""What can be read, by `general.architecture`; Mistral's older models are stored as `llama`."""

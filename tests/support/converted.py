@@ -1,0 +1,91 @@
+"""Tensors of checkpoints as llama.cpp's converter stores them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Values = np.ndarray[Any, np.dtype[np.float32]]
+
+_EXPERT = re.compile(r"(.+\.mlp\.experts\.)(\d+)\.(\w+_proj\.weight)")
+_TURNED = ("granite", "llama", "mistral3", "smollm3")
+_V_ROWS = ("in_proj_z.weight", "in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
+
+
+def converted(
+    kind: str, tensors: Mapping[str, Values], config: dict[str, Any]
+) -> Iterator[tuple[str, Values]]:
+    """Yield names, as the `gguf` package knows them, and values of all tensors of a file.
+
+    Args:
+        kind: The architecture's name in GGUF.
+        tensors: The checkpoint's tensors.
+        config: Its config.json.
+    """
+    experts = dict[str, dict[int, Values]]()
+    for name, values in tensors.items():
+        match = _EXPERT.fullmatch(name)
+        if match is not None:
+            experts.setdefault(match[1] + match[3], {})[int(match[2])] = values
+        elif ".mlp.experts." in name:
+            yield from _apart(name, values)
+        elif "shared_mlp.input_linear" in name:
+            for part, half in zip(("gate", "up"), np.split(values, 2), strict=True):
+                yield name.replace("shared_mlp.input_linear", f"mlp.{part}_proj"), half
+        elif "shared_mlp.output_linear" in name:
+            yield name.replace("shared_mlp.output_linear", "mlp.down_proj"), values
+        else:
+            own = name.replace(".dt_bias", ".dt_proj.bias")
+            own += ".weight" if own.endswith("sinks") else ""
+            yield own, _stored(kind, name, values, config)
+    for name, each in experts.items():
+        yield name, np.stack([each[number] for number in sorted(each)])
+
+
+def _apart(name: str, values: Values) -> Iterator[tuple[str, Values]]:
+    """The stacks of gpt-oss, of which matrices lie as [in, out], and gate and up by turns."""
+    suffix = ".bias" if name.endswith("_bias") else ".weight"
+    if suffix == ".weight":
+        values = values.swapaxes(1, 2)
+    stem = name.removesuffix("_bias")
+    if "gate_up" not in name:
+        yield stem + suffix, values
+        return
+    for start, part in enumerate(("gate", "up")):
+        yield stem.replace("gate_up", part) + suffix, values[:, start::2]
+
+
+def _stored(kind: str, name: str, values: Values, config: dict[str, Any]) -> Values:
+    if kind in _TURNED and ("q_proj" in name or "k_proj" in name):
+        heads = config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"]
+        halves = values.reshape(heads, 2, -1, *values.shape[1:])
+        return halves.swapaxes(1, 2).reshape(values.shape)
+    if name.endswith((".conv.conv.weight", ".conv1d.weight")):
+        values = values[:, 0]
+    if ".linear_attn." in name:
+        return _tiled(name, -np.exp(values) if name.endswith("A_log") else values, config)
+    one_more = kind.startswith(("gemma", "qwen35")) and name.endswith("norm.weight")
+    return values + 1 if one_more else values
+
+
+def _tiled(name: str, values: Values, config: dict[str, Any]) -> Values:
+    """Value heads by their place in the group of a key head, and not group by group."""
+    keys, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+
+    def tiled(rows: Values) -> Values:
+        grouped = rows.reshape(keys, heads // keys, -1, *rows.shape[1:])
+        return grouped.swapaxes(0, 1).reshape(rows.shape)
+
+    if name.endswith(_V_ROWS):
+        return tiled(values)
+    if name.endswith("out_proj.weight"):
+        return tiled(values.T).T
+    if "in_proj_qkv" in name or "conv1d" in name:
+        before = 2 * keys * config["linear_key_head_dim"]
+        return np.concatenate([values[:before], tiled(values[before:])])
+    return values
