@@ -41,7 +41,8 @@ class GraniteMoe(Granite):
         """Returns the weights with each expert's matrices as tensors of their own."""
         parts = dict[str, Part]()
         for index in range(self.config.num_layers):
-            name, experts = f"model.layers.{index}.block_sparse_moe", self.feed_forward(index).experts
+            name = f"model.layers.{index}.block_sparse_moe"
+            experts = self.feed_forward(index).experts
             hidden, width = self.config.hidden_size, self.config.intermediate_size
             shapes = (len(experts), 2 * width, hidden), (len(experts), hidden, width)
             first = Stack(f"{name}.input_linear.weight", "rows", shapes[0])

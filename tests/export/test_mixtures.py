@@ -107,9 +107,7 @@ def test_what_a_config_may_not_ask_for(
 
 @devices
 @pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
-@pytest.mark.parametrize(
-    ("mixture", "dense"), [("qwen3_moe", "qwen3"), ("granitemoe", "granite")]
-)
+@pytest.mark.parametrize(("mixture", "dense"), [("qwen3_moe", "qwen3"), ("granitemoe", "granite")])
 def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, mixture, dense, precision, device):
     def apart(architecture):
         folder = tmp_path / architecture
