@@ -50,7 +50,7 @@ class Mixture:
 
 def held_out(path: Path) -> list[list[int]]:
     """Returns texts of held-out files, as the mixture in that folder reads them."""
-    tokens = library_tokens(path)[0][: TEXTS * LENGTH]
+    tokens = library_tokens(path, held_out=True)[: TEXTS * LENGTH]
     return [tokens[at : at + LENGTH] for at in range(0, len(tokens), LENGTH)]
 
 

@@ -2,8 +2,10 @@
 
     python benchmarks/random_mixture.py -o FOLDER --layers 10 --experts 64 --chosen 4
 
-Its texts are noise, and its router chooses experts about evenly, which is the dearest case: text
-of a trained model chooses fewer different ones. The tokenizer has a word for each token.
+Its texts are noise, and rows behind the same text choose similar experts: eight rows with different
+tokens 11.6 of 64 a layer, in the mean. With --by-token, rows choose by their tokens alone, whatever
+came before, and eight of them 26.5, which is the dearest case. The tokenizer has a word for each
+token.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sysconfig
 import time
-from itertools import chain
 from pathlib import Path
 from shutil import copy
 
@@ -25,21 +24,23 @@ from edgespec.models import embedded
 TOKENIZER = "tokenizer.json"
 _FOLDER = Path(embedded.__file__).parent / "bundle"
 _LENGTH, _BATCH, _WARM_UP, _RATE = 256, 8, 50, 3e-3
-_HELD_OUT = 20  # files, the first in a random order that is the same each time
+_FILES, _HELD_OUT = 420, 20  # in a random order that is the same each time
 
 
-def library_tokens(folder: Path) -> tuple[list[int], list[int]]:
-    """Returns the tokens of the held-out files of Python's library, and of others.
+def library_tokens(folder: Path, held_out: bool) -> list[int]:
+    """Returns the tokens of files of Python's library.
 
     Args:
-        folder: the model's, with its tokenizer.
+        folder: a model's, with its tokenizer.
+        held_out: whether to read the files that are not trained on, instead of those that are.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     files = sorted({*root.glob("*.py"), *root.glob("[a-l]*/*.py")} - set(root.glob("lib2to3/*")))
-    files = [files[place] for place in np.random.default_rng(0).permutation(len(files))][:420]
+    files = [files[place] for place in np.random.default_rng(0).permutation(len(files))][:_FILES]
+    files = files[:_HELD_OUT] if held_out else files[_HELD_OUT:]
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    texts = [tokenizer.encode(path.read_text("utf-8", errors="ignore")).ids for path in files]
-    return list(chain(*texts[:_HELD_OUT])), list(chain(*texts[_HELD_OUT:]))
+    texts = (path.read_text("utf-8", errors="ignore") for path in files)
+    return [token for text in texts for token in tokenizer.encode(text).ids]
 
 
 def main() -> None:
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0)
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    tokens = torch.tensor(library_tokens(_FOLDER)[1])
+    tokens = torch.tensor(library_tokens(_FOLDER, held_out=False))
     config = Qwen3MoeConfig(
         vocab_size=Tokenizer.from_file(str(_FOLDER / TOKENIZER)).get_vocab_size(), hidden_size=128,
         intermediate_size=64, moe_intermediate_size=64, num_hidden_layers=4, head_dim=32,
