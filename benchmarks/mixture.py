@@ -7,8 +7,9 @@
     python benchmarks/mixture.py few-bundle all-bundle
 
 Rows are a chain behind a text: with different tokens, and all with the same one, which chooses
-nearly the same experts. Numbers of rows take turns; each figure is a median. It is processor time,
-of one thread by default, on which other programs have little influence. The last line is JSON.
+nearly the same experts, most of all in a model made with --by-token. Numbers of rows take turns;
+each figure is a median. It is processor time, of one thread by default, on which other programs
+have little influence. The last line is JSON.
 """
 
 from __future__ import annotations

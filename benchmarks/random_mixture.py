@@ -2,8 +2,10 @@
 
     python benchmarks/random_mixture.py -o FOLDER --layers 10 --experts 64 --chosen 4
 
-Its texts are noise, and its router chooses experts about evenly, which is the dearest case: text
-of a trained model chooses fewer different ones. The tokenizer has a word for each token.
+Its texts are noise, and rows behind the same text choose similar experts: eight rows with different
+tokens 11.6 of 64 a layer, in the mean. With --by-token, rows choose by their tokens alone, whatever
+came before, and eight of them 26.5, which is the dearest case. The tokenizer has a word for each
+token.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ if TYPE_CHECKING:
 
 _VOCABULARY, _HIDDEN, _WIDTH, _HEADS, _KV_HEADS, _HEAD = 16384, 1024, 512, 16, 4, 64
 
+_EMBEDDING = "model.embed_tokens.weight"
+_LOUD = np.float32(1024)  # makes what layers add to a token's row small beside it
+
 
 def shapes(layers: int, experts: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yields names and shapes of all tensors."""
-    yield "model.embed_tokens.weight", (_VOCABULARY, _HIDDEN)
+    yield _EMBEDDING, (_VOCABULARY, _HIDDEN)
     yield "lm_head.weight", (_VOCABULARY, _HIDDEN)
     yield "model.norm.weight", (_HIDDEN,)
     for layer in range(layers):
@@ -54,6 +59,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=10)
     parser.add_argument("--experts", type=int, default=64)
     parser.add_argument("--chosen", type=int, default=4, help="experts that a row is read by")
+    parser.add_argument(
+        "--by-token", action="store_true", help="route rows by their tokens, whatever came before"
+    )
     arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     tensors = {}
@@ -61,6 +69,8 @@ def main() -> None:
         values = np.ones(shape, np.float32)
         if len(shape) == 2:
             values = rng.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
+        if arguments.by_token and name == _EMBEDDING:
+            values *= _LOUD
         tensors[name] = values.astype(ml_dtypes.bfloat16)
     arguments.output.mkdir(parents=True)
     save_file(tensors, arguments.output / "model.safetensors", metadata={"format": "pt"})

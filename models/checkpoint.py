@@ -14,6 +14,7 @@ from edgespec.models.families.gemma3 import Gemma3
 from edgespec.models.families.glm import Glm, Glm4
 from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.granite import Granite
+from edgespec.models.families.granitemoe import GraniteMoe
 from edgespec.models.families.granitemoehybrid import GraniteMoeHybrid
 from edgespec.models.families.hunyuan import Hunyuan
 from edgespec.models.families.lfm2 import Lfm2
@@ -51,6 +52,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "glm4": Glm4,
     "gpt_oss": GptOss,
     "granite": Granite,
+    "granitemoe": GraniteMoe,
     "granitemoehybrid": GraniteMoeHybrid,
     "hunyuan_v1_dense": Hunyuan,
     "lfm2": Lfm2,

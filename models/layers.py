@@ -337,6 +337,7 @@ class Moe:
         top_k: Number of experts that a row is read by.
         normalized: Whether a row's shares add up to 1: the softmax is over the chosen experts
             instead of all.
+        output_factor: Factor of the sublayer's output.
     """
 
     norm: Norm | None
@@ -344,6 +345,7 @@ class Moe:
     experts: tuple[Mlp, ...]
     top_k: int
     normalized: bool
+    output_factor: float = 1.0
 
     @property
     def linears(self) -> tuple[Linear, ...]:

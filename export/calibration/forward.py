@@ -44,7 +44,7 @@ class Routed:
     Attributes:
         expert: the expert.
         rows: [n] int64, numbers of the rows, ascending.
-        shares: [n, 1] float32, the expert's share in the output of each.
+        shares: [n, 1] float32, the expert's factor in the output of each.
     """
 
     expert: Mlp
@@ -141,7 +141,7 @@ class Forward:
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, : layer.top_k]
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
         total = np.take_along_axis(shares, chosen, 1) if layer.normalized else shares
-        shares /= total.sum(axis=1, keepdims=True)
+        shares *= np.float32(layer.output_factor) / total.sum(axis=1, keepdims=True)
         for number, expert in enumerate(layer.experts):
             rows = np.flatnonzero((chosen == number).any(axis=1))
             yield Routed(expert, rows, shares[rows, number, None])

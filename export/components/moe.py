@@ -40,14 +40,17 @@ def lower_moe(stage: StageBuilder, x: str, layer: Moe) -> str:
 
 
 def _routed(stage: StageBuilder, x: str, layer: Moe) -> tuple[str, str]:
-    """Emits the experts that each row chooses and their shares, [S, top_k] int64 and float32."""
+    """Emits the experts that each row chooses and their factors, [S, top_k] int64 and float32."""
     g = stage.graph
     # The router decides what is computed at all, so its few weights stay as they are.
     scores = FloatFormat(np.float32).linear(g, stage.weights, x, layer.router)
     if not layer.normalized:
         scores = g.op("Softmax", scores, axis=-1)
     top, chosen = g.multi_op("TopK", scores, g.ints(layer.top_k), outputs=2, axis=-1)
-    return chosen, g.op("Softmax", top, axis=-1) if layer.normalized else top
+    shares = g.op("Softmax", top, axis=-1) if layer.normalized else top
+    if layer.output_factor != 1:
+        shares = g.op("Mul", shares, g.constant(layer.output_factor, np.float32))
+    return chosen, shares
 
 
 @dataclass(frozen=True)

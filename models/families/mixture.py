@@ -31,7 +31,7 @@ def mixture(family: Llama, dense: Mlp, index: int, width: int) -> Moe:
 
     Args:
         family: The family, for its config and its biases.
-        dense: The layer's MLP if it were dense, for its norm and its activation.
+        dense: The layer's MLP if it were dense, for its norm, its activation and its factor.
         index: Number of the layer.
         width: Inner size of an expert.
 
@@ -47,6 +47,7 @@ def mixture(family: Llama, dense: Mlp, index: int, width: int) -> Moe:
         return replace(
             dense,
             norm=None,
+            output_factor=1.0,
             gate=Linear(f"{own}.gate_proj.weight", hidden, width),
             up=Linear(f"{own}.up_proj.weight", hidden, width),
             down=Linear(f"{own}.down_proj.weight", width, hidden),
@@ -58,4 +59,5 @@ def mixture(family: Llama, dense: Mlp, index: int, width: int) -> Moe:
         experts=tuple(map(expert, range(count))),
         top_k=chosen,
         normalized=config.fields.flag("norm_topk_prob"),
+        output_factor=dense.output_factor,
     )

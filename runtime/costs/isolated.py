@@ -26,7 +26,7 @@ from edgespec.bundle import Bundle
 from edgespec.errors import DeviceError
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
-from edgespec.runtime.costs.timing import measure, shapes
+from edgespec.runtime.costs.timing import measure, shapes, usual_tokens
 from edgespec.runtime.engines import CallSizes, Engines, engine, joined_names
 from edgespec.runtime.execution.exactness import use_exact_shapes
 from edgespec.runtime.execution.model import Model
@@ -186,7 +186,9 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
         # Outside of the `try`: a failure here is not stored as a refusal.
         use_exact_shapes(model, bundle, role, engines, job["threads"])
         samples: dict[int, dict[int, list[float]]] = {}
-        for capacity, turn in measure(model, *_within(model, *shapes(model.role, job["full"]))):
+        counts, capacities = _within(model, *shapes(model.role, job["full"]))
+        tokens = usual_tokens(bundle, role, max(counts))
+        for capacity, turn in measure(model, counts, capacities, tokens):
             known = samples.setdefault(capacity, {})
             yield _line(role, capacity=None if known else capacity)
             for rows, seconds in turn.items():

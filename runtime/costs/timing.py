@@ -7,14 +7,21 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from edgespec.bundle import Role
+from edgespec.bundle import Bundle, Role
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.shapes import capacity_bucket
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 _QUICK_ROWS = (1, 2, 4, 8, 32)
 _FULL_ROWS = (1, 2, 4, 8, 16, 32)
+# The first rows of a call to a mixture of experts read this, over and over if need be.
+_TEXT = (
+    "When a program starts, it reads its settings from a file, checks that every value makes "
+    "sense, and only then opens the connection to the server. If something is missing, it says "
+    "what to do about it and stops without losing any data."
+)
 # Attention is linear in the capacity, so the curve's slope continues beyond the last of these.
 _CAPACITIES = (256, 1024, 4096)
 
@@ -36,26 +43,46 @@ def shapes(role: Role, full: bool) -> tuple[Sequence[int], Sequence[int]]:
     return _FULL_ROWS, sorted({*(c for c in _CAPACITIES if c < most), most})
 
 
+def usual_tokens(bundle: Bundle, name: str, count: int) -> list[int]:
+    """Returns the tokens that the rows of measured calls have, [count].
+
+    A pass of a mixture of experts takes the longer the more experts its rows choose, and rows with
+    random tokens do not choose as many as those of a text. So a mixture reads a text. Of other
+    models tokens do not matter, and random ones spare loading the tokenizer.
+
+    Args:
+        bundle: the bundle.
+        name: name of the role.
+        count: number of tokens.
+    """
+    role = bundle.manifest.roles[name]
+    if any(each.experts for each in role.layout) and not role.tokenizer:
+        ids = Tokenizer.from_folder(bundle.path).encode(_TEXT, add_special=False)
+        ids = [token for token in ids if token < role.vocab_size]
+        if len(set(ids)) > 1:  # or else the tokenizer knows no word of it
+            return (ids * (count // len(ids) + 1))[:count]
+    random: list[int] = np.random.default_rng(0).integers(0, role.vocab_size, count).tolist()
+    return random
+
+
 def measure(
-    model: Model, rows: Sequence[int], capacities: Sequence[int]
+    model: Model, rows: Sequence[int], capacities: Sequence[int], tokens: Sequence[int]
 ) -> Iterator[tuple[int, dict[int, list[float]]]]:
     """Times verifications: filling the inputs and the engine's call.
 
-    Numbers of rows take turns, so that other load on the machine affects all of them alike. Rows
-    have different tokens, as in a text: of a mixture of experts, equal ones would choose the same
-    experts, and many rows would seem to cost no more than one.
+    Numbers of rows take turns, so that other load on the machine affects all of them alike.
 
     Args:
         model: a compiled role.
         rows: numbers of rows of calls, each at most the smallest capacity.
         capacities: capacities of the cache, ascending. The text fills each of them except for the
             rows of the largest call.
+        tokens: tokens of the rows, at least as many as the largest call has; see `usual_tokens`.
 
     Yields:
         After each turn, the capacity and the seconds of calls by their rows.
     """
     runner = Runner(model)
-    tokens = np.random.default_rng(0).integers(0, model.role.vocab_size, max(rows)).tolist()
     batches = [Rows.chain(tokens[:n]) for n in rows]
     for capacity in capacities:
         runner.skip(capacity - max(rows) - runner.length)

@@ -92,6 +92,7 @@ def test_other_stacks_are_refused_by_name(published, tmp_path):
         ("qwen3_moe", "mlp_only_layers", 1, "must be a list of layers"),
         ("qwen3_moe", "decoder_sparse_step", 0, "must be a positive integer"),
         ("olmoe", "clip_qkv", 8.0, "is not supported: use a model without clipped"),
+        ("granitemoe", "residual_multiplier", 0, "must be a positive number"),
         ("gpt_oss", "swiglu_limit", -1, "must be a positive number"),
     ],
 )
@@ -106,7 +107,8 @@ def test_what_a_config_may_not_ask_for(
 
 @devices
 @pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
-def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, precision, device):
+@pytest.mark.parametrize(("mixture", "dense"), [("qwen3_moe", "qwen3"), ("granitemoe", "granite")])
+def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, mixture, dense, precision, device):
     def apart(architecture):
         folder = tmp_path / architecture
         model = made(folder, architecture)
@@ -115,7 +117,7 @@ def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, precision, devic
         found = [runner.prefill(PROMPT[i : i + 1])["logits"][0].copy() for i in range(12)]
         return [distance(row, reference(model, PROMPT[: i + 1])) for i, row in enumerate(found)]
 
-    assert np.median(apart("qwen3_moe")) < 1.5 * np.median(apart("qwen3"))
+    assert np.median(apart(mixture)) < 1.5 * np.median(apart(dense))
 
 
 def test_w8a8_is_refused(saved_checkpoint, tmp_path):
@@ -134,8 +136,9 @@ def test_the_manifest_says_what_a_row_reads(saved_checkpoint, tmp_path):
     assert target.parameters - target.active_parameters == (8 - 3) * expert
 
 
-def test_experts_are_rounded_by_the_rows_that_choose_them(saved_checkpoint, tmp_path):
-    checkpoint = load_checkpoint(saved_checkpoint("gpt_oss", num_experts_per_tok=1))
+@pytest.mark.parametrize("architecture", ["gpt_oss", "granitemoe"])
+def test_experts_are_rounded_by_the_rows_that_choose_them(saved_checkpoint, tmp_path, architecture):
+    checkpoint = load_checkpoint(saved_checkpoint(architecture, num_experts_per_tok=1))
     mixtures = [each for each in checkpoint.decoder.sublayers if isinstance(each, Moe)]
     names = {layer.weight for each in mixtures for layer in each.linears}
     routers = {each.router.weight for each in mixtures}

@@ -102,6 +102,10 @@ FULL_PRECISION = {
         "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
     "granite": {},
+    "granitemoe": {},
+    "granitemoe-two-key-heads-tied-bf16": {
+        "num_key_value_heads": 2, "tie_word_embeddings": True, "dtype": torch.bfloat16,
+    },
     "granitemoehybrid": {},
     "granitemoehybrid-no-rope": {"position_embedding_type": None},
     "ministral": {},

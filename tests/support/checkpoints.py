@@ -24,6 +24,8 @@ from transformers import (
     GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
     GraniteMoeHybridConfig,
     GraniteMoeHybridForCausalLM,
     HunYuanDenseV1Config,
@@ -69,6 +71,7 @@ ARCHITECTURES = {
     "glm4": (Glm4Config, Glm4ForCausalLM),
     "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
+    "granitemoe": (GraniteMoeConfig, GraniteMoeForCausalLM),
     "granitemoehybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM),
     "hunyuan_v1_dense": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
     "lfm2": (Lfm2Config, Lfm2ForCausalLM),
@@ -91,7 +94,7 @@ ARCHITECTURES = {
 RECURRENT = ("lfm2", "qwen3_5_text")
 """Those with recurrent layers."""
 
-MIXTURES = ("gpt_oss", "olmoe", "qwen3_moe")
+MIXTURES = ("gpt_oss", "granitemoe", "olmoe", "qwen3_moe")
 """The architectures whose layers are mixtures of experts."""
 
 # heads * head_dim is not the hidden size, one key head serves all, 331 is no multiple of 32;
@@ -134,6 +137,10 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "granite": {
         "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4,
         "logits_scaling": 0.6,
+    },
+    "granitemoe": {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 0.6,
     },
     "granitemoehybrid": {
         "num_key_value_heads": 2, "num_local_experts": 0,

@@ -51,7 +51,7 @@ def fake_measure(monkeypatch, rows, capacities):
     monkeypatch.setattr(profiling, "Runner", FakeRunner)
     monkeypatch.setattr(profiling.time, "perf_counter", lambda: made[0].clock if made else 0.0)
     points = {}
-    for capacity, turn in measure(made, rows, capacities):
+    for capacity, turn in measure(made, rows, capacities, range(max(rows))):
         for n, seconds in turn.items():
             points.setdefault(capacity, {}).setdefault(n, []).extend(seconds)
     return Profile.measured(False, points).seconds, made[0]
@@ -136,7 +136,7 @@ def test_a_text_is_as_long_as_the_cache_allows(pairs, monkeypatch):
         return run(feeds, cache)
 
     monkeypatch.setattr(executable, "run", watched)
-    points = dict(measure(model, (1, 4), (256, 384)))
+    points = dict(measure(model, (1, 4), (256, 384), range(4)))
     rows = [model.shapes.row_bucket(n) for n in (1, 4)]
     assert seen == {(capacity, n, 4) for capacity in (256, 384) for n in rows}
     assert all(min(seconds) > 0 for by_rows in points.values() for seconds in by_rows.values())

@@ -20,7 +20,10 @@ SHAPES = {
     "hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 128, "head_dim": 32,
     "num_key_value_heads": 2,
 }  # fmt: skip
-CASES = [("gpt_oss", "fp32"), ("gpt_oss", "int4"), ("olmoe", "int8"), ("qwen3_moe", "int4")]
+CASES = [
+    ("gpt_oss", "fp32"), ("gpt_oss", "int4"), ("granitemoe", "int4"), ("olmoe", "int8"),
+    ("qwen3_moe", "int4"),
+]  # fmt: skip
 engines = pytest.mark.parametrize("engine_name", ENGINES)
 
 
