@@ -31,7 +31,7 @@ from edgespec.models import Checkpoint, load_checkpoint
 
 STORED = (INT4, "int8", "fp16", "fp32", bundle.W8A8)
 """The precisions in which a single matrix can be stored."""
-KV_PRECISIONS = ("fp32", "fp16")
+KV_PRECISIONS = ("fp32", "fp16", "int8")
 NPU_PRECISIONS = ("fp16", "fp32")
 
 

@@ -15,7 +15,7 @@ from edgespec.bundle.sublayers import ATTENTION, DEFAULT_ROPE, MLP, RECURRENT, S
 from edgespec.export.components.attention import AttentionForm, OrderedAttention, SplitAttention
 from edgespec.export.components.decoder import Span, lower
 from edgespec.export.components.graph import DataFile, GraphBuilder
-from edgespec.export.components.stage import FLOAT, HALF, StageBuilder, StageFormats
+from edgespec.export.components.stage import FLOAT, HALF, INT8, StageBuilder, StageFormats
 from edgespec.export.formats.blocks import QuantizedRows
 from edgespec.export.formats.matrices import (
     BlockFormat,
@@ -189,7 +189,7 @@ def stage_formats(
     kept = {name: _kept(each) for each in precision.kept for name in each.names}
     if wide or kept:
         layers, head = MixedFormat(layers, wide | kept), MixedFormat(head, kept)
-    kv_dtype = HALF if precision.kv == "fp16" else FLOAT
+    kv_dtype = {"int8": INT8, "fp16": HALF, "fp32": FLOAT}[precision.kv]
     # A draft's errors never change the text, so it may use the cheaper form.
     attention: type[AttentionForm] = OrderedAttention if candidates is None else SplitAttention
     return StageFormats(layers, head, kv_dtype, candidates, attention)

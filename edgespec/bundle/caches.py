@@ -1,17 +1,24 @@
 """Groups of a stage's layers whose keys and values have one shape, and reach equally far back.
 
 Layers with a window keep little more than the rows that they see. In the graph, the dimension of
-their rows is `C_512` for a window of 512 positions, and `C` for layers that keep all rows.
+their rows is `C_512` for a window of 512 positions, and `C` for layers that keep all rows. Keys and
+values in 8 bits have a scale for each row and head; these are groups of their own, of width 1.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 _ROWS = re.compile(r"C(?:_([1-9]\d{0,9}))?")
 _NEW_KV = "new_kv"
+
+KEY_VALUE = ("key", "value")
+SCALES = ("key_scale", "value_scale")
+"""Parts of what a layer has in the cache."""
 
 
 @dataclass(frozen=True)
@@ -21,19 +28,29 @@ class CacheGroup:
     Attributes:
         layers: numbers of the layers, ascending.
         kv_heads: number of key and value heads of each.
-        head_dim: width of a head.
+        head_dim: width of a head; 1 if these are scales.
         window: positions that its layers see, if they keep no more than these need; else None.
+        dtype: numpy's name of the data type: float32, float16 or int8.
+        scales: whether they are the scales of keys and values, and not these.
     """
 
     layers: tuple[int, ...]
     kv_heads: int
     head_dim: int
     window: int | None = None
+    dtype: str = "float32"
+    scales: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the stage's inputs that are its cache: keys and values of each layer."""
-        return tuple(past_input(layer, part) for layer in self.layers for part in _PARTS)
+        parts = SCALES if self.scales else KEY_VALUE
+        return tuple(past_input(layer, part) for layer in self.layers for part in parts)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes in all layers."""
+        return self.width * np.dtype(self.dtype).itemsize
 
     @property
     def width(self) -> int:
@@ -41,11 +58,8 @@ class CacheGroup:
         return 2 * len(self.layers) * self.kv_heads * self.head_dim
 
 
-_PARTS = ("key", "value")
-
-
 def past_input(layer: int, part: str) -> str:
-    """Returns the name of the stage input with a layer's keys or values; `part` says which."""
+    """Returns the name of a stage input with one of `KEY_VALUE` or `SCALES` of a layer."""
     return f"past.{layer}.{part}"
 
 
@@ -81,23 +95,21 @@ def is_new_kv(name: str) -> bool:
     return name.partition(".")[0] == _NEW_KV
 
 
-def grouped(inputs: Iterable[tuple[str, Sequence[str]]]) -> tuple[CacheGroup, ...]:
+def grouped(inputs: Iterable[tuple[str, str, Sequence[str]]]) -> tuple[CacheGroup, ...]:
     """Finds the groups of a stage, in the order of their first layers.
 
     Args:
-        inputs: names and dimensions of the stage's inputs.
+        inputs: names, data types and dimensions of the stage's inputs.
 
     Raises:
         ValueError: if a dimension of keys is none.
     """
-    layers: dict[tuple[int, int, int | None], list[int]] = {}
-    for name, shape in inputs:
+    groups: dict[CacheGroup, list[int]] = {}
+    for name, dtype, shape in inputs:
         first, *rest = name.split(".")
-        if first == "past" and rest[1] == _PARTS[0]:
+        if first == "past" and rest[1] in (KEY_VALUE[0], SCALES[0]):
             heads, rows, width = shape
-            key = int(heads), int(width), window_of_rows(rows)
-            layers.setdefault(key, []).append(int(rest[0]))
-    return tuple(
-        CacheGroup(tuple(numbers), heads, width, window)
-        for (heads, width, window), numbers in layers.items()
-    )
+            scales, window = rest[1] == SCALES[0], window_of_rows(rows)
+            alike = CacheGroup((), int(heads), int(width), window, dtype, scales)
+            groups.setdefault(alike, []).append(int(rest[0]))
+    return tuple(replace(group, layers=tuple(layers)) for group, layers in groups.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from edgespec.bundle.caches import is_rows_symbol
+from edgespec.bundle.caches import KEY_VALUE, SCALES, is_rows_symbol
 from edgespec.bundle.manifest import (
     FEATURES,
     W8A8,
@@ -31,7 +31,7 @@ _BLOCKS = ("int4", "int8")
 _FLOATS = ("fp16", "fp32")
 _WEIGHTS = (*_BLOCKS, *_FLOATS, W8A8)
 _VARIANT_WEIGHTS = (*_WEIGHTS, "w8a16", "w4a16")
-_DTYPES = ("float16", "float32", "int32", "int64")
+_DTYPES = ("float16", "float32", "int8", "int32", "int64")
 _INNER = [("next_hidden",)]
 _LAST = [("logits",), ("top_ids", "top_logits", "logsumexp")]
 _OF_HEAD = [(*_LAST[1], "next_hidden")]
@@ -50,7 +50,7 @@ _SIZES = {
 }
 _WIDEST = 1 << 24  # of the sizes of caches, rotation tables and recurrent sublayers
 _MOST_DIGITS = 10  # digits of a dimension
-_PAST = ("key", "value", *RECURRENT_PARTS)
+_PAST = (*KEY_VALUE, *SCALES, *RECURRENT_PARTS)
 _PARTS_OF_STATE = 4
 _CACHE_DIMENSIONS = 3
 
@@ -159,7 +159,7 @@ def _of_variant(where: str, variant: Variant, role: Role) -> Iterator[_Check]:
 
 def _of_precision(where: str, precision: Precision, weights: Sequence[str]) -> Iterator[_Check]:
     for name, known in (
-        ("weights", weights), ("lm_head", weights), ("kv", _FLOATS), ("scales", _FLOATS)
+        ("weights", weights), ("lm_head", weights), ("kv", ("int8", *_FLOATS)), ("scales", _FLOATS)
     ):  # fmt: skip
         value = getattr(precision, name)
         yield f"{where}.{name}", value, value in known
@@ -236,7 +236,8 @@ def _is_name(text: str) -> bool:
 
 def _is_shape(tensor: Tensor) -> bool:
     """Whether the shape of an input of keys or values is [KV, rows, hd]; others may have any."""
-    if not tensor.name.startswith("past.") or tensor.name.rpartition(".")[2] not in _PAST[:2]:
+    first, *rest = tensor.name.split(".")
+    if first != "past" or rest[-1] not in (*KEY_VALUE, *SCALES):
         return True
     if len(tensor.shape) != _CACHE_DIMENSIONS:
         return False

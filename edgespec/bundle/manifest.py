@@ -63,7 +63,7 @@ class Stage:
     @property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
         """The layers whose keys and values the stage computes, in the order of its cache."""
-        return grouped((tensor.name, tensor.shape) for tensor in self.inputs)
+        return grouped((tensor.name, tensor.dtype, tensor.shape) for tensor in self.inputs)
 
     @property
     def attends(self) -> bool:
@@ -180,7 +180,7 @@ class Precision:
         weights: int4, int8, fp16, fp32 or w8a8; w8a8 stores the embedding as int8.
         lm_head: format of the output projection and the embedding, one of the same. In older
             bundles an untied embedding has the format of the weights.
-        kv: format of the KV cache, fp16 or fp32.
+        kv: format of the KV cache: int8, fp16 or fp32.
         block_size: number of int4 or int8 weights that share one scale; 0 if there are none.
         scales: format of the scales, fp16, or fp32 in older bundles; meaningless if nothing is
             quantized.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from onnx import TensorProto
@@ -21,8 +21,21 @@ from edgespec.models import Attention
 FLOAT = TensorProto.FLOAT
 INT32, INT64 = TensorProto.INT32, TensorProto.INT64  # WebGPU can concatenate only int32
 
-KeysValues = tuple[str, str]
-"""Keys and values, [KV, rows, hd] each."""
+
+class Kept(NamedTuple):
+    """Keys or values, as the cache holds them.
+
+    Attributes:
+        numbers: [KV, rows, hd] float32; with scales they are whole numbers.
+        scales: [KV, rows, 1], what the numbers of a row are multiples of; None: of 1.
+    """
+
+    numbers: str
+    scales: str | None
+
+
+KeysValues = tuple[Kept, Kept]
+"""Keys and values."""
 
 Input = Callable[..., str]
 """Declares an input of the stage, given its name, ONNX element type and dimensions.
@@ -56,9 +69,9 @@ class AttentionForm(Protocol):
         Args:
             q: [KV, G * S, hd], queries; their products with keys are scores, or with a limit of
                 scores, which is applied here, scores divided by it.
-            past: keys and values of the cache, [KV, C, hd] each; C_512 instead of C and so on
+            past: keys and values of the cache, of C rows; C_512 instead of C and so on
                 where a window limits the rows that are kept (`edgespec.bundle.caches`).
-            new: keys and values of the call's own rows, [KV, S, hd] each.
+            new: keys and values of the call's own S rows.
             layer: description of the attention.
             sinks: [KV, G * S, 1], scores that take part in the softmax and have no value; None:
                 there are none.
@@ -91,7 +104,7 @@ class SplitAttention:
         # Split sizes come from the host: sizes computed inside a graph were wrong on some GPUs.
         lengths = self._declare(mask_input("lengths", layer.mask), INT64, 2)
         old, own = _shares(g, scores, lengths, sinks)
-        return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", own, new[1]))
+        return g.op("Add", _weighted(g, old, past[1]), _weighted(g, own, new[1]))
 
     def _bias_of(self, mask: str, heads: Heads) -> str:
         """Returns the bias of a mask for all query heads of a group: [G * S, C + S]."""
@@ -127,11 +140,8 @@ class OrderedAttention:
         """See `AttentionForm`."""
         g, mask, heads = self._graph, layer.mask, Heads.of(layer)
         last = self._declare(mask_input("window_rows", mask), INT64, "W")
-        # The cache's last rows and the new ones, [KV, W + S, hd].
-        keys, values = (
-            g.op("Concat", g.op("Gather", old, last, axis=1), own, axis=1)
-            for old, own in zip(past, new, strict=True)
-        )
+        # The cache's last rows and the new ones, W + S of them.
+        keys, values = (_near(g, old, last, own) for old, own in zip(past, new, strict=True))
         old = _scores(g, q, past[0])
         rows = self._for_scores(self._declare("recent_rows", INT32, "S", "N"), heads)
         recent = g.op("GatherElements", _scores(g, q, keys), rows, axis=2)
@@ -141,7 +151,7 @@ class OrderedAttention:
         recent, old = _shares(g, scores, lengths, sinks)
         columns = self._for_scores(self._declare("recent_columns", INT32, "S", "W+S"), heads)
         near = g.op("GatherElements", recent, columns, axis=2)
-        return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", near, values))
+        return g.op("Add", _weighted(g, old, past[1]), _weighted(g, near, values))
 
     def _bias_of(self, mask: str, heads: Heads) -> str:
         """Returns the bias of a mask for all query heads of a group: [G * S, N + C]."""
@@ -171,9 +181,32 @@ def _for_group(graph: GraphBuilder, rows: str, heads: Heads) -> str:
     return graph.op("Concat", *[rows] * heads.group, axis=0) if heads.group > 1 else rows
 
 
-def _scores(graph: GraphBuilder, q: str, keys: str) -> str:
+def _near(graph: GraphBuilder, past: Kept, last: str, new: Kept) -> Kept:
+    """Puts some rows of the cache before the new ones."""
+
+    def joined(old: str, own: str) -> str:
+        return graph.op("Concat", graph.op("Gather", old, last, axis=1), own, axis=1)
+
+    scales = joined(past.scales, new.scales) if past.scales and new.scales else None
+    return Kept(joined(past.numbers, new.numbers), scales)
+
+
+def _scores(graph: GraphBuilder, q: str, keys: Kept) -> str:
     """Computes attention scores: [KV, G * S, rows of keys]."""
-    return graph.op("MatMul", q, graph.op("Transpose", keys, perm=[0, 2, 1]))
+    scores = graph.op("MatMul", q, graph.op("Transpose", keys.numbers, perm=[0, 2, 1]))
+    return _scaled(graph, scores, keys)
+
+
+def _weighted(graph: GraphBuilder, shares: str, values: Kept) -> str:
+    """Adds up values by their shares [KV, G * S, rows]: [KV, G * S, hd]."""
+    return graph.op("MatMul", _scaled(graph, shares, values), values.numbers)
+
+
+def _scaled(graph: GraphBuilder, by_row: str, kept: Kept) -> str:
+    """Multiplies [KV, G * S, rows] by the scales of rows: a cache is not widened by them."""
+    if kept.scales is None:
+        return by_row
+    return graph.op("Mul", by_row, graph.op("Transpose", kept.scales, perm=[0, 2, 1]))
 
 
 def _shares(graph: GraphBuilder, scores: str, lengths: str, sinks: str | None) -> list[str]:

@@ -44,8 +44,9 @@ def emit_candidates(
 def emit_new_kv(stage: StageBuilder) -> None:
     """Emits the new rows of all attentions of the stage, [layers, 2, KV, S, hd] for each group."""
     g = stage.graph
-    for number, ((heads, width, _), parts) in enumerate(stage.new_kv.items()):
-        shape = (len(parts) // 2, 2, heads, "S", width)
+    for number, (group, parts) in enumerate(stage.new_kv.items()):
+        shape = (len(parts) // 2, 2, group.kv_heads, "S", group.head_dim)
         stacked = g.op("Concat", *parts, axis=0)
         stacked = g.op("Reshape", stacked, g.ints(*(-1 if d == "S" else int(d) for d in shape)))
-        stage.output(new_kv_output(number), stacked, stage.formats.kv_dtype, *shape)
+        dtype = FLOAT if group.scales else stage.formats.kv_dtype
+        stage.output(new_kv_output(number), stacked, dtype, *shape)

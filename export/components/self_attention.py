@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from edgespec.bundle.caches import past_input, rows_symbol
-from edgespec.export.components.stage import FLOAT, HALF, StageBuilder
+from edgespec.bundle.caches import KEY_VALUE, SCALES, CacheGroup, past_input, rows_symbol
+from edgespec.export.components.attention import Kept, KeysValues
+from edgespec.export.components.stage import DTYPES, FLOAT, HALF, INT8, StageBuilder
 from edgespec.export.formats.matrices import vector
 from edgespec.models import Attention, Norm
+
+_LARGEST = 127  # of a number in 8 bits
+_LEAST_SCALE = 1e-30
 
 
 def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -> str:
@@ -24,12 +29,15 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     """
     g, kv, hd = stage.graph, layer.kv_heads, layer.head_dim
     (q, k, v), gate = _heads(stage, x, layer)
-    new_k, new_v = _stored(stage, k, layer), _stored(stage, v, layer)
-    past_k, past_v = (_past(stage, index, part, layer) for part in ("key", "value"))
-
     q = g.op("Mul", q, g.constant(layer.scale / (layer.softcap or 1.0), np.float32))
     q = g.op("Reshape", q, g.ints(kv, -1, hd))  # [KV, G * S, hd]: a group shares its keys
-    mixed = stage.form.mix(q, (past_k, past_v), (new_k, new_v), layer, _sinks(stage, new_k, layer))
+    even = _even(stage, layer)
+    if even is not None:
+        q = g.op("Mul", q, g.constant(even, np.float32))
+        k = g.op("Mul", k, g.constant(1 / even, np.float32))
+    new = _stored(stage, k, layer), _stored(stage, v, layer)
+    past = _past(stage, index, layer)
+    mixed = stage.form.mix(q, past, new, layer, _sinks(stage, k, layer))
     mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
     mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
     mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))
@@ -103,25 +111,67 @@ def _sinks(stage: StageBuilder, keys: str, layer: Attention) -> str | None:
     return g.op("Reshape", g.op("Expand", by_head, shape), g.ints(kv, -1, 1))
 
 
-def _stored(stage: StageBuilder, value: str, layer: Attention) -> str:
+def _stored(stage: StageBuilder, value: str, layer: Attention) -> Kept:
     """Keeps new keys or values [KV, S, hd], and returns them as the cache will hold them."""
-    new_kv = stage.new_kv[layer.kv_heads, layer.head_dim, layer.window]
-    if stage.formats.kv_dtype == FLOAT:
+    g, dtype = stage.graph, stage.formats.kv_dtype
+    new_kv = stage.new_kv[_group(stage, layer)]
+    if dtype == FLOAT:
         new_kv.append(value)
-        return value
+        return Kept(value, None)
+    if dtype == INT8:
+        largest = g.op("ReduceMax", g.op("Abs", value), g.ints(-1), keepdims=1)
+        scale = g.op("Mul", largest, g.constant(1 / _LARGEST, np.float32))
+        scale = g.op("Max", scale, g.constant(_LEAST_SCALE, np.float32))  # of rows of zeros
+        # Not a cast and back, which OpenVINO would drop.
+        whole = g.op("Round", g.op("Div", value, scale))
+        new_kv.append(g.op("Cast", whole, to=INT8))
+        stage.new_kv[_group(stage, layer, scales=True)].append(scale)
+        return Kept(whole, scale)
     # Rounds to half precision by arithmetic (Veltkamp, 1968): OpenVINO would drop a pair of casts.
-    g = stage.graph
     scaled = g.op("Mul", value, g.constant(2**13 + 1, np.float32))
     rounded = g.op("Sub", scaled, g.op("Sub", scaled, value))
     # Half precision's smallest numbers are 2 ** -24 apart, like float32 numbers around 0.75.
     anchor = g.constant(0.75, np.float32)
     rounded = g.op("Sub", anchor, g.op("Sub", anchor, rounded))
     new_kv.append(g.op("Cast", rounded, to=HALF))
-    return rounded
+    return Kept(rounded, None)
 
 
-def _past(stage: StageBuilder, index: int, part: str, layer: Attention) -> str:
-    dtype = stage.formats.kv_dtype
-    shape = layer.kv_heads, rows_symbol(layer.window), layer.head_dim
-    past = stage.input(past_input(index, part), dtype, *shape)
-    return past if dtype == FLOAT else stage.graph.op("Cast", past, to=FLOAT)
+def _past(stage: StageBuilder, index: int, layer: Attention) -> KeysValues:
+    """Declares a layer's inputs of the cache."""
+    kv, dtype, rows = layer.kv_heads, stage.formats.kv_dtype, rows_symbol(layer.window)
+    numbers = [
+        stage.input(past_input(index, part), dtype, kv, rows, layer.head_dim) for part in KEY_VALUE
+    ]
+    if dtype != FLOAT:
+        numbers = [stage.graph.op("Cast", each, to=FLOAT) for each in numbers]
+    if dtype != INT8:
+        return Kept(numbers[0], None), Kept(numbers[1], None)
+    scales = [stage.input(past_input(index, part), FLOAT, kv, rows, 1) for part in SCALES]
+    return Kept(numbers[0], scales[0]), Kept(numbers[1], scales[1])
+
+
+def _group(stage: StageBuilder, layer: Attention, scales: bool = False) -> CacheGroup:
+    """Returns the group that a layer's keys and values, or their scales, belong to."""
+    if scales:
+        return CacheGroup((), layer.kv_heads, 1, layer.window, "float32", scales=True)
+    dtype = DTYPES[stage.formats.kv_dtype]
+    return CacheGroup((), layer.kv_heads, layer.head_dim, layer.window, dtype)
+
+
+def _even(stage: StageBuilder, layer: Attention) -> npt.NDArray[np.float32] | None:
+    """Returns factors that make a key's numbers alike in size, [KV, 1, hd]; None: they are.
+
+    Biases of keys, as Qwen2 has, may be hundreds of times the rest of a key. In 8 bits with one
+    scale a row, little would be left of its other numbers. Keys are stored divided by the factors,
+    and queries multiplied: powers of two, which round nothing, and equal for the two numbers that
+    RoPE turns into one another. Large numbers stay twice to four times as large as the bulk, whose
+    own largest are that, so that they lose no digits either.
+    """
+    if stage.formats.kv_dtype != INT8 or layer.k.bias is None:
+        return None
+    bias = stage.weights.tensors.read(layer.k.bias).astype(np.float32)
+    by_head = bias.reshape(layer.kv_heads, 2, -1)
+    size = np.sqrt((by_head**2).mean(axis=1))
+    factors = 2.0 ** np.floor(np.log2(np.maximum(size / 2, 1.0)))
+    return np.concatenate([factors, factors], axis=1)[:, None].astype(np.float32)

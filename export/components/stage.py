@@ -11,6 +11,7 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from edgespec.bundle import Tensor
+from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.components.attention import AttentionForm
 from edgespec.export.components.graph import GraphBuilder
@@ -20,8 +21,9 @@ from edgespec.models import Linear, Norm
 from edgespec.models.layers import LayerNorm
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
-INT32, INT64 = TensorProto.INT32, TensorProto.INT64
-_DTYPES = {FLOAT: "float32", HALF: "float16", INT32: "int32", INT64: "int64"}
+INT8, INT32, INT64 = TensorProto.INT8, TensorProto.INT32, TensorProto.INT64
+DTYPES = {FLOAT: "float32", HALF: "float16", INT8: "int8", INT32: "int32", INT64: "int64"}
+"""Names of element types."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class StageFormats:
     Attributes:
         layers: format of the linear layers.
         vocabulary: format of the output projection and the embedding, which may be one matrix.
-        kv_dtype: ONNX element type of the cache, FLOAT or HALF.
+        kv_dtype: ONNX element type of the cache: FLOAT, HALF or INT8.
         candidates: for a draft, the ids among which the graph picks the likeliest: those of the
             first outputs of the projection, ascending; None: the graph returns all logits.
         attention: form of attention.
@@ -55,8 +57,8 @@ class StageBuilder:
     Attributes:
         inputs, outputs: the inputs and outputs declared so far.
         form: form of attention, which all layers of the stage share.
-        new_kv: new keys and values, [KV, S, hd] each, of the layers of each `CacheGroup`, by its
-            number of heads, their width and its window.
+        new_kv: new keys and values, or their scales, [KV, S, hd] each, by the group that they
+            belong to; its `layers` are left out.
     """
 
     def __init__(self, graph: GraphBuilder, weights: WeightStream, formats: StageFormats) -> None:
@@ -65,14 +67,14 @@ class StageBuilder:
         self.formats = formats
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
-        self.new_kv = defaultdict[tuple[int, int, int | None], list[str]](list)
+        self.new_kv = defaultdict[CacheGroup, list[str]](list)
         self._shared: dict[str, str] = {}
         self.form: AttentionForm = formats.attention(graph, self.shared)
         self.rotation = cache(self._rotation)
 
     def input(self, name: str, dtype: int, *shape: int | str) -> str:
         """Declares an input of the stage."""
-        self.inputs.append(Tensor(name, _DTYPES[dtype], tuple(map(str, shape))))
+        self.inputs.append(Tensor(name, DTYPES[dtype], tuple(map(str, shape))))
         return self.graph.input(name, dtype, shape)
 
     def shared(self, name: str, dtype: int, *shape: int | str) -> str:
@@ -83,7 +85,7 @@ class StageBuilder:
 
     def output(self, name: str, value: str, dtype: int, *shape: int | str) -> None:
         """Makes a value an output of the stage."""
-        self.outputs.append(Tensor(name, _DTYPES[dtype], tuple(map(str, shape))))
+        self.outputs.append(Tensor(name, DTYPES[dtype], tuple(map(str, shape))))
         self.graph.output(name, value, dtype, shape)
 
     def norm(self, x: str, norm: Norm | None) -> str:

@@ -31,10 +31,11 @@ from edgespec.runtime.engines import (
     Engines,
     Fixable,
     Footprint,
+    cache_bytes,
     joined_names,
 )
 from edgespec.runtime.execution.features import FEATURE_ROWS, feature_width
-from edgespec.runtime.execution.sizes import kv_bytes, stage_sizes
+from edgespec.runtime.execution.sizes import cache_groups, stage_sizes
 from edgespec.runtime.execution.stage_files import role_shapes
 from edgespec.runtime.shapes import (
     ANY_SHAPES,
@@ -272,12 +273,13 @@ class _Account:
             shapes = self._shapes(name, engines)
             calls = self._calls(name, choice, shapes)
             rows = cache_rows(name, self._seen(name, choice), shapes)
-            for stage, engine in zip(self._stages[name], engines, strict=True):
+            parts = zip(self._stages[name], engines, strict=True)
+            for number, (stage, engine) in enumerate(parts):
                 taken = engine.footprint(stage, calls)
                 prints[engine.memory].append(taken)
                 known = shared[engine.memory].get((name, engine.name), 0)
                 shared[engine.memory][name, engine.name] = max(known, taken.shared)
-                held = stage.cache_bytes(rows, kv_bytes(self._bundle, name, engine))
+                held = cache_bytes(cache_groups(self._bundle, name, number, engine), rows)
                 kv[engine.memory] += self._request.texts * (held + stage.recurrent_bytes)
                 libraries[_library(engine)] = engine.library_bytes
             role = self._bundle.manifest.roles[name]

@@ -23,6 +23,7 @@ from edgespec.runtime.engines.base import (
     StageFile,
     StageOutputs,
     StageSizes,
+    cache_bytes,
     common_shapes,
     joined_names,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "StageSizes",
     "available_bytes",
     "best_gpu",
+    "cache_bytes",
     "common_shapes",
     "compiler",
     "engine",

@@ -68,7 +68,6 @@ class StageFile:
         start: number of its first sublayer.
         stop: number of the sublayer after its last one.
         cache_groups: layers whose keys and values it computes, in the order of its cache.
-        kv_dtype: data type of the cache, float32 or float16.
         block_size: least number of weights that share a scale; 0 if none are quantized.
         results: all outputs except new rows of the cache.
         recurrent: what its recurrent sublayers hold of a text, by their layers.
@@ -83,7 +82,6 @@ class StageFile:
     start: int
     stop: int
     cache_groups: tuple[CacheGroup, ...]
-    kv_dtype: str
     block_size: int
     results: tuple[Result, ...]
     recurrent: Mapping[int, RecurrentShape] = field(default_factory=dict)
@@ -202,7 +200,6 @@ class StageSizes:
         hidden: width of the residual stream.
         intermediate: width of the MLP, or of all that a row of a mixture of experts goes through.
         heads: number of query heads.
-        kv_bytes: bytes of one number in the cache.
         recurrent_bytes: bytes that its recurrent sublayers hold of a text.
         vocab: number of logits of a row.
         result_bytes: bytes of a row of results: the logits, or what the graph computes from them.
@@ -222,7 +219,6 @@ class StageSizes:
     hidden: int
     intermediate: int
     heads: int
-    kv_bytes: int
     vocab: int
     result_bytes: int
     passed_bytes: int
@@ -232,18 +228,16 @@ class StageSizes:
     @property
     def layers(self) -> int:
         """Number of layers whose keys and values it computes."""
-        return sum(len(group.layers) for group in self.cache_groups)
+        return sum(len(group.layers) for group in self.cache_groups if not group.scales)
 
-    def cache_bytes(self, capacity: int, number_bytes: int) -> int:
-        """Returns the bytes of its cache.
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of keys and values of all layers."""
+        return sum(group.row_bytes for group in self.cache_groups)
 
-        Args:
-            capacity: number of rows of a layer that keeps them all.
-            number_bytes: bytes of a number.
-        """
-        return number_bytes * sum(
-            kept_rows(capacity, group.window) * group.width for group in self.cache_groups
-        )
+    def cache_bytes(self, capacity: int) -> int:
+        """Returns the bytes of its cache, where layers that keep all rows have `capacity`."""
+        return cache_bytes(self.cache_groups, capacity)
 
     def blocks(self, nbytes: int) -> int:
         """Returns how many blocks of quantized weights this many bytes hold; 0 if not quantized."""
@@ -322,6 +316,10 @@ class Engine(Protocol):
         """Whether it runs recurrent sublayers."""
 
     @property
+    def integer_caches(self) -> bool:
+        """Whether it runs stages that keep keys and values in 8 bits."""
+
+    @property
     def integer_products(self) -> bool:
         """Whether it computes products of w8a8 in integers, and on its own device."""
 
@@ -345,6 +343,11 @@ class Engine(Protocol):
 
     def footprint(self, stage: StageSizes, calls: CallSizes) -> Footprint:
         """Estimates the memory of a stage before it is loaded; larger sizes never give less."""
+
+
+def cache_bytes(groups: Sequence[CacheGroup], capacity: int) -> int:
+    """Returns the bytes of a cache, where layers that keep all rows have `capacity`."""
+    return sum(kept_rows(capacity, group.window) * group.row_bytes for group in groups)
 
 
 Engines = tuple[Engine, ...]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from edgespec.bundle.caches import grouped
 from edgespec.runtime.engines.base import StageFile
@@ -53,7 +53,8 @@ def fixed_graph(graph: Path, shape: Shape) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _described(tensor: Any) -> tuple[str, list[str]]:
-    """Returns the name and the dimensions of an input."""
+def _described(tensor: Any) -> tuple[str, str, list[str]]:
+    """Returns name, data type and dimensions of an input."""
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.type.tensor_type.elem_type).name
     dimensions = tensor.type.tensor_type.shape.dim
-    return tensor.name, [each.dim_param or str(each.dim_value) for each in dimensions]
+    return tensor.name, dtype, [each.dim_param or str(each.dim_value) for each in dimensions]

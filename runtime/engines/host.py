@@ -40,6 +40,7 @@ class HostEngine:
     variant: str | None = None
     integer_products = False
     keeps_states = False
+    integer_caches = False
 
     def __init__(self, shapes: Shapes = ANY_SHAPES) -> None:
         self.hardware = processors.model_name()
@@ -79,8 +80,7 @@ def copied_cache_bytes(stage: StageSizes, calls: CallSizes) -> int:
 
     They are two: the rows in use, and these with the new ones behind them.
     """
-    held = stage.cache_bytes(calls.capacity + calls.rows, stage.kv_bytes)
-    return 2 * held if stage.copies_cache else 0
+    return 2 * stage.cache_bytes(calls.capacity + calls.rows) if stage.copies_cache else 0
 
 
 def activation_bytes(stage: StageSizes, calls: CallSizes) -> int:
@@ -89,7 +89,7 @@ def activation_bytes(stage: StageSizes, calls: CallSizes) -> int:
     For each row these are the keys and values of all layers, twice since the graph joins them, six
     vectors of the hidden size and three of the MLP's size.
     """
-    new_kv = 2 * stage.cache_bytes(1, stage.kv_bytes)
+    new_kv = 2 * stage.row_bytes
     return calls.rows * (new_kv + 4 * (6 * stage.hidden + 3 * stage.intermediate))
 
 
@@ -107,9 +107,7 @@ class HostCache:
     def __init__(self, stage: StageFile, capacity: int, most: int) -> None:
         self.capacity = capacity
         self.recurrence = Recurrence(stage.recurrent) if stage.recurrent else None
-        self._groups = [
-            _HostGroup(group, stage.kv_dtype, capacity, most) for group in stage.cache_groups
-        ]
+        self._groups = [_HostGroup(group, capacity, most) for group in stage.cache_groups]
         self.views = self._make_views()
 
     @property
@@ -163,12 +161,12 @@ class HostCache:
 class _HostGroup:
     """The cache of layers that lie in one array [layers, 2, KV, rows, hd]."""
 
-    def __init__(self, group: CacheGroup, dtype: str, capacity: int, most: int) -> None:
+    def __init__(self, group: CacheGroup, capacity: int, most: int) -> None:
         self._group, self.held = group, Held(group.window)
         # Zeros, since a NaN in a masked row would spoil every logit. All memory is reserved at
         # once, so that growing needs no second copy; the system provides it only when written.
         room = kept_rows(max(capacity, most), group.window) * group.width
-        self._room = np.zeros(room, dtype)
+        self._room = np.zeros(room, group.dtype)
         self._rows = self._lay_out(kept_rows(capacity, group.window))
 
     def views(self) -> dict[str, Array]:
@@ -201,8 +199,7 @@ class _HostGroup:
                 self._rows[:, :, :, place : place + length] = moved
 
     def bytes_at(self, capacity: int) -> int:
-        rows = kept_rows(capacity, self._group.window)
-        return rows * self._group.width * self._rows.itemsize
+        return kept_rows(capacity, self._group.window) * self._group.row_bytes
 
     def read(self, length: int) -> Array:
         first = self.held.first

@@ -125,7 +125,7 @@ class HostRoom:
         most = ROW_BUCKETS[-1]
         self._stage = stage
         self._results = [np.empty((most, *each.shape), each.dtype) for each in stage.results]
-        self._new_kv = [np.empty(most * each.width, stage.kv_dtype) for each in stage.cache_groups]
+        self._new_kv = [np.empty(most * each.width, each.dtype) for each in stage.cache_groups]
         widths = [shape.width for shape in stage.recurrent.values()]
         self._new_rows = [np.empty((most, width), np.float32) for width in widths]
 

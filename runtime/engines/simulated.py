@@ -52,6 +52,7 @@ class SimulatedEngine:
     variant: str | None = None
     integer_products = True
     keeps_states = True
+    integer_caches = True
 
     def __init__(self, place: str) -> None:
         self.device, _, reference = place.partition("@")

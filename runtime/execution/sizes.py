@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 
 from edgespec.bundle import W8A8, Bundle, Precision, Role, Stage
+from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import FUSION, MLP, RecurrentShape, Sublayer
 from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes, recurrent_bytes
 
@@ -66,7 +68,6 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
                 default=0,
             ),
             heads=role.heads if stage.attends else 0,
-            kv_bytes=_FLOAT_BYTES[role.precision.kv],
             vocab=outputs if last else 0,
             result_bytes=_result_bytes(stage) if last else 0,
             passed_bytes=0 if last else _result_bytes(stage),
@@ -89,14 +90,14 @@ def role_bytes(bundle: Bundle, name: str, engines: Engines, calls: CallSizes) ->
     return found
 
 
-def kv_bytes(bundle: Bundle, name: str, engine: Engine) -> int:
-    """Returns the bytes that one number takes in a role's cache on this engine.
+def cache_groups(bundle: Bundle, name: str, number: int, engine: Engine) -> Sequence[CacheGroup]:
+    """Returns the groups that a stage's cache has on this engine.
 
     The variant for the engine may store the cache at another precision.
     """
     variant = None if engine.variant is None else bundle.variant(name, engine.variant)
-    precision = bundle.manifest.roles[name].precision if variant is None else variant.precision
-    return _FLOAT_BYTES[precision.kv]
+    stages = bundle.manifest.roles[name].stages if variant is None else variant.stages
+    return stages[number].cache_groups
 
 
 def _vocabulary_bytes(role: Role, tokens: int, part: str) -> int:

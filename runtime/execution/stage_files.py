@@ -46,7 +46,6 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
         start=stage.start,
         stop=stage.stop,
         cache_groups=stage.cache_groups,
-        kv_dtype={"fp16": "float16", "fp32": "float32"}[precision.kv],
         block_size=precision.smallest_block,
         results=tuple(
             Result(output.name, output.dtype, output.shape[0], tuple(map(int, output.shape[1:])))
@@ -77,7 +76,9 @@ def suited(role: Role, engines: Sequence[Engine]) -> list[Engine]:
     return [
         each
         for each in engines
-        if multiplies(each, role.precision) and (not role.recurrent or _recurs(each))
+        if multiplies(each, role.precision)
+        and (not role.recurrent or _recurs(each))
+        and (each.integer_caches or role.precision.kv != "int8")
     ] or list(engines)
 
 
@@ -99,6 +100,13 @@ def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
             f"{engine.name} cannot run the {name} of {bundle.path}: it has recurrent layers, which "
             "only onnxruntime:cpu and openvino:cpu can run, without fixed shapes: use one of those"
         )
+    variant = None if engine.variant is None else bundle.variant(name, engine.variant)
+    if precision.kv == "int8" and variant is None and not engine.integer_caches:
+        raise DeviceError(
+            f"{engine.name} cannot run the {name} of {bundle.path}: its caches have 8 bits, which "
+            "only CPU engines can read: use --device cpu, or export it again with "
+            "--kv-precision fp16"
+        )
     if engine.variant is not None and not role.trees:
         raise DeviceError(
             f"{engine.name} cannot run the {name} of {bundle.path}: another program exported its "
@@ -112,7 +120,7 @@ def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
                 "only onnxruntime:cpu can run: use that, or export it again at int8 or int4"
             )
     # Only quantized weights need operators that ONNX itself does not have.
-    elif precision.block_size and bundle.variant(name, engine.variant) is None:
+    elif precision.block_size and variant is None:
         raise DeviceError(
             f"{engine.name} cannot run the {name} of {bundle.path}: it has {precision.weights} "
             f"weights and no variant for the {engine.variant}: export it again with "

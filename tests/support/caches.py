@@ -15,13 +15,17 @@ from edgespec.runtime.shapes import kept_rows, ring_rows
 STAGE = StageFile(
     graph=Path("unused.onnx"), data=Path("unused.data"), key="unused", role="target",
     layout=Sublayers.pairs(2), start=0, stop=5, cache_groups=(CacheGroup((0, 1), 3, 4),),
-    kv_dtype="float32", block_size=0, results=(),
+    block_size=0, results=(),
 )  # fmt: skip
 CAPACITY = 6
 
 WINDOW = 50
-GROUPS = (CacheGroup((0, 2), 3, 4, WINDOW), CacheGroup((1,), 1, 6))
-"""Layers with a window, which keep 320 rows, and one that sees all, with other heads."""
+GROUPS = (
+    CacheGroup((0, 2), 3, 4, WINDOW),
+    CacheGroup((1,), 1, 6, dtype="int8"),
+    CacheGroup((1,), 1, 1, scales=True),
+)
+"""Layers with a window, which keep 320 rows, and one in 8 bits that sees all, with other heads."""
 
 LONG = 300
 """A capacity that grows beyond these rows."""
@@ -55,18 +59,18 @@ def followed(cache, stage, steps, placed, capacity=CAPACITY):
     `placed` converts a call's new rows of a group, an array, to what the cache expects.
     """
     rng = np.random.default_rng(0)
-    arrays = [np.zeros(shape(each, capacity), stage.kv_dtype) for each in stage.cache_groups]
+    arrays = [np.zeros(shape(each, capacity), each.dtype) for each in stage.cache_groups]
     for kind, rows, start in steps:
         if kind == "grow":
             cache.grow(rows)
             capacity = rows
             for number, group in enumerate(stage.cache_groups):
-                grown = np.zeros(shape(group, capacity), stage.kv_dtype)
+                grown = np.zeros(shape(group, capacity), group.dtype)
                 grown[:, :, :, : arrays[number].shape[3]] = arrays[number]
                 arrays[number] = grown
         elif kind == "write":
             new = [
-                rng.standard_normal(shape(each, 8)).astype(stage.kv_dtype)
+                (9 * rng.standard_normal(shape(each, 8))).astype(each.dtype)
                 for each in stage.cache_groups
             ]
             cache.write([placed(each) for each in new], rows, start)

@@ -45,7 +45,8 @@ class Pairs:
 
     An architecture's name: the draft is the target with noise on its weights, so it is sometimes
     right; one in `RECURRENT` has two stages and no draft. `twin`: the draft is the target. `half`:
-    as `llama`, with fp16 caches. `cut`: as `llama`, with one stage per layer. `stranger`: the draft
+    as `llama`, with fp16 caches, and `small-caches` with int8 ones. `cut`: as `llama`, with one
+    stage per layer. `stranger`: the draft
     is a one-layer Qwen2 of other sizes that knows 100 positions. All other models that draft have
     a mask token, although they were not trained to read it. `head`: the draft is a head of a target
     of eight layers. `head-cut`: the same in four stages. `head-skip`: the same with a skip set, so
@@ -79,7 +80,7 @@ class Pairs:
             draft = _checkpoint(folder / "draft", architecture, noise=0.08, pard_token=MASK)
         options = ExportOptions(
             precision="fp32",
-            kv_precision="fp16" if name == "half" else "fp32",
+            kv_precision={"half": "fp16", "small-caches": "int8"}.get(name, "fp32"),
             cut_layers=(1,) if name == "cut" else (),
         )
         export_bundle(folder / "target", folder / "bundle", folder / "draft", options)

@@ -52,6 +52,7 @@ class OnnxRuntimeCpu(HostEngine):
     name = "onnxruntime:cpu"
     integer_products = True
     keeps_states = True
+    integer_caches = True
     version: str = ort.__version__
     library_bytes = 8 * MIB
 

@@ -70,6 +70,7 @@ class OpenVinoCpu(HostEngine):
 
     name = "openvino:cpu"
     keeps_states = True
+    integer_caches = True
     version: str = ov.__version__
     library_bytes = 22 * MIB
 

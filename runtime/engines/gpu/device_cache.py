@@ -47,15 +47,15 @@ class CacheGraphs:
     """
 
     def __init__(self, gpu: Gpu, stage: StageFile) -> None:
-        self.groups = [_GroupGraphs(gpu, group, stage.kv_dtype) for group in stage.cache_groups]
+        self.groups = [_GroupGraphs(gpu, group) for group in stage.cache_groups]
 
 
 class _GroupGraphs:
     """Compiled graphs for the caches of one group of layers."""
 
-    def __init__(self, gpu: Gpu, group: CacheGroup, dtype: str) -> None:
-        self.gpu, self.group, self.dtype = gpu, group, dtype
-        kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    def __init__(self, gpu: Gpu, group: CacheGroup) -> None:
+        self.gpu, self.group = gpu, group
+        kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(group.dtype)))
         self.write = gpu.open(_scatter_graph(group, kind, outside=True))
         self.move = gpu.open(_scatter_graph(group, kind, outside=False))
         self.grow = gpu.open(_growth_graph(group, kind))
@@ -133,8 +133,8 @@ class _DeviceGroup:
         self._graphs = graphs
         self.held = Held(graphs.group.window)
         # Zeros, since a NaN in a masked row would spoil every logit.
-        shape = self._shape(capacity)
-        self.values = {name: graphs.gpu.zeros(shape, graphs.dtype) for name in graphs.group.names}
+        group, shape = graphs.group, self._shape(capacity)
+        self.values = {name: graphs.gpu.zeros(shape, group.dtype) for name in group.names}
         self._copies: dict[tuple[bool, int], _Copy] = {}
 
     def grow(self, capacity: int) -> None:
@@ -145,7 +145,7 @@ class _DeviceGroup:
         self._copies.clear()  # they hold the old tensors
         grown = {}
         for name, old in self.values.items():
-            grown[name] = graphs.gpu.empty(shape, graphs.dtype)
+            grown[name] = graphs.gpu.empty(shape, graphs.group.dtype)
             binding = graphs.grow.io_binding()
             binding.bind_ortvalue_input("past", old)
             bind_host_input(binding, "pads", pads)
@@ -164,8 +164,8 @@ class _DeviceGroup:
         self._copy(False, len(rows)).run(from_places, self.held.places(start, len(rows)))
 
     def bytes_at(self, capacity: int) -> int:
-        rows = kept_rows(capacity, self._graphs.group.window)
-        return rows * self._graphs.group.width * np.dtype(self._graphs.dtype).itemsize
+        group = self._graphs.group
+        return kept_rows(capacity, group.window) * group.row_bytes
 
     def read(self, length: int) -> Array:
         first = self.held.first
@@ -173,7 +173,7 @@ class _DeviceGroup:
         group = self._graphs.group
         tensors = [self.values[name].numpy()[:, places] for name in group.names]
         shape = (len(group.layers), 2, group.kv_heads, len(places), group.head_dim)
-        return np.array(tensors, self._graphs.dtype).reshape(shape)
+        return np.array(tensors, self._graphs.group.dtype).reshape(shape)
 
     def load(self, rows: Array, length: int) -> None:
         count = rows.shape[3]

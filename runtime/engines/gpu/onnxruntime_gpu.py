@@ -72,6 +72,7 @@ class OnnxRuntimeGpu(ABC):
     variant: str | None = None
     integer_products = False
     keeps_states = False
+    integer_caches = False
 
     def compile(self, stage: StageFile, threads: int) -> DeviceExecutable:
         """See `Engine`.
@@ -97,7 +98,7 @@ class OnnxRuntimeGpu(ABC):
             mapped=0,
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
             + calls.rows * stage.passed_bytes,
-            workspace=stage.cache_bytes(smaller, stage.kv_bytes)
+            workspace=stage.cache_bytes(smaller)
             + 4 * calls.rows * (calls.capacity + calls.rows)  # the bias
             + _GRAPH_BYTES,
             shared=3 * score_bytes(stage, calls) + activation_bytes(stage, calls),
@@ -242,7 +243,8 @@ class _Binding:
         results = result_arrays(stage, feeds)
         for name, array in results.items():
             bind_host_output(self._handle, name, array)
-        new_kv = [gpu.empty(shape, stage.kv_dtype) for shape in new_kv_shapes(stage, feeds)]
+        shapes = zip(new_kv_shapes(stage, feeds), stage.cache_groups, strict=True)
+        new_kv = [gpu.empty(shape, group.dtype) for shape, group in shapes]
         for number, value in enumerate(new_kv):
             self._handle.bind_ortvalue_output(new_kv_output(number), value)
         self._outputs = StageOutputs(results, new_kv)

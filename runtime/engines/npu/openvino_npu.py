@@ -33,6 +33,7 @@ class OpenVinoNpu(FewShapes):
     variant: str | None = NPU
     integer_products = False
     keeps_states = False
+    integer_caches = False
 
     def __init__(self, shapes: Shapes | None = None) -> None:
         super().__init__("openvino:npu", shapes)

@@ -34,6 +34,7 @@ class QdqQuantizer(OnnxRuntimeCpu):
     variant: str | None = NPU
     integer_products = False
     keeps_states = False
+    integer_caches = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ def npu_footprint(stage: StageSizes, shapes: Shapes) -> Footprint:
     buffers = rows = 0
     for shape in shapes.all:
         rows += shape.rows
-        buffers += stage.cache_bytes(shape.capacity, 4)
+        buffers += stage.cache_bytes(shape.capacity)
         buffers += 4 * stage.heads * shape.rows * (shape.capacity + shape.rows)
     return Footprint(
         weights=weights,

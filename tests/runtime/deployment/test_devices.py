@@ -260,7 +260,7 @@ def test_a_gpu_has_room_for_a_cache_that_grows_beside_the_smaller_one(smaller):
         for each in (stage, replace(stage, cache_groups=()))
     )
     [group] = stage.cache_groups
-    assert with_cache - without >= smaller * group.width * stage.kv_bytes
+    assert with_cache - without >= smaller * group.row_bytes
 
 
 # The command

@@ -131,13 +131,14 @@ def test_who_needs_no_variant_gets_the_role(with_variant):
     for number in range(2):
         stage = stage_file(with_variant, TARGET, number, engine(CPU))
         assert stage.graph.name == f"target-{number}.onnx"
-        assert stage.kv_dtype == "float16"
+        assert {group.dtype for group in stage.cache_groups} == {"float16"}
 
 
 def test_an_npu_gets_the_variant(with_variant):
     stage = stage_file(with_variant, TARGET, 1, NpuOnCpu())
     assert stage.graph.name == "target-npu-1.onnx"
-    assert (stage.kv_dtype, stage.block_size, stage.compiled) == ("float32", 0, ())
+    assert {group.dtype for group in stage.cache_groups} == {"float32"}
+    assert (stage.block_size, stage.compiled) == (0, ())
 
 
 def test_an_npu_takes_a_role_of_plain_weights_and_no_other(checkpoint, without, tmp_path):
@@ -256,7 +257,7 @@ def sizes(**changes):
     stage = StageSizes(
         matmul_bytes=1 << 20, embedding_bytes=0, file_bytes=1 << 20, tied=False, precision="fp16",
         block_size=0, scale_bytes=4, cache_groups=(CacheGroup((0, 1), 1, 24),), hidden=64,
-        intermediate=160, heads=4, kv_bytes=4, vocab=331, result_bytes=4 * 331, passed_bytes=0,
+        intermediate=160, heads=4, vocab=331, result_bytes=4 * 331, passed_bytes=0,
     )  # fmt: skip
     return replace(stage, **changes)
 

@@ -87,7 +87,9 @@ def test_rows_come_in_the_smallest_bucket_that_holds_them(rows):
 @given(operations(), st.sampled_from(["float32", "float16"]), st.sampled_from([0, 20, 200]))
 def test_the_cache_is_an_array_of_rows(steps, dtype, most):
     """With no reserved memory, some of it, or all."""
-    check_rows(replace(STAGE, kv_dtype=dtype), steps, CAPACITY, most)
+    [group] = STAGE.cache_groups
+    stage = replace(STAGE, cache_groups=(replace(group, dtype=dtype),))
+    check_rows(stage, steps, CAPACITY, most)
 
 
 @given(operations(LONG, 100), st.sampled_from([0, 400, 2000]))
@@ -102,7 +104,7 @@ def check_rows(stage, steps, capacity, most):
         assert cache.views.keys() == expected.keys()
         for name, view in cache.views.items():
             assert view.flags.c_contiguous
-            assert view.dtype == stage.kv_dtype
+            assert view.dtype == expected[name].dtype
             np.testing.assert_array_equal(view, expected[name])
 
 
@@ -133,7 +135,7 @@ def test_a_window_can_go_back_as_far_as_its_rows_reach(parts, data):
     cache.grow(max(LONG, length))
     other.grow(max(LONG, length))
     rng, end = np.random.default_rng(0), 0
-    rows = [rng.standard_normal(shape(each, length)) for each in plain(GROUPS)]
+    rows = [9 * rng.standard_normal(shape(each, length)) for each in plain(GROUPS)]
     for part in parts:
         cache.write([each[:, :, :, end : end + part] for each in rows], range(part), end)
         end += part
@@ -143,7 +145,8 @@ def test_a_window_can_go_back_as_far_as_its_rows_reach(parts, data):
     for each, whole, group in zip(copied, rows, GROUPS, strict=True):
         seen = kept if group.window is None else min(kept, group.window - 1)
         np.testing.assert_array_equal(
-            each[:, :, :, each.shape[3] - seen :], whole[:, :, :, kept - seen : kept].astype("f4")
+            each[:, :, :, each.shape[3] - seen :],
+            whole[:, :, :, kept - seen : kept].astype(group.dtype),
         )
     other.load(copied, kept)
     assert other.earliest <= kept

@@ -31,9 +31,9 @@ def test_sizes_of_a_stage_come_from_the_manifest():
     assert draft.result_bytes == 128 * (8 + 4) + 4
     role = EMBEDDED.target
     for precision, nbytes in (("fp16", 2), ("fp32", 4)):
-        stored = replace(role.precision, kv=precision, scales=precision)
+        stored = replace(role.precision, scales=precision)
         sizes = sizes_as(replace(role, precision=stored), role_bytes())
-        assert (sizes.kv_bytes, sizes.scale_bytes) == (nbytes, nbytes)
+        assert sizes.scale_bytes == nbytes
 
 
 def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
