@@ -13,17 +13,15 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.export.calibration.forward import Forward, Routed, Weights
+from edgespec.export.calibration.forward import Forward, Routed, Rows, Weights
 from edgespec.export.formats.blocks import Floats, dequantize_rows, quantize_rows
 from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.models import Attention, Checkpoint, Decoder, Linear, Mlp, Moe
+from edgespec.models import Attention, Checkpoint, Decoder, Injection, Linear, Mlp, Moe
 from edgespec.models.layers import Recurrent
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
-
-_Rows = slice | npt.NDArray[np.int64]
 
 Progress = Callable[[int, int], None]
 """Called with the number of layers done and the total number."""
@@ -96,7 +94,7 @@ def calibrate(
     length = len(texts.fitted[0])
     fitted, judged = (len(part) * length for part in parts[:2])
     judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, rounded)
-    for done, layer in enumerate(decoder.layers, 1):
+    for done, layer in enumerate(forward.layers(), 1):
         for sublayer in layer:
             if isinstance(sublayer, Moe):
                 _read_experts(forward, sublayer, judge)
@@ -134,7 +132,8 @@ def widened_by_rule(decoder: Decoder) -> frozenset[str]:
 
     With grouped heads, they are a hundredth of the weights and cause a third of the damage.
     """
-    return frozenset(layer.weight for each in decoder.attentions for layer in (each.k, each.v))
+    own = (layer for each in decoder.attentions for layer in (each.k, each.v))
+    return frozenset(layer.weight for layer in own if layer is not None)
 
 
 class _Judge:
@@ -161,8 +160,8 @@ class _Judge:
         rounded: RoundedMatrices,
     ) -> None:
         self._slices = fitted, judged
-        self._fitted: _Rows = fitted
-        self.judged: _Rows = judged
+        self._fitted: Rows = fitted
+        self.judged: Rows = judged
         rows = np.arange(judged.stop - judged.start)
         self._counts = rows % length >= min(_WARM_UP, length - 1)
         self._tokens = self._counts.sum()
@@ -249,7 +248,7 @@ def _round_expert(forward: Forward, routed: Routed, inputs: Floats, judge: _Judg
     judge.round(mixed, (expert.down,), weights, projection, stream)
 
 
-def _read(forward: Forward, layer: Attention | Mlp | Recurrent, judge: _Judge) -> None:
+def _read(forward: Forward, layer: Attention | Mlp | Injection | Recurrent, judge: _Judge) -> None:
     """Computes a sublayer, adds its output to the residual stream, and rounds its matrices.
 
     A sublayer consists of matrices that read the stream, its own computation (`forward.mixed`),
@@ -258,7 +257,7 @@ def _read(forward: Forward, layer: Attention | Mlp | Recurrent, judge: _Judge) -
     *first, last = layer.linears
 
     def contribution(x: Floats, weights: Weights) -> Floats:
-        return projection(forward.mixed(layer, x, weights), weights)
+        return projection(forward.mixed(layer, x, weights, judge.judged), weights)
 
     projection = partial(forward.contribution, layer)
     weights = forward.weights(*layer.linears)

@@ -22,17 +22,29 @@ from edgespec.models import (
     Attention,
     Checkpoint,
     GatedDelta,
+    Injection,
     Linear,
     Mlp,
     Moe,
     Norm,
     Rope,
     ShortConvolution,
+    Sublayer,
 )
-from edgespec.models.layers import Activation, ClampedSwiglu, Convolution, LayerNorm, Recurrent
+from edgespec.models.layers import (
+    Activation,
+    ClampedSwiglu,
+    Convolution,
+    LayerInputs,
+    LayerNorm,
+    Recurrent,
+)
 
 Weights = Mapping[str, Floats]
 """Matrices [N, K] by name; some can be replaced by rounded ones."""
+
+Rows = slice | npt.NDArray[np.int64]
+"""Numbers of rows of the residual stream."""
 
 _HIDDEN = np.float32(-1e9)
 
@@ -66,14 +78,25 @@ class Forward:
     def __init__(self, checkpoint: Checkpoint, texts: npt.NDArray[np.int64]) -> None:
         self._path, self._tensors = checkpoint.path, checkpoint.tensors
         self._length = texts.shape[1]
-        decoder = checkpoint.decoder
+        decoder = self._decoder = checkpoint.decoder
         ids, places = np.unique(texts, return_inverse=True)
-        rows = [read_finite(self._tensors, decoder.embedding, id_, id_ + 1) for id_ in ids.tolist()]
-        self.hidden: Floats = np.concatenate(rows)[places.ravel()]
-        self.hidden *= np.float32(decoder.embedding_scale)
+        self._places = places.ravel()
+        embedded = self._looked_up(decoder.embedding, ids) * np.float32(decoder.embedding_scale)
+        self.hidden: Floats = embedded[self._places]
+        self._inputs = self._layer_inputs(decoder.layer_inputs, ids, embedded)
+        self._layer = 0
+        self._shared: dict[int, tuple[Floats, Floats]] = {}
         self._turns = {name: _turns(rope, self._length) for name, rope in decoder.ropes.items()}
         masks = {each.mask for each in decoder.attentions}
         self._biases = {mask: _bias(window_of(mask), self._length) for mask in masks}
+
+    def layers(self) -> Iterator[tuple[Sublayer, ...]]:
+        """Yields the sublayers of each layer, to be computed before those of the next one."""
+        for number, sublayers in enumerate(self._decoder.layers):
+            self._layer = number
+            yield sublayers
+            if self._decoder.layer_factors:
+                self.hidden *= self._read(self._decoder.layer_factors[self._layer])
 
     def weights(self, *layers: Linear) -> dict[str, Floats]:
         """Reads the matrices of linear layers.
@@ -97,8 +120,9 @@ class Forward:
             bias = self._read(norm.bias)
         square = np.square(x).mean(axis=-1, keepdims=True)
         normed: Floats = x / np.sqrt(square + np.float32(norm.eps))
-        weight = self._read(norm.weight) + np.float32(norm.offset)
-        return normed * (weight * np.float32(norm.factor)) + bias
+        weight = np.ones(norm.size, np.float32) if not norm.weight else self._read(norm.weight)
+        weight = (weight + np.float32(norm.offset)) * np.float32(norm.factor)
+        return normed * weight + bias
 
     def add(self, update: Floats) -> None:
         """Adds a sublayer's output, [B * T, hidden_size], to the residual stream.
@@ -121,7 +145,7 @@ class Forward:
         return y
 
     def contribution(
-        self, layer: Attention | Mlp | Recurrent, mixed: Floats, weights: Weights
+        self, layer: Attention | Mlp | Injection | Recurrent, mixed: Floats, weights: Weights
     ) -> Floats:
         """Computes what a sublayer adds to the residual stream from what `mixed` gave.
 
@@ -156,16 +180,28 @@ class Forward:
                 found[each.rows] += each.shares * self.linear(mixed, each.expert.down, weights)
         return found
 
-    def mixed(self, layer: Attention | Mlp | Recurrent, x: Floats, weights: Weights) -> Floats:
+    def mixed(
+        self,
+        layer: Attention | Mlp | Injection | Recurrent,
+        x: Floats,
+        weights: Weights,
+        rows: Rows | None = None,
+    ) -> Floats:
         """Computes the input of a sublayer's last projection, for whole texts.
 
         Args:
-            layer: the sublayer.
+            layer: the sublayer, of the layer that `layers` gave last.
             x: [rows, hidden_size], the sublayer's normalized input.
             weights: the sublayer's matrices.
+            rows: the rows that x is of; None: all. Then what other layers read is kept.
         """
         if isinstance(layer, Attention):
-            return self._attended(layer, x, weights)
+            return self._attended(layer, x, weights, rows)
+        if isinstance(layer, Injection):
+            own = self._inputs[self._places if rows is None else self._places[rows], self._layer]
+            gate = _ACTIVATIONS[layer.activation](self.linear(x, layer.gate, weights))
+            injected: Floats = gate * own
+            return injected
         if isinstance(layer, ShortConvolution):
             before, after, value = np.split(self.linear(x, layer.inner, weights), 3, axis=1)
             return after * self._convolved(before * value, layer.convolution)
@@ -173,15 +209,13 @@ class Forward:
             return self._remembered(layer, x, weights)
         return self._gated(layer, x, weights)
 
-    def _attended(self, layer: Attention, x: Floats, weights: Weights) -> Floats:
-        shape = -1, self._length, layer.kv_heads, layer.head_dim
+    def _attended(self, layer: Attention, x: Floats, weights: Weights, rows: Rows | None) -> Floats:
         queries, gate = self.linear(x, layer.q, weights), None
         if layer.gated:
             both = queries.reshape(len(x), layer.heads, 2, layer.head_dim)
             queries, gate = (both[:, :, part].reshape(len(x), -1) for part in (0, 1))
         q = self._turned(queries, layer.q_norm, layer.heads, layer)
-        k = self._turned(self.linear(x, layer.k, weights), layer.k_norm, layer.kv_heads, layer)
-        v = self.linear(x, layer.v, weights).reshape(shape)
+        k, v = self._keys_values(layer, x, weights, rows)
         q *= np.float32(layer.scale)
         bias = self._biases[layer.mask]
         group = layer.heads // layer.kv_heads
@@ -195,8 +229,43 @@ class Forward:
             shares = np.exp(scores - largest)
             total = shares.sum(axis=-1, keepdims=True) + np.exp(sinks[head] - largest)
             mixed[:, :, head] = shares / total @ values
-        rows = mixed.reshape(len(x), -1)
-        return rows if gate is None else rows * _sigmoid(gate)
+        joined = mixed.reshape(len(x), -1)
+        return joined if gate is None else joined * _sigmoid(gate)
+
+    def _keys_values(
+        self, layer: Attention, x: Floats, weights: Weights, rows: Rows | None
+    ) -> tuple[Floats, Floats]:
+        """Computes keys and values [B, T, KV, hd], or takes those of another layer."""
+        shape = -1, self._length, layer.kv_heads, layer.head_dim
+        if layer.k is None:
+            assert layer.source is not None
+            both = self._shared[layer.source]
+            k, v = (each[slice(None) if rows is None else rows].reshape(shape) for each in both)
+            return k, v
+        keys = self.linear(x, layer.k, weights)
+        values = keys if layer.v is None else self.linear(x, layer.v, weights)
+        k = self._turned(keys, layer.k_norm, layer.kv_heads, layer)
+        v = self.normed(values.reshape(shape), layer.v_norm)
+        if rows is None and self._layer in self._decoder.shared:
+            self._shared[self._layer] = k.reshape(len(x), -1), v.reshape(len(x), -1)
+        return k, v
+
+    def _layer_inputs(
+        self, described: LayerInputs | None, ids: npt.NDArray[np.int64], embedded: Floats
+    ) -> Floats:
+        """Computes the inputs of all layers by token, [ids, layers, size]; empty without any."""
+        if described is None:
+            return np.empty((0, 0, 0), np.float32)
+        shape = len(ids), -1, described.norm.size
+        found = self._looked_up(described.table, ids) * np.float32(described.scale)
+        weights = self.weights(described.projection)
+        projected = self.linear(embedded, described.projection, weights).reshape(shape)
+        inputs: Floats = self.normed(projected, described.norm) + found.reshape(shape)
+        return inputs
+
+    def _looked_up(self, name: str, ids: npt.NDArray[np.int64]) -> Floats:
+        rows = [read_finite(self._tensors, name, id_, id_ + 1) for id_ in ids.tolist()]
+        return np.concatenate(rows)
 
     def _convolved(self, x: Floats, layer: Convolution) -> Floats:
         by_text = x.reshape(-1, self._length, layer.channels)

@@ -23,13 +23,14 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     """
     g, kv, hd = stage.graph, layer.kv_heads, layer.head_dim
     form = stage.form(layer)
-    (q, k, v), gate = _heads(stage, x, layer)
-    new_k, new_v = _stored(stage, k), _stored(stage, v)
-    past_k, past_v = (_past(stage, index, part, layer) for part in ("key", "value"))
+    (q, *own), gate = _heads(stage, x, layer)
+    if layer.source is None:
+        keep_keys_values(stage, index, layer, *own)
+    past, new = stage.keys_values[index if layer.source is None else layer.source]
 
     q = g.op("Mul", q, g.constant(layer.scale / (layer.softcap or 1.0), np.float32))
     q = g.op("Reshape", q, g.ints(kv, -1, hd))  # [KV, G * S, hd]: a group shares its keys
-    mixed = form.mix(q, (past_k, past_v), (new_k, new_v), layer, _sinks(stage, new_k, layer))
+    mixed = form.mix(q, past, new, layer, _sinks(stage, new[0], layer))
     mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
     mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
     mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))
@@ -38,17 +39,30 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     return stage.linear(mixed, layer.o)
 
 
-def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[tuple[str, str, str], str]:
+def keep_keys_values(
+    stage: StageBuilder, index: int, layer: Attention, keys: str, values: str
+) -> None:
+    """Adds new keys and values [KV, S, hd] to `new_kv` and, beside the past, to `keys_values`."""
+    new = _stored(stage, keys), _stored(stage, values)
+    past = _past(stage, index, "key", layer), _past(stage, index, "value", layer)
+    stage.keys_values[index] = past, new
+
+
+def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[tuple[str, ...], str]:
     """Emits queries [H, S, hd], and keys and values [KV, S, hd]; norms and RoPE are applied.
 
-    Beside them it returns the gate [S, H * hd], empty if the attention has none.
+    Keys and values are left out if another layer has them. Beside them it returns the gate
+    [S, H * hd], empty if the attention has none.
 
     One product computes them all. They are split before the transposition: OpenVINO would keep
     parts of one transposed buffer until the end of the layer, which needs more memory.
     """
     g, heads, kv, hd = stage.graph, layer.heads, layer.kv_heads, layer.head_dim
-    x = stage.linear(x, layer.q, layer.k, layer.v)
+    x = stage.linear(x, *layer.linears[:-1])
     whole, gate = layer.q_norm is not None and layer.q_norm.size != hd, ""
+    if layer.source is not None:
+        q = g.op("Reshape", x, g.ints(-1, heads, hd))
+        return (_turned(stage, q, layer.q_norm, layer),), gate
     if layer.gated:
         both, k, v = g.multi_op(
             "Split", x, g.ints(2 * heads * hd, kv * hd, kv * hd), outputs=3, axis=1
@@ -61,9 +75,14 @@ def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[tuple[str, st
         q, k, v = g.multi_op("Split", x, g.ints(heads * hd, kv * hd, kv * hd), outputs=3, axis=1)
         q, k = stage.norm(q, layer.q_norm), stage.norm(k, layer.k_norm)
         q, k, v = (g.op("Reshape", part, g.ints(0, -1, hd)) for part in (q, k, v))
+    elif layer.v is None:
+        x = g.op("Reshape", x, g.ints(-1, heads + kv, hd))
+        q, k = g.multi_op("Split", x, g.ints(heads, kv), outputs=2, axis=1)
+        v = k
     else:
         x = g.op("Reshape", x, g.ints(-1, heads + 2 * kv, hd))
         q, k, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=1)
+    v = stage.norm(v, layer.v_norm)
     norms = (None, None) if whole else (layer.q_norm, layer.k_norm)
     q, k = (_turned(stage, part, norm, layer) for part, norm in zip((q, k), norms, strict=True))
     return (q, k, g.op("Transpose", v, perm=[1, 0, 2])), gate

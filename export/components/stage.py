@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from edgespec.bundle import Tensor
 from edgespec.bundle.sublayers import rope_inputs
-from edgespec.export.components.attention import AttentionForm, Heads
+from edgespec.export.components.attention import AttentionForm, Heads, KeysValues
 from edgespec.export.components.graph import GraphBuilder
 from edgespec.export.formats.matrices import WeightFormat, vector
 from edgespec.export.formats.weights import WeightStream
@@ -54,6 +54,8 @@ class StageBuilder:
     Attributes:
         inputs, outputs: the inputs and outputs declared so far.
         new_kv: new keys and values of the stage's attentions, [KV, S, hd] each, in layer order.
+        keys_values: keys and values of the cache, and the new ones, by layer.
+        layer_inputs: input of its own for each layer, [S, size]; empty if there are none.
     """
 
     def __init__(self, graph: GraphBuilder, weights: WeightStream, formats: StageFormats) -> None:
@@ -63,6 +65,8 @@ class StageBuilder:
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.new_kv: list[str] = []
+        self.keys_values: dict[int, tuple[KeysValues, KeysValues]] = {}
+        self.layer_inputs: list[str] = []
         self._form: AttentionForm | None = None
         self._shared: dict[str, str] = {}
         self.rotation = cache(self._rotation)
@@ -87,7 +91,10 @@ class StageBuilder:
         """Normalizes the last axis of x; without a norm, returns x unchanged."""
         if norm is None:
             return x
-        weight = vector(self.graph, self.weights, norm.weight)
+        if not norm.weight:
+            weight = self.graph.constant([1] * norm.size, np.float32)
+        else:
+            weight = vector(self.graph, self.weights, norm.weight)
         if norm.offset:
             weight = self.graph.op("Add", weight, self.graph.constant(norm.offset, np.float32))
         if norm.factor != 1:

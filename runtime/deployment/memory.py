@@ -368,7 +368,8 @@ def _input_bytes(role: Role, calls: CallSizes) -> int:
     places = ordered * 4 * calls.rows * (COLUMNS + FIXED_WINDOW + calls.rows)
     rotary = ropes * 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
     features = role.layout[0].width if role.is_head else 0
-    hidden = 4 * calls.rows * (features + role.hidden_size * (len(role.stages) - 1))
+    passed = (each for stage in role.stages[1:] for each in stage.inputs if each.name == "hidden")
+    hidden = 4 * calls.rows * (features + sum(int(each.shape[-1]) for each in passed))
     return bias + places + rotary + hidden + 2 * 8 * role.vocab_size
 
 

@@ -101,6 +101,11 @@ FULL_PRECISION = {
         "query_pre_attn_scalar": 2000,  # sharp attention would amplify rounding beyond `SAME`
         "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
+    "gemma4_text": {},
+    "gemma4_text-one-matrix-for-keys-and-values-bf16": {
+        "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+        "num_key_value_heads": 2, "final_logit_softcapping": None, "dtype": torch.bfloat16,
+    },
     "granite": {},
     "granitemoehybrid": {},
     "granitemoehybrid-no-rope": {"position_embedding_type": None},
@@ -156,7 +161,7 @@ def full(request, tmp_path_factory):
 
 
 def same(model):
-    return SAME_STATES if model.config.model_type == "qwen3_5_text" else SAME
+    return SAME_STATES if model.config.model_type in ("gemma4_text", "qwen3_5_text") else SAME
 
 
 def agrees(runner, model, text):
