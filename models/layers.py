@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, RecurrentShape
+from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE, RecurrentShape, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -151,6 +151,11 @@ class Attention:
     output_factor: float = 1.0
     sinks: str | None = None
     source: int | None = None
+
+    @property
+    def window(self) -> int | None:
+        """Number of positions that it sees, its own included; None: all before it."""
+        return window_of(self.mask)
 
     @property
     def linears(self) -> tuple[Linear, ...]:

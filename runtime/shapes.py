@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
+from edgespec.bundle.caches import is_rows_symbol, window_of_rows
 from edgespec.errors import InputError
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128)
@@ -46,6 +47,9 @@ FIXED_WINDOW = WINDOW + SCRATCH_ROWS
 BORDER = 1024
 """Position that no call has rows on both sides of. Calls before it use no larger capacity. OpenVINO
 sums products over more cache rows in several parts, which changes the last bits."""
+
+_SPARE_ROWS = 2 * SCRATCH_ROWS
+"""Number of rows that layers with a window keep beyond it, for drafts and for going back."""
 
 _EXACT_ROWS = 64  # with the window, the most rows that ONNX Runtime sums in one part
 
@@ -150,8 +154,30 @@ class Shapes:
 def dimension(text: str, shape: Shape) -> int:
     """Returns the size of a symbolic dimension, such as C+S, of a stage with fixed shapes."""
     rows, capacity = shape
-    sizes = {"S": rows, "R": rows, "C": capacity, "N": COLUMNS, "W": FIXED_WINDOW}
-    return sum(sizes[part] for part in text.split("+"))
+    sizes = {"S": rows, "R": rows, "N": COLUMNS, "W": FIXED_WINDOW}
+    return sum(
+        kept_rows(capacity, window_of_rows(part)) if is_rows_symbol(part) else sizes[part]
+        for part in text.split("+")
+    )
+
+
+def ring_rows(window: int) -> int:
+    """Returns the most rows that layers keep that see a window of so many positions.
+
+    They are a ring: the row of position p is p modulo their number. So it is the same whatever call
+    reads it, and with it the order in which attention adds.
+    """
+    return -(-window // WINDOW) * WINDOW + _SPARE_ROWS
+
+
+def kept_rows(capacity: int, window: int | None) -> int:
+    """Returns the rows that layers keep where the capacity of a text's cache is `capacity`.
+
+    Args:
+        capacity: number of rows of layers that see all positions.
+        window: number of positions that the layers see; None: all.
+    """
+    return capacity if window is None else min(capacity, ring_rows(window))
 
 
 ANY_SHAPES = Shapes()

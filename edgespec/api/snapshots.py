@@ -38,8 +38,8 @@ def save(path: Path, digest: str, slot: Slot) -> None:
     for role, runner in slot.runners.items():
         snapshot = runner.snapshot(sys.maxsize)
         tensors[role + _TOKENS] = np.array(snapshot.tokens, np.int64)
-        for stage, rows in enumerate(snapshot.caches):
-            tensors[f"{role}.{stage}"] = rows
+        for number, rows in enumerate(snapshot.caches):
+            tensors[f"{role}.{number}"] = rows
         for stage, states in enumerate(snapshot.states):
             tensors |= {f"{role}.{stage}.{name}": array for name, array in states.items()}
         if snapshot.features is not None:
@@ -83,18 +83,20 @@ def _snapshot(tensors: Mapping[str, Array], role: str) -> Snapshot | None:
     ids = tensors[role + _TOKENS]
     if ids.dtype != np.int64 or ids.ndim != 1:
         return None
-    numbers = (f"{role}.{stage}" for stage in count())
+    numbers = (f"{role}.{number}" for number in count())
     caches = [tensors[name] for name in takewhile(tensors.__contains__, numbers)]
-    states = [
-        {
-            name.removeprefix(f"{role}.{stage}."): array
-            for name, array in tensors.items()
-            if name.startswith(f"{role}.{stage}.")
-        }
-        for stage in range(len(caches))
-    ]
+    states = takewhile(bool, (_below(tensors, f"{role}.{number}.") for number in count()))
     features = tensors.get(role + _FEATURES)
-    return Snapshot(ids.tolist(), caches, features, states if any(states) else ())
+    return Snapshot(ids.tolist(), caches, features, list(states))
+
+
+def _below(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """Returns the tensors whose names begin so, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def _read(path: Path, digest: str) -> dict[str, Array]:

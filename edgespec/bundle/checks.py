@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from edgespec.bundle.caches import is_rows_symbol
 from edgespec.bundle.manifest import (
     FEATURES,
     W8A8,
@@ -47,10 +48,11 @@ _SIZES = {
     "context_length": (2, 1 << 31),
     "parameters": (1, 1 << 50),
 }
-_WIDEST = 1 << 24  # of a recurrent sublayer's sizes
+_WIDEST = 1 << 24  # of the sizes of caches, rotation tables and recurrent sublayers
 _MOST_DIGITS = 10  # digits of a dimension
 _PAST = ("key", "value", "rows", "state")
 _PARTS_OF_STATE = 4
+_CACHE_DIMENSIONS = 3
 
 _Check = tuple[str, object, bool]
 """A field's name, its value, and whether the value is valid."""
@@ -125,7 +127,7 @@ def _of_layout(where: str, role: Role) -> Iterator[_Check]:
     yield f"{where}.ropes", tables, len(set(tables)) == len(tables)
     for number, table in enumerate(role.ropes):
         place, freq = f"{where}.ropes[{number}]", table.inv_freq
-        yield f"{place}.inv_freq", freq, len(freq) == role.head_dim // 2 and _finite(freq)
+        yield f"{place}.inv_freq", freq, 0 < len(freq) <= _WIDEST and _finite(freq)
         yield f"{place}.attention_factor", table.attention_factor, table.attention_factor > 0
     before = 0
     attending = set[int]()  # the layers whose attention has keys of its own
@@ -195,6 +197,7 @@ def _of_stages(where: str, stages: Sequence[Stage], role: Role) -> Iterator[_Che
             for index, tensor in enumerate(tensors):
                 yield f"{place}.{kind}[{index}].dtype", tensor.dtype, tensor.dtype in _DTYPES
                 yield f"{place}.{kind}[{index}].name", tensor.name, _is_name(tensor.name)
+                yield f"{place}.{kind}[{index}].shape", tensor.shape, _is_shape(tensor)
         for index, tensor in enumerate(stage.outputs):
             if not is_new_rows(tensor.name):
                 known = len(tensor.shape) > 0 and all(map(_is_size, tensor.shape[1:]))
@@ -234,6 +237,18 @@ def _is_name(text: str) -> bool:
     """Whether a tensor name that begins with `past` names what a layer holds of a text."""
     first, *rest = text.split(".")
     return first != "past" or (len(rest) == 2 and _is_size(rest[0]) and rest[1] in _PAST)
+
+
+def _is_shape(tensor: Tensor) -> bool:
+    """Whether the shape of an input of keys or values is [KV, rows, hd]; others may have any."""
+    if not tensor.name.startswith("past.") or tensor.name.rpartition(".")[2] not in _PAST[:2]:
+        return True
+    if len(tensor.shape) != _CACHE_DIMENSIONS:
+        return False
+    heads, rows, width = tensor.shape
+    return is_rows_symbol(rows) and all(
+        _is_size(each) and 0 < int(each) <= _WIDEST for each in (heads, width)
+    )
 
 
 def _is_size(text: str) -> bool:

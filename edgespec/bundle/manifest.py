@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from edgespec.bundle.sublayers import DEFAULT_ROPE, FUSION, Sublayer, Sublayers, is_new_rows
+from edgespec.bundle.caches import CacheGroup, grouped
+from edgespec.bundle.sublayers import (
+    DEFAULT_ROPE,
+    FUSION,
+    Sublayer,
+    Sublayers,
+    is_new_rows,
+    window_mask,
+)
 from edgespec.system.records import LEFT_OUT
 
 FORMAT = 2
@@ -53,10 +61,14 @@ class Stage:
     borrowed: str = field(default="", metadata=LEFT_OUT)
 
     @property
-    def cached(self) -> tuple[int, ...]:
+    def cache_groups(self) -> tuple[CacheGroup, ...]:
         """The layers whose keys and values the stage computes, in the order of its cache."""
-        names = (tensor.name.split(".") for tensor in self.inputs)
-        return tuple(int(parts[1]) for parts in names if parts[0] == "past" and parts[2] == "key")
+        return grouped((tensor.name, tensor.shape) for tensor in self.inputs)
+
+    @property
+    def attends(self) -> bool:
+        """Whether it has attention, and with it a cache."""
+        return bool(self.cache_groups)
 
     @property
     def ordered(self) -> bool:
@@ -310,7 +322,14 @@ class Role:
     @property
     def ordered(self) -> bool:
         """Whether all stages with attention are `Stage.ordered`."""
-        return all(stage.ordered for stage in self.stages if stage.cached)
+        return all(stage.ordered for stage in self.stages if stage.attends)
+
+    @property
+    def rings(self) -> dict[str, int]:
+        """The windows of layers that keep little more than these, by their masks."""
+        groups = (group for stage in self.stages for group in stage.cache_groups)
+        windows = {group.window for group in groups if group.window is not None}
+        return {window_mask(window): window for window in windows}
 
     def visible(self, length: int) -> int:
         """Returns how many tokens of a text of `length` fit the model's context at a time.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
+from edgespec.bundle.caches import is_new_kv
 from edgespec.errors import InputError
 from edgespec.system.records import LEFT_OUT
 
@@ -90,6 +91,11 @@ class Sublayer:
     source: int | None = field(default=None, metadata=LEFT_OUT)
 
 
+def window_mask(window: int) -> str:
+    """Returns the mask with which a row sees so many positions, its own included."""
+    return f"window:{window}"
+
+
 def window_of(mask: str) -> int | None:
     """Returns how many positions a mask lets a row see, its own included; None if unlimited.
 
@@ -116,12 +122,17 @@ def recurrent_output(layer: int) -> str:
 
 def is_new_rows(name: str) -> bool:
     """Whether an output has the new rows of attention or of a recurrent sublayer."""
-    return name == "new_kv" or name.startswith(_NEW_ROWS)
+    return is_new_kv(name) or name.startswith(_NEW_ROWS)
+
+
+def mask_input(name: str, mask: str) -> str:
+    """Returns the name of a stage input that attention with this mask reads."""
+    return name if mask == CAUSAL else f"{name}.{mask.replace(':', '_')}"
 
 
 def bias_input(mask: str) -> str:
     """Returns the name of the stage input with the attention bias of this mask."""
-    return "attention_bias" if mask == CAUSAL else f"attention_bias.{mask.replace(':', '_')}"
+    return mask_input("attention_bias", mask)
 
 
 def rope_inputs(rope: str) -> tuple[str, str]:

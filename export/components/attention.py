@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
 from onnx import TensorProto
 
-from edgespec.bundle.sublayers import bias_input
+from edgespec.bundle.caches import rows_symbol
+from edgespec.bundle.sublayers import bias_input, mask_input, window_of
 from edgespec.export.components.graph import GraphBuilder
 from edgespec.models import Attention
 
@@ -23,7 +25,9 @@ KeysValues = tuple[str, str]
 """Keys and values, [KV, rows, hd] each."""
 
 Input = Callable[..., str]
-"""Declares an input of the stage, given its name, ONNX element type and dimensions."""
+"""Declares an input of the stage, given its name, ONNX element type and dimensions.
+
+One that is declared already is returned as it is."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,9 @@ class Heads:
 
 
 class AttentionForm(Protocol):
-    """A form of attention for all layers of a stage; the constructor declares its inputs."""
+    """A form of attention for all layers of a stage, which declares the inputs that they share."""
 
-    def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None: ...
+    def __init__(self, graph: GraphBuilder, declare: Input) -> None: ...
 
     def mix(
         self, q: str, past: KeysValues, new: KeysValues, layer: Attention, sinks: str | None
@@ -52,7 +56,8 @@ class AttentionForm(Protocol):
         Args:
             q: [KV, G * S, hd], queries; their products with keys are scores, or with a limit of
                 scores, which is applied here, scores divided by it.
-            past: keys and values of the cache, [KV, C, hd] each.
+            past: keys and values of the cache, [KV, C, hd] each; C_512 instead of C and so on
+                where a window limits the rows that are kept (`edgespec.bundle.caches`).
             new: keys and values of the call's own rows, [KV, S, hd] each.
             layer: description of the attention.
             sinks: [KV, G * S, 1], scores that take part in the softmax and have no value; None:
@@ -71,11 +76,9 @@ class SplitAttention:
     is for drafts, and for devices that are less precise anyway.
     """
 
-    def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None:
-        self._graph = graph
-        self._bias = _Biases(graph, declare, heads, ("S", "C+S"))
-        # Split sizes come from the host: sizes computed inside a graph were wrong on some GPUs.
-        self._lengths = declare("lengths", INT64, 2)
+    def __init__(self, graph: GraphBuilder, declare: Input) -> None:
+        self._graph, self._declare = graph, declare
+        self._bias = cache(self._bias_of)
 
     def mix(
         self, q: str, past: KeysValues, new: KeysValues, layer: Attention, sinks: str | None
@@ -84,9 +87,17 @@ class SplitAttention:
         g = self._graph
         scores = g.op("Concat", _scores(g, q, past[0]), _scores(g, q, new[0]), axis=-1)
         scores = limited(g, scores, layer.softcap)
-        scores = g.op("Add", scores, self._bias[layer.mask])
-        old, own = _shares(g, scores, self._lengths, sinks)
+        scores = g.op("Add", scores, self._bias(layer.mask, Heads.of(layer)))
+        # Split sizes come from the host: sizes computed inside a graph were wrong on some GPUs.
+        lengths = self._declare(mask_input("lengths", layer.mask), INT64, 2)
+        old, own = _shares(g, scores, lengths, sinks)
         return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", own, new[1]))
+
+    def _bias_of(self, mask: str, heads: Heads) -> str:
+        """Returns the bias of a mask for all query heads of a group: [G * S, C + S]."""
+        columns = f"{rows_symbol(window_of(mask))}+S"
+        bias = self._declare(bias_input(mask), FLOAT, "S", columns)
+        return _for_group(self._graph, bias, heads)
 
 
 class OrderedAttention:
@@ -106,34 +117,39 @@ class OrderedAttention:
     rows are. It is tested on each machine (`runtime/execution/exactness.py`).
     """
 
-    def __init__(self, graph: GraphBuilder, declare: Input, heads: Heads) -> None:
-        self._graph = graph
-        self._bias = _Biases(graph, declare, heads, ("S", "N+C"))
-        self._lengths = declare("lengths", INT64, 2)
-        self._window = declare("window_rows", INT64, "W")
-        self._rows = self._for_scores(declare("recent_rows", INT32, "S", "N"), heads)
-        self._columns = self._for_scores(declare("recent_columns", INT32, "S", "W+S"), heads)
+    def __init__(self, graph: GraphBuilder, declare: Input) -> None:
+        self._graph, self._declare = graph, declare
+        self._bias, self._for_scores = cache(self._bias_of), cache(self._repeated)
 
     def mix(
         self, q: str, past: KeysValues, new: KeysValues, layer: Attention, sinks: str | None
     ) -> str:
         """See `AttentionForm`."""
-        g = self._graph
-        keys, values = (self._near(old, own) for old, own in zip(past, new, strict=True))
+        g, mask, heads = self._graph, layer.mask, Heads.of(layer)
+        last = self._declare(mask_input("window_rows", mask), INT64, "W")
+        # The cache's last rows and the new ones, [KV, W + S, hd].
+        keys, values = (
+            g.op("Concat", g.op("Gather", old, last, axis=1), own, axis=1)
+            for old, own in zip(past, new, strict=True)
+        )
         old = _scores(g, q, past[0])
-        recent = g.op("GatherElements", _scores(g, q, keys), self._rows, axis=2)
+        rows = self._for_scores(self._declare("recent_rows", INT32, "S", "N"), heads)
+        recent = g.op("GatherElements", _scores(g, q, keys), rows, axis=2)
         scores = limited(g, g.op("Concat", recent, old, axis=-1), layer.softcap)
-        scores = g.op("Add", scores, self._bias[layer.mask])
-        recent, old = _shares(g, scores, self._lengths, sinks)
-        near = g.op("GatherElements", recent, self._columns, axis=2)
+        scores = g.op("Add", scores, self._bias(mask, heads))
+        lengths = self._declare(mask_input("lengths", mask), INT64, 2)
+        recent, old = _shares(g, scores, lengths, sinks)
+        columns = self._for_scores(self._declare("recent_columns", INT32, "S", "W+S"), heads)
+        near = g.op("GatherElements", recent, columns, axis=2)
         return g.op("Add", g.op("MatMul", old, past[1]), g.op("MatMul", near, values))
 
-    def _near(self, past: str, new: str) -> str:
-        """Concatenates the cache's last rows and the new ones: [KV, W + S, hd]."""
-        window = self._graph.op("Gather", past, self._window, axis=1)
-        return self._graph.op("Concat", window, new, axis=1)
+    def _bias_of(self, mask: str, heads: Heads) -> str:
+        """Returns the bias of a mask for all query heads of a group: [G * S, N + C]."""
+        columns = f"N+{rows_symbol(window_of(mask))}"
+        bias = self._declare(bias_input(mask), FLOAT, "S", columns)
+        return _for_group(self._graph, bias, heads)
 
-    def _for_scores(self, indices: str, heads: Heads) -> str:
+    def _repeated(self, indices: str, heads: Heads) -> str:
         """Repeats indices of rows for all heads: [KV, G * S, …]."""
         g = self._graph
         return g.op(
@@ -148,21 +164,6 @@ def limited(graph: GraphBuilder, divided: str, softcap: float | None) -> str:
     if softcap is None:
         return divided
     return graph.op("Mul", graph.op("Tanh", divided), graph.constant(softcap, np.float32))
-
-
-class _Biases(dict[str, str]):
-    """Attention biases [G * S, columns] by mask; each is declared as an input at its first use."""
-
-    def __init__(
-        self, graph: GraphBuilder, declare: Input, heads: Heads, shape: tuple[str, str]
-    ) -> None:
-        super().__init__()
-        self._graph, self._declare, self._heads, self._shape = graph, declare, heads, shape
-
-    def __missing__(self, mask: str) -> str:
-        declared = self._declare(bias_input(mask), FLOAT, *self._shape)
-        self[mask] = _for_group(self._graph, declared, self._heads)
-        return self[mask]
 
 
 def _for_group(graph: GraphBuilder, rows: str, heads: Heads) -> str:

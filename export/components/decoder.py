@@ -76,8 +76,7 @@ def lower(stage: StageBuilder, decoder: Decoder, span: Span, gated: bool = False
         _emit_head(stage, hidden, decoder)
     else:
         border.leave(hidden)
-    if stage.new_kv:
-        emit_new_kv(stage, decoder.attentions[0])
+    emit_new_kv(stage)
 
 
 def _gated(graph: GraphBuilder, factor: str, gate: str) -> str:

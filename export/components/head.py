@@ -53,7 +53,7 @@ def lower_layer(stage: StageBuilder, head: Head, embed: Embed, ids: npt.NDArray[
     emit_candidates(stage, logits, head.lm_head.out_features, ids)
     following = output if head.norm_output else stream
     stage.output("next_hidden", following, FLOAT, "S", head.hidden_size)
-    emit_new_kv(stage, layer.attention)
+    emit_new_kv(stage)
 
 
 def _normed(stage: StageBuilder, features: str, fusion: Fusion) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.bundle.caches import new_kv_output
 from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
-from edgespec.models import Attention
 
 CANDIDATES = 128  # likeliest tokens that a draft returns; sampling may choose an unlikely one
 
@@ -41,10 +41,11 @@ def emit_candidates(
     stage.output("logsumexp", normalizer, FLOAT, "R")
 
 
-def emit_new_kv(stage: StageBuilder, attention: Attention) -> None:
-    """Emits the output `new_kv` of all attentions of the stage, [layers, 2, KV, S, hd]."""
-    g, count = stage.graph, len(stage.new_kv) // 2
-    shape = (count, 2, attention.kv_heads, "S", attention.head_dim)
-    stacked = g.op("Concat", *stage.new_kv, axis=0)
-    stacked = g.op("Reshape", stacked, g.ints(*(-1 if d == "S" else int(d) for d in shape)))
-    stage.output("new_kv", stacked, stage.formats.kv_dtype, *shape)
+def emit_new_kv(stage: StageBuilder) -> None:
+    """Emits the new rows of all attentions of the stage, [layers, 2, KV, S, hd] for each group."""
+    g = stage.graph
+    for number, ((heads, width, _), parts) in enumerate(stage.new_kv.items()):
+        shape = (len(parts) // 2, 2, heads, "S", width)
+        stacked = g.op("Concat", *parts, axis=0)
+        stacked = g.op("Reshape", stacked, g.ints(*(-1 if d == "S" else int(d) for d in shape)))
+        stage.output(new_kv_output(number), stacked, stage.formats.kv_dtype, *shape)

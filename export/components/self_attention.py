@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgespec.bundle.caches import past_input, rows_symbol
 from edgespec.export.components.stage import FLOAT, HALF, StageBuilder
 from edgespec.export.formats.matrices import vector
 from edgespec.models import Attention, Norm
@@ -13,7 +14,7 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     """Emits attention to the cache and to the new rows, without copying the cache.
 
     Args:
-        stage: receives the nodes; the new keys and values are added to its `new_kv`.
+        stage: receives the nodes, and keeps the new keys and values for `emit_new_kv`.
         x: [S, hidden], the layer's input after its norm, if it has one.
         index: number of the layer.
         layer: description of the attention.
@@ -22,7 +23,6 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
         [S, hidden], what the attention adds to the residual stream.
     """
     g, kv, hd = stage.graph, layer.kv_heads, layer.head_dim
-    form = stage.form(layer)
     (q, *own), gate = _heads(stage, x, layer)
     if layer.source is None:
         keep_keys_values(stage, index, layer, *own)
@@ -30,7 +30,7 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
 
     q = g.op("Mul", q, g.constant(layer.scale / (layer.softcap or 1.0), np.float32))
     q = g.op("Reshape", q, g.ints(kv, -1, hd))  # [KV, G * S, hd]: a group shares its keys
-    mixed = form.mix(q, past, new, layer, _sinks(stage, new[0], layer))
+    mixed = stage.form.mix(q, past, new, layer, _sinks(stage, new[0], layer))
     mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
     mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
     mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))
@@ -43,7 +43,7 @@ def keep_keys_values(
     stage: StageBuilder, index: int, layer: Attention, keys: str, values: str
 ) -> None:
     """Adds new keys and values [KV, S, hd] to `new_kv` and, beside the past, to `keys_values`."""
-    new = _stored(stage, keys), _stored(stage, values)
+    new = _stored(stage, keys, layer), _stored(stage, values, layer)
     past = _past(stage, index, "key", layer), _past(stage, index, "value", layer)
     stage.keys_values[index] = past, new
 
@@ -122,10 +122,11 @@ def _sinks(stage: StageBuilder, keys: str, layer: Attention) -> str | None:
     return g.op("Reshape", g.op("Expand", by_head, shape), g.ints(kv, -1, 1))
 
 
-def _stored(stage: StageBuilder, value: str) -> str:
-    """Adds keys or values [KV, S, hd] to `new_kv`, and returns them as the cache will hold them."""
+def _stored(stage: StageBuilder, value: str, layer: Attention) -> str:
+    """Keeps new keys or values [KV, S, hd], and returns them as the cache will hold them."""
+    new_kv = stage.new_kv[layer.kv_heads, layer.head_dim, layer.window]
     if stage.formats.kv_dtype == FLOAT:
-        stage.new_kv.append(value)
+        new_kv.append(value)
         return value
     # Rounds to half precision by arithmetic (Veltkamp, 1968): OpenVINO would drop a pair of casts.
     g = stage.graph
@@ -134,11 +135,12 @@ def _stored(stage: StageBuilder, value: str) -> str:
     # Half precision's smallest numbers are 2 ** -24 apart, like float32 numbers around 0.75.
     anchor = g.constant(0.75, np.float32)
     rounded = g.op("Sub", anchor, g.op("Sub", anchor, rounded))
-    stage.new_kv.append(g.op("Cast", rounded, to=HALF))
+    new_kv.append(g.op("Cast", rounded, to=HALF))
     return rounded
 
 
 def _past(stage: StageBuilder, index: int, part: str, layer: Attention) -> str:
     dtype = stage.formats.kv_dtype
-    past = stage.input(f"past.{index}.{part}", dtype, layer.kv_heads, "C", layer.head_dim)
+    shape = layer.kv_heads, rows_symbol(layer.window), layer.head_dim
+    past = stage.input(past_input(index, part), dtype, *shape)
     return past if dtype == FLOAT else stage.graph.op("Cast", past, to=FLOAT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,11 +12,11 @@ from onnx import TensorProto
 
 from edgespec.bundle import Tensor
 from edgespec.bundle.sublayers import rope_inputs
-from edgespec.export.components.attention import AttentionForm, Heads, KeysValues
+from edgespec.export.components.attention import AttentionForm, KeysValues
 from edgespec.export.components.graph import GraphBuilder
 from edgespec.export.formats.matrices import WeightFormat, vector
 from edgespec.export.formats.weights import WeightStream
-from edgespec.models import Attention, Linear, Norm
+from edgespec.models import Linear, Norm
 from edgespec.models.layers import LayerNorm
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -53,7 +54,9 @@ class StageBuilder:
 
     Attributes:
         inputs, outputs: the inputs and outputs declared so far.
-        new_kv: new keys and values of the stage's attentions, [KV, S, hd] each, in layer order.
+        form: form of attention, which all layers of the stage share.
+        new_kv: new keys and values, [KV, S, hd] each, of the layers of each `CacheGroup`, by its
+            number of heads, their width and its window.
         keys_values: keys and values of the cache, and the new ones, by layer.
         layer_inputs: input of its own for each layer, [S, size]; empty if there are none.
     """
@@ -64,11 +67,11 @@ class StageBuilder:
         self.formats = formats
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
-        self.new_kv: list[str] = []
+        self.new_kv = defaultdict[tuple[int, int, int | None], list[str]](list)
         self.keys_values: dict[int, tuple[KeysValues, KeysValues]] = {}
         self.layer_inputs: list[str] = []
-        self._form: AttentionForm | None = None
         self._shared: dict[str, str] = {}
+        self.form: AttentionForm = formats.attention(graph, self.shared)
         self.rotation = cache(self._rotation)
 
     def input(self, name: str, dtype: int, *shape: int | str) -> str:
@@ -107,12 +110,6 @@ class StageBuilder:
     def linear(self, x: str, *layers: Linear) -> str:
         """Applies linear layers to x [S, K]; returns their results side by side, [S, N]."""
         return self.formats.layers.linear(self.graph, self.weights, x, *layers)
-
-    def form(self, attention: Attention) -> AttentionForm:
-        """Returns the form of attention, which all layers of the stage share."""
-        if self._form is None:
-            self._form = self.formats.attention(self.graph, self.input, Heads.of(attention))
-        return self._form
 
     def _rotation(self, rope: str, head_dim: int) -> tuple[str, str]:
         """Returns the inputs for cosines and sines of a rotation table, [1, S, hd] each."""

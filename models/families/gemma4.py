@@ -9,7 +9,7 @@ from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.layer_inputs import SIZE, with_layer_inputs
 from edgespec.models.layers import Norm
-from edgespec.models.rope import LOCAL_ROPE, rope_from_config
+from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,11 +84,11 @@ class Gemma4(Gemma2):
         return decoder if not fields.get(SIZE) else with_layer_inputs(decoder, config)
 
     def ropes(self) -> dict[str, Rope]:
-        """Returns a rotation table for layers without a window, and one for those with."""
+        """Returns a rotation table for layers with a window, and one for those without."""
         last = self.config.num_layers - 1  # which has no window
         return {
-            DEFAULT_ROPE: rope_from_config(self.config.fields, self._heads(last)[1], _FULL),
-            LOCAL_ROPE: rope_from_config(self.config.fields, self.config.head_dim, _SLIDING),
+            DEFAULT_ROPE: rope_from_config(self.config.fields, self.config.head_dim, _SLIDING),
+            _FULL: rope_from_config(self.config.fields, self._heads(last)[1], _FULL),
         }
 
     def attention(self, index: int) -> Attention:
@@ -109,7 +109,7 @@ class Gemma4(Gemma2):
             q_norm=self.norm(f"{name}.q_norm", head_dim),
             k_norm=self.norm(f"{name}.k_norm", head_dim),
             v_norm=Norm("", head_dim, config.norm_eps),
-            rope=DEFAULT_ROPE if full else LOCAL_ROPE,
+            rope=_FULL if full else DEFAULT_ROPE,
         )
         if source is not None:
             return replace(attention, k=None, v=None, k_norm=None, v_norm=None, source=source)

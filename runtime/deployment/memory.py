@@ -44,6 +44,7 @@ from edgespec.runtime.shapes import (
     Shape,
     Shapes,
     capacity_bucket,
+    kept_rows,
     row_bucket,
 )
 
@@ -276,8 +277,8 @@ class _Account:
                 prints[engine.memory].append(taken)
                 known = shared[engine.memory].get((name, engine.name), 0)
                 shared[engine.memory][name, engine.name] = max(known, taken.shared)
-                row = 2 * stage.layers * stage.kv_width * kv_bytes(self._bundle, name, engine)
-                kv[engine.memory] += self._request.texts * (rows * row + stage.recurrent_bytes)
+                held = stage.cache_bytes(rows, kv_bytes(self._bundle, name, engine))
+                kv[engine.memory] += self._request.texts * (held + stage.recurrent_bytes)
                 libraries[_library(engine)] = engine.library_bytes
             role = self._bundle.manifest.roles[name]
             inputs += _input_bytes(role, calls)
@@ -363,10 +364,15 @@ def _input_bytes(role: Role, calls: CallSizes) -> int:
     attention gets row indices.
     """
     ordered = any(stage.ordered for stage in role.stages)
-    masks, ropes = len(role.layout.masks), len(role.layout.ropes)
-    bias = masks * 4 * calls.rows * (calls.capacity + (COLUMNS if ordered else calls.rows))
+    rings = role.rings
+    columns = sum(
+        kept_rows(calls.capacity, rings.get(mask)) + (COLUMNS if ordered else calls.rows)
+        for mask in role.layout.masks
+    )
+    bias = 4 * calls.rows * columns
     places = ordered * 4 * calls.rows * (COLUMNS + FIXED_WINDOW + calls.rows)
-    rotary = ropes * 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
+    widths = sum(2 * len(table.inv_freq) for table in role.rope_tables)
+    rotary = 4 * 2 * (calls.capacity + calls.rows) * widths
     features = role.layout[0].width if role.is_head else 0
     passed = (each for stage in role.stages[1:] for each in stage.inputs if each.name == "hidden")
     hidden = 4 * calls.rows * (features + sum(int(each.shape[-1]) for each in passed))

@@ -27,6 +27,7 @@ from edgespec.runtime.engines.base import (
     joined_names,
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
+from edgespec.runtime.engines.held import Held
 from edgespec.runtime.engines.host import available_bytes
 from edgespec.runtime.engines.npu.socs import SOCS, soc_of
 from edgespec.runtime.engines.optional import Assigning, Assignment, Compiler, Fixable, Quantizer
@@ -52,6 +53,7 @@ __all__ = [
     "Executable",
     "Fixable",
     "Footprint",
+    "Held",
     "Quantizer",
     "Recurrence",
     "Result",

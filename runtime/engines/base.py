@@ -12,10 +12,11 @@ from functools import reduce
 from pathlib import Path
 from typing import Protocol
 
+from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import RecurrentShape, Sublayers
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.recurrence import Recurrence
-from edgespec.runtime.shapes import Shape, Shapes
+from edgespec.runtime.shapes import Shape, Shapes, kept_rows
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,7 @@ class StageFile:
         layout: the role's sublayers.
         start: number of its first sublayer.
         stop: number of the sublayer after its last one.
-        cached: layers whose keys and values it computes, in the order of its cache.
-        cache_shape: [layers, 2, KV, hd], the cache's shape without the capacity; layers is 0 if
-            the stage has no attention.
+        cache_groups: layers whose keys and values it computes, in the order of its cache.
         kv_dtype: data type of the cache, float32 or float16.
         block_size: least number of weights that share a scale; 0 if none are quantized.
         results: all outputs except new rows of the cache.
@@ -83,8 +82,7 @@ class StageFile:
     layout: Sublayers
     start: int
     stop: int
-    cached: tuple[int, ...]
-    cache_shape: tuple[int, int, int, int]
+    cache_groups: tuple[CacheGroup, ...]
     kv_dtype: str
     block_size: int
     results: tuple[Result, ...]
@@ -97,11 +95,6 @@ class StageFile:
         """Whether the stage is the only one of its role."""
         return self.start == 0 and all(each.name != "next_hidden" for each in self.results)
 
-    @property
-    def past(self) -> tuple[str, ...]:
-        """Names of the inputs that are the cache: keys and values of each layer."""
-        return tuple(f"past.{n}.{part}" for n in self.cached for part in ("key", "value"))
-
 
 @dataclass(frozen=True)
 class StageOutputs:
@@ -109,18 +102,21 @@ class StageOutputs:
 
     Attributes:
         results: all outputs of the graph except new rows of the cache, by name, on the host.
-        new_kv: keys and values of the S new rows on the executable's device, for `Cache.write`;
-            undefined if the stage has no attention.
+        new_kv: keys and values of the S new rows of each group of layers, on the executable's
+            device, for `Cache.write`.
         new_rows: new rows of each recurrent sublayer, [S, width] each, on the host.
     """
 
     results: Mapping[str, Array]
-    new_kv: object
+    new_kv: Sequence[object]
     new_rows: Sequence[Array] = ()
 
 
 class Cache(Protocol):
-    """Keys and values of one text, [layers, 2, KV, C, hd]; rows never written are zero.
+    """Keys and values of one text, [layers, 2, KV, C, hd] of each group of layers.
+
+    Rows never written are zero. Rows are named by their positions in the text; groups with a window
+    keep the last ones only.
 
     Attributes:
         recurrence: what recurrent sublayers hold; None if there are none.
@@ -130,26 +126,42 @@ class Cache(Protocol):
 
     @property
     def capacity(self) -> int:
-        """C, in rows."""
+        """C, in rows of a group that keeps them all."""
+
+    @property
+    def earliest(self) -> int:
+        """The smallest length that the text can be cut to, besides 0."""
+
+    def clear(self) -> None:
+        """Begins a new text; rows may stay what they are."""
 
     def grow(self, capacity: int) -> None:
         """Enlarges the cache to `capacity` rows and keeps its content."""
 
-    def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
+    def write(self, new_kv: Sequence[object], rows: Sequence[int], start: int) -> None:
         """Copies the given rows of a call's `new_kv` to the cache rows from `start` on."""
 
     def move(self, rows: Sequence[int], start: int) -> None:
         """Copies cache rows, ascending and none below `start`, to the rows from `start` on."""
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes that one row takes in all layers."""
+    def bytes_at(self, capacity: int) -> int:
+        """Returns the bytes that it takes with such a capacity."""
 
-    def read(self, rows: int) -> Array:
-        """Returns a copy of the first rows on the host, [layers, 2, KV, rows, hd]."""
+    def read(self, length: int) -> list[Array]:
+        """Returns a copy of the first rows on the host.
 
-    def load(self, rows: Array) -> None:
-        """Overwrites the first rows with those that `read` returned; the capacity must suffice."""
+        Args:
+            length: number of rows, 0 or at least `earliest`.
+
+        Returns:
+            [layers, 2, KV, rows, hd] of each group; with a window the last rows of these.
+        """
+
+    def load(self, rows: Sequence[Array], length: int) -> None:
+        """Overwrites the first rows with those that `read` returned; the capacity must suffice.
+
+        The last ones of these suffice if they reach as far back as the windows.
+        """
 
 
 class Executable(Protocol):
@@ -186,11 +198,10 @@ class StageSizes:
         precision: precision of the weights: int4, int8, fp16, fp32 or w8a8.
         block_size: least number of weights that share a scale; 0 if none are quantized.
         scale_bytes: bytes of a scale.
-        layers: number of layers whose keys and values it computes.
+        cache_groups: layers whose keys and values it computes.
         hidden: width of the residual stream.
         intermediate: width of the MLP, or of all that a row of a mixture of experts goes through.
         heads: number of query heads.
-        kv_width: number of KV heads times their width.
         kv_bytes: bytes of one number in the cache.
         recurrent_bytes: bytes that its recurrent sublayers hold of a text.
         vocab: number of logits of a row.
@@ -207,17 +218,32 @@ class StageSizes:
     precision: str
     block_size: int
     scale_bytes: int
-    layers: int
+    cache_groups: tuple[CacheGroup, ...]
     hidden: int
     intermediate: int
     heads: int
-    kv_width: int
     kv_bytes: int
     vocab: int
     result_bytes: int
     passed_bytes: int
     recurrent_bytes: int = 0
     copies_cache: bool = False
+
+    @property
+    def layers(self) -> int:
+        """Number of layers whose keys and values it computes."""
+        return sum(len(group.layers) for group in self.cache_groups)
+
+    def cache_bytes(self, capacity: int, number_bytes: int) -> int:
+        """Returns the bytes of its cache.
+
+        Args:
+            capacity: number of rows of a layer that keeps them all.
+            number_bytes: bytes of a number.
+        """
+        return number_bytes * sum(
+            kept_rows(capacity, group.window) * group.width for group in self.cache_groups
+        )
 
     def blocks(self, nbytes: int) -> int:
         """Returns how many blocks of quantized weights this many bytes hold; 0 if not quantized."""

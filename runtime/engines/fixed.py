@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from edgespec.bundle.caches import CacheGroup
+from edgespec.bundle.sublayers import bias_input, mask_input, window_mask
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import Cache, Executable, StageFile, StageOutputs, row_count
 from edgespec.runtime.engines.host import HostCache
-from edgespec.runtime.shapes import COLUMNS, FIXED_WINDOW, Shape, Shapes
-
-LENGTHS = "lengths"
-"""The input with the numbers of old and new rows, which is a constant for a fixed shape."""
+from edgespec.runtime.shapes import COLUMNS, FIXED_WINDOW, Shape, Shapes, kept_rows
 
 
 class FixedExecutable:
@@ -42,9 +41,30 @@ class FixedExecutable:
         known = self._feeds.get(shape)
         if known is None or known[0] is not feeds:
             # The same feeds must give the same mapping, so that it is bound only once.
-            rest = {name: array for name, array in feeds.items() if name != LENGTHS}
+            rest = {name: array for name, array in feeds.items() if not is_lengths(name)}
             known = self._feeds[shape] = (feeds, rest)
         return self._compiled[shape].run(known[1], cache)
+
+
+def is_lengths(name: str) -> bool:
+    """Whether an input has the numbers of old and new rows, constants for a fixed shape."""
+    return name.partition(".")[0] == "lengths"
+
+
+def kept_by_input(groups: Iterable[CacheGroup], capacity: int) -> dict[str, int]:
+    """Returns the rows of the cache that a stage's inputs are about, where they are not all.
+
+    Args:
+        groups: groups of the stage's layers.
+        capacity: rows of those that keep all.
+    """
+    found = dict[str, int]()
+    for group in groups:
+        if group.window is not None:
+            mask = window_mask(group.window)
+            names = (*group.names, bias_input(mask), mask_input("lengths", mask))
+            found |= dict.fromkeys(names, kept_rows(capacity, group.window))
+    return found
 
 
 def input_shape(name: str, width: list[int], shape: Shape, ordered: bool) -> list[int]:
@@ -53,14 +73,15 @@ def input_shape(name: str, width: list[int], shape: Shape, ordered: bool) -> lis
     Args:
         name: name of the input.
         width: its dimensions, -1 for those that depend on `shape`.
-        shape: rows S and capacity C.
+        shape: rows S, and rows of the cache that the input is about.
         ordered: whether the stage has ordered attention.
     """
     rows, capacity = shape
     if name.startswith("attention_bias"):  # one for each mask
         return [rows, COLUMNS + capacity if ordered else capacity + rows]
+    if name.startswith("window_rows"):
+        return [FIXED_WINDOW]
     known = {
-        "window_rows": [FIXED_WINDOW],
         "recent_rows": [rows, COLUMNS],
         "recent_columns": [rows, FIXED_WINDOW + rows],
     }
@@ -74,5 +95,5 @@ def is_ordered(names: Iterable[str]) -> bool:
 
 
 def lengths(shape: Shape, ordered: bool) -> list[int]:
-    """Returns the value of the input `LENGTHS` for a fixed shape."""
+    """Returns the numbers of old and new rows for a fixed shape."""
     return [COLUMNS, shape.capacity] if ordered else [shape.capacity, shape.rows]

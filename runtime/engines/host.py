@@ -12,10 +12,12 @@ from typing import cast
 import numpy as np
 import psutil
 
+from edgespec.bundle.caches import CacheGroup
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import CallSizes, StageFile, StageSizes
+from edgespec.runtime.engines.held import Held
 from edgespec.runtime.engines.recurrence import Recurrence
-from edgespec.runtime.shapes import ANY_SHAPES, COLUMNS, Shapes
+from edgespec.runtime.shapes import ANY_SHAPES, COLUMNS, Shapes, kept_rows
 from edgespec.system import control_groups, processors
 
 MIB = 1 << 20
@@ -65,7 +67,11 @@ def score_bytes(stage: StageSizes, calls: CallSizes) -> int:
 
 def layer_cache_bytes(stage: StageSizes, calls: CallSizes) -> int:
     """Returns the bytes of one layer's cache in float32, which an operator may copy."""
-    return 4 * 2 * stage.kv_width * calls.capacity
+    rows = (
+        kept_rows(calls.capacity, group.window) * group.width // len(group.layers)
+        for group in stage.cache_groups
+    )
+    return 4 * max(rows, default=0)
 
 
 def copied_cache_bytes(stage: StageSizes, calls: CallSizes) -> int:
@@ -73,8 +79,8 @@ def copied_cache_bytes(stage: StageSizes, calls: CallSizes) -> int:
 
     They are two: the rows in use, and these with the new ones behind them.
     """
-    row = 2 * stage.layers * stage.kv_width * stage.kv_bytes
-    return 2 * row * (calls.capacity + calls.rows) if stage.copies_cache else 0
+    held = stage.cache_bytes(calls.capacity + calls.rows, stage.kv_bytes)
+    return 2 * held if stage.copies_cache else 0
 
 
 def activation_bytes(stage: StageSizes, calls: CallSizes) -> int:
@@ -83,104 +89,152 @@ def activation_bytes(stage: StageSizes, calls: CallSizes) -> int:
     For each row these are the keys and values of all layers, twice since the graph joins them, six
     vectors of the hidden size and three of the MLP's size.
     """
-    new_kv = 2 * 2 * stage.layers * stage.kv_width * stage.kv_bytes
+    new_kv = 2 * stage.cache_bytes(1, stage.kv_bytes)
     return calls.rows * (new_kv + 4 * (6 * stage.hidden + 3 * stage.intermediate))
 
 
 class HostCache:
-    """A KV cache in host memory: one array [layers, 2, KV, C, hd].
+    """A KV cache in host memory.
 
     Attributes:
-        views: views of the array by input name (`past.{layer}.key` and `.value`), each
-            [KV, C, hd] and contiguous, and those of `recurrence`. It is a new dict after every
-            growth, so that engines can tell by identity whether to bind again.
+        views: the stage's inputs by name: keys and values of each layer, [KV, C, hd] and
+            contiguous, and those of `recurrence`. It is a new dict after every growth, so that
+            engines can tell by identity whether to bind again.
+        capacity: C, in rows of a group that keeps them all.
         recurrence: see `Cache`.
     """
 
     def __init__(self, stage: StageFile, capacity: int, most: int) -> None:
-        layers, pair, heads, width = stage.cache_shape
-        self._names = stage.past
+        self.capacity = capacity
         self.recurrence = Recurrence(stage.recurrent) if stage.recurrent else None
-        # Zeros, since a NaN in a masked row would spoil every logit. All memory is reserved at
-        # once, so that growing needs no second copy; the system provides it only when written.
-        room = layers * pair * heads * max(capacity, most) * width
-        self._room = np.zeros(room, stage.kv_dtype)
-        self._rows = self._lay_out((layers, pair, heads, capacity, width))
+        self._groups = [
+            _HostGroup(group, stage.kv_dtype, capacity, most) for group in stage.cache_groups
+        ]
         self.views = self._make_views()
 
     @property
-    def capacity(self) -> int:
-        """C, in rows."""
-        return int(self._rows.shape[3])
+    def earliest(self) -> int:
+        """See `Cache`."""
+        return max((group.held.earliest for group in self._groups), default=0)
+
+    def clear(self) -> None:
+        """See `Cache`."""
+        for group in self._groups:
+            group.held.first = 0
 
     def grow(self, capacity: int) -> None:
         """See `Cache`."""
         _return_freed_memory()  # engines have freed their buffers of the old capacity
-        old = self._rows
-        shape = (*old.shape[:3], capacity, old.shape[4])
-        if math.prod(shape) > self._room.size:
-            self._room = np.zeros(math.prod(shape), old.dtype)
-        self._rows = self._lay_out(shape)
+        self.capacity = capacity
+        for group in self._groups:
+            group.grow(capacity)
+        self.views = self._make_views()
+
+    def write(self, new_kv: Sequence[object], rows: Sequence[int], start: int) -> None:
+        """See `Cache`."""
+        for group, source in zip(self._groups, cast(Sequence[Array], new_kv), strict=True):
+            group.write(source, rows, start)
+
+    def move(self, rows: Sequence[int], start: int) -> None:
+        """See `Cache`."""
+        for group in self._groups:
+            group.move(rows, start)
+
+    def bytes_at(self, capacity: int) -> int:
+        """See `Cache`."""
+        return sum(group.bytes_at(capacity) for group in self._groups)
+
+    def read(self, length: int) -> list[Array]:
+        """See `Cache`."""
+        return [group.read(length) for group in self._groups]
+
+    def load(self, rows: Sequence[Array], length: int) -> None:
+        """See `Cache`."""
+        for group, given in zip(self._groups, rows, strict=True):
+            group.load(given, length)
+
+    def _make_views(self) -> dict[str, Array]:
+        views = {} if self.recurrence is None else dict(self.recurrence.views)
+        for group in self._groups:
+            views |= group.views()
+        return views
+
+
+class _HostGroup:
+    """The cache of layers that lie in one array [layers, 2, KV, rows, hd]."""
+
+    def __init__(self, group: CacheGroup, dtype: str, capacity: int, most: int) -> None:
+        self._group, self.held = group, Held(group.window)
+        # Zeros, since a NaN in a masked row would spoil every logit. All memory is reserved at
+        # once, so that growing needs no second copy; the system provides it only when written.
+        room = kept_rows(max(capacity, most), group.window) * group.width
+        self._room = np.zeros(room, dtype)
+        self._rows = self._lay_out(kept_rows(capacity, group.window))
+
+    def views(self) -> dict[str, Array]:
+        parts = (part for layer in self._rows for part in layer)
+        return dict(zip(self._group.names, parts, strict=True))
+
+    def grow(self, capacity: int) -> None:
+        old, rows = self._rows, kept_rows(capacity, self._group.window)
         kept = old.shape[3]
+        if rows == kept:
+            return
+        if rows * self._group.width > self._room.size:
+            self._room = np.zeros(rows * self._group.width, old.dtype)
+        self._rows = self._lay_out(rows)
         # Blocks move to higher addresses, so the last one is moved first.
         for place in reversed(list(np.ndindex(old.shape[:3]))):
             self._rows[place][:kept] = old[place]
             self._rows[place][kept:] = 0
-        self.views = self._make_views()
 
-    def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
-        """See `Cache`."""
-        if not len(self._rows):
-            return
-        source = cast(Array, new_kv)
-        for run_start, run_length, offset in _runs(rows):
-            self._rows[:, :, :, start + offset : start + offset + run_length] = source[
-                :, :, :, run_start : run_start + run_length
-            ]
+    def write(self, source: Array, rows: Sequence[int], start: int) -> None:
+        for first, place, length in _runs(rows, self.held.places(start, len(rows))):
+            self._rows[:, :, :, place : place + length] = source[:, :, :, first : first + length]
+        self.held.extend(start + len(rows))
 
     def move(self, rows: Sequence[int], start: int) -> None:
-        """See `Cache`."""
-        for run_start, run_length, offset in _runs(rows):
-            if run_start != start + offset:
-                target = self._rows[:, :, :, start + offset : start + offset + run_length]
-                target[...] = self._rows[:, :, :, run_start : run_start + run_length]
+        from_places = [self.held.place(row) for row in rows]
+        for first, place, length in _runs(from_places, self.held.places(start, len(rows))):
+            if first != place:
+                moved = self._rows[:, :, :, first : first + length]
+                self._rows[:, :, :, place : place + length] = moved
 
-    @property
-    def row_bytes(self) -> int:
-        """See `Cache`."""
-        return self._rows.nbytes // self.capacity
+    def bytes_at(self, capacity: int) -> int:
+        rows = kept_rows(capacity, self._group.window)
+        return rows * self._group.width * self._rows.itemsize
 
-    def read(self, rows: int) -> Array:
-        """See `Cache`."""
-        return self._rows[:, :, :, :rows].copy()
+    def read(self, length: int) -> Array:
+        first = self.held.first
+        if not first:
+            return self._rows[:, :, :, :length].copy()
+        return self._rows[:, :, :, self.held.places(first, max(length - first, 0))]
 
-    def load(self, rows: Array) -> None:
-        """See `Cache`."""
-        self._rows[:, :, :, : rows.shape[3]] = rows
+    def load(self, rows: Array, length: int) -> None:
+        count = rows.shape[3]
+        self.held.first = length - count
+        for source, place, n in _runs(range(count), self.held.places(length - count, count)):
+            self._rows[:, :, :, place : place + n] = rows[:, :, :, source : source + n]
 
-    def _lay_out(self, shape: tuple[int, ...]) -> Array:
+    def _lay_out(self, rows: int) -> Array:
+        layers, group = len(self._group.layers), self._group
+        shape = (layers, 2, group.kv_heads, rows, group.head_dim)
         return self._room[: math.prod(shape)].reshape(shape)
 
-    def _make_views(self) -> dict[str, Array]:
-        parts = (part for layer in self._rows for part in layer)
-        states = {} if self.recurrence is None else self.recurrence.views
-        return dict(zip(self._names, parts, strict=True)) | states
 
-
-def _runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Splits rows into runs of consecutive ones, (first row, length, offset in `rows`).
+def _runs(rows: Sequence[int], places: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Splits pairs into runs in which both are consecutive: (first row, first place, length).
 
     Slices are copied far faster than indexed rows.
     """
-    if isinstance(rows, range) and rows.step == 1:
-        return [(rows.start, len(rows), 0)]
     runs: list[tuple[int, int, int]] = []
-    for offset, row in enumerate(rows):
-        if runs and runs[-1][0] + runs[-1][1] == row:
-            first, length, begin = runs[-1]
-            runs[-1] = (first, length + 1, begin)
-        else:
-            runs.append((row, 1, offset))
+    for row, place in zip(rows, places, strict=True):
+        if runs:
+            first, target, length = runs[-1]
+            if (row, place) == (first + length, target + length):
+                runs[-1] = (first, target, length + 1)
+                continue
+        runs.append((row, place, 1))
     return runs
 
 

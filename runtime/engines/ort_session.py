@@ -97,17 +97,19 @@ def first_line(error: Exception) -> str:
 
 
 def result_arrays(stage: StageFile, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Allocates a host array for each of the stage's results except `new_kv`."""
+    """Allocates a host array for each of the stage's results except new rows of the cache."""
     return {
         each.name: np.empty((rows, *each.shape), each.dtype)
         for each, rows in zip(stage.results, _result_rows(stage, feeds), strict=True)
     }
 
 
-def new_kv_shape(stage: StageFile, feeds: Mapping[str, Array]) -> tuple[int, ...]:
-    """Returns the shape of a call's `new_kv`: [layers, 2, KV, S, hd]."""
-    layers, pair, heads, width = stage.cache_shape
-    return (layers, pair, heads, row_count(feeds), width)
+def new_kv_shapes(stage: StageFile, feeds: Mapping[str, Array]) -> list[tuple[int, ...]]:
+    """Returns the shapes of a call's new rows of each group: [layers, 2, KV, S, hd]."""
+    rows = row_count(feeds)
+    return [
+        (len(group.layers), 2, group.kv_heads, rows, group.head_dim) for group in stage.cache_groups
+    ]
 
 
 class HostRoom:
@@ -123,7 +125,7 @@ class HostRoom:
         most = ROW_BUCKETS[-1]
         self._stage = stage
         self._results = [np.empty((most, *each.shape), each.dtype) for each in stage.results]
-        self._new_kv = np.empty(most * math.prod(stage.cache_shape), stage.kv_dtype)
+        self._new_kv = [np.empty(most * each.width, stage.kv_dtype) for each in stage.cache_groups]
         widths = [shape.width for shape in stage.recurrent.values()]
         self._new_rows = [np.empty((most, width), np.float32) for width in widths]
 
@@ -131,8 +133,11 @@ class HostRoom:
         """Returns arrays for a call's results."""
         rows = _result_rows(self._stage, feeds)
         parts = zip(self._stage.results, self._results, rows, strict=True)
-        shape = new_kv_shape(self._stage, feeds)
-        new_kv = self._new_kv[: math.prod(shape)].reshape(shape)
+        shapes = new_kv_shapes(self._stage, feeds)
+        new_kv = [
+            array[: math.prod(shape)].reshape(shape)
+            for array, shape in zip(self._new_kv, shapes, strict=True)
+        ]
         results = {each.name: array[:n] for each, array, n in parts}
         return StageOutputs(results, new_kv, [each[: row_count(feeds)] for each in self._new_rows])
 

@@ -10,10 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle import Role, RopeTable
-from edgespec.bundle.sublayers import CHUNK, RecurrentShape, bias_input, rope_inputs, window_of
+from edgespec.bundle.sublayers import (
+    CAUSAL,
+    CHUNK,
+    RecurrentShape,
+    bias_input,
+    mask_input,
+    rope_inputs,
+    window_of,
+)
 from edgespec.runtime.arrays import Array, Floats, Mask
-from edgespec.runtime.engines import earlier_rows
-from edgespec.runtime.shapes import COLUMNS, RECENT, ROW_BUCKETS, WINDOW
+from edgespec.runtime.engines import Held, earlier_rows
+from edgespec.runtime.shapes import COLUMNS, RECENT, ROW_BUCKETS, WINDOW, kept_rows
 from edgespec.runtime.trees.tree import TokenTree
 
 START = -1
@@ -105,35 +113,48 @@ class SplitAttentionInputs:
         sizes: sizes of the calls.
         off: bias that masks a column.
         memory: memory for the bias of each mask, which inputs of other shapes may share.
+        rings: windows of layers that keep little more than these, by their masks.
     """
 
-    def __init__(self, sizes: FeedSizes, off: np.float32, memory: Mapping[str, Floats]) -> None:
-        rows, self._capacity = sizes.rows, sizes.capacity
-        self._off = off
-        self._biases = _biases(memory, rows, self._capacity + rows)
+    def __init__(
+        self,
+        sizes: FeedSizes,
+        off: np.float32,
+        memory: Mapping[str, Floats],
+        rings: Mapping[str, int],
+    ) -> None:
+        self._off, self._rings = off, rings
+        self._biases = _biases(memory, sizes, sizes.rows, rings)
         self.inputs: dict[str, Array] = {
-            **{bias_input(mask): bias for mask, bias in self._biases.items()},
-            "lengths": np.array([self._capacity, rows], np.int64),
+            bias_input(mask): bias for mask, bias in self._biases.items()
         }
+        for mask in (CAUSAL, *rings):
+            kept = kept_rows(sizes.capacity, rings.get(mask))
+            self.inputs[mask_input("lengths", mask)] = np.array([kept, sizes.rows], np.int64)
 
     def fill(self, rows: Rows, length: int) -> None:
         """See `AttentionInputs`. Padding rows see themselves, since fully masked rows give NaN."""
         for mask, bias in self._biases.items():
-            self._fill(bias, window_of(mask), rows, length)
+            self._fill(mask, bias, rows, length)
 
-    def _fill(self, bias: Floats, window: int | None, rows: Rows, length: int) -> None:
-        n, capacity, scratch = len(rows.tokens), self._capacity, rows.scratch
+    def _fill(self, mask: str, bias: Floats, rows: Rows, length: int) -> None:
+        n, scratch, window, held = len(rows.tokens), rows.scratch, window_of(mask), self._held(mask)
         seen = rows.mask if window is None else _within(rows.mask, window)
+        own = bias.shape[1] - len(bias)  # the first column of the call's own rows
         bias.fill(self._off)
-        bias[:n, :length] = 0
-        if window is not None:
-            for row, depth in enumerate(rows.depths):
-                bias[row, : max(0, min(length, length + int(depth) + 1 - window))] = self._off
+        for row, depth in enumerate(rows.depths):
+            first = 0 if window is None else max(0, length + int(depth) + 1 - window)
+            for columns in held.slices(first, length):
+                bias[row, columns] = 0
         if scratch:
-            np.copyto(bias[:n, length : length + scratch], 0, where=seen[:, :scratch])
-        np.copyto(bias[:n, capacity : capacity + n], 0, where=seen[:, scratch:])
+            places = held.places(length, scratch)
+            bias[:n, places] = np.where(seen[:, :scratch], 0, self._off)
+        np.copyto(bias[:n, own : own + n], 0, where=seen[:, scratch:])
         for row in range(n, len(bias)):
-            bias[row, capacity + row] = 0
+            bias[row, own + row] = 0
+
+    def _held(self, mask: str) -> Held:
+        return Held(self._rings.get(mask))
 
 
 class OrderedAttentionInputs:
@@ -147,23 +168,33 @@ class OrderedAttentionInputs:
         sizes: sizes of the calls.
         off: bias that masks a column.
         memory: memory for the bias of each mask, which inputs of other shapes may share.
+        rings: windows of layers that keep little more than these, by their masks.
     """
 
-    def __init__(self, sizes: FeedSizes, off: np.float32, memory: Mapping[str, Floats]) -> None:
+    def __init__(
+        self,
+        sizes: FeedSizes,
+        off: np.float32,
+        memory: Mapping[str, Floats],
+        rings: Mapping[str, int],
+    ) -> None:
         rows, self._near = sizes.rows, WINDOW + sizes.scratch
         self._off = off
-        self._biases = _biases(memory, rows, COLUMNS + sizes.capacity)
-        self._window = np.zeros(self._near, np.int64)
+        self._held = {mask: Held(rings.get(mask)) for mask in (CAUSAL, *memory)}
+        self._biases = _biases(memory, sizes, COLUMNS, rings)
+        self._windows = {mask: np.zeros(self._near, np.int64) for mask in (CAUSAL, *rings)}
         self._rows = np.zeros((rows, COLUMNS), np.int32)
         self._columns = np.zeros((rows, self._near + rows), np.int32)
         self._mask = np.zeros((rows, sizes.scratch + rows), np.bool_)
         self.inputs: dict[str, Array] = {
             **{bias_input(mask): bias for mask, bias in self._biases.items()},
-            "lengths": np.array([COLUMNS, sizes.capacity], np.int64),
-            "window_rows": self._window,
             "recent_rows": self._rows,
             "recent_columns": self._columns,
         }
+        for mask, last in self._windows.items():
+            kept = kept_rows(sizes.capacity, rings.get(mask))
+            self.inputs[mask_input("window_rows", mask)] = last
+            self.inputs[mask_input("lengths", mask)] = np.array([COLUMNS, kept], np.int64)
 
     def fill(self, rows: Rows, length: int) -> None:
         """See `AttentionInputs`. Padding rows are like the first row after the text.
@@ -182,25 +213,30 @@ class OrderedAttentionInputs:
         if depths.max() > RECENT:
             raise ValueError(f"a call has {depths.max()} consecutive tokens: {RECENT} at most")
         self._point(mask, seen, depths)
-        self._window[:WINDOW] = np.arange(length - WINDOW, length).clip(0)
-        self._window[WINDOW : WINDOW + scratch] = np.arange(length, length + scratch)
+        for name, last in self._windows.items():
+            held, before = self._held[name], max(length - WINDOW, 0)
+            last[: WINDOW - length + before] = held.place(0)
+            last[WINDOW - length + before : WINDOW] = held.places(before, length - before)
+            last[WINDOW : WINDOW + scratch] = held.places(length, scratch)
         for name, bias in self._biases.items():
-            self._hide(bias, window_of(name), (length + depths[:, 0]).tolist())
+            self._hide(bias, name, (length + depths[:, 0]).tolist())
 
-    def _hide(self, bias: Floats, window: int | None, counts: Sequence[int]) -> None:
+    def _hide(self, bias: Floats, mask: str, counts: Sequence[int]) -> None:
         """Set a bias so that each row sees the positions it may see.
 
         Args:
             bias: [S, N + C].
-            window: number of positions that a row sees, itself included; None for all before it.
+            mask: name of the mask.
             counts: number of positions up to each row, itself included.
         """
         bias.fill(self._off)
+        window, held, cached = window_of(mask), self._held[mask], bias[:, COLUMNS:]
         for row, count in enumerate(counts):
             first = 0 if window is None else max(0, count - window)
             old = max(0, count - RECENT)  # positions without a column of their own
             bias[row, COLUMNS - count + max(first, old) : COLUMNS] = 0
-            bias[row, COLUMNS + first : COLUMNS + old] = 0
+            for columns in held.slices(first, old):
+                cached[row, columns] = 0
 
     def _point(
         self, mask: Mask, seen: npt.NDArray[np.int64], depths: npt.NDArray[np.int64]
@@ -220,9 +256,15 @@ class OrderedAttentionInputs:
         self._rows[row, own[row, near]] = WINDOW + near
 
 
-def _biases(memory: Mapping[str, Floats], rows: int, width: int) -> dict[str, Floats]:
-    """Returns a [rows, width] view of the memory of each mask."""
-    return {mask: each[: rows * width].reshape(rows, width) for mask, each in memory.items()}
+def _biases(
+    memory: Mapping[str, Floats], sizes: FeedSizes, more: int, rings: Mapping[str, int]
+) -> dict[str, Floats]:
+    """Returns a view [rows, kept rows of the cache + more] of the memory of each mask."""
+    found = {}
+    for mask, each in memory.items():
+        width = kept_rows(sizes.capacity, rings.get(mask)) + more
+        found[mask] = each[: sizes.rows * width].reshape(sizes.rows, width)
+    return found
 
 
 def _within(mask: Mask, window: int) -> Mask:
@@ -304,13 +346,13 @@ class Feeds:
         rows = sizes.rows
         self._ids_and_positions = np.zeros((2, rows), np.int64)
         self._rotations = [
-            (rope.table(sizes.capacity + rows), np.zeros((2, rows, role.head_dim), np.float32))
+            (rope.table(sizes.capacity + rows), np.zeros((2, rows, rope.width), np.float32))
             for rope in ropes.values()
         ]
         self._logit_rows = np.arange(sizes.logit_rows, dtype=np.int64)
         off = np.float32(role.bias_off)
         self._attention_inputs = {
-            ordered: _inputs_class(ordered)(sizes, off, by_mask)
+            ordered: _inputs_class(ordered)(sizes, off, by_mask, role.rings)
             for ordered, by_mask in biases.items()
         }
         held = role.layout.recurrent(range(role.layout.head))
@@ -325,7 +367,7 @@ class Feeds:
             shared |= dict(zip(rope_inputs(name), rotation, strict=True))
         self.stages: list[dict[str, Array]] = []
         for stage in role.stages:
-            attention = self._attention_inputs[stage.ordered].inputs if stage.cached else {}
+            attention = self._attention_inputs[stage.ordered].inputs if stage.attends else {}
             inputs = shared | attention
             shapes = {tensor.name: tensor.shape for tensor in stage.inputs}
             mine = {name: array for name, array in inputs.items() if name in shapes}
@@ -365,7 +407,7 @@ def bias_buffers(role: Role, capacity: int) -> BiasBuffers:
     """
     most = ROW_BUCKETS[-1] * (capacity + ROW_BUCKETS[-1])
     # The system allocates the pages when they are first written.
-    forms = {stage.ordered for stage in role.stages if stage.cached}
+    forms = {stage.ordered for stage in role.stages if stage.attends}
     masks = role.layout.masks
     return {ordered: {mask: np.empty(most, np.float32) for mask in masks} for ordered in forms}
 
@@ -386,6 +428,11 @@ class Rope:
         # A frequency of zero is for dimensions that are neither rotated nor scaled.
         self._scale = np.where(self._inv_freq == 0, 1.0, table.attention_factor)
         self._table = np.zeros((2, 0, 2 * len(self._inv_freq)), np.float32)
+
+    @property
+    def width(self) -> int:
+        """Width of a head, hd."""
+        return 2 * len(self._inv_freq)
 
     def table(self, positions: int) -> Floats:
         """Returns the table for at least `positions` positions."""

@@ -86,7 +86,7 @@ class HeadRunner(Runner):
         self.begin_at(0)
         rows = snapshot.caches[0].shape[3]
         if rows and snapshot.tokens:
-            self._load(snapshot.caches)
+            self._load(snapshot.caches, rows)
             self.text = list(snapshot.tokens)
             self.first = len(self.text) - 1 - rows
             self.tokens.extend(self.text[self.first + 1 :])

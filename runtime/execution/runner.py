@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from edgespec.bundle import FEATURES
+from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import CHUNK
 from edgespec.runtime.arrays import Array, Floats, Mask
 from edgespec.runtime.engines import Recurrence
@@ -18,7 +19,15 @@ from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.paths import NOWHERE, Drafted, StagePath
 from edgespec.runtime.execution.snapshot import Snapshot
-from edgespec.runtime.shapes import BORDER, RECENT, ROW_BUCKETS, SCRATCH_ROWS, WINDOW, row_bucket
+from edgespec.runtime.shapes import (
+    BORDER,
+    RECENT,
+    ROW_BUCKETS,
+    SCRATCH_ROWS,
+    WINDOW,
+    kept_rows,
+    row_bucket,
+)
 
 Results = Mapping[str, Array]
 
@@ -59,7 +68,7 @@ class Runner:
         self.tokens: list[int] = []  # before what may fail: they are not to be trusted then
         self.scratch = 0
         self._drafts: list[int] = []  # tokens of the scratch rows of whole passes
-        self._new_kv: list[object] = [None] * len(self._all)
+        self._new_kv: list[Sequence[object]] = [()] * len(self._all)
         self._new_rows: list[Sequence[Array]] = [()] * len(self._all)
         self._drafted = Drafted()
         self._reused: list[int] = []  # of each row of the last `verify`, where its leading rows are
@@ -83,13 +92,13 @@ class Runner:
         seen = self.model.role.visible(length)
         rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(seen))
         states = sum(each.nbytes for each in self._recurrences)
-        return rows * sum(cache.row_bytes for cache in self._caches) + states
+        return sum(cache.bytes_at(rows) for cache in self._caches) + states
 
     def known(self, text: Sequence[int]) -> int:
         """Returns how many committed rows can be kept for a text.
 
         The row of the text's last token is not among them, because its logits are still wanted.
-        Recurrent layers can go back by some tokens only, or begin anew.
+        Recurrent layers and those with a window can go back by some tokens only, or begin anew.
         """
         shared = common_beginning(self.tokens, text[:-1])
         return shared if shared >= self._earliest else 0
@@ -117,16 +126,19 @@ class Runner:
             length = 0
         features = None if self.features is None else self.features.first(length)
         with self._failures:
-            caches = [cache.read(length) for cache in self._caches]
+            caches = [rows for cache in self._caches for rows in cache.read(length)]
         states = [each.copy(length) for each in self._recurrences] if length else []
         return Snapshot(self.tokens[:length], caches, features, states)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take over what another runner of the same model gave as a `snapshot`."""
+        """Take over what another runner of the same model gave as a `snapshot`.
+
+        Nothing is taken over if it was shortened so far that a window reaches back beyond its rows.
+        """
         self.resume(())
-        if not snapshot.tokens:
+        if not snapshot.tokens or not self._reach_back(snapshot):
             return
-        self._load(snapshot.caches)
+        self._load(snapshot.caches, len(snapshot.tokens))
         for recurrence, states in zip(self._recurrences, snapshot.states, strict=True):
             recurrence.load(states, len(snapshot.tokens))
         self.tokens.extend(snapshot.tokens)
@@ -191,6 +203,9 @@ class Runner:
         """Forget the committed rows behind the first `length`, and scratch rows."""
         self.forget_scratch()
         del self.tokens[length:]
+        if not length:
+            for cache in self._caches:
+                cache.clear()
         for each in self._recurrences:
             each.cut(length)
         if self.features is not None:
@@ -411,7 +426,8 @@ class Runner:
     @property
     def _earliest(self) -> int:
         """The smallest length that the text can be cut to, besides 0."""
-        return max((each.earliest for each in self._recurrences), default=0)
+        windows = (cache.earliest for cache in self._caches)
+        return max(*windows, *(each.earliest for each in self._recurrences), 0)
 
     def _next_border(self, length: int) -> int:
         """Returns the position that no call behind so many committed rows may reach across."""
@@ -453,7 +469,7 @@ class Runner:
             for number, executable in enumerate(self.model.executables):
                 old = self._caches[number]
                 cache = self._caches[number] = executable.new_cache(capacity, most)
-                cache.load(old.read(kept))
+                cache.load(old.read(kept), kept)
                 if old.recurrence is not None and cache.recurrence is not None:
                     cache.recurrence.load(old.recurrence.copy(kept), kept)
 
@@ -464,20 +480,39 @@ class Runner:
             self._shrink(kept, fitting)
         self.rewind(kept)
 
-    def _load(self, caches: Sequence[Array]) -> None:
-        """Overwrite the first rows of the caches."""
-        self.reserve(caches[0].shape[3])
+    def _load(self, caches: Sequence[Array], length: int) -> None:
+        """Overwrite the first `length` rows of the caches."""
+        self.reserve(length)
+        parts = iter(caches)
         with self._failures:
-            for cache, rows in zip(self._caches, caches, strict=True):
-                cache.load(rows)
+            for cache, groups in zip(self._caches, self._groups, strict=True):
+                cache.load([next(parts) for _ in groups], length)
 
-    def _caches_fit(self, caches: Sequence[Array], rows: int) -> bool:
+    def _caches_fit(self, caches: Sequence[Array], length: int) -> bool:
         with self._failures:
-            empty = [cache.read(0) for cache in self._caches]
+            empty = [rows for cache in self._caches for rows in cache.read(0)]
+        groups = [group for groups in self._groups for group in groups]
         return len(caches) == len(empty) and all(
-            each.dtype == own.dtype and each.shape == (*own.shape[:3], rows, own.shape[4])
-            for each, own in zip(caches, empty, strict=True)
+            each.dtype == own.dtype
+            and each.ndim == own.ndim
+            and each.shape == (*own.shape[:3], each.shape[3], own.shape[4])
+            and each.shape[3] in _rows_of(group, length)
+            for each, own, group in zip(caches, empty, groups, strict=True)
         )
+
+    def _reach_back(self, snapshot: Snapshot) -> bool:
+        """Whether layers with a window find all rows in a snapshot that they see."""
+        length = len(snapshot.tokens)
+        groups = (group for groups in self._groups for group in groups)
+        return all(
+            group.window is None or rows.shape[3] >= min(length, group.window - 1)
+            for rows, group in zip(snapshot.caches, groups, strict=True)
+        )
+
+    @property
+    def _groups(self) -> list[tuple[CacheGroup, ...]]:
+        """The groups of layers that the cache of each stage has."""
+        return [stage.cache_groups for stage in self.model.role.stages]
 
     def _keep_features(self, rows: Sequence[int]) -> None:
         """Add the features of these rows of the last call, which follow the committed ones."""
@@ -494,6 +529,12 @@ class Runner:
             with self._failures:
                 for cache in self._caches:
                     cache.grow(self.model.shapes.capacity_bucket(rows))
+
+
+def _rows_of(group: CacheGroup, length: int) -> range:
+    """Returns the numbers of rows that a snapshot of so many tokens may hold of a group."""
+    least = length if group.window is None else 0
+    return range(least, kept_rows(length, group.window) + 1)
 
 
 def _parts(rows: int, most: int) -> list[int]:

@@ -48,7 +48,6 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
         first, last = stage.start == int(role.is_head), stage is role.stages[-1]
         stop = min(stage.stop, layout.head)
         before, behind = (layer_bytes * ends[end] // ends[-1] for end in (stage.start, stop))
-        attends = bool(stage.cached)
         held = layout.recurrent(range(stage.start, stop))
         return StageSizes(
             matmul_bytes=behind - before + (head_bytes if last else 0),
@@ -58,7 +57,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             precision=_fewest_bits(role.precision),
             block_size=role.precision.smallest_block,
             scale_bytes=_FLOAT_BYTES[role.precision.scales],
-            layers=len(stage.cached),
+            cache_groups=stage.cache_groups,
             hidden=role.hidden_size,
             intermediate=max(
                 (
@@ -67,8 +66,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
                 ),
                 default=0,
             ),
-            heads=role.heads if attends else 0,
-            kv_width=role.kv_heads * role.head_dim if attends else 0,
+            heads=role.heads if stage.attends else 0,
             kv_bytes=_FLOAT_BYTES[role.precision.kv],
             vocab=outputs if last else 0,
             result_bytes=_result_bytes(stage) if last else 0,

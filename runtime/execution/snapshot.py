@@ -15,7 +15,8 @@ class Snapshot:
 
     Attributes:
         tokens: tokens of the text.
-        caches: rows of each stage's cache, [layers, 2, KV, rows, hd] each.
+        caches: rows of each group of layers in each stage, [layers, 2, KV, rows, hd] each; with a
+            window these are the last ones.
         features: [n, F] features of the last positions; None if the model gives none.
         states: what recurrent layers of each stage hold, by name; empty if there are none.
     """

@@ -45,8 +45,7 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
         layout=role.layout,
         start=stage.start,
         stop=stage.stop,
-        cached=stage.cached,
-        cache_shape=(len(stage.cached), 2, role.kv_heads, role.head_dim),
+        cache_groups=stage.cache_groups,
         kv_dtype={"fp16": "float16", "fp32": "float32"}[precision.kv],
         block_size=precision.smallest_block,
         results=tuple(

@@ -196,7 +196,7 @@ def test_plans_and_slots_count_what_layers_hold(pairs, runner, name):
     role = pairs.llm(name, ENGINES[0], "none").bundle.target
     held = list(role.layout.recurrent(range(role.layout.head)).values())
     one = runner(name)
-    rows = one._caches[0].capacity * sum(cache.row_bytes for cache in one._caches)
+    rows = sum(cache.bytes_at(cache.capacity) for cache in one._caches)
     assert one.bytes == rows + recurrent_bytes(held)
 
 

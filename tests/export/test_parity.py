@@ -104,7 +104,7 @@ FULL_PRECISION = {
     "gemma4_text": {},
     "gemma4_text-one-matrix-for-keys-and-values-bf16": {
         "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
-        "num_key_value_heads": 2, "final_logit_softcapping": None, "dtype": torch.bfloat16,
+        "num_key_value_heads": 2, "num_global_key_value_heads": 1, "final_logit_softcapping": None, "dtype": torch.bfloat16,
     },
     "granite": {},
     "granitemoehybrid": {},

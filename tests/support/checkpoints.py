@@ -135,7 +135,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     # Layers 2 and 3 read keys and values of 0 and 1.
     "gemma4_text": {
         "num_hidden_layers": 4, "sliding_window": 40, "layer_types": _MIXED * 2,
-        "global_head_dim": 24, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+        "global_head_dim": 32, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
         "vocab_size_per_layer_input": 331, "hidden_size_per_layer_input": 32,
         "final_logit_softcapping": 0.9,
     },

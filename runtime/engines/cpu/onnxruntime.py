@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import onnxruntime as ort
 
+from edgespec.bundle.caches import new_kv_output
 from edgespec.bundle.sublayers import recurrent_output
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import (
@@ -175,8 +176,7 @@ class _Binding:
         self.feeds, self._views = feeds, views  # kept alive: the handle holds only addresses
         for name, array in {**feeds, **views}.items():
             bind_host_input(self.handle, name, array)
-        new_kv = cast(Array, outputs.new_kv)
-        results = {**outputs.results, "new_kv": new_kv} if len(new_kv) else outputs.results
+        new_kv = {new_kv_output(n): cast(Array, each) for n, each in enumerate(outputs.new_kv)}
         new_rows = dict(zip(map(recurrent_output, stage.recurrent), outputs.new_rows, strict=True))
-        for name, array in {**results, **new_rows}.items():
+        for name, array in {**outputs.results, **new_kv, **new_rows}.items():
             bind_host_output(self.handle, name, array)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import openvino as ov
 
+from edgespec.bundle.caches import new_kv_output
 from edgespec.bundle.sublayers import recurrent_output
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array
@@ -26,10 +27,11 @@ from edgespec.runtime.engines.base import (
     row_count,
 )
 from edgespec.runtime.engines.fixed import (
-    LENGTHS,
     FixedExecutable,
     input_shape,
+    is_lengths,
     is_ordered,
+    kept_by_input,
     lengths,
 )
 from edgespec.runtime.engines.host import (
@@ -159,7 +161,9 @@ class OpenVinoExecutable:
         self._by_turns = by_turns
         self._request = compiled.create_infer_request()
         self._results = [(each.name, compiled.output(each.name)) for each in stage.results]
-        self._new_kv = compiled.output("new_kv") if stage.cache_shape[0] else None
+        self._new_kv = [
+            compiled.output(new_kv_output(number)) for number in range(len(stage.cache_groups))
+        ]
         self._new_rows = [compiled.output(recurrent_output(layer)) for layer in stage.recurrent]
         self._stage = stage
         self._bound: dict[str, Array] = {}
@@ -184,7 +188,7 @@ class OpenVinoExecutable:
             self._compiled.release_memory()  # all but the results
         return StageOutputs(
             {name: self._request.get_tensor(port).data for name, port in self._results},
-            None if self._new_kv is None else self._request.get_tensor(self._new_kv).data,
+            [self._request.get_tensor(port).data for port in self._new_kv],
             [self._request.get_tensor(port).data for port in self._new_rows],
         )
 
@@ -213,7 +217,7 @@ def _compiled(
     device: str, stage: StageFile, graph: Path, config: dict[str, str], shape: Shape | None
 ) -> OpenVinoExecutable:
     try:
-        model = str(graph) if shape is None else _fixed(core().read_model(str(graph)), shape)
+        model = str(graph) if shape is None else _fixed(core().read_model(str(graph)), stage, shape)
         compiled = core().compile_model(model, device, config)
     except RuntimeError as error:
         raise DeviceError(
@@ -224,20 +228,22 @@ def _compiled(
     return OpenVinoExecutable(compiled, stage, by_turns=device == "CPU" and not stage.whole)
 
 
-def _fixed(model: Any, shape: Shape) -> Any:
+def _fixed(model: Any, stage: StageFile, shape: Shape) -> Any:
     """A model that was read, with a shape that does not change any more."""
     shapes = {}
     ordered = is_ordered(port.any_name for port in model.inputs)
+    kept = kept_by_input(stage.cache_groups, shape.capacity)
     for port in model.inputs:
         name = port.any_name
-        if name == LENGTHS:
-            constant = ov.opset13.constant(lengths(shape, ordered), ov.Type.i64)
+        own = Shape(shape.rows, kept.get(name, shape.capacity))
+        if is_lengths(name):
+            constant = ov.opset13.constant(lengths(own, ordered), ov.Type.i64)
             parameter = port.get_node()
             port.replace(constant.output(0))
             model.remove_parameter(parameter)
             continue
         width = [-1 if each.is_dynamic else each.get_length() for each in port.partial_shape]
-        shapes[name] = ov.PartialShape(input_shape(name, width, shape, ordered))
+        shapes[name] = ov.PartialShape(input_shape(name, width, own, ordered))
     model.reshape(shapes)
     return model
 

@@ -6,18 +6,20 @@ rows and leaves the others as they are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from edgespec.bundle.caches import CacheGroup
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import StageFile
+from edgespec.runtime.engines.held import Held
 from edgespec.runtime.engines.ort_session import bind_host_input
 from edgespec.runtime.engines.recurrence import Recurrence
 from edgespec.runtime.engines.small_graphs import Tensors, small_graph
+from edgespec.runtime.shapes import kept_rows
 
 
 class Gpu(Protocol):
@@ -39,27 +41,31 @@ class Gpu(Protocol):
 class CacheGraphs:
     """Compiled graphs for the caches of one stage, which all texts share.
 
-    Attributes:
+    Args:
         gpu: the GPU that runs the graphs.
         stage: the stage.
-        names: names of the stage's inputs that are its cache.
     """
 
     def __init__(self, gpu: Gpu, stage: StageFile) -> None:
-        self.gpu = gpu
-        self.stage = stage
-        self.names = list(stage.past)
-        if self.names:
-            self.write = gpu.open(_scatter_graph(stage, self.names, outside=True))
-            self.move = gpu.open(_scatter_graph(stage, self.names, outside=False))
-            self.grow = gpu.open(_growth_graph(stage))
+        self.groups = [_GroupGraphs(gpu, group, stage.kv_dtype) for group in stage.cache_groups]
+
+
+class _GroupGraphs:
+    """Compiled graphs for the caches of one group of layers."""
+
+    def __init__(self, gpu: Gpu, group: CacheGroup, dtype: str) -> None:
+        self.gpu, self.group, self.dtype = gpu, group, dtype
+        kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        self.write = gpu.open(_scatter_graph(group, kind, outside=True))
+        self.move = gpu.open(_scatter_graph(group, kind, outside=False))
+        self.grow = gpu.open(_growth_graph(group, kind))
 
 
 class DeviceCache:
     """A KV cache on the GPU: tensors [KV, C, hd], two for each layer.
 
     Attributes:
-        capacity: C, in rows.
+        capacity: C, in rows of a group that keeps them all.
         values: tensors by the names of the stage's inputs. It is a new dict after every growth, so
             that an executable can tell by identity whether to bind again.
         recurrence: see `Cache`.
@@ -68,63 +74,117 @@ class DeviceCache:
     recurrence: Recurrence | None = None
 
     def __init__(self, graphs: CacheGraphs, capacity: int) -> None:
-        self._graphs = graphs
         self.capacity = capacity
-        shape, dtype = self._shape(capacity), graphs.stage.kv_dtype
-        # Zeros, since a NaN in a masked row would spoil every logit.
-        self.values = {name: graphs.gpu.zeros(shape, dtype) for name in graphs.names}
-        self._copies: dict[tuple[bool, int], _Copy] = {}
+        self._groups = [_DeviceGroup(each, capacity) for each in graphs.groups]
+        self.values = self._all_values()
+
+    @property
+    def earliest(self) -> int:
+        """See `Cache`."""
+        return max((group.held.earliest for group in self._groups), default=0)
+
+    def clear(self) -> None:
+        """See `Cache`."""
+        for group in self._groups:
+            group.held.first = 0
 
     def grow(self, capacity: int) -> None:
         """See `Cache`."""
-        graphs, added = self._graphs, capacity - self.capacity
-        pads = np.array([0, 0, 0, 0, added, 0], np.int64)
-        shape, dtype = self._shape(capacity), graphs.stage.kv_dtype
-        self._copies.clear()  # they hold the old tensors
-        grown = {}
-        for name, old in self.values.items():
-            grown[name] = graphs.gpu.empty(shape, dtype)
-            binding = graphs.grow.io_binding()
-            binding.bind_ortvalue_input("past", old)
-            bind_host_input(binding, "pads", pads)
-            binding.bind_ortvalue_output("grown", grown[name])
-            graphs.gpu.run(graphs.grow, binding)
-        self.values, self.capacity = grown, capacity
+        self.capacity = capacity
+        for group in self._groups:
+            group.grow(capacity)
+        self.values = self._all_values()
 
-    def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
+    def write(self, new_kv: Sequence[object], rows: Sequence[int], start: int) -> None:
         """See `Cache`."""
-        if self.values and len(rows):
-            self._copy(True, len(rows)).run(rows, start, new_kv)
+        for group, source in zip(self._groups, new_kv, strict=True):
+            group.write(source, rows, start)
 
     def move(self, rows: Sequence[int], start: int) -> None:
         """See `Cache`."""
         stay = 0  # number of rows that are already in their place
         while stay < len(rows) and rows[stay] == start + stay:
             stay += 1
-        if self.values and stay < len(rows):
-            self._copy(False, len(rows) - stay).run(rows[stay:], start + stay)
+        if stay < len(rows):
+            for group in self._groups:
+                group.move(rows[stay:], start + stay)
 
-    @property
-    def row_bytes(self) -> int:
+    def bytes_at(self, capacity: int) -> int:
         """See `Cache`."""
-        stage = self._graphs.stage
-        return math.prod(stage.cache_shape) * np.dtype(stage.kv_dtype).itemsize
+        return sum(group.bytes_at(capacity) for group in self._groups)
 
-    def read(self, rows: int) -> Array:
+    def read(self, length: int) -> list[Array]:
         """See `Cache`."""
-        layers, pair, heads, width = self._graphs.stage.cache_shape
-        tensors = [self.values[name].numpy()[:, :rows] for name in self._graphs.names]
-        shape = (layers, pair, heads, rows, width)
-        return np.array(tensors, self._graphs.stage.kv_dtype).reshape(shape)
+        return [group.read(length) for group in self._groups]
 
-    def load(self, rows: Array) -> None:
+    def load(self, rows: Sequence[Array], length: int) -> None:
         """See `Cache`."""
-        if not rows.size:
+        for group, given in zip(self._groups, rows, strict=True):
+            group.load(given, length)
+
+    def _all_values(self) -> dict[str, Any]:
+        return {name: each for group in self._groups for name, each in group.values.items()}
+
+
+class _DeviceGroup:
+    """The cache of layers whose tensors have one shape."""
+
+    def __init__(self, graphs: _GroupGraphs, capacity: int) -> None:
+        self._graphs = graphs
+        self.held = Held(graphs.group.window)
+        # Zeros, since a NaN in a masked row would spoil every logit.
+        shape = self._shape(capacity)
+        self.values = {name: graphs.gpu.zeros(shape, graphs.dtype) for name in graphs.group.names}
+        self._copies: dict[tuple[bool, int], _Copy] = {}
+
+    def grow(self, capacity: int) -> None:
+        graphs, (_, old_rows, _), shape = self._graphs, self._old_shape(), self._shape(capacity)
+        if shape[1] == old_rows:
             return
-        whole = np.zeros(self._shape(self.capacity), rows.dtype)
+        pads = np.array([0, 0, 0, 0, shape[1] - old_rows, 0], np.int64)
+        self._copies.clear()  # they hold the old tensors
+        grown = {}
+        for name, old in self.values.items():
+            grown[name] = graphs.gpu.empty(shape, graphs.dtype)
+            binding = graphs.grow.io_binding()
+            binding.bind_ortvalue_input("past", old)
+            bind_host_input(binding, "pads", pads)
+            binding.bind_ortvalue_output("grown", grown[name])
+            graphs.gpu.run(graphs.grow, binding)
+        self.values = grown
+
+    def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
+        if len(rows):
+            places = self.held.places(start, len(rows))
+            self._copy(True, len(rows)).run(rows, places, new_kv)
+            self.held.extend(start + len(rows))
+
+    def move(self, rows: Sequence[int], start: int) -> None:
+        from_places = [self.held.place(row) for row in rows]
+        self._copy(False, len(rows)).run(from_places, self.held.places(start, len(rows)))
+
+    def bytes_at(self, capacity: int) -> int:
+        rows = kept_rows(capacity, self._graphs.group.window)
+        return rows * self._graphs.group.width * np.dtype(self._graphs.dtype).itemsize
+
+    def read(self, length: int) -> Array:
+        first = self.held.first
+        places = self.held.places(first, max(length - first, 0))
+        group = self._graphs.group
+        tensors = [self.values[name].numpy()[:, places] for name in group.names]
+        shape = (len(group.layers), 2, group.kv_heads, len(places), group.head_dim)
+        return np.array(tensors, self._graphs.dtype).reshape(shape)
+
+    def load(self, rows: Array, length: int) -> None:
+        count = rows.shape[3]
+        self.held.first = length - count
+        if not count:
+            return
+        whole = np.zeros(self._old_shape(), rows.dtype)
+        places = self.held.places(length - count, count)
         tensors = rows.reshape(-1, *rows.shape[2:])
-        for name, tensor in zip(self._graphs.names, tensors, strict=True):
-            whole[:, : rows.shape[3]] = tensor
+        for name, tensor in zip(self._graphs.group.names, tensors, strict=True):
+            whole[:, places] = tensor
             self.values[name].update_inplace(whole)
 
     def _copy(self, outside: bool, rows: int) -> _Copy:
@@ -133,27 +193,31 @@ class DeviceCache:
             self._copies[outside, bucket] = _Copy(self._graphs, self.values, outside, bucket)
         return self._copies[outside, bucket]
 
+    def _old_shape(self) -> tuple[int, int, int]:
+        heads, rows, width = next(iter(self.values.values())).shape()
+        return int(heads), int(rows), int(width)
+
     def _shape(self, capacity: int) -> tuple[int, int, int]:
-        _, _, heads, width = self._graphs.stage.cache_shape
-        return (heads, capacity, width)
+        group = self._graphs.group
+        return group.kv_heads, kept_rows(capacity, group.window), group.head_dim
 
 
 class _Copy:
     """A graph that copies a fixed number of rows, bound to a cache.
 
     Args:
-        graphs: graphs of the cache's stage.
+        graphs: graphs of the cache's group.
         values: the cache's tensors.
         outside: whether rows come from a call's `new_kv` instead of the cache itself.
         rows: number of rows to copy; fewer are padded by repeating the last one.
     """
 
     def __init__(
-        self, graphs: CacheGraphs, values: dict[str, Any], outside: bool, rows: int
+        self, graphs: _GroupGraphs, values: dict[str, Any], outside: bool, rows: int
     ) -> None:
         self._gpu = graphs.gpu
         self._session = graphs.write if outside else graphs.move
-        heads = graphs.stage.cache_shape[2]
+        heads = graphs.group.kv_heads
         self._rows = np.zeros(rows, np.int64)
         # Target indices for each head and row: the head, and the row of the cache.
         self._places = np.zeros((heads, rows, 2), np.int64)
@@ -169,12 +233,11 @@ class _Copy:
             self._binding.bind_ortvalue_input(name, value)
             self._binding.bind_ortvalue_output(f"{name}.after", value)
 
-    def run(self, rows: Sequence[int], start: int, new_kv: object = None) -> None:
-        """Copies the given rows to the cache rows from `start` on."""
+    def run(self, rows: Sequence[int], places: Sequence[int], new_kv: object = None) -> None:
+        """Copies the given rows to these rows of the cache."""
         n = len(rows)
-        self._rows[:n] = rows
-        self._rows[n:] = rows[-1]
-        self._places[:, :, 1] = start + np.minimum(np.arange(len(self._rows)), n - 1)
+        self._rows[:n], self._rows[n:] = rows, rows[-1]
+        self._places[:, :n, 1], self._places[:, n:, 1] = places, places[-1]
         for array, value in self._indices.values():
             value.update_inplace(array)
         if new_kv is not None:
@@ -182,13 +245,13 @@ class _Copy:
         self._gpu.run(self._session, self._binding)
 
 
-def _scatter_graph(stage: StageFile, names: Sequence[str], outside: bool) -> bytes:
+def _scatter_graph(group: CacheGroup, kind: int, outside: bool) -> bytes:
     """Builds the graph that copies rows to given places in the cache.
 
     The rows come from `new_kv` [layers, 2, KV, S, hd] if `outside`, else from the cache itself.
     """
-    layers, pair, heads, width = stage.cache_shape
-    kind, index = _type(stage), int(TensorProto.INT64)
+    layers, pair, heads, width = len(group.layers), 2, group.kv_heads, group.head_dim
+    index = int(TensorProto.INT64)
     inputs: Tensors = {"rows": (index, ["n"]), "places": (index, [heads, "n", 2])}
     nodes, constants = [], []
     if outside:
@@ -200,7 +263,7 @@ def _scatter_graph(stage: StageFile, names: Sequence[str], outside: bool) -> byt
             helper.make_node("Reshape", ["taken", "flat"], ["tensors"]),
         ]
     outputs: Tensors = {}
-    for number, name in enumerate(names):
+    for number, name in enumerate(group.names):
         inputs[name] = outputs[f"{name}.after"] = (kind, [heads, "C", width])
         if outside:
             constants.append(numpy_helper.from_array(np.array(number, np.int64), f"{name}.number"))
@@ -212,16 +275,12 @@ def _scatter_graph(stage: StageFile, names: Sequence[str], outside: bool) -> byt
     return small_graph(nodes, inputs, outputs, constants)
 
 
-def _growth_graph(stage: StageFile) -> bytes:
+def _growth_graph(group: CacheGroup, kind: int) -> bytes:
     """Builds the graph that appends zero rows to a tensor of the cache."""
-    _, _, heads, width = stage.cache_shape
-    node, kind = helper.make_node("Pad", ["past", "pads"], ["grown"]), _type(stage)
+    heads, width = group.kv_heads, group.head_dim
+    node = helper.make_node("Pad", ["past", "pads"], ["grown"])
     inputs: Tensors = {
         "past": (kind, [heads, "C", width]),
         "pads": (int(TensorProto.INT64), [6]),
     }
     return small_graph([node], inputs, {"grown": (kind, [heads, "D", width])})
-
-
-def _type(stage: StageFile) -> int:
-    return int(helper.np_dtype_to_tensor_dtype(np.dtype(stage.kv_dtype)))

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import onnxruntime as ort
 
+from edgespec.bundle.caches import new_kv_output
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import (
@@ -20,7 +21,7 @@ from edgespec.runtime.engines.base import (
     StageOutputs,
     StageSizes,
 )
-from edgespec.runtime.engines.fixed import is_ordered, lengths
+from edgespec.runtime.engines.fixed import is_lengths, is_ordered, kept_by_input, lengths
 from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
 from edgespec.runtime.engines.gpu.wide_rows import wide_rows
 from edgespec.runtime.engines.host import MIB, activation_bytes, score_bytes
@@ -31,7 +32,7 @@ from edgespec.runtime.engines.ort_session import (
     first_line,
     look_for_data_beside,
     name_of,
-    new_kv_shape,
+    new_kv_shapes,
     open_session,
     record_assignment,
     result_arrays,
@@ -96,7 +97,7 @@ class OnnxRuntimeGpu(ABC):
             mapped=0,
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
             + calls.rows * stage.passed_bytes,
-            workspace=2 * stage.layers * stage.kv_width * stage.kv_bytes * smaller
+            workspace=stage.cache_bytes(smaller, stage.kv_bytes)
             + 4 * calls.rows * (calls.capacity + calls.rows)  # the bias
             + _GRAPH_BYTES,
             shared=3 * score_bytes(stage, calls) + activation_bytes(stage, calls),
@@ -208,8 +209,10 @@ class DeviceExecutable:
             for tensor in self.session.get_inputs()
             if not tensor.name.startswith("past.")
         }
-        if "lengths" in feeds:
-            feeds["lengths"][:] = lengths(shape, is_ordered(feeds))
+        kept = kept_by_input(self.stage.cache_groups, shape.capacity)
+        for name in filter(is_lengths, feeds):
+            own = Shape(shape.rows, kept.get(name, shape.capacity))
+            feeds[name][:] = lengths(own, is_ordered(feeds))
         cache = self.new_cache(shape.capacity, 0)
         cache.write(self.run(feeds, cache).new_kv, [0], 0)
         self._bindings.clear()
@@ -239,10 +242,9 @@ class _Binding:
         results = result_arrays(stage, feeds)
         for name, array in results.items():
             bind_host_output(self._handle, name, array)
-        new_kv = None
-        if stage.cache_shape[0]:
-            new_kv = gpu.empty(new_kv_shape(stage, feeds), stage.kv_dtype)
-            self._handle.bind_ortvalue_output("new_kv", new_kv)
+        new_kv = [gpu.empty(shape, stage.kv_dtype) for shape in new_kv_shapes(stage, feeds)]
+        for number, value in enumerate(new_kv):
+            self._handle.bind_ortvalue_output(new_kv_output(number), value)
         self._outputs = StageOutputs(results, new_kv)
 
     def run(self) -> StageOutputs:

@@ -67,7 +67,7 @@ def npu_footprint(stage: StageSizes, shapes: Shapes) -> Footprint:
     buffers = rows = 0
     for shape in shapes.all:
         rows += shape.rows
-        buffers += 2 * 4 * stage.layers * stage.kv_width * shape.capacity
+        buffers += stage.cache_bytes(shape.capacity, 4)
         buffers += 4 * stage.heads * shape.rows * (shape.capacity + shape.rows)
     return Footprint(
         weights=weights,

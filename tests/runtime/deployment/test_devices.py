@@ -257,10 +257,10 @@ def test_a_gpu_has_room_for_a_cache_that_grows_beside_the_smaller_one(smaller):
     calls = CallSizes(8, capacity_bucket(smaller + 1), 8)
     with_cache, without = (
         module.OnnxRuntimeGpu.footprint(None, each, calls).workspace
-        for each in (stage, replace(stage, layers=0))
+        for each in (stage, replace(stage, cache_groups=()))
     )
-    row = 2 * stage.layers * stage.kv_width * stage.kv_bytes
-    assert with_cache - without >= smaller * row
+    [group] = stage.cache_groups
+    assert with_cache - without >= smaller * group.width * stage.kv_bytes
 
 
 # The command

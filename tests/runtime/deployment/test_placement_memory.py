@@ -37,7 +37,7 @@ def test_stages_have_together_what_the_whole_has(starts):
     assert [stage.passed_bytes for stage in stages] == [4 * 256] * len(starts) + [0]
     assert any(stage.tied for stage in stages) == (not starts)
     for stage, start in zip(stages, (0, *starts), strict=True):
-        assert (stage.heads > 0) == (stage.kv_width > 0) == (stage.layers > 0)
+        assert (stage.heads > 0) == (stage.layers > 0)
         assert stage.file_bytes == whole.file_bytes
         assert stage.intermediate == (0 if start == HEAD or (start % 2 == 0 and start + 1 in starts)
                                       else 768)  # fmt: skip

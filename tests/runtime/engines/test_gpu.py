@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from caches import CAPACITY, STAGE, followed, operations
+from caches import CAPACITY, GROUPS, LONG, STAGE, followed, operations
 from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper
 from pairs import SHORT_PROMPT
@@ -129,23 +129,29 @@ def test_the_cache_on_the_device_is_an_array_of_rows(onnx_gpu):
     """Rows that nobody writes stay as they are, bit by bit."""
     from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
 
-    graphs = CacheGraphs(onnx_gpu, STAGE)
+    both = replace(STAGE, cache_groups=GROUPS)
 
     def uploaded(array):
         value = onnx_gpu.zeros(array.shape, array.dtype)
         value.update_inplace(array)
         return value
 
-    @given(operations())
-    @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-    def check(steps):
-        cache = DeviceCache(graphs, CAPACITY)
-        for expected in followed(cache, STAGE, steps, uploaded):
-            assert cache.values.keys() == expected.keys()
-            for name, value in cache.values.items():
-                np.testing.assert_array_equal(value.numpy(), expected[name])
+    def check(stage, capacity, growth):
+        graphs = CacheGraphs(onnx_gpu, stage)
 
-    check()
+        @given(operations(capacity, growth))
+        @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+        def run(steps):
+            cache = DeviceCache(graphs, capacity)
+            for expected in followed(cache, stage, steps, uploaded, capacity):
+                assert cache.values.keys() == expected.keys()
+                for name, value in cache.values.items():
+                    np.testing.assert_array_equal(value.numpy(), expected[name])
+
+        run()
+
+    check(STAGE, CAPACITY, 9)
+    check(both, LONG, 100)
 
 
 def test_rows_are_written_in_place(onnx_gpu):
@@ -154,7 +160,7 @@ def test_rows_are_written_in_place(onnx_gpu):
 
     cache = DeviceCache(CacheGraphs(onnx_gpu, STAGE), CAPACITY)
     before, tensors = cache.values, list(cache.values.values())
-    cache.write(onnx_gpu.zeros((2, 2, 3, 8, 4), "float32"), [0, 1], 0)
+    cache.write([onnx_gpu.zeros((2, 2, 3, 8, 4), "float32")], [0, 1], 0)
     cache.move([3], 1)
     assert cache.values is before
     assert all(each is other for each, other in zip(before.values(), tensors, strict=True))
@@ -168,24 +174,25 @@ def test_rows_go_to_the_host_and_back(onnx_gpu):
     graphs, rng = CacheGraphs(onnx_gpu, STAGE), np.random.default_rng(0)
     rows = rng.standard_normal((2, 2, 3, 5, 4)).astype(np.float32)
     one, other = (DeviceCache(graphs, CAPACITY) for _ in range(2))
-    one.load(rows)
-    np.testing.assert_array_equal(one.read(5), rows)
-    other.load(one.read(3))
-    np.testing.assert_array_equal(other.read(3), rows[:, :, :, :3])
-    assert not other.read(CAPACITY)[:, :, :, 3:].any()
-    assert one.row_bytes == rows[:, :, :, 0].nbytes
+    one.load([rows], 5)
+    np.testing.assert_array_equal(one.read(5), [rows])
+    other.load(one.read(3), 3)
+    np.testing.assert_array_equal(other.read(3), [rows[:, :, :, :3]])
+    [whole] = other.read(CAPACITY)
+    assert not whole[:, :, :, 3:].any()
+    assert one.bytes_at(5) == rows.nbytes
 
 
 def test_a_stage_without_attention_has_an_empty_cache(onnx_gpu):
     from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
 
-    stage = replace(STAGE, cached=(), cache_shape=(0, 2, 3, 4))
+    stage = replace(STAGE, cache_groups=())
     cache = DeviceCache(CacheGraphs(onnx_gpu, stage), CAPACITY)
-    cache.write(None, [0], 0)
+    cache.write([], [0], 0)
     cache.move([1], 0)
     cache.grow(9)
-    cache.load(cache.read(2))
-    assert (cache.values, cache.capacity, cache.row_bytes) == ({}, 9, 0)
+    cache.load(cache.read(2), 2)
+    assert (cache.values, cache.capacity, cache.bytes_at(9)) == ({}, 9, 0)
 
 
 def test_keys_and_values_of_a_call_stay_on_the_device(pairs, onnx_gpu):
@@ -194,7 +201,8 @@ def test_keys_and_values_of_a_call_stay_on_the_device(pairs, onnx_gpu):
     feeds = model.feeds(1, capacity_bucket(1), 1).stages[0]
     outputs = executable.run(feeds, executable.new_cache(capacity_bucket(1), 0))
     assert isinstance(outputs.results["logits"], np.ndarray)
-    assert outputs.new_kv.device_name() == onnx_gpu.kind
+    [new_kv] = outputs.new_kv
+    assert new_kv.device_name() == onnx_gpu.kind
 
 
 # Nothing is left to the CPU
@@ -219,7 +227,7 @@ def test_nodes_that_would_run_on_the_cpu_are_named(onnx_gpu, tmp_path):
     path.write_bytes(
         helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
     )
-    stage = replace(STAGE, graph=path, cache_shape=(0, 2, 3, 4))
+    stage = replace(STAGE, graph=path, cache_groups=())
     with pytest.raises(DeviceError, match=r"would leave the_determinant \(Det\) to the CPU"):
         onnx_gpu.compile(stage, 1)
 

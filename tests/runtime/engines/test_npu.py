@@ -16,6 +16,7 @@ from parity import distance, load, tree_logits
 
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, MANIFEST, NPU, TARGET, Compiled, Precision
+from edgespec.bundle.caches import CacheGroup
 from edgespec.cli.commands import export
 from edgespec.errors import BundleError, DeviceError, InputError
 from edgespec.export import ExportOptions, export_bundle
@@ -254,8 +255,8 @@ def test_shapes_to_compile_for_are_fixed(with_variant, cli):
 def sizes(**changes):
     stage = StageSizes(
         matmul_bytes=1 << 20, embedding_bytes=0, file_bytes=1 << 20, tied=False, precision="fp16",
-        block_size=0, scale_bytes=4, layers=2, hidden=64, intermediate=160, heads=4, kv_width=24,
-        kv_bytes=4, vocab=331, result_bytes=4 * 331, passed_bytes=0,
+        block_size=0, scale_bytes=4, cache_groups=(CacheGroup((0, 1), 1, 24),), hidden=64,
+        intermediate=160, heads=4, kv_bytes=4, vocab=331, result_bytes=4 * 331, passed_bytes=0,
     )  # fmt: skip
     return replace(stage, **changes)
 

@@ -174,7 +174,7 @@ def with_determinant(tmp_path, exported):
     path = tmp_path / "stage.onnx"
     path.write_bytes(model.SerializeToString())
     stage = stage_file(bundles.load(exported), TARGET, 0, engine(EMULATED))
-    return replace(stage, graph=path, cache_shape=(0, 2, 1, 24))
+    return replace(stage, graph=path, cache_groups=())
 
 
 def test_nodes_that_would_run_on_the_cpu_are_refused_and_named(emulated, with_determinant):

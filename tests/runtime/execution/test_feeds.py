@@ -11,28 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.bundle.manifest import RopeTable, Stage, Tensor
-from edgespec.bundle.sublayers import ATTENTION, Sublayer, Sublayers, bias_input
+from edgespec.bundle.sublayers import ATTENTION, Sublayer, Sublayers, bias_input, mask_input
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
-from edgespec.runtime.shapes import COLUMNS, RECENT, row_bucket
+from edgespec.runtime.shapes import COLUMNS, RECENT, WINDOW, ring_rows, row_bucket
 
 SPLIT = ("lengths",)
 ORDERED = (*SPLIT, "window_rows", "recent_rows", "recent_columns")
 
 
-def inputs_of(theta=1e4, attention_factor=1.0, sight=SPLIT, masks=("causal",)):
-    """The inputs of a model that never runs."""
+def inputs_of(theta=1e4, attention_factor=1.0, sight=SPLIT, masks=("causal",), rings=None):
+    """The inputs of a model that never runs; `rings` as in `Role`."""
     frequencies = tuple(theta ** (-i / 12) for i in range(12))
     names = (
         "input_ids", "rope_cos", "rope_sin", "rope_cos.local", "rope_sin.local", *sight,
-        *map(bias_input, masks), "logit_rows", "past.0.key",
+        *map(bias_input, masks), "logit_rows",
+        *(mask_input(name, mask) for name in sight[:2] for mask in rings or ()),
     )  # fmt: skip
     inputs = [Tensor(name, "float32", ()) for name in names]
+    inputs.append(Tensor("past.0.key", "float32", ("1", "C", "24")))
     stage = Stage("none.onnx", "none.bin", 0, 2, tuple(inputs), ())
     local = RopeTable("local", tuple(2 * each for each in frequencies), 1.0)
     role = SimpleNamespace(
         rope_tables=(RopeTable("default", frequencies, attention_factor), local), head_dim=24,
-        bias_off=-1e9, stages=[stage],
+        bias_off=-1e9, stages=[stage], rings=rings or {},
         layout=Sublayers(Sublayer(0, ATTENTION, mask=mask) for mask in masks),
     )  # fmt: skip
     return Model(role, [], "nowhere"), frequencies
@@ -138,32 +140,56 @@ def test_each_row_has_its_last_positions_in_order_and_older_ones_in_the_cache(ma
         assert not set(columns[row, list(others)]) & set(shown)
 
 
-@given(family(), st.integers(0, 200), st.sampled_from([1, 2, 30, 64, 65, 66, 100, 300]))
-def test_a_window_hides_all_but_the_last_positions(mask, length, window):
-    """In both forms of attention, beside a mask that hides nothing."""
+WINDOWS = st.sampled_from([1, 2, 30, 64, 65, 66, 100, 300])
+
+
+@given(family(), st.integers(0, 1500), WINDOWS, st.booleans())
+def test_a_window_hides_all_but_the_last_positions(mask, length, window, ring):
+    """In both forms of attention, beside a mask that hides nothing, and with rows in a ring."""
     n, scratch = len(mask), mask.shape[1] - len(mask)
     masks = ("causal", f"window:{window}")
+    rings = {masks[1]: window} if ring else {}
+    held = ring_rows(window) if ring else 2048
     depths = mask.sum(axis=1) - 1
-    shape = 24, 256, 24, row_bucket(scratch) if scratch else 0
-    positions = [
-        [*range(length), *(length + np.arange(mask[row].sum())).tolist()] for row in range(n)
-    ]
-    split = inputs_of(masks=masks)[0].feeds(*shape)
+    shape = 24, 2048, 24, row_bucket(scratch) if scratch else 0
+    split = inputs_of(masks=masks, rings=rings)[0].feeds(*shape)
     split.fill(Rows([1] * n, depths, mask), length, False)
-    ordered = inputs_of(sight=ORDERED, masks=masks)[0].feeds(*shape)
+    ordered = inputs_of(sight=ORDERED, masks=masks, rings=rings)[0].feeds(*shape)
     ordered.fill(Rows([1] * n, depths, mask), length, False)
-    for row, seen in enumerate(positions):
-        columns = [*range(length), *(length + np.flatnonzero(mask[row, :scratch])).tolist()]
-        columns += (256 + np.flatnonzero(mask[row, scratch:])).tolist()
-        for name, most in zip(masks, (1000, window), strict=True):
-            bias = split.stages[0][bias_input(name)][row]
-            wanted = [c for c, p in zip(columns, seen, strict=True) if seen[-1] - p < most]
-            assert np.flatnonzero(bias == 0).tolist() == sorted(wanted)
-            bias = ordered.stages[0][bias_input(name)][row]
-            shown = np.flatnonzero(bias == 0).tolist()
+    for row in range(n):
+        own = length + int(depths[row])
+        for name, most, rows in zip(masks, (10_000, window), (2048, held), strict=True):
+            ancestors = np.flatnonzero(mask[row]).tolist()  # from the first to the row itself
+            seen = {length + n: a for n, a in enumerate(ancestors) if len(ancestors) - n <= most}
+            old = [p for p in range(length) if own - p < most]
+            columns = {p % rows for p in old}
+            columns |= {(length + a) % rows for a in seen.values() if a < scratch}
+            columns |= {rows + a - scratch for a in seen.values() if a >= scratch}
+            bias = split.stages[0][bias_input(name)]
+            assert bias.shape == (24, rows + 24)
+            assert np.flatnonzero(bias[row] == 0).tolist() == sorted(columns)
+            bias = ordered.stages[0][bias_input(name)]
+            assert bias.shape == (24, COLUMNS + rows)
+            shown = np.flatnonzero(bias[row] == 0).tolist()
             # A recent column's position is told by how far it is from the row's own.
-            found = [seen[-1] - (COLUMNS - 1 - c) if c < COLUMNS else c - COLUMNS for c in shown]
-            assert sorted(found) == [p for p in seen if seen[-1] - p < most]
+            recent = [own - (COLUMNS - 1 - c) for c in shown if c < COLUMNS]
+            assert recent == [p for p in (*old, *seen) if own - p < RECENT]
+            cached = {c - COLUMNS for c in shown if c >= COLUMNS}
+            assert cached == {p % rows for p in old if own - p >= RECENT}
+
+
+@given(st.integers(0, 1500), st.integers(0, 40))
+def test_the_last_rows_of_a_ring_are_taken_from_where_they_lie(length, scratch):
+    rings = {"window:30": 30}
+    model = inputs_of(sight=ORDERED, masks=("causal", *rings), rings=rings)[0]
+    feeds = model.feeds(4, 2048, 4, row_bucket(scratch) if scratch else 0)
+    feeds.fill(Rows([1], [0], np.ones((1, scratch + 1), bool)), length, False)
+    places = [*range(max(length - WINDOW, 0), length + scratch)]
+    for name, rows in (("window_rows", 2048), ("window_rows.window_30", ring_rows(30))):
+        found = feeds.stages[0][name][: WINDOW + scratch].tolist()
+        assert found[WINDOW - min(length, WINDOW) :] == [p % rows for p in places]
+        assert max(found) < rows
+    assert feeds.stages[0]["lengths.window_30"].tolist() == [COLUMNS, ring_rows(30)]
 
 
 def test_each_rotation_table_has_its_own_inputs():

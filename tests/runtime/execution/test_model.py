@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from caches import CAPACITY, STAGE, followed, operations
+from caches import CAPACITY, GROUPS, LONG, STAGE, WINDOW, followed, operations, shape
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES, logits_of
@@ -87,21 +87,29 @@ def test_rows_come_in_the_smallest_bucket_that_holds_them(rows):
 @given(operations(), st.sampled_from(["float32", "float16"]), st.sampled_from([0, 20, 200]))
 def test_the_cache_is_an_array_of_rows(steps, dtype, most):
     """With no reserved memory, some of it, or all."""
-    stage = replace(STAGE, kv_dtype=dtype)
-    cache = HostCache(stage, CAPACITY, most)
-    for expected in followed(cache, stage, steps, lambda new_kv: new_kv):
+    check_rows(replace(STAGE, kv_dtype=dtype), steps, CAPACITY, most)
+
+
+@given(operations(LONG, 100), st.sampled_from([0, 400, 2000]))
+def test_the_cache_of_layers_with_a_window_is_a_ring_of_rows(steps, most):
+    check_rows(replace(STAGE, cache_groups=GROUPS), steps, LONG, most)
+
+
+def check_rows(stage, steps, capacity, most):
+    cache = HostCache(stage, capacity, most)
+    for expected in followed(cache, stage, steps, lambda new_kv: new_kv, capacity):
         # Engines read the views; what was never written is zero, also after growth.
         assert cache.views.keys() == expected.keys()
         for name, view in cache.views.items():
             assert view.flags.c_contiguous
-            assert view.dtype == dtype
+            assert view.dtype == stage.kv_dtype
             np.testing.assert_array_equal(view, expected[name])
 
 
 def test_only_growth_makes_new_views():
     cache = HostCache(STAGE, 4, 0)
     before = cache.views
-    cache.write(np.ones((2, 2, 3, 2, 4), np.float32), [0, 1], 0)
+    cache.write([np.ones((2, 2, 3, 2, 4), np.float32)], [0, 1], 0)
     cache.move([1], 0)
     assert cache.views is before
     cache.grow(8)
@@ -115,6 +123,38 @@ def test_a_cache_grows_in_place_up_to_what_a_text_may_have():
         before = [*cache.views.values()]
         cache.grow(capacity)
         assert np.shares_memory(before[0], cache.views["past.0.key"]) is same
+
+
+@given(st.lists(st.integers(1, 128), min_size=1, max_size=20), st.data())
+def test_a_window_can_go_back_as_far_as_its_rows_reach(parts, data):
+    """A copy of what is held of an earlier length has the rows of its last positions."""
+    stage, length = replace(STAGE, cache_groups=GROUPS), sum(parts)
+    cache, other = HostCache(stage, LONG, 0), HostCache(stage, LONG, 0)
+    cache.grow(max(LONG, length))
+    other.grow(max(LONG, length))
+    rng, end = np.random.default_rng(0), 0
+    rows = [rng.standard_normal(shape(each, length)) for each in plain(GROUPS)]
+    for part in parts:
+        cache.write([each[:, :, :, end : end + part] for each in rows], range(part), end)
+        end += part
+    assert cache.earliest == (length - 320 + WINDOW - 1 if length > 320 else 0)
+    kept = data.draw(st.integers(max(cache.earliest, 1), length))
+    copied = cache.read(kept)
+    for each, whole, group in zip(copied, rows, GROUPS, strict=True):
+        seen = kept if group.window is None else min(kept, group.window - 1)
+        np.testing.assert_array_equal(
+            each[:, :, :, each.shape[3] - seen :], whole[:, :, :, kept - seen : kept].astype("f4")
+        )
+    other.load(copied, kept)
+    assert other.earliest <= kept
+    for one, two in zip(other.read(kept), copied, strict=True):
+        np.testing.assert_array_equal(one, two)
+    cache.clear()
+    assert cache.earliest == 0
+
+
+def plain(groups):
+    return [replace(each, window=None) for each in groups]
 
 
 # A text's progress

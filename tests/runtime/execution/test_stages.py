@@ -120,7 +120,7 @@ def test_stages_begin_where_a_set_begins_or_ends(bundle_of, name, starts):
     stages = bundle_of(name).target.stages
     assert [stage.start for stage in stages] == starts
     assert [stage.stop for stage in stages] == [*starts[1:], 2 * LAYERS + 1]
-    cached = [layer for stage in stages for layer in stage.cached]
+    cached = [n for stage in stages for group in stage.cache_groups for n in group.layers]
     assert cached == list(range(LAYERS))
 
 

@@ -124,7 +124,10 @@ def test_a_bundle_as_stated_has_their_sizes_and_its_own_stages(tmp_path):
     models = load(saved(tmp_path, machine(FLAT, layers=(28, 4)))).models
     found = as_stated(cut(3, 8, HEAD), models)
     assert [stage.start for stage in found.target.stages] == [0, 9, 28, 56]
-    assert [len(stage.cached) for stage in found.target.stages] == [5, 9, 14, 0]
+    cached = [
+        [n for each in stage.cache_groups for n in each.layers] for stage in found.target.stages
+    ]
+    assert [len(layers) for layers in cached] == [5, 9, 14, 0]
     assert borders(found.target) == (14,)
     for role in (TARGET, DRAFT):
         stated = models[role]
