@@ -71,10 +71,15 @@ class Gemma4(Gemma2):
 
     def decoder(self) -> Decoder:
         """Returns the model's description."""
-        fields = self.config.fields
+        config, fields = self.config, self.config.fields
         if fields.flag("enable_moe_block"):
             raise fields.unsupported("enable_moe_block", "use a model without experts")
-        config, decoder = self.config, super().decoder()
+        decoder = super().decoder()
+        for each in decoder.attentions:
+            if each.head_dim != 2 * len(decoder.ropes[each.rope].inv_freq):
+                raise fields.unsupported(
+                    "per_layer_config", "head_dim must be the same for all layers of a type"
+                )
         decoder = replace(
             decoder,
             layer_factors=tuple(

@@ -101,10 +101,10 @@ FULL_PRECISION = {
         "query_pre_attn_scalar": 2000,  # sharp attention would amplify rounding beyond `SAME`
         "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
-    "gemma4_text": {},
+    "gemma4_text-limited": {"final_logit_softcapping": 0.9},
     "gemma4_text-one-matrix-for-keys-and-values-bf16": {
         "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
-        "num_key_value_heads": 2, "num_global_key_value_heads": 1, "final_logit_softcapping": None, "dtype": torch.bfloat16,
+        "num_key_value_heads": 2, "num_global_key_value_heads": 1, "dtype": torch.bfloat16,
     },
     "granite": {},
     "granitemoehybrid": {},

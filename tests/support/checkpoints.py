@@ -137,7 +137,6 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 4, "sliding_window": 40, "layer_types": _MIXED * 2,
         "global_head_dim": 32, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
         "vocab_size_per_layer_input": 331, "hidden_size_per_layer_input": 32,
-        "final_logit_softcapping": 0.9,
     },
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
