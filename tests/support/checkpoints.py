@@ -249,7 +249,7 @@ def make_checkpoint(
                 parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
-                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.3)
+                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
     # Read back, because casting a model rounds its RoPE frequencies too, which no file holds.
     return model_class.from_pretrained(path, dtype=torch.float32).eval()
