@@ -33,7 +33,7 @@ from edgespec.export.formats.matrices import (
     WeightFormat,
 )
 from edgespec.export.formats.weights import WeightStream
-from edgespec.models import Attention, Checkpoint, Decoder, Injection, Mlp, Moe, Rope
+from edgespec.models import Attention, Checkpoint, Decoder, Injection, Mlp, MlpAndMoe, Moe, Rope
 
 BIAS_OFF = -1e9
 """Score of masked rows: far below any real score, so that the softmax gives exactly zero."""
@@ -179,6 +179,10 @@ def described(decoder: Decoder) -> Iterator[Sublayer]:
             elif isinstance(each, Moe):
                 inner = each.experts[0].up.out_features
                 yield Sublayer(number, MLP, inner, experts=len(each.experts), chosen=each.top_k)
+            elif isinstance(each, MlpAndMoe):
+                moe, beside = each.moe, each.mlp.up.out_features
+                inner, experts = moe.experts[0].up.out_features, len(moe.experts)
+                yield Sublayer(number, MLP, inner, experts=experts, chosen=moe.top_k, beside=beside)
             elif isinstance(each, Mlp):
                 yield Sublayer(number, MLP, width=each.up.out_features)
             else:

@@ -341,6 +341,11 @@ class Moe:
         top_k: Number of experts that a row is read by.
         normalized: Whether a row's shares add up to 1: the softmax is over the chosen experts
             instead of all.
+        router_norm: Applied to the sublayer's input for the router; None: it reads what the
+            experts read.
+        expert_factors: Name of the [experts] tensor with a factor of each expert's share; None:
+            there is none.
+        post_norm: Applied to the sublayer's output; None: no normalization.
     """
 
     norm: Norm | None
@@ -348,6 +353,9 @@ class Moe:
     experts: tuple[Mlp, ...]
     top_k: int
     normalized: bool
+    router_norm: Norm | None = None
+    expert_factors: str | None = None
+    post_norm: Norm | None = None
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -356,7 +364,37 @@ class Moe:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        return _of(self.router, *self.linears, self.norm)
+        factors = {} if self.expert_factors is None else {self.expert_factors: (len(self.experts),)}
+        norms = self.norm, self.router_norm, self.post_norm
+        return _of(self.router, *self.linears, *norms) | factors
+
+
+@dataclass(frozen=True)
+class MlpAndMoe:
+    """An MLP and a mixture of experts beside each other, whose outputs are added.
+
+    Attributes:
+        mlp: The MLP, with norms of its own.
+        moe: The mixture, with norms of its own.
+        norm: Applied to the input of both; None: no normalization.
+        post_norm: Applied to the sum; None: no normalization.
+        output_factor: Factor of the sublayer's output.
+    """
+
+    mlp: Mlp
+    moe: Moe
+    norm: Norm | None = None
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """The matrices of both."""
+        return self.mlp.linears + self.moe.linears
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        return self.mlp.tensors() | self.moe.tensors() | _of(self.norm, self.post_norm)
 
 
 @dataclass(frozen=True)
@@ -394,7 +432,7 @@ class Injection:
 Recurrent = ShortConvolution | GatedDelta
 """A sublayer that carries something from position to position besides keys and values."""
 
-Sublayer = Attention | Mlp | Moe | Injection | Recurrent
+Sublayer = Attention | Mlp | Moe | MlpAndMoe | Injection | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
 
 

@@ -139,6 +139,7 @@ def _of_layout(where: str, role: Role) -> Iterator[_Check]:
         yield f"{place}.experts", each.experts, each.experts >= 0
         yield f"{place}.chosen", each.chosen, (each.chosen > 0) == (each.experts > 0)
         yield f"{place}.chosen", each.chosen, 0 <= each.chosen <= each.experts
+        yield f"{place}.beside", each.beside, each.beside >= 0
         yield f"{place}.mask", each.mask, _is_mask(each.mask)
         yield f"{place}.rope", each.rope, each.rope in ("", *tables)
         known = (each.kind == RECURRENT) == (each.recurrent is not None)

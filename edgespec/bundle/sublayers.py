@@ -77,6 +77,7 @@ class Sublayer:
         recurrent: what a recurrent sublayer holds; None for others.
         experts: number of experts, if the MLP is a mixture of experts; else 0.
         chosen: number of these experts that a row is read by.
+        beside: inner size of an MLP beside the experts, which reads every row; 0: there is none.
         source: layer whose keys and values attention reads; None: it has its own.
     """
 
@@ -88,6 +89,7 @@ class Sublayer:
     recurrent: RecurrentShape | None = field(default=None, metadata=LEFT_OUT)
     experts: int = field(default=0, metadata=LEFT_OUT)
     chosen: int = field(default=0, metadata=LEFT_OUT)
+    beside: int = field(default=0, metadata=LEFT_OUT)
     source: int | None = field(default=None, metadata=LEFT_OUT)
 
 

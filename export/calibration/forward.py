@@ -7,7 +7,7 @@ of one sublayer are in memory at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,23 +157,31 @@ class Forward:
         update = self.normed(self.linear(mixed, layer.linears[-1], weights), layer.post_norm)
         return update * np.float32(layer.output_factor)
 
-    def routed(self, layer: Moe, x: Floats) -> Iterator[Routed]:
-        """Yields each expert of a mixture with the rows of x [rows, hidden_size] that choose it."""
+    def routed(self, layer: Moe, x: Floats) -> tuple[Routed, ...]:
+        """Returns each expert of a mixture with the rows that choose it, of x [rows, hidden_size].
+
+        x is the normalized residual stream, which must be as it is before the mixture.
+        """
+        read = x if layer.router_norm is None else self.normed(self.hidden, layer.router_norm)
         scores = self.linear(
-            x, layer.router, {layer.router.weight: self._read(layer.router.weight)}
+            read, layer.router, {layer.router.weight: self._read(layer.router.weight)}
         )
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, : layer.top_k]
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
         total = np.take_along_axis(shares, chosen, 1) if layer.normalized else shares
         shares /= total.sum(axis=1, keepdims=True)
+        if layer.expert_factors is not None:
+            shares = shares * self._read(layer.expert_factors)
+        found = []
         for number, expert in enumerate(layer.experts):
             rows = np.flatnonzero((chosen == number).any(axis=1))
-            yield Routed(expert, rows, shares[rows, number, None])
+            found.append(Routed(expert, rows, shares[rows, number, None]))
+        return tuple(found)
 
-    def mixture(self, layer: Moe, x: Floats) -> Floats:
+    def mixture(self, routed: Sequence[Routed], x: Floats) -> Floats:
         """Computes a mixture of experts for x [rows, hidden_size], one expert at a time."""
         found = np.zeros_like(x)
-        for each in self.routed(layer, x):
+        for each in routed:
             if len(each.rows):
                 weights = self.weights(*each.expert.linears)
                 mixed = self.mixed(each.expert, x[each.rows], weights)

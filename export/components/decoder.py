@@ -26,6 +26,7 @@ from edgespec.models import (
     Decoder,
     GatedDelta,
     Injection,
+    MlpAndMoe,
     Moe,
     ShortConvolution,
     Sublayer,
@@ -103,8 +104,11 @@ def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublay
     """Emits a sublayer of layer `index`; returns what it adds to the stream, [S, hidden]."""
     x = stage.norm(hidden, sublayer.norm)
     if isinstance(sublayer, Moe):
-        return lower_moe(stage, x, sublayer)
-    if isinstance(sublayer, Attention):
+        return stage.norm(lower_moe(stage, x, hidden, sublayer), sublayer.post_norm)
+    if isinstance(sublayer, MlpAndMoe):
+        both = (_contribution(stage, x, index, part) for part in (sublayer.mlp, sublayer.moe))
+        update = stage.graph.op("Add", *both)
+    elif isinstance(sublayer, Attention):
         update = lower_attention(stage, x, index, sublayer)
     elif isinstance(sublayer, ShortConvolution):
         update = lower_convolution(stage, x, index, sublayer)

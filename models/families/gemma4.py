@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import DEFAULT_ROPE
 from edgespec.models.families.gemma2 import Gemma2
+from edgespec.models.families.gemma4_experts import beside_experts, stacked_experts
 from edgespec.models.families.layer_inputs import SIZE, with_layer_inputs
 from edgespec.models.layers import Norm
 from edgespec.models.rope import rope_from_config
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import Fields
-    from edgespec.models.layers import Attention, Decoder, Mlp
+    from edgespec.models.layers import Attention, Decoder, Mlp, MlpAndMoe
     from edgespec.models.rope import Rope
+    from edgespec.models.tensors import TensorSource
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -27,7 +29,7 @@ class Gemma4(Gemma2):
     The last layers may read keys and values of earlier ones, and each layer an input of its own.
     """
 
-    models: ClassVar[str] = "Gemma 4 E2B, E4B and 31B, text only (not 26B-A4B)"
+    models: ClassVar[str] = "Gemma 4 E2B, E4B, 26B-A4B and 31B, text only"
     defaults: ClassVar[Mapping[str, object]] = {
         **Gemma2.defaults,
         # Published configs leave out what is as here.
@@ -72,8 +74,6 @@ class Gemma4(Gemma2):
     def decoder(self) -> Decoder:
         """Returns the model's description."""
         config, fields = self.config, self.config.fields
-        if fields.flag("enable_moe_block"):
-            raise fields.unsupported("enable_moe_block", "use a model without experts")
         decoder = super().decoder()
         for each in decoder.attentions:
             if each.head_dim != 2 * len(decoder.ropes[each.rope].inv_freq):
@@ -86,7 +86,15 @@ class Gemma4(Gemma2):
                 f"model.layers.{index}.layer_scalar" for index in range(config.num_layers)
             ),
         )
-        return decoder if not fields.get(SIZE) else with_layer_inputs(decoder, config)
+        if not fields.get(SIZE):
+            return decoder
+        return with_layer_inputs(decoder, config, self.mlp(0).activation)
+
+    def arranged(self, tensors: TensorSource) -> TensorSource:
+        """Returns the weights with each expert's matrices as tensors of their own."""
+        if not self.config.fields.flag("enable_moe_block"):
+            return tensors
+        return stacked_experts(self.config, tensors)
 
     def ropes(self) -> dict[str, Rope]:
         """Returns a rotation table for layers with a window, and one for those without."""
@@ -134,6 +142,13 @@ class Gemma4(Gemma2):
             up=replace(mlp.up, out_features=wide),
             down=replace(mlp.down, in_features=wide),
         )
+
+    def feed_forward(self, index: int) -> Mlp | MlpAndMoe:
+        """Returns the MLP of a layer, which may have a mixture of experts beside it."""
+        mlp = self.mlp(index)
+        if not self.config.fields.flag("enable_moe_block"):
+            return mlp
+        return beside_experts(self, mlp, index)
 
     def norm(self, name: str, size: int) -> Norm:
         """Returns the norm of that name; its weights are stored as they are."""

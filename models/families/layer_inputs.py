@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgespec.models.layers import Injection, LayerInputs, Linear, Mlp, Norm
+from edgespec.models.layers import Injection, LayerInputs, Linear, Norm
 
 if TYPE_CHECKING:
     from edgespec.models.config import ModelConfig
-    from edgespec.models.layers import Decoder, Sublayer
+    from edgespec.models.layers import Activation, Decoder, Sublayer
 
 SIZE = "hidden_size_per_layer_input"
 """The field with the size of a layer's input of a row; 0 or null: layers have none."""
@@ -17,12 +17,13 @@ SIZE = "hidden_size_per_layer_input"
 _ROWS = "vocab_size_per_layer_input"
 
 
-def with_layer_inputs(decoder: Decoder, config: ModelConfig) -> Decoder:
+def with_layer_inputs(decoder: Decoder, config: ModelConfig, activation: Activation) -> Decoder:
     """Returns a decoder of which each layer ends with an `Injection`.
 
     Args:
-        decoder: The decoder without them; each layer ends with an MLP.
+        decoder: The decoder without them.
         config: Its config.
+        activation: Activation of their gates.
 
     Raises:
         CheckpointError: A field is missing or has an invalid value.
@@ -48,12 +49,11 @@ def with_layer_inputs(decoder: Decoder, config: ModelConfig) -> Decoder:
     )
 
     def injected(index: int, layer: tuple[Sublayer, ...]) -> tuple[Sublayer, ...]:
-        name, mlp = f"model.layers.{index}", layer[-1]
-        assert isinstance(mlp, Mlp)
+        name = f"model.layers.{index}"
         injection = Injection(
             gate=Linear(f"{name}.per_layer_input_gate.weight", hidden, size),
             out=Linear(f"{name}.per_layer_projection.weight", size, hidden),
-            activation=mlp.activation,
+            activation=activation,
             post_norm=Norm(f"{name}.post_per_layer_input_norm.weight", hidden, config.norm_eps),
         )
         return (*layer, injection)

@@ -38,7 +38,8 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     layer_bytes = max(data - own, 0)
     widths = [each.width or intermediate if each.kind == MLP else 0 for each in layout]
     parameters = (
-        3 * role.hidden_size * width * max(each.experts, 1) or _other_parameters(role, each)
+        3 * role.hidden_size * (width * max(each.experts, 1) + each.beside)
+        or _other_parameters(role, each)
         for each, width in zip(layout, widths, strict=True)
     )
     ends = list(accumulate(parameters, initial=0))
@@ -142,7 +143,9 @@ def _row_width(role: Role, sublayer: Sublayer, width: int) -> int:
 
     In a mixture, a row is copied for each expert that it chooses.
     """
-    return sublayer.chosen * (width + role.hidden_size) if sublayer.experts else width
+    if not sublayer.experts:
+        return width
+    return sublayer.chosen * (width + role.hidden_size) + sublayer.beside
 
 
 def _other_parameters(role: Role, sublayer: Sublayer) -> int:

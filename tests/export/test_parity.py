@@ -106,6 +106,10 @@ FULL_PRECISION = {
         "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
         "num_key_value_heads": 2, "num_global_key_value_heads": 1, "dtype": torch.bfloat16,
     },
+    "gemma4_text-experts": {
+        "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "num_kv_shared_layers": 0,
+        "moe_intermediate_size": 96, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+    },
     "granite": {},
     "granitemoehybrid": {},
     "granitemoehybrid-no-rope": {"position_embedding_type": None},

@@ -14,7 +14,7 @@ from checkpoints import make_checkpoint, write_tokenizer
 from edgespec import bundle as bundles
 from edgespec.export.calibration.forward import Forward, limited
 from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
-from edgespec.models import Moe
+from edgespec.models import MlpAndMoe, Moe
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
@@ -45,8 +45,8 @@ def calibration_logits(checkpoint, texts):
     """Returns the logits [B * T, V] of the float32 pass that calibration reads texts with."""
     forward = Forward(checkpoint, texts)
     for each in (each for layer in forward.layers() for each in layer):
-        if isinstance(each, Moe):
-            forward.add(forward.mixture(each, forward.normed(forward.hidden, each.norm)))
+        if isinstance(each, Moe | MlpAndMoe):
+            forward.add(output_of_experts(forward, each))
             continue
         weights = forward.weights(*each.linears)
         mixed = forward.mixed(each, forward.normed(forward.hidden, each.norm), weights)
@@ -55,6 +55,16 @@ def calibration_logits(checkpoint, texts):
     normed = forward.normed(forward.hidden, decoder.norm)
     logits = forward.linear(normed, decoder.lm_head, forward.weights(decoder.lm_head))
     return limited(logits, decoder.logit_softcap)
+
+
+def output_of_experts(forward, layer):
+    if isinstance(layer, MlpAndMoe):
+        weights = forward.weights(*layer.mlp.linears)
+        mixed = forward.mixed(layer.mlp, forward.normed(forward.hidden, layer.mlp.norm), weights)
+        dense = forward.contribution(layer.mlp, mixed, weights)
+        return forward.normed(dense + output_of_experts(forward, layer.moe), layer.post_norm)
+    x = forward.normed(forward.hidden, layer.norm)
+    return forward.normed(forward.mixture(forward.routed(layer, x), x), layer.post_norm)
 
 
 def distance(found, expected):

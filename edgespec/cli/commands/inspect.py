@@ -95,7 +95,9 @@ def _stored(precision: str, block_size: int) -> str:
 def _wide(role: Role) -> str:
     wide = len(role.precision.wide)
     matrices = sum(
-        _MATRICES.get(each.kind, 3 * max(each.experts, 1)) if each.source is None else _WITHOUT_KEYS
+        _MATRICES.get(each.kind, 3 * (max(each.experts, 1) + (each.beside > 0)))
+        if each.source is None
+        else _WITHOUT_KEYS
         for each in role.layout
     )
     return f"; int8 for {wide} of {matrices} matrices" if wide else ""
