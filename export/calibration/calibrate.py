@@ -314,6 +314,8 @@ def _read(forward: Forward, layer: Attention | Mlp | Injection | Recurrent, judg
     projection = partial(forward.contribution, layer)
     weights = forward.weights(*layer.linears)
     x = forward.normed(forward.hidden, layer.norm)
+    if layer.norm is None:
+        x = x.copy()  # what comes next is added to the stream in place
     mixed = forward.mixed(layer, x, weights)
     forward.add(projection(mixed, weights))
     judge.round(x, first, weights, contribution, forward.hidden)

@@ -45,26 +45,23 @@ def calibration_logits(checkpoint, texts):
     """Returns the logits [B * T, V] of the float32 pass that calibration reads texts with."""
     forward = Forward(checkpoint, texts)
     for each in (each for layer in forward.layers() for each in layer):
-        if isinstance(each, Moe | MlpAndMoe):
-            forward.add(output_of_experts(forward, each))
-            continue
-        weights = forward.weights(*each.linears)
-        mixed = forward.mixed(each, forward.normed(forward.hidden, each.norm), weights)
-        forward.add(forward.contribution(each, mixed, weights))
+        forward.add(output_of(forward, each))
     decoder = checkpoint.decoder
     normed = forward.normed(forward.hidden, decoder.norm)
     logits = forward.linear(normed, decoder.lm_head, forward.weights(decoder.lm_head))
     return limited(logits, decoder.logit_softcap)
 
 
-def output_of_experts(forward, layer):
+def output_of(forward, layer):
+    """What a sublayer adds to the residual stream of that pass."""
     if isinstance(layer, MlpAndMoe):
-        weights = forward.weights(*layer.mlp.linears)
-        mixed = forward.mixed(layer.mlp, forward.normed(forward.hidden, layer.mlp.norm), weights)
-        dense = forward.contribution(layer.mlp, mixed, weights)
-        return forward.normed(dense + output_of_experts(forward, layer.moe), layer.post_norm)
+        both = output_of(forward, layer.mlp) + output_of(forward, layer.moe)
+        return forward.normed(both, layer.post_norm)
     x = forward.normed(forward.hidden, layer.norm)
-    return forward.normed(forward.mixture(forward.routed(layer, x), x), layer.post_norm)
+    if isinstance(layer, Moe):
+        return forward.normed(forward.mixture(forward.routed(layer, x), x), layer.post_norm)
+    weights = forward.weights(*layer.linears)
+    return forward.contribution(layer, forward.mixed(layer, x, weights), weights)
 
 
 def distance(found, expected):
