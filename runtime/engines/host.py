@@ -208,7 +208,8 @@ class _HostGroup:
         first = self.held.first
         if not first:
             return self._rows[:, :, :, :length].copy()
-        return self._rows[:, :, :, self.held.places(first, max(length - first, 0))]
+        # Contiguous, as files need it; an index would leave rows in another order of bytes.
+        return self._rows.take(self.held.places(first, max(length - first, 0)), axis=3)
 
     def load(self, rows: Array, length: int) -> None:
         count = rows.shape[3]
