@@ -6,8 +6,7 @@ of one sublayer are in memory at a time.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,13 @@ import numpy.typing as npt
 
 from edgespec.bundle.sublayers import window_of
 from edgespec.errors import CheckpointError
+from edgespec.export.calibration.functions import (
+    ACTIVATIONS,
+    clamped_swiglu,
+    limited,
+    sigmoid,
+    silu,
+)
 from edgespec.export.calibration.recurrent import convolved, gated_delta
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.weights import check_range, read_finite
@@ -32,7 +38,6 @@ from edgespec.models import (
     Sublayer,
 )
 from edgespec.models.layers import (
-    Activation,
     ClampedSwiglu,
     Convolution,
     LayerInputs,
@@ -207,7 +212,7 @@ class Forward:
             return self._attended(layer, x, weights, rows)
         if isinstance(layer, Injection):
             own = self._inputs[self._places if rows is None else self._places[rows], self._layer]
-            gate = _ACTIVATIONS[layer.activation](self.linear(x, layer.gate, weights))
+            gate = ACTIVATIONS[layer.activation](self.linear(x, layer.gate, weights))
             injected: Floats = gate * own
             return injected
         if isinstance(layer, ShortConvolution):
@@ -238,7 +243,7 @@ class Forward:
             total = shares.sum(axis=-1, keepdims=True) + np.exp(sinks[head] - largest)
             mixed[:, :, head] = shares / total @ values
         joined = mixed.reshape(len(x), -1)
-        return joined if gate is None else joined * _sigmoid(gate)
+        return joined if gate is None else joined * sigmoid(gate)
 
     def _keys_values(
         self, layer: Attention, x: Floats, weights: Weights, rows: Rows | None
@@ -285,7 +290,7 @@ class Forward:
             for each in (layer.rate, layer.decay, layer.gate, layer.mixed)
         )
         keys = layer.key_heads * layer.key_size
-        parts = np.split(_silu(self._convolved(mixed, layer.convolution)), (keys, 2 * keys), axis=1)
+        parts = np.split(silu(self._convolved(mixed, layer.convolution)), (keys, 2 * keys), axis=1)
         sizes = layer.key_size, layer.key_size, layer.value_size
         q, k, v = (
             part.reshape(-1, self._length, part.shape[1] // size, size)
@@ -294,14 +299,14 @@ class Forward:
         speed = np.logaddexp(0, decays + self._read(layer.decay_bias))
         decays = -np.exp(self._read(layer.log_decay)) * speed
         by_head = -1, self._length, layer.value_heads
-        found = gated_delta(q, k, v, _sigmoid(rates).reshape(by_head), decays.reshape(by_head))
-        return self.normed(found, layer.result_norm).reshape(len(x), -1) * _silu(gate)
+        found = gated_delta(q, k, v, sigmoid(rates).reshape(by_head), decays.reshape(by_head))
+        return self.normed(found, layer.result_norm).reshape(len(x), -1) * silu(gate)
 
     def _gated(self, layer: Mlp, x: Floats, weights: Weights) -> Floats:
         gate, up = self.linear(x, layer.gate, weights), self.linear(x, layer.up, weights)
         if isinstance(layer.activation, ClampedSwiglu):
-            return _clamped_swiglu(gate, up, layer.activation)
-        return _ACTIVATIONS[layer.activation](gate) * up
+            return clamped_swiglu(gate, up, layer.activation)
+        return ACTIVATIONS[layer.activation](gate) * up
 
     def _turned(self, x: Floats, norm: Norm | None, heads: int, layer: Attention) -> Floats:
         """Returns heads [B, T, heads, head_dim] after their norm, if there is one, and RoPE."""
@@ -328,15 +333,6 @@ class Forward:
         return read_finite(self._tensors, name, 0, self._tensors.shape(name)[0])
 
 
-def limited(x: Floats, softcap: float | None) -> Floats:
-    """Returns `c * tanh(x / c)` for a limit c; without a limit, returns x unchanged."""
-    if softcap is None:
-        return x
-    limit = np.float32(softcap)
-    found: Floats = limit * np.tanh(x / limit)
-    return found
-
-
 def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:
     """Returns cosines and sines for the positions of a text, [T, 1, head_dim] each."""
     angles = np.outer(np.arange(length), rope.inv_freq.astype(np.float64))
@@ -353,34 +349,3 @@ def _bias(window: int | None, length: int) -> Floats:
     if window is not None:
         seen &= ~np.tri(length, k=-window, dtype=np.bool_)
     return np.where(seen, np.float32(0), _HIDDEN)
-
-
-def _sigmoid(x: Floats) -> Floats:
-    with np.errstate(over="ignore"):
-        found: Floats = np.float32(1) / (np.float32(1) + np.exp(-x))
-    return found
-
-
-def _silu(x: Floats) -> Floats:
-    with np.errstate(over="ignore"):  # an overflow gives 0, which is right far below zero
-        x /= 1 + np.exp(-x)
-    return x
-
-
-def _gelu_tanh(x: Floats) -> Floats:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
-    found: Floats = np.float32(0.5) * x * (1 + np.tanh(inner))
-    return found
-
-
-def _clamped_swiglu(gate: Floats, up: Floats, activation: ClampedSwiglu) -> Floats:
-    limit = np.float32(activation.limit)
-    gate = np.minimum(gate, limit)
-    found: Floats = _silu(gate * np.float32(activation.alpha)) * (np.clip(up, -limit, limit) + 1)
-    return found / np.float32(activation.alpha)
-
-
-_ACTIVATIONS: Mapping[Activation, Callable[[Floats], Floats]] = {
-    "silu": _silu,
-    "gelu_tanh": _gelu_tanh,
-}

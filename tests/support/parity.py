@@ -12,7 +12,8 @@ import torch
 from checkpoints import make_checkpoint, write_tokenizer
 
 from edgespec import bundle as bundles
-from edgespec.export.calibration.forward import Forward, limited
+from edgespec.export.calibration.forward import Forward
+from edgespec.export.calibration.functions import limited
 from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
 from edgespec.models import MlpAndMoe, Moe
 from edgespec.runtime.engines import CPU_ENGINES, engine
