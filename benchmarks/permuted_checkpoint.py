@@ -65,13 +65,14 @@ class Permuted:
         orders = [self._random.permutation(size) for _ in range(layer.kv_heads)]
         values = np.concatenate([head * size + order for head, order in enumerate(orders)])
         mixed = [head * size + orders[head // group] for head in range(layer.heads)]
-        for each in (layer.q, layer.k):  # turned by RoPE, two by two
+        *turned, own_values, out = layer.linears
+        for each in turned:  # by RoPE, two by two
             self._linear(each, slice(None), self._stream)
             for norm in (layer.q_norm, layer.k_norm):
                 if norm is not None:
                     self._put(norm.weight, self._read(norm.weight))
-        self._linear(layer.v, values, self._stream)
-        self._linear(layer.o, self._stream, np.concatenate(mixed))
+        self._linear(own_values, values, self._stream)
+        self._linear(out, self._stream, np.concatenate(mixed))
 
     def _mlp(self, layer: Mlp) -> None:
         inner = self._random.permutation(layer.gate.out_features)

@@ -186,7 +186,7 @@ def _placements(checkpoint: Checkpoint, wide: ModelConfig) -> dict[str, _Placeme
     for attention in decoder.attentions:
         query = _Placement(q_rows, scale=math.sqrt(growth))
         placements.update(dict.fromkeys(attention.q.tensors(), query))
-        for linear in (attention.k, attention.v):
+        for linear in attention.linears[1:-1]:
             placements.update(dict.fromkeys(linear.tensors(), _Placement(kv_rows)))
         placements[attention.o.weight] = _Placement(columns=q_rows)
     return placements

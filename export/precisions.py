@@ -19,7 +19,7 @@ from edgespec.export.calibration.calibrate import (
 from edgespec.export.formats.blocks import choose_block_size
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.keeping import kept_layers, kept_vocabulary
-from edgespec.models import Checkpoint, Moe
+from edgespec.models import Checkpoint, MlpAndMoe, Moe
 
 if TYPE_CHECKING:
     from edgespec.export.exporter import ExportOptions
@@ -61,7 +61,9 @@ def chosen_precision(name: str, checkpoint: Checkpoint, options: ExportOptions) 
     asked = asked_precision(name, checkpoint, options)
     weights = {INT4_SMALL: INT4, SOURCE: "int8"}.get(asked, asked)
     head = options.lm_head_precision or ("int8" if asked == INT4 else weights)
-    if weights == bundle.W8A8 and any(isinstance(each, Moe) for each in decoder.sublayers):
+    if weights == bundle.W8A8 and any(
+        isinstance(each, Moe | MlpAndMoe) for each in decoder.sublayers
+    ):
         # ONNX Runtime cannot round the rows of an expert that has none.
         raise InputError(f"{name}: w8a8 is not for mixtures of experts: use int8 or int4")
     if not {weights, head} & {INT4, "int8", bundle.W8A8}:

@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec import bundle
-from edgespec.bundle.sublayers import ATTENTION, DEFAULT_ROPE, MLP, RECURRENT, Sublayer
+from edgespec.bundle.sublayers import (
+    ATTENTION,
+    DEFAULT_ROPE,
+    INJECTION,
+    MLP,
+    RECURRENT,
+    Sublayer,
+)
 from edgespec.export.components.attention import AttentionForm, OrderedAttention, SplitAttention
 from edgespec.export.components.decoder import Span, lower
 from edgespec.export.components.graph import DataFile, GraphBuilder
@@ -26,7 +33,7 @@ from edgespec.export.formats.matrices import (
     WeightFormat,
 )
 from edgespec.export.formats.weights import WeightStream
-from edgespec.models import Attention, Checkpoint, Decoder, Mlp, Moe, Rope
+from edgespec.models import Attention, Checkpoint, Decoder, Injection, Mlp, MlpAndMoe, Moe, Rope
 
 BIAS_OFF = -1e9
 """Score of masked rows: far below any real score, so that the softmax gives exactly zero."""
@@ -114,6 +121,7 @@ class RoleWriter:
             ropes=tuple(table for table in tables if table is not default),
             output_tokens=0 if outputs == decoder.vocab_size else outputs,
             mask_token=config.mask_token,
+            layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
         )
 
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
@@ -165,10 +173,16 @@ def described(decoder: Decoder) -> Iterator[Sublayer]:
     for number, layer in enumerate(decoder.layers):
         for each in layer:
             if isinstance(each, Attention):
-                yield Sublayer(number, ATTENTION, mask=each.mask, rope=each.rope)
+                yield Sublayer(number, ATTENTION, 0, each.mask, each.rope, source=each.source)
+            elif isinstance(each, Injection):
+                yield Sublayer(number, INJECTION)
             elif isinstance(each, Moe):
                 inner = each.experts[0].up.out_features
                 yield Sublayer(number, MLP, inner, experts=len(each.experts), chosen=each.top_k)
+            elif isinstance(each, MlpAndMoe):
+                moe, beside = each.moe, each.mlp.up.out_features
+                inner, experts = moe.experts[0].up.out_features, len(moe.experts)
+                yield Sublayer(number, MLP, inner, experts=experts, chosen=moe.top_k, beside=beside)
             elif isinstance(each, Mlp):
                 yield Sublayer(number, MLP, width=each.up.out_features)
             else:

@@ -11,6 +11,7 @@ from edgespec.models.config import ModelConfig
 from edgespec.models.families.exaone4 import Exaone4
 from edgespec.models.families.gemma2 import Gemma2
 from edgespec.models.families.gemma3 import Gemma3
+from edgespec.models.families.gemma4 import Gemma4
 from edgespec.models.families.glm import Glm, Glm4
 from edgespec.models.families.gpt_oss import GptOss
 from edgespec.models.families.granite import Granite
@@ -48,6 +49,7 @@ ARCHITECTURES: Mapping[str, type[Llama]] = {
     "exaone4": Exaone4,
     "gemma2": Gemma2,
     "gemma3_text": Gemma3,
+    "gemma4_text": Gemma4,
     "glm": Glm,
     "glm4": Glm4,
     "gpt_oss": GptOss,

@@ -66,7 +66,7 @@ class Norm:
     """RMS normalization (Zhang and Sennrich, 2019): `weight * x / sqrt(mean(x²) + eps)`.
 
     Attributes:
-        weight: Name of the [size] tensor.
+        weight: Name of the [size] tensor; empty: there is none, as if it were all ones.
         size: Size of x.
         eps: Added to the mean square.
         offset: Added to the weight; 1 if checkpoints store the weight minus 1.
@@ -81,7 +81,7 @@ class Norm:
 
     def tensors(self) -> Shapes:
         """Returns names and shapes of its tensors."""
-        return {self.weight: (self.size,)}
+        return {self.weight: (self.size,)} if self.weight else {}
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class LayerNorm(Norm):
 
     def tensors(self) -> Shapes:
         """Returns names and shapes of its tensors."""
-        return {self.weight: (self.size,), self.bias: (self.size,)}
+        return {**super().tensors(), self.bias: (self.size,)}
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Attention:
     Attributes:
         norm: Applied to the sublayer's input; None: no normalization.
         q: [hidden] to [heads * head_dim].
-        k: [hidden] to [kv_heads * head_dim].
-        v: [hidden] to [kv_heads * head_dim].
+        k: [hidden] to [kv_heads * head_dim]; None: keys and values are those of `source`.
+        v: [hidden] to [kv_heads * head_dim]; None: values are what `k` gives, before its norm.
         o: [heads * head_dim] to [hidden].
         heads: Number of query heads, a multiple of kv_heads.
         kv_heads: Number of key and value heads.
@@ -116,6 +116,7 @@ class Attention:
         q_norm: Applied to queries before RoPE; None: no normalization. It normalizes each head, or
             all heads as one vector if it has their total size.
         k_norm: The same for keys.
+        v_norm: Applied to each head's values; None: no normalization.
         norm_after_rope: Whether these two norms, of each head, follow RoPE instead.
         post_norm: Applied to the sublayer's output; None: no normalization.
         mask: Name of the mask, see `edgespec.bundle.sublayers.Sublayer`.
@@ -126,12 +127,13 @@ class Attention:
         output_factor: Factor of the sublayer's output.
         sinks: Name of the [heads] tensor with a score for each head that takes part in the softmax
             and has no value, so that heads may attend to nothing (Xiao et al., 2024); None: none.
+        source: Number of the layer whose keys and values it reads; None: it has its own.
     """
 
     norm: Norm | None
     q: Linear
-    k: Linear
-    v: Linear
+    k: Linear | None
+    v: Linear | None
     o: Linear
     heads: int
     kv_heads: int
@@ -139,6 +141,7 @@ class Attention:
     scale: float
     q_norm: Norm | None = None
     k_norm: Norm | None = None
+    v_norm: Norm | None = None
     norm_after_rope: bool = False
     post_norm: Norm | None = None
     mask: str = CAUSAL
@@ -147,6 +150,7 @@ class Attention:
     softcap: float | None = None
     output_factor: float = 1.0
     sinks: str | None = None
+    source: int | None = None
 
     @property
     def window(self) -> int | None:
@@ -156,11 +160,11 @@ class Attention:
     @property
     def linears(self) -> tuple[Linear, ...]:
         """Its matrices."""
-        return self.q, self.k, self.v, self.o
+        return tuple(each for each in (self.q, self.k, self.v, self.o) if each is not None)
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        norms = (self.norm, self.q_norm, self.k_norm, self.post_norm)
+        norms = (self.norm, self.q_norm, self.k_norm, self.v_norm, self.post_norm)
         sinks: Shapes = {} if self.sinks is None else {self.sinks: (self.heads,)}
         return sinks | _of(*self.linears, *norms)
 
@@ -338,6 +342,11 @@ class Moe:
         normalized: Whether a row's shares add up to 1: the softmax is over the chosen experts
             instead of all.
         output_factor: Factor of the sublayer's output.
+        router_norm: Applied to the sublayer's input for the router; None: it reads what the
+            experts read.
+        expert_factors: Name of the [experts] tensor with a factor of each expert's share; None:
+            there is none.
+        post_norm: Applied to the sublayer's output; None: no normalization.
     """
 
     norm: Norm | None
@@ -346,6 +355,9 @@ class Moe:
     top_k: int
     normalized: bool
     output_factor: float = 1.0
+    router_norm: Norm | None = None
+    expert_factors: str | None = None
+    post_norm: Norm | None = None
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -354,14 +366,103 @@ class Moe:
 
     def tensors(self) -> Shapes:
         """Names and shapes of its tensors."""
-        return _of(self.router, *self.linears, self.norm)
+        factors = {} if self.expert_factors is None else {self.expert_factors: (len(self.experts),)}
+        norms = self.norm, self.router_norm, self.post_norm
+        return _of(self.router, *self.linears, *norms) | factors
+
+
+@dataclass(frozen=True)
+class MlpAndMoe:
+    """An MLP and a mixture of experts beside each other, whose outputs are added.
+
+    Attributes:
+        mlp: The MLP, with norms of its own.
+        moe: The mixture, with norms of its own.
+        norm: Applied to the input of both; None: no normalization.
+        post_norm: Applied to the sum; None: no normalization.
+        output_factor: Factor of the sublayer's output.
+    """
+
+    mlp: Mlp
+    moe: Moe
+    norm: Norm | None = None
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """The matrices of both."""
+        return self.mlp.linears + self.moe.linears
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        return self.mlp.tensors() | self.moe.tensors() | _of(self.norm, self.post_norm)
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Adds what a layer's own input, see `LayerInputs`, tells of each row (Gemma 3n, Google, 2025).
+
+    `out(activation(gate(x)) * input)`.
+
+    Attributes:
+        gate: [hidden] to [size of the input].
+        out: [size of the input] to [hidden].
+        activation: Activation of the gate.
+        norm: Applied to the sublayer's input; None: no normalization.
+        post_norm: Applied to the sublayer's output; None: no normalization.
+        output_factor: Factor of the sublayer's output.
+    """
+
+    gate: Linear
+    out: Linear
+    activation: Activation
+    norm: Norm | None = None
+    post_norm: Norm | None = None
+    output_factor: float = 1.0
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its matrices."""
+        return self.gate, self.out
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        return _of(*self.linears, self.norm, self.post_norm)
 
 
 Recurrent = ShortConvolution | GatedDelta
 """A sublayer that carries something from position to position besides keys and values."""
 
-Sublayer = Attention | Mlp | Moe | Recurrent
+Sublayer = Attention | Mlp | Moe | MlpAndMoe | Injection | Recurrent
 """A part of a layer that reads the residual stream and adds its output to it."""
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """Each layer's own input of a row, by the row's token (Gemma 3n, Google, 2025).
+
+    `norm(projection(e)) + scale * table[token]`, where e is the token's embedding, scaled as the
+    residual stream begins with it. Both parts have the inputs of all layers side by side; the norm
+    is of each layer's.
+
+    Attributes:
+        table: Name of the [vocab_size, layers * size] tensor.
+        shape: That shape.
+        scale: Factor of its rows.
+        projection: [hidden] to [layers * size].
+        norm: Of size `size`.
+    """
+
+    table: str
+    shape: tuple[int, int]
+    scale: float
+    projection: Linear
+    norm: Norm
+
+    def tensors(self) -> Shapes:
+        """Names and shapes of its tensors."""
+        return {self.table: self.shape, **_of(self.projection, self.norm)}
 
 
 @dataclass(frozen=True)
@@ -382,6 +483,9 @@ class Decoder:
         context_length: Maximum number of positions that the model was trained for.
         embedding_scale: Factor of embedding rows.
         logit_softcap: Limit c of logits, which become `c * tanh(logit / c)`; None: no limit.
+        layer_inputs: What `Injection` sublayers read besides the stream; None: there are none.
+        layer_factors: Names of the [1] tensors by which the stream is multiplied behind each layer;
+            empty: it is not.
     """
 
     embedding: str
@@ -395,6 +499,8 @@ class Decoder:
     context_length: int
     embedding_scale: float = 1.0
     logit_softcap: float | None = None
+    layer_inputs: LayerInputs | None = None
+    layer_factors: tuple[str, ...] = ()
 
     @property
     def sublayers(self) -> tuple[Sublayer, ...]:
@@ -406,10 +512,23 @@ class Decoder:
         """The sublayers that are attentions."""
         return tuple(each for each in self.sublayers if isinstance(each, Attention))
 
+    @property
+    def shared(self) -> dict[int, Attention]:
+        """The attentions whose keys and values others read, by the numbers of their layers."""
+        sources = {each.source for each in self.attentions}
+        return {
+            number: each
+            for number, layer in enumerate(self.layers)
+            for each in layer
+            if isinstance(each, Attention) and number in sources
+        }
+
     def tensors(self) -> Shapes:
         """Returns names and shapes of all tensors in order of computation; a tied one once."""
         return (
             {self.embedding: (self.vocab_size, self.hidden_size)}
+            | ({} if self.layer_inputs is None else self.layer_inputs.tensors())
+            | dict.fromkeys(self.layer_factors, (1,))
             | _union(sublayer.tensors() for sublayer in self.sublayers)
             | self.norm.tensors()
             | self.lm_head.tensors()

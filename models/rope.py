@@ -67,11 +67,14 @@ def rope_from_config(fields: Fields, head_dim: int, layer_type: str | None = Non
         layer_type: The group of `rope_parameters` to read, if it has one for each type of layer.
 
     Raises:
-        UnsupportedModelError: The type is not default, linear, dynamic, llama3, yarn or longrope,
-            the rotation is partial, or parameters depend on a layer type and none is given.
+        UnsupportedModelError: The type is not default, linear, dynamic, llama3, yarn, longrope or
+            proportional, the rotation is partial although it is not proportional, or parameters
+            depend on a layer type and none is given.
         CheckpointError: A parameter is missing or has an invalid value.
     """
     scaling = _parameters(fields, layer_type)
+    if scaling.get("rope_type") == "proportional":
+        return _proportional(fields, scaling, head_dim)
     for place in (fields, scaling):
         if place.number("partial_rotary_factor", 1.0) != 1.0:
             raise place.unsupported("partial_rotary_factor", "only 1.0 is")
@@ -171,7 +174,7 @@ def _rope(fields: Fields, scaling: Fields, head_dim: int) -> Rope:
             return _longrope(wavelengths, fields, scaling)
         case _:
             raise scaling.unsupported(
-                type_name, "use default, linear, dynamic, llama3, yarn or longrope"
+                type_name, "use default, linear, dynamic, llama3, yarn, longrope or proportional"
             )
 
 
@@ -225,6 +228,17 @@ def _llama3(
     turns = original_context * inv_freq / (2 * math.pi)
     kept: NDArray[np.float32] = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return inv_freq * (kept + (1.0 - kept) / scaling.number("factor"))
+
+
+def _proportional(fields: Fields, scaling: Fields, head_dim: int) -> Rope:
+    """Rotates the first pairs of dimensions as if all were rotated, and no others (Gemma 4)."""
+    share = scaling.number("partial_rotary_factor", 1.0)
+    if share > 1:
+        raise scaling.invalid("partial_rotary_factor", "must be 1 or less")
+    linear = {**scaling.values, "rope_type": "linear", "factor": scaling.number("factor", 1.0)}
+    inv_freq = _rope(fields, replace(scaling, values=linear), head_dim).inv_freq
+    inv_freq[int(share * head_dim // 2) :] = 0
+    return Rope(inv_freq)
 
 
 def _yarn(inv_freq: NDArray[np.float32], theta: float, fields: Fields, scaling: Fields) -> Rope:

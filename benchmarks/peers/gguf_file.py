@@ -50,12 +50,8 @@ def gguf_names(decoder: Decoder) -> dict[str, str]:
 
 def _attention(attention: Attention) -> Iterator[tuple[str, str]]:
     yield from _norm(attention.norm, "attn_norm")
-    for linear, place in (
-        (attention.q, "attn_q"),
-        (attention.k, "attn_k"),
-        (attention.v, "attn_v"),
-        (attention.o, "attn_output"),
-    ):
+    places = ("attn_q", "attn_k", "attn_v", "attn_output")
+    for linear, place in zip(attention.linears, places, strict=True):
         yield from _linear(linear, place).items()
     for norm, place in ((attention.q_norm, "attn_q_norm"), (attention.k_norm, "attn_k_norm")):
         yield from _norm(norm, place)
@@ -90,7 +86,8 @@ def heads_to_interleave(model_type: str, decoder: Decoder) -> dict[str, int]:
     heads: dict[str, int] = {}
     for attention in decoder.attentions:
         heads |= dict.fromkeys(attention.q.tensors(), attention.heads)
-        heads |= dict.fromkeys(attention.k.tensors(), attention.kv_heads)
+        for keys in attention.linears[1:-2]:
+            heads |= dict.fromkeys(keys.tensors(), attention.kv_heads)
     return heads
 
 

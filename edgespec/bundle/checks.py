@@ -18,6 +18,7 @@ from edgespec.bundle.manifest import (
     Variant,
 )
 from edgespec.bundle.sublayers import (
+    ATTENTION,
     FUSION,
     KINDS,
     RECURRENT,
@@ -94,6 +95,7 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
     yield f"{where}.eos_ids", role.eos_ids, all(each >= 0 for each in role.eos_ids)
     yield f"{where}.bias_off", role.bias_off, -math.inf < role.bias_off < 0
     yield from _of_precision(f"{where}.precision", role.precision, _WEIGHTS)
+    yield f"{where}.layer_inputs", role.layer_inputs, 0 <= role.layer_inputs <= 1 << 20
     yield from _of_layout(where, role)
     yield from _of_stages(f"{where}.stages", role.stages, role)
 
@@ -129,6 +131,7 @@ def _of_layout(where: str, role: Role) -> Iterator[_Check]:
         yield f"{place}.inv_freq", freq, 0 < len(freq) <= _WIDEST and _finite(freq)
         yield f"{place}.attention_factor", table.attention_factor, table.attention_factor > 0
     before = 0
+    attending = set[int]()  # the layers whose attention has keys of its own
     for number, each in enumerate(role.sublayers):
         place = f"{where}.sublayers[{number}]"
         yield f"{place}.layer", each.layer, before <= each.layer <= before + (number > 0)
@@ -137,10 +140,14 @@ def _of_layout(where: str, role: Role) -> Iterator[_Check]:
         yield f"{place}.experts", each.experts, each.experts >= 0
         yield f"{place}.chosen", each.chosen, (each.chosen > 0) == (each.experts > 0)
         yield f"{place}.chosen", each.chosen, 0 <= each.chosen <= each.experts
+        yield f"{place}.beside", each.beside, each.beside >= 0
         yield f"{place}.mask", each.mask, _is_mask(each.mask)
         yield f"{place}.rope", each.rope, each.rope in ("", *tables)
         known = (each.kind == RECURRENT) == (each.recurrent is not None)
         yield f"{place}.recurrent", each.recurrent, known and _is_recurrence(each.recurrent)
+        yield f"{place}.source", each.source, each.source is None or each.source in attending
+        if each.kind == ATTENTION and each.source is None:
+            attending.add(each.layer)
         before = each.layer
     layers = role.layers if not role.sublayers else before + 1
     yield f"{where}.layers", role.layers, role.layers == layers

@@ -258,6 +258,8 @@ class Role:
         tokenizer: file of a draft's own tokenizer; empty: its tokens are the target's.
         trees: whether rows of a call may branch. False for graphs that other programs exported:
             their masks take rows of a call to follow one another.
+        layer_inputs: size of each layer's own input of a row, which a table has by token; 0 if
+            there is none. Stages pass those of all layers in the columns behind the hidden row.
     """
 
     architecture: str
@@ -284,6 +286,7 @@ class Role:
     mask_token: int | None = field(default=None, metadata=LEFT_OUT)
     tokenizer: str = field(default="", metadata=LEFT_OUT)
     trees: bool = field(default=True, metadata=LEFT_OUT)
+    layer_inputs: int = field(default=0, metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:
@@ -292,9 +295,13 @@ class Role:
 
     @property
     def active_parameters(self) -> int:
-        """Number of weights without those of experts that a row does not choose."""
+        """Number of weights without those of experts that a row does not choose.
+
+        Nor are rows of a table counted that give layers the inputs of other tokens.
+        """
         idle = sum((each.experts - each.chosen) * each.width for each in self.layout)
-        return self.parameters - 3 * self.hidden_size * idle
+        table = (self.vocab_size - 1) * self.layers * self.layer_inputs
+        return self.parameters - 3 * self.hidden_size * idle - table
 
     @property
     def is_head(self) -> bool:

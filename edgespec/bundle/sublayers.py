@@ -18,10 +18,12 @@ from edgespec.errors import InputError
 from edgespec.system.records import LEFT_OUT
 
 ATTENTION, MLP, FUSION, RECURRENT = "attention", "mlp", "fusion", "recurrent"
+INJECTION = "injection"
 """Kinds of sublayers. A fusion makes one hidden row of a draft head's features. A recurrent
-sublayer carries a state from position to position, see `RecurrentShape`."""
+sublayer carries a state from position to position, see `RecurrentShape`. An injection adds what a
+layer's own input of a row, see `Role.layer_inputs`, tells of it."""
 
-KINDS = (ATTENTION, MLP, FUSION, RECURRENT)
+KINDS = (ATTENTION, MLP, FUSION, RECURRENT, INJECTION)
 
 CHUNK = 32
 """Number of positions after which the rows of recurrent sublayers are added to their state.
@@ -39,12 +41,12 @@ RECURRENT_PARTS = ("rows", "keys", "errors", "added", "rates", "decays", "state"
 """What a stage reads of a recurrent sublayer, see `export/components/recurrent.py`; one without a
 state reads the first alone."""
 
-_LETTERS = {"a": ATTENTION, "m": MLP, "r": RECURRENT}
+_LETTERS = {"a": ATTENTION, "m": MLP, "r": RECURRENT, "i": INJECTION}
 _LETTER_OF = {kind: letter for letter, kind in _LETTERS.items()}
 _WINDOW = re.compile(r"window:(\d+)")
 _NEW_ROWS = "new_rows."
 _DIGITS = 4  # digits of a layer's number at most
-_PART = re.compile(r"(?P<layer>\d+)(?P<letter>[amr])?|(?P<first>\d+)-(?P<last>\d+)")
+_PART = re.compile(r"(?P<layer>\d+)(?P<letter>[amri])?|(?P<first>\d+)-(?P<last>\d+)")
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Sublayer:
         recurrent: what a recurrent sublayer holds; None for others.
         experts: number of experts, if the MLP is a mixture of experts; else 0.
         chosen: number of these experts that a row is read by.
+        beside: inner size of an MLP beside the experts, which reads every row; 0: there is none.
+        source: layer whose keys and values attention reads; None: it has its own.
     """
 
     layer: int
@@ -98,6 +102,8 @@ class Sublayer:
     recurrent: RecurrentShape | None = field(default=None, metadata=LEFT_OUT)
     experts: int = field(default=0, metadata=LEFT_OUT)
     chosen: int = field(default=0, metadata=LEFT_OUT)
+    beside: int = field(default=0, metadata=LEFT_OUT)
+    source: int | None = field(default=None, metadata=LEFT_OUT)
 
 
 def window_mask(window: int) -> str:
@@ -220,9 +226,20 @@ class Sublayers(Sequence[Sublayer]):
         return self._all[min(number, len(self._all) - 1)].layer
 
     def attentions(self, numbers: range) -> tuple[int, ...]:
-        """Returns the layers whose attention is among these sublayers."""
+        """Returns the layers whose attention, with its own keys, is among these sublayers."""
         part = self._all[numbers.start : numbers.stop]
-        return tuple(each.layer for each in part if each.kind == ATTENTION)
+        return tuple(each.layer for each in part if each.kind == ATTENTION and each.source is None)
+
+    def bereft(self, skipped: Iterable[int]) -> tuple[int, ...]:
+        """Returns the sublayers that read keys and values of those skipped, and are not themselves.
+
+        A draft cannot do that: it would have no keys of the positions that it adds.
+        """
+        left_out = set(skipped)
+        gone = {self._all[n].layer for n in left_out if self._all[n].kind == ATTENTION}
+        return tuple(
+            n for n, each in enumerate(self._all) if each.source in gone and n not in left_out
+        )
 
     def recurrent(self, numbers: range) -> dict[int, RecurrentShape]:
         """Returns what the recurrent ones among these sublayers hold, by their layers."""

@@ -17,7 +17,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.export import Calibration, RoundedMatrices, Texts, calibrate
-from edgespec.export.calibration.forward import limited
+from edgespec.export.calibration.functions import limited
 from edgespec.measuring.perplexity import Scores
 from edgespec.models import Checkpoint
 from edgespec.runtime.arrays import Floats

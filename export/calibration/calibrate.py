@@ -13,17 +13,15 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.export.calibration.forward import Forward, Routed, Weights
+from edgespec.export.calibration.forward import Forward, Routed, Rows, Weights
 from edgespec.export.formats.blocks import Floats, dequantize_rows, quantize_rows
 from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.models import Attention, Checkpoint, Decoder, Linear, Mlp, Moe
+from edgespec.models import Attention, Checkpoint, Decoder, Injection, Linear, Mlp, MlpAndMoe, Moe
 from edgespec.models.layers import Recurrent
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
-
-_Rows = slice | npt.NDArray[np.int64]
 
 Progress = Callable[[int, int], None]
 """Called with the number of layers done and the total number."""
@@ -96,10 +94,12 @@ def calibrate(
     length = len(texts.fitted[0])
     fitted, judged = (len(part) * length for part in parts[:2])
     judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, rounded)
-    for done, layer in enumerate(decoder.layers, 1):
+    for done, layer in enumerate(forward.layers(), 1):
         for sublayer in layer:
             if isinstance(sublayer, Moe):
                 _read_experts(forward, sublayer, judge)
+            elif isinstance(sublayer, MlpAndMoe):
+                _read_both(forward, sublayer, judge)
             else:
                 _read(forward, sublayer, judge)
         progress(done, len(decoder.layers))
@@ -134,7 +134,8 @@ def widened_by_rule(decoder: Decoder) -> frozenset[str]:
 
     With grouped heads, they are a hundredth of the weights and cause a third of the damage.
     """
-    return frozenset(layer.weight for each in decoder.attentions for layer in (each.k, each.v))
+    own = (layer for each in decoder.attentions for layer in (each.k, each.v))
+    return frozenset(layer.weight for layer in own if layer is not None)
 
 
 class _Judge:
@@ -161,8 +162,8 @@ class _Judge:
         rounded: RoundedMatrices,
     ) -> None:
         self._slices = fitted, judged
-        self._fitted: _Rows = fitted
-        self.judged: _Rows = judged
+        self._fitted: Rows = fitted
+        self.judged: Rows = judged
         rows = np.arange(judged.stop - judged.start)
         self._counts = rows % length >= min(_WARM_UP, length - 1)
         self._tokens = self._counts.sum()
@@ -228,28 +229,78 @@ def _read_experts(forward: Forward, layer: Moe, judge: _Judge) -> None:
     An expert is rounded by the rows that choose it; one that none chooses, like without a text.
     """
     x = forward.normed(forward.hidden, layer.norm)
-    forward.add(forward.mixture(layer, x))
-    for each in forward.routed(layer, x):
-        _round_expert(forward, each, x, judge.among(each.rows))
+    routed = forward.routed(layer, x)
+    found = forward.mixture(routed, x)
+    forward.add(forward.normed(found, layer.post_norm))
+
+    def finished(change: Floats, rows: Rows) -> Floats:
+        return forward.normed(found[rows] + change, layer.post_norm)
+
+    for each in routed:
+        _round_expert(forward, each, x, judge.among(each.rows), finished)
 
 
-def _round_expert(forward: Forward, routed: Routed, inputs: Floats, judge: _Judge) -> None:
-    """Rounds an expert's matrices, given the inputs of all rows and a judge of its own ones."""
+def _read_both(forward: Forward, layer: MlpAndMoe, judge: _Judge) -> None:
+    """Computes an MLP and a mixture beside it, adds their output, and rounds their matrices."""
+    mlp, moe, stream = layer.mlp, layer.moe, forward.hidden
+    weights, x = forward.weights(*mlp.linears), forward.normed(stream, mlp.norm)
+    mixed, read = forward.mixed(mlp, x, weights), forward.normed(stream, moe.norm)
+    dense, routed = forward.contribution(mlp, mixed, weights), forward.routed(moe, read)
+    found = forward.mixture(routed, read)
+    sparse = forward.normed(found, moe.post_norm)
+    forward.add(forward.normed(dense + sparse, layer.post_norm))
+
+    def projection(mixed: Floats, weights: Weights) -> Floats:
+        both = forward.contribution(mlp, mixed, weights) + sparse[judge.judged]
+        return forward.normed(both, layer.post_norm)
+
+    def contribution(x: Floats, weights: Weights) -> Floats:
+        return projection(forward.mixed(mlp, x, weights), weights)
+
+    def finished(change: Floats, rows: Rows) -> Floats:
+        both = dense[rows] + forward.normed(found[rows] + change, moe.post_norm)
+        return forward.normed(both, layer.post_norm)
+
+    judge.round(x, (mlp.gate, mlp.up), weights, contribution, stream)
+    judge.round(mixed, (mlp.down,), weights, projection, stream)
+    for each in routed:
+        _round_expert(forward, each, read, judge.among(each.rows), finished)
+
+
+def _round_expert(
+    forward: Forward,
+    routed: Routed,
+    inputs: Floats,
+    judge: _Judge,
+    finished: Callable[[Floats, Rows], Floats],
+) -> None:
+    """Rounds an expert's matrices.
+
+    Args:
+        forward: the model.
+        routed: the expert and its rows.
+        inputs: [rows, hidden_size], the inputs of all rows.
+        judge: a judge of its own rows.
+        finished: computes the sublayer's output for some rows, given how what the experts add
+            changes there.
+    """
     expert, x, stream = routed.expert, inputs[routed.rows], forward.hidden[routed.rows]
 
     def contribution(x: Floats, weights: Weights) -> Floats:
         return projection(forward.mixed(expert, x, weights), weights)
 
     def projection(mixed: Floats, weights: Weights) -> Floats:
-        return routed.shares[judge.judged] * forward.linear(mixed, expert.down, weights)
+        change = forward.linear(mixed, expert.down, weights) - usual
+        return finished(routed.shares[judge.judged] * change, routed.rows[judge.judged])
 
     weights = forward.weights(*expert.linears)
     mixed = forward.mixed(expert, x, weights)
+    usual = forward.linear(mixed[judge.judged], expert.down, weights)
     judge.round(x, (expert.gate, expert.up), weights, contribution, stream)
     judge.round(mixed, (expert.down,), weights, projection, stream)
 
 
-def _read(forward: Forward, layer: Attention | Mlp | Recurrent, judge: _Judge) -> None:
+def _read(forward: Forward, layer: Attention | Mlp | Injection | Recurrent, judge: _Judge) -> None:
     """Computes a sublayer, adds its output to the residual stream, and rounds its matrices.
 
     A sublayer consists of matrices that read the stream, its own computation (`forward.mixed`),
@@ -258,11 +309,13 @@ def _read(forward: Forward, layer: Attention | Mlp | Recurrent, judge: _Judge) -
     *first, last = layer.linears
 
     def contribution(x: Floats, weights: Weights) -> Floats:
-        return projection(forward.mixed(layer, x, weights), weights)
+        return projection(forward.mixed(layer, x, weights, judge.judged), weights)
 
     projection = partial(forward.contribution, layer)
     weights = forward.weights(*layer.linears)
     x = forward.normed(forward.hidden, layer.norm)
+    if layer.norm is None:
+        x = x.copy()  # what comes next is added to the stream in place
     mixed = forward.mixed(layer, x, weights)
     forward.add(projection(mixed, weights))
     judge.round(x, first, weights, contribution, forward.hidden)

@@ -6,8 +6,7 @@ of one sublayer are in memory at a time.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,13 @@ import numpy.typing as npt
 
 from edgespec.bundle.sublayers import window_of
 from edgespec.errors import CheckpointError
+from edgespec.export.calibration.functions import (
+    ACTIVATIONS,
+    clamped_swiglu,
+    limited,
+    sigmoid,
+    silu,
+)
 from edgespec.export.calibration.recurrent import convolved, gated_delta
 from edgespec.export.formats.blocks import Floats
 from edgespec.export.formats.weights import check_range, read_finite
@@ -22,17 +28,28 @@ from edgespec.models import (
     Attention,
     Checkpoint,
     GatedDelta,
+    Injection,
     Linear,
     Mlp,
     Moe,
     Norm,
     Rope,
     ShortConvolution,
+    Sublayer,
 )
-from edgespec.models.layers import Activation, ClampedSwiglu, Convolution, LayerNorm, Recurrent
+from edgespec.models.layers import (
+    ClampedSwiglu,
+    Convolution,
+    LayerInputs,
+    LayerNorm,
+    Recurrent,
+)
 
 Weights = Mapping[str, Floats]
 """Matrices [N, K] by name; some can be replaced by rounded ones."""
+
+Rows = slice | npt.NDArray[np.int64]
+"""Numbers of rows of the residual stream."""
 
 _HIDDEN = np.float32(-1e9)
 
@@ -66,14 +83,25 @@ class Forward:
     def __init__(self, checkpoint: Checkpoint, texts: npt.NDArray[np.int64]) -> None:
         self._path, self._tensors = checkpoint.path, checkpoint.tensors
         self._length = texts.shape[1]
-        decoder = checkpoint.decoder
+        decoder = self._decoder = checkpoint.decoder
         ids, places = np.unique(texts, return_inverse=True)
-        rows = [read_finite(self._tensors, decoder.embedding, id_, id_ + 1) for id_ in ids.tolist()]
-        self.hidden: Floats = np.concatenate(rows)[places.ravel()]
-        self.hidden *= np.float32(decoder.embedding_scale)
+        self._places = places.ravel()
+        embedded = self._looked_up(decoder.embedding, ids) * np.float32(decoder.embedding_scale)
+        self.hidden: Floats = embedded[self._places]
+        self._inputs = self._layer_inputs(decoder.layer_inputs, ids, embedded)
+        self._layer = 0
+        self._shared: dict[int, tuple[Floats, Floats]] = {}
         self._turns = {name: _turns(rope, self._length) for name, rope in decoder.ropes.items()}
         masks = {each.mask for each in decoder.attentions}
         self._biases = {mask: _bias(window_of(mask), self._length) for mask in masks}
+
+    def layers(self) -> Iterator[tuple[Sublayer, ...]]:
+        """Yields the sublayers of each layer, to be computed before those of the next one."""
+        for number, sublayers in enumerate(self._decoder.layers):
+            self._layer = number
+            yield sublayers
+            if self._decoder.layer_factors:
+                self.hidden *= self._read(self._decoder.layer_factors[self._layer])
 
     def weights(self, *layers: Linear) -> dict[str, Floats]:
         """Reads the matrices of linear layers.
@@ -97,8 +125,9 @@ class Forward:
             bias = self._read(norm.bias)
         square = np.square(x).mean(axis=-1, keepdims=True)
         normed: Floats = x / np.sqrt(square + np.float32(norm.eps))
-        weight = self._read(norm.weight) + np.float32(norm.offset)
-        return normed * (weight * np.float32(norm.factor)) + bias
+        weight = np.ones(norm.size, np.float32) if not norm.weight else self._read(norm.weight)
+        weight = (weight + np.float32(norm.offset)) * np.float32(norm.factor)
+        return normed * weight + bias
 
     def add(self, update: Floats) -> None:
         """Adds a sublayer's output, [B * T, hidden_size], to the residual stream.
@@ -121,7 +150,7 @@ class Forward:
         return y
 
     def contribution(
-        self, layer: Attention | Mlp | Recurrent, mixed: Floats, weights: Weights
+        self, layer: Attention | Mlp | Injection | Recurrent, mixed: Floats, weights: Weights
     ) -> Floats:
         """Computes what a sublayer adds to the residual stream from what `mixed` gave.
 
@@ -133,39 +162,59 @@ class Forward:
         update = self.normed(self.linear(mixed, layer.linears[-1], weights), layer.post_norm)
         return update * np.float32(layer.output_factor)
 
-    def routed(self, layer: Moe, x: Floats) -> Iterator[Routed]:
-        """Yields each expert of a mixture with the rows of x [rows, hidden_size] that choose it."""
+    def routed(self, layer: Moe, x: Floats) -> tuple[Routed, ...]:
+        """Returns each expert of a mixture with the rows that choose it, of x [rows, hidden_size].
+
+        x is the normalized residual stream, which must be as it is before the mixture.
+        """
+        read = x if layer.router_norm is None else self.normed(self.hidden, layer.router_norm)
         scores = self.linear(
-            x, layer.router, {layer.router.weight: self._read(layer.router.weight)}
+            read, layer.router, {layer.router.weight: self._read(layer.router.weight)}
         )
         chosen = np.argsort(-scores, axis=1, kind="stable")[:, : layer.top_k]
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
         total = np.take_along_axis(shares, chosen, 1) if layer.normalized else shares
         shares *= np.float32(layer.output_factor) / total.sum(axis=1, keepdims=True)
+        if layer.expert_factors is not None:
+            shares = shares * self._read(layer.expert_factors)
+        found = []
         for number, expert in enumerate(layer.experts):
             rows = np.flatnonzero((chosen == number).any(axis=1))
-            yield Routed(expert, rows, shares[rows, number, None])
+            found.append(Routed(expert, rows, shares[rows, number, None]))
+        return tuple(found)
 
-    def mixture(self, layer: Moe, x: Floats) -> Floats:
+    def mixture(self, routed: Sequence[Routed], x: Floats) -> Floats:
         """Computes a mixture of experts for x [rows, hidden_size], one expert at a time."""
         found = np.zeros_like(x)
-        for each in self.routed(layer, x):
+        for each in routed:
             if len(each.rows):
                 weights = self.weights(*each.expert.linears)
                 mixed = self.mixed(each.expert, x[each.rows], weights)
                 found[each.rows] += each.shares * self.linear(mixed, each.expert.down, weights)
         return found
 
-    def mixed(self, layer: Attention | Mlp | Recurrent, x: Floats, weights: Weights) -> Floats:
+    def mixed(
+        self,
+        layer: Attention | Mlp | Injection | Recurrent,
+        x: Floats,
+        weights: Weights,
+        rows: Rows | None = None,
+    ) -> Floats:
         """Computes the input of a sublayer's last projection, for whole texts.
 
         Args:
-            layer: the sublayer.
+            layer: the sublayer, of the layer that `layers` gave last.
             x: [rows, hidden_size], the sublayer's normalized input.
             weights: the sublayer's matrices.
+            rows: the rows that x is of; None: all. Then what other layers read is kept.
         """
         if isinstance(layer, Attention):
-            return self._attended(layer, x, weights)
+            return self._attended(layer, x, weights, rows)
+        if isinstance(layer, Injection):
+            own = self._inputs[self._places if rows is None else self._places[rows], self._layer]
+            gate = ACTIVATIONS[layer.activation](self.linear(x, layer.gate, weights))
+            injected: Floats = gate * own
+            return injected
         if isinstance(layer, ShortConvolution):
             before, after, value = np.split(self.linear(x, layer.inner, weights), 3, axis=1)
             return after * self._convolved(before * value, layer.convolution)
@@ -173,15 +222,13 @@ class Forward:
             return self._remembered(layer, x, weights)
         return self._gated(layer, x, weights)
 
-    def _attended(self, layer: Attention, x: Floats, weights: Weights) -> Floats:
-        shape = -1, self._length, layer.kv_heads, layer.head_dim
+    def _attended(self, layer: Attention, x: Floats, weights: Weights, rows: Rows | None) -> Floats:
         queries, gate = self.linear(x, layer.q, weights), None
         if layer.gated:
             both = queries.reshape(len(x), layer.heads, 2, layer.head_dim)
             queries, gate = (both[:, :, part].reshape(len(x), -1) for part in (0, 1))
         q = self._turned(queries, layer.q_norm, layer.heads, layer)
-        k = self._turned(self.linear(x, layer.k, weights), layer.k_norm, layer.kv_heads, layer)
-        v = self.linear(x, layer.v, weights).reshape(shape)
+        k, v = self._keys_values(layer, x, weights, rows)
         q *= np.float32(layer.scale)
         bias = self._biases[layer.mask]
         group = layer.heads // layer.kv_heads
@@ -195,8 +242,43 @@ class Forward:
             shares = np.exp(scores - largest)
             total = shares.sum(axis=-1, keepdims=True) + np.exp(sinks[head] - largest)
             mixed[:, :, head] = shares / total @ values
-        rows = mixed.reshape(len(x), -1)
-        return rows if gate is None else rows * _sigmoid(gate)
+        joined = mixed.reshape(len(x), -1)
+        return joined if gate is None else joined * sigmoid(gate)
+
+    def _keys_values(
+        self, layer: Attention, x: Floats, weights: Weights, rows: Rows | None
+    ) -> tuple[Floats, Floats]:
+        """Computes keys and values [B, T, KV, hd], or takes those of another layer."""
+        shape = -1, self._length, layer.kv_heads, layer.head_dim
+        if layer.k is None:
+            assert layer.source is not None
+            both = self._shared[layer.source]
+            k, v = (each[slice(None) if rows is None else rows].reshape(shape) for each in both)
+            return k, v
+        keys = self.linear(x, layer.k, weights)
+        values = keys if layer.v is None else self.linear(x, layer.v, weights)
+        k = self._turned(keys, layer.k_norm, layer.kv_heads, layer)
+        v = self.normed(values.reshape(shape), layer.v_norm)
+        if rows is None and self._layer in self._decoder.shared:
+            self._shared[self._layer] = k.reshape(len(x), -1), v.reshape(len(x), -1)
+        return k, v
+
+    def _layer_inputs(
+        self, described: LayerInputs | None, ids: npt.NDArray[np.int64], embedded: Floats
+    ) -> Floats:
+        """Computes the inputs of all layers by token, [ids, layers, size]; empty without any."""
+        if described is None:
+            return np.empty((0, 0, 0), np.float32)
+        shape = len(ids), -1, described.norm.size
+        found = self._looked_up(described.table, ids) * np.float32(described.scale)
+        weights = self.weights(described.projection)
+        projected = self.linear(embedded, described.projection, weights).reshape(shape)
+        inputs: Floats = self.normed(projected, described.norm) + found.reshape(shape)
+        return inputs
+
+    def _looked_up(self, name: str, ids: npt.NDArray[np.int64]) -> Floats:
+        rows = [read_finite(self._tensors, name, id_, id_ + 1) for id_ in ids.tolist()]
+        return np.concatenate(rows)
 
     def _convolved(self, x: Floats, layer: Convolution) -> Floats:
         by_text = x.reshape(-1, self._length, layer.channels)
@@ -208,7 +290,7 @@ class Forward:
             for each in (layer.rate, layer.decay, layer.gate, layer.mixed)
         )
         keys = layer.key_heads * layer.key_size
-        parts = np.split(_silu(self._convolved(mixed, layer.convolution)), (keys, 2 * keys), axis=1)
+        parts = np.split(silu(self._convolved(mixed, layer.convolution)), (keys, 2 * keys), axis=1)
         sizes = layer.key_size, layer.key_size, layer.value_size
         q, k, v = (
             part.reshape(-1, self._length, part.shape[1] // size, size)
@@ -217,14 +299,14 @@ class Forward:
         speed = np.logaddexp(0, decays + self._read(layer.decay_bias))
         decays = -np.exp(self._read(layer.log_decay)) * speed
         by_head = -1, self._length, layer.value_heads
-        found = gated_delta(q, k, v, _sigmoid(rates).reshape(by_head), decays.reshape(by_head))
-        return self.normed(found, layer.result_norm).reshape(len(x), -1) * _silu(gate)
+        found = gated_delta(q, k, v, sigmoid(rates).reshape(by_head), decays.reshape(by_head))
+        return self.normed(found, layer.result_norm).reshape(len(x), -1) * silu(gate)
 
     def _gated(self, layer: Mlp, x: Floats, weights: Weights) -> Floats:
         gate, up = self.linear(x, layer.gate, weights), self.linear(x, layer.up, weights)
         if isinstance(layer.activation, ClampedSwiglu):
-            return _clamped_swiglu(gate, up, layer.activation)
-        return _ACTIVATIONS[layer.activation](gate) * up
+            return clamped_swiglu(gate, up, layer.activation)
+        return ACTIVATIONS[layer.activation](gate) * up
 
     def _turned(self, x: Floats, norm: Norm | None, heads: int, layer: Attention) -> Floats:
         """Returns heads [B, T, heads, head_dim] after their norm, if there is one, and RoPE."""
@@ -251,15 +333,6 @@ class Forward:
         return read_finite(self._tensors, name, 0, self._tensors.shape(name)[0])
 
 
-def limited(x: Floats, softcap: float | None) -> Floats:
-    """Returns `c * tanh(x / c)` for a limit c; without a limit, returns x unchanged."""
-    if softcap is None:
-        return x
-    limit = np.float32(softcap)
-    found: Floats = limit * np.tanh(x / limit)
-    return found
-
-
 def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:
     """Returns cosines and sines for the positions of a text, [T, 1, head_dim] each."""
     angles = np.outer(np.arange(length), rope.inv_freq.astype(np.float64))
@@ -276,34 +349,3 @@ def _bias(window: int | None, length: int) -> Floats:
     if window is not None:
         seen &= ~np.tri(length, k=-window, dtype=np.bool_)
     return np.where(seen, np.float32(0), _HIDDEN)
-
-
-def _sigmoid(x: Floats) -> Floats:
-    with np.errstate(over="ignore"):
-        found: Floats = np.float32(1) / (np.float32(1) + np.exp(-x))
-    return found
-
-
-def _silu(x: Floats) -> Floats:
-    with np.errstate(over="ignore"):  # an overflow gives 0, which is right far below zero
-        x /= 1 + np.exp(-x)
-    return x
-
-
-def _gelu_tanh(x: Floats) -> Floats:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
-    found: Floats = np.float32(0.5) * x * (1 + np.tanh(inner))
-    return found
-
-
-def _clamped_swiglu(gate: Floats, up: Floats, activation: ClampedSwiglu) -> Floats:
-    limit = np.float32(activation.limit)
-    gate = np.minimum(gate, limit)
-    found: Floats = _silu(gate * np.float32(activation.alpha)) * (np.clip(up, -limit, limit) + 1)
-    return found / np.float32(activation.alpha)
-
-
-_ACTIVATIONS: Mapping[Activation, Callable[[Floats], Floats]] = {
-    "silu": _silu,
-    "gelu_tanh": _gelu_tanh,
-}

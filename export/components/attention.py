@@ -37,6 +37,21 @@ class Kept(NamedTuple):
 KeysValues = tuple[Kept, Kept]
 """Keys and values."""
 
+
+class Known(NamedTuple):
+    """Keys and values that attention reads.
+
+    Attributes:
+        past: those of the cache.
+        new: those of the call's own rows.
+        layer: the layer that computes them.
+    """
+
+    past: KeysValues
+    new: KeysValues
+    layer: Attention
+
+
 Input = Callable[..., str]
 """Declares an input of the stage, given its name, ONNX element type and dimensions.
 

@@ -11,13 +11,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgespec.export.components.attention import limited
+from edgespec.export.components.border import Border
+from edgespec.export.components.graph import GraphBuilder
+from edgespec.export.components.layer_inputs import emit_layer_inputs, lower_injection
 from edgespec.export.components.mlp import lower_mlp
 from edgespec.export.components.moe import lower_moe
 from edgespec.export.components.outputs import emit_candidates, emit_new_kv
 from edgespec.export.components.recurrent import lower_convolution, lower_delta
 from edgespec.export.components.self_attention import lower_attention
 from edgespec.export.components.stage import FLOAT, INT64, StageBuilder
-from edgespec.models import Attention, Decoder, GatedDelta, Moe, ShortConvolution, Sublayer
+from edgespec.export.formats.matrices import vector
+from edgespec.models import (
+    Attention,
+    Decoder,
+    GatedDelta,
+    Injection,
+    MlpAndMoe,
+    Moe,
+    ShortConvolution,
+    Sublayer,
+)
 
 
 def entering(layer: int) -> str:
@@ -44,7 +57,8 @@ def lower(stage: StageBuilder, decoder: Decoder, span: Span, gated: bool = False
             that sublayers can be left out for a trial.
     """
     g = stage.graph
-    hidden = _entry(stage, decoder, first=span.start == 0)
+    border = Border(stage, decoder)
+    hidden = _entry(stage, decoder) if span.start == 0 else border.enter(span.start, span.stop)
     gates = stage.input("gates", FLOAT, len(decoder.sublayers)) if gated else None
     layer_of = [n for n, layer in enumerate(decoder.layers) for _ in layer] + [len(decoder.layers)]
     for number in range(span.start, min(span.stop, len(decoder.sublayers))):
@@ -55,38 +69,53 @@ def lower(stage: StageBuilder, decoder: Decoder, span: Span, gated: bool = False
             update = g.op("Mul", update, gate)
         hidden = g.op("Add", hidden, update)
         if layer_of[number + 1] > layer_of[number]:
+            if decoder.layer_factors:
+                factor = vector(g, stage.weights, decoder.layer_factors[layer_of[number]])
+                hidden = g.op("Mul", hidden, factor if gates is None else _gated(g, factor, gate))
             hidden = g.rename(hidden, entering(layer_of[number + 1]))
     if span.stop > len(decoder.sublayers):
         _emit_head(stage, hidden, decoder)
     else:
-        stage.output("next_hidden", hidden, FLOAT, "S", decoder.hidden_size)
+        border.leave(hidden)
     emit_new_kv(stage)
 
 
-def _entry(stage: StageBuilder, decoder: Decoder, first: bool) -> str:
-    """Emits the stage's entry, [S, hidden]: the previous stage's output or embedding rows."""
-    if not first:
-        return stage.input("hidden", FLOAT, "S", decoder.hidden_size)
+def _gated(graph: GraphBuilder, factor: str, gate: str) -> str:
+    """Emits the factor of a layer whose last sublayer is multiplied by a gate: at 0 it is 1."""
+    one = graph.constant(1, np.float32)
+    return graph.op("Add", graph.op("Mul", graph.op("Sub", factor, one), gate), one)
+
+
+def _entry(stage: StageBuilder, decoder: Decoder) -> str:
+    """Emits the first stage's entry: embedding rows [S, hidden], and the layers' own inputs."""
     ids = stage.input("input_ids", INT64, "S")
     embed = stage.formats.vocabulary.embedding
     rows = embed(stage.graph, stage.weights, ids, decoder.embedding)
     if decoder.embedding_scale != 1:
         scale = stage.graph.constant(decoder.embedding_scale, np.float32)
         rows = stage.graph.op("Mul", rows, scale)
-    return stage.graph.rename(rows, entering(0))
+    rows = stage.graph.rename(rows, entering(0))
+    if decoder.layer_inputs is not None:
+        emit_layer_inputs(stage, decoder.layer_inputs, ids, rows)
+    return rows
 
 
 def _contribution(stage: StageBuilder, hidden: str, index: int, sublayer: Sublayer) -> str:
     """Emits a sublayer of layer `index`; returns what it adds to the stream, [S, hidden]."""
     x = stage.norm(hidden, sublayer.norm)
     if isinstance(sublayer, Moe):
-        return lower_moe(stage, x, sublayer)
-    if isinstance(sublayer, Attention):
+        return stage.norm(lower_moe(stage, x, hidden, sublayer), sublayer.post_norm)
+    if isinstance(sublayer, MlpAndMoe):
+        both = (_contribution(stage, x, index, part) for part in (sublayer.mlp, sublayer.moe))
+        update = stage.graph.op("Add", *both)
+    elif isinstance(sublayer, Attention):
         update = lower_attention(stage, x, index, sublayer)
     elif isinstance(sublayer, ShortConvolution):
         update = lower_convolution(stage, x, index, sublayer)
     elif isinstance(sublayer, GatedDelta):
         update = lower_delta(stage, x, index, sublayer)
+    elif isinstance(sublayer, Injection):
+        update = lower_injection(stage, x, stage.layer_inputs[index], sublayer)
     else:
         update = lower_mlp(stage, x, sublayer)
     update = stage.norm(update, sublayer.post_norm)

@@ -21,10 +21,24 @@ from edgespec.models import Linear, Moe
 _TOGETHER = 2
 
 
-def lower_moe(stage: StageBuilder, x: str, layer: Moe) -> str:
-    """Emits a mixture of experts; x is its normalized input, both it and the result [S, hidden]."""
+def lower_moe(stage: StageBuilder, x: str, hidden: str, layer: Moe) -> str:
+    """Emits a mixture of experts.
+
+    Args:
+        stage: receives the nodes.
+        x: [S, hidden], its normalized input.
+        hidden: [S, hidden], its input, of which the router may have a norm of its own.
+        layer: description of the mixture.
+
+    Returns:
+        [S, hidden], its output, before a norm of it.
+    """
     g = stage.graph
-    chosen, shares = _routed(stage, x, layer)
+    read = x if layer.router_norm is None else stage.norm(hidden, layer.router_norm)
+    chosen, shares = _routed(stage, read, layer)
+    if layer.expert_factors is not None:
+        factors = vector(g, stage.weights, layer.expert_factors)
+        shares = g.op("Mul", shares, g.op("Gather", factors, chosen, axis=0))
     pairs = _Pairs.sorted_by_expert(g, chosen, len(layer.experts))
     rows = g.op("Gather", x, pairs.rows, axis=0)
     first = layer.experts[0]

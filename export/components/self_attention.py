@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle.caches import KEY_VALUE, SCALES, CacheGroup, past_input, rows_symbol
-from edgespec.export.components.attention import Kept, KeysValues
+from edgespec.export.components.attention import Kept, KeysValues, Known
 from edgespec.export.components.stage import DTYPES, FLOAT, HALF, INT8, StageBuilder
 from edgespec.export.formats.matrices import vector
 from edgespec.models import Attention, Norm
@@ -28,16 +28,22 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
         [S, hidden], what the attention adds to the residual stream.
     """
     g, kv, hd = stage.graph, layer.kv_heads, layer.head_dim
-    (q, k, v), gate = _heads(stage, x, layer)
+    (q, *own), gate = _heads(stage, x, layer)
+    if layer.source is None:
+        keys, values = own
+        factors = _even(stage, layer)
+        if factors is not None:
+            keys = g.op("Mul", keys, g.constant(1 / factors, np.float32))
+        keep_keys_values(stage, index, layer, keys, values)
+    known = stage.keys_values[index if layer.source is None else layer.source]
+
     q = g.op("Mul", q, g.constant(layer.scale / (layer.softcap or 1.0), np.float32))
     q = g.op("Reshape", q, g.ints(kv, -1, hd))  # [KV, G * S, hd]: a group shares its keys
-    even = _even(stage, layer)
-    if even is not None:
-        q = g.op("Mul", q, g.constant(even, np.float32))
-        k = g.op("Mul", k, g.constant(1 / even, np.float32))
-    new = _stored(stage, k, layer), _stored(stage, v, layer)
-    past = _past(stage, index, layer)
-    mixed = stage.form.mix(q, past, new, layer, _sinks(stage, k, layer))
+    factors = _even(stage, known.layer)
+    if factors is not None:
+        q = g.op("Mul", q, g.constant(factors, np.float32))
+    sinks = _sinks(stage, known.new[0].numbers, layer)
+    mixed = stage.form.mix(q, known.past, known.new, layer, sinks)
     mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
     mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
     mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))
@@ -46,17 +52,29 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     return stage.linear(mixed, layer.o)
 
 
-def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[tuple[str, str, str], str]:
+def keep_keys_values(
+    stage: StageBuilder, index: int, layer: Attention, keys: str, values: str
+) -> None:
+    """Adds new keys and values [KV, S, hd] to `new_kv` and, beside the past, to `keys_values`."""
+    new = _stored(stage, keys, layer), _stored(stage, values, layer)
+    stage.keys_values[index] = Known(_past(stage, index, layer), new, layer)
+
+
+def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[tuple[str, ...], str]:
     """Emits queries [H, S, hd], and keys and values [KV, S, hd]; norms and RoPE are applied.
 
-    Beside them it returns the gate [S, H * hd], empty if the attention has none.
+    Keys and values are left out if another layer has them. Beside them it returns the gate
+    [S, H * hd], empty if the attention has none.
 
     One product computes them all. They are split before the transposition: OpenVINO would keep
     parts of one transposed buffer until the end of the layer, which needs more memory.
     """
     g, heads, kv, hd = stage.graph, layer.heads, layer.kv_heads, layer.head_dim
-    x = stage.linear(x, layer.q, layer.k, layer.v)
+    x = stage.linear(x, *layer.linears[:-1])
     whole, gate = layer.q_norm is not None and layer.q_norm.size != hd, ""
+    if layer.source is not None:
+        q = g.op("Reshape", x, g.ints(-1, heads, hd))
+        return (_turned(stage, q, layer.q_norm, layer),), gate
     if layer.gated:
         both, k, v = g.multi_op(
             "Split", x, g.ints(2 * heads * hd, kv * hd, kv * hd), outputs=3, axis=1
@@ -69,9 +87,14 @@ def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[tuple[str, st
         q, k, v = g.multi_op("Split", x, g.ints(heads * hd, kv * hd, kv * hd), outputs=3, axis=1)
         q, k = stage.norm(q, layer.q_norm), stage.norm(k, layer.k_norm)
         q, k, v = (g.op("Reshape", part, g.ints(0, -1, hd)) for part in (q, k, v))
+    elif layer.v is None:
+        x = g.op("Reshape", x, g.ints(-1, heads + kv, hd))
+        q, k = g.multi_op("Split", x, g.ints(heads, kv), outputs=2, axis=1)
+        v = k
     else:
         x = g.op("Reshape", x, g.ints(-1, heads + 2 * kv, hd))
         q, k, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=1)
+    v = stage.norm(v, layer.v_norm)
     norms = (None, None) if whole else (layer.q_norm, layer.k_norm)
     q, k = (_turned(stage, part, norm, layer) for part, norm in zip((q, k), norms, strict=True))
     return (q, k, g.op("Transpose", v, perm=[1, 0, 2])), gate
@@ -168,7 +191,7 @@ def _even(stage: StageBuilder, layer: Attention) -> npt.NDArray[np.float32] | No
     RoPE turns into one another. Large numbers stay twice to four times as large as the bulk, whose
     own largest are that, so that they lose no digits either.
     """
-    if stage.formats.kv_dtype != INT8 or layer.k.bias is None:
+    if stage.formats.kv_dtype != INT8 or layer.k is None or layer.k.bias is None:
         return None
     bias = stage.weights.tensors.read(layer.k.bias).astype(np.float32)
     by_head = bias.reshape(layer.kv_heads, 2, -1)

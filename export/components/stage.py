@@ -13,7 +13,7 @@ from onnx import TensorProto
 from edgespec.bundle import Tensor
 from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import rope_inputs
-from edgespec.export.components.attention import AttentionForm
+from edgespec.export.components.attention import AttentionForm, Known
 from edgespec.export.components.graph import GraphBuilder
 from edgespec.export.formats.matrices import WeightFormat, vector
 from edgespec.export.formats.weights import WeightStream
@@ -59,6 +59,8 @@ class StageBuilder:
         form: form of attention, which all layers of the stage share.
         new_kv: new keys and values, or their scales, [KV, S, hd] each, by the group that they
             belong to; its `layers` are left out.
+        keys_values: keys and values by the number of the layer that computes them.
+        layer_inputs: input of its own for each layer, [S, size]; empty if there are none.
     """
 
     def __init__(self, graph: GraphBuilder, weights: WeightStream, formats: StageFormats) -> None:
@@ -68,6 +70,8 @@ class StageBuilder:
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.new_kv = defaultdict[CacheGroup, list[str]](list)
+        self.keys_values: dict[int, Known] = {}
+        self.layer_inputs: list[str] = []
         self._shared: dict[str, str] = {}
         self.form: AttentionForm = formats.attention(graph, self.shared)
         self.rotation = cache(self._rotation)
@@ -92,7 +96,10 @@ class StageBuilder:
         """Normalizes the last axis of x; without a norm, returns x unchanged."""
         if norm is None:
             return x
-        weight = vector(self.graph, self.weights, norm.weight)
+        if not norm.weight:
+            weight = self.graph.constant([1] * norm.size, np.float32)
+        else:
+            weight = vector(self.graph, self.weights, norm.weight)
         if norm.offset:
             weight = self.graph.op("Add", weight, self.graph.constant(norm.offset, np.float32))
         if norm.factor != 1:

@@ -93,24 +93,24 @@ class PassCosts:
         """Computes costs from the times of stages cut at `probe_cuts`.
 
         All layers are assumed to cost the same. The stage of many layers gives the cost of a layer;
-        the stages of a single attention and a single MLP give the ratio between the two.
+        the stages of the sublayers of a single layer give the ratios between these.
         """
-        layers = layout.layers
-        first, attention, mlp, *rest, head = times.seconds.T
-        pair = attention + mlp
+        layers, count = layout.layers, len(layout.of_layer(1))
+        first, *parts, head = times.seconds.T
+        parts, rest = parts[:count], parts[count:]
+        whole = np.sum(parts, axis=0)
         if rest:
-            # rest = (layers - 2) layers + one call; pair = one layer + two calls.
+            # rest = (layers - 2) layers + one call; whole = one layer + a call for each sublayer.
             many = layers - 2
-            call = (many * pair[0] - rest[0][0]) / (2 * many - 1) if many > 1 else 0.0
+            call = (many * whole[0] - rest[0][0]) / (count * many - 1) if many > 1 else 0.0
             call = float(np.clip(call, 0, times.seconds[0].min() / 2))
             layer = (rest[0] - call) / many
         else:
             call = 0.0
-            layer = pair
-        share = (attention - call) / (pair - 2 * call)
-        inner = np.stack([layer * share, layer * (1 - share)], 1)
+            layer = whole
+        inner = np.stack([layer * (part - call) / (whole - count * call) for part in parts], 1)
         sublayers = np.hstack([np.tile(inner, (1, layers)), (head - call)[:, None]])
-        sublayers[:, 0] = np.maximum(first - call - inner[:, 1], inner[:, 0])
+        sublayers[:, 0] = np.maximum(first - call - inner[:, 1:].sum(1), inner[:, 0])
         return cls(times.rows, layout, sublayers, call, times.host)
 
     def refined(self, times: StageTimes) -> PassCosts:
@@ -164,7 +164,7 @@ class PassCosts:
 
 
 def probe_cuts(layout: Sublayers) -> list[int]:
-    """Returns cuts that give an attention, an MLP, many layers and the head a stage each.
+    """Returns cuts that give each sublayer of a layer, many layers and the head a stage each.
 
     The model must have at least two layers.
     """

@@ -184,7 +184,7 @@ def _new(
         one: Skipped | None = random_set(problem.costs, rng)
         if parents and draw < _DRAWS // 2:
             one = step(problem, parents[int(rng.integers(len(parents)))], rng)
-        if one is not None and one not in tried:
+        if one is not None and one not in tried and not problem.costs.layout.bereft(one):
             return one
     return None
 

@@ -42,12 +42,18 @@ def check_skip_sets(sets: Sequence[Sequence[int]], layout: Sublayers) -> None:
         layout: the target's sublayers.
 
     Raises:
-        InputError: if a set leaves out a part of the first layer, or the sets together cut the
-            target into too many stages.
+        InputError: if a set leaves out a part of the first layer, or attention whose keys and
+            values are still read, or the sets together cut the target into too many stages.
     """
     for skipped in sets:
         if min(skipped) in layout.of_layer(0):
             raise InputError(f"skip set {layout.describe(skipped)}: layer 0 cannot be left out")
+        if bereft := layout.bereft(skipped):
+            source = layout[bereft[0]].source
+            raise InputError(
+                f"skip set {layout.describe(skipped)}: {layout.describe(bereft)} reads the keys "
+                f"and values of {source}a: leave both out, or neither"
+            )
     stages = len(skip_cuts(sets, layout)) + 1
     if stages > MOST_STAGES:
         raise InputError(

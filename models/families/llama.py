@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from edgespec.bundle.sublayers import CAUSAL, DEFAULT_ROPE
 from edgespec.models.config import activation_of
-from edgespec.models.layers import Attention, Decoder, Linear, Mlp, Moe, Norm
+from edgespec.models.layers import Attention, Decoder, Linear, Mlp, MlpAndMoe, Moe, Norm
 from edgespec.models.rope import rope_from_config
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Llama:
             mask=CAUSAL if window is None or window >= context else f"window:{window}",
         )
 
-    def feed_forward(self, index: int) -> Mlp | Moe:
+    def feed_forward(self, index: int) -> Mlp | Moe | MlpAndMoe:
         """Returns what follows the attention of a layer: its MLP, or a mixture of experts."""
         return self.mlp(index)
 

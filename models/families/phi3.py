@@ -40,8 +40,7 @@ class Phi3(PartlyRotated):
         parts = dict[str, Part]()
         for index in range(self.config.num_layers):
             name, attention, mlp = f"model.layers.{index}", self.attention(index), self.mlp(index)
-            qkv = (attention.q, attention.k, attention.v)
-            parts |= split(f"{name}.self_attn.qkv_proj.weight", *qkv)
+            parts |= split(f"{name}.self_attn.qkv_proj.weight", *attention.linears[:-1])
             parts |= split(f"{name}.mlp.gate_up_proj.weight", mlp.gate, mlp.up)
         return super().arranged(Parts(tensors, parts))
 

@@ -366,16 +366,18 @@ def _input_bytes(role: Role, calls: CallSizes) -> int:
     attention gets row indices.
     """
     ordered = any(stage.ordered for stage in role.stages)
-    ropes, rings = len(role.layout.ropes), role.rings
+    rings = role.rings
     columns = sum(
         kept_rows(calls.capacity, rings.get(mask)) + (COLUMNS if ordered else calls.rows)
         for mask in role.layout.masks
     )
     bias = 4 * calls.rows * columns
     places = ordered * 4 * calls.rows * (COLUMNS + FIXED_WINDOW + calls.rows)
-    rotary = ropes * 4 * 2 * (calls.capacity + calls.rows) * role.head_dim
+    widths = sum(2 * len(table.inv_freq) for table in role.rope_tables)
+    rotary = 4 * 2 * (calls.capacity + calls.rows) * widths
     features = role.layout[0].width if role.is_head else 0
-    hidden = 4 * calls.rows * (features + role.hidden_size * (len(role.stages) - 1))
+    passed = (each for stage in role.stages[1:] for each in stage.inputs if each.name == "hidden")
+    hidden = 4 * calls.rows * (features + sum(int(each.shape[-1]) for each in passed))
     return bias + places + rotary + hidden + 2 * 8 * role.vocab_size
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgespec.bundle import W8A8, Bundle, Precision, Role, Stage
 from edgespec.bundle.caches import CacheGroup
-from edgespec.bundle.sublayers import FUSION, MLP, RecurrentShape, Sublayer
+from edgespec.bundle.sublayers import FUSION, INJECTION, MLP, RecurrentShape, Sublayer
 from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes, recurrent_bytes
 
 # No known decoder has an MLP wider than this multiple of the hidden size.
@@ -33,13 +33,15 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     embedding = _vocabulary_bytes(
         bundle.target if borrowed else role, role.vocab_size, embedding_part
     )
-    embedding_bytes = embedding if borrowed else min(embedding, data)
+    table = _table_bytes(role)
+    embedding_bytes = (embedding if borrowed else min(embedding, data)) + table
     head_bytes = min(_vocabulary_bytes(role, outputs, "lm_head"), data)
     own = (0 if borrowed else embedding_bytes) + (0 if shared else head_bytes)
     layer_bytes = max(data - own, 0)
     widths = [each.width or intermediate if each.kind == MLP else 0 for each in layout]
     parameters = (
-        3 * role.hidden_size * width * max(each.experts, 1) or _other_parameters(role, each)
+        3 * role.hidden_size * (width * max(each.experts, 1) + each.beside)
+        or _other_parameters(role, each)
         for each, width in zip(layout, widths, strict=True)
     )
     ends = list(accumulate(parameters, initial=0))
@@ -54,7 +56,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
             matmul_bytes=behind - before + (head_bytes if last else 0),
             embedding_bytes=embedding_bytes if first else 0,
             file_bytes=data + (embedding_bytes if borrowed else 0),
-            tied=shared and first and last,
+            tied=shared and first and last and not table,
             precision=_fewest_bits(role.precision),
             block_size=role.precision.smallest_block,
             scale_bytes=_FLOAT_BYTES[role.precision.scales],
@@ -100,15 +102,23 @@ def cache_groups(bundle: Bundle, name: str, number: int, engine: Engine) -> Sequ
     return stages[number].cache_groups
 
 
-def _vocabulary_bytes(role: Role, tokens: int, part: str) -> int:
+def _table_bytes(role: Role) -> int:
+    """Returns the bytes of the table with layers' own inputs; 0 if there are none."""
+    if not role.layer_inputs:
+        return 0
+    return _vocabulary_bytes(role, role.vocab_size, "table", role.layers * role.layer_inputs)
+
+
+def _vocabulary_bytes(role: Role, tokens: int, part: str, width: int | None = None) -> int:
     """Returns the bytes of a matrix with a row per token.
 
     Args:
         role: the role.
         tokens: number of rows.
-        part: lm_head or embedding, see `Kept`; in other cases both are stored alike.
+        part: lm_head or embedding, see `Kept`; in other cases all are stored alike.
+        width: numbers of a row; None: those of a hidden row.
     """
-    values, precision = tokens * role.hidden_size, role.precision
+    values, precision = tokens * (width or role.hidden_size), role.precision
     kept = next((each for each in precision.kept if each.part == part), None)
     if kept is not None:
         block = 8 * _FLOAT_BYTES[kept.scales] + kept.bits * kept.zero_points
@@ -134,7 +144,9 @@ def _row_width(role: Role, sublayer: Sublayer, width: int) -> int:
 
     In a mixture, a row is copied for each expert that it chooses.
     """
-    return sublayer.chosen * (width + role.hidden_size) if sublayer.experts else width
+    if not sublayer.experts:
+        return width
+    return sublayer.chosen * (width + role.hidden_size) + sublayer.beside
 
 
 def _other_parameters(role: Role, sublayer: Sublayer) -> int:
@@ -143,6 +155,8 @@ def _other_parameters(role: Role, sublayer: Sublayer) -> int:
         return _recurrent_parameters(role.hidden_size, sublayer.recurrent)
     if sublayer.kind == FUSION:
         return sublayer.width * role.hidden_size
+    if sublayer.kind == INJECTION:
+        return 2 * role.hidden_size * role.layer_inputs
     both = role.hidden_size * role.head_dim * (role.heads + 2 * role.kv_heads)
     return _attention_parameters(role) + (both if role.is_head else 0)
 

@@ -23,6 +23,10 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 
 MIXED = ["sliding_attention", "full_attention"]
 
+BESIDE_EXPERTS = {
+    "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 96,
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("architecture", "config"),
@@ -34,6 +38,7 @@ MIXED = ["sliding_attention", "full_attention"]
         ("qwen2", {"rope_scaling": YARN}),  # whose cosines and sines are scaled
         ("mistral", {"sliding_window": 9}),
         ("gemma3_text", {"sliding_window": 9, "layer_types": MIXED}),
+        ("gemma4_text", BESIDE_EXPERTS),
         ("gpt_oss", {"num_experts_per_tok": 1, "sliding_window": 9}),
         ("olmoe", {"norm_topk_prob": False}),
     ],

@@ -101,6 +101,15 @@ FULL_PRECISION = {
         "query_pre_attn_scalar": 2000,  # sharp attention would amplify rounding beyond `SAME`
         "tie_word_embeddings": True, "dtype": torch.bfloat16,
     },
+    "gemma4_text-limited": {"final_logit_softcapping": 0.9},
+    "gemma4_text-one-matrix-for-keys-and-values-bf16": {
+        "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+        "num_key_value_heads": 2, "num_global_key_value_heads": 1, "dtype": torch.bfloat16,
+    },
+    "gemma4_text-experts": {
+        "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "num_kv_shared_layers": 0,
+        "moe_intermediate_size": 96, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+    },
     "granite": {},
     "granitemoe": {},
     "granitemoe-two-key-heads-tied-bf16": {
@@ -160,7 +169,7 @@ def full(request, tmp_path_factory):
 
 
 def same(model):
-    return SAME_STATES if model.config.model_type == "qwen3_5_text" else SAME
+    return SAME_STATES if model.config.model_type in ("gemma4_text", "qwen3_5_text") else SAME
 
 
 def agrees(runner, model, text):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from skips import CALL, HOST, ROWS, costs_of
+from skips import CALL, GROWTH, HOST, ROWS, costs_of
 
-from edgespec.bundle.sublayers import Sublayers
+from edgespec.bundle.sublayers import ATTENTION, INJECTION, MLP, Sublayer, Sublayers
 from edgespec.export.skipping.costs import (
     CHAINS,
     Agreements,
@@ -71,6 +71,18 @@ def test_sublayers_are_told_apart_by_the_probe(layers):
     assert found.call == pytest.approx(CALL if layers >= 4 else 0)
     np.testing.assert_allclose(found.sublayers, costs.sublayers, atol=slack + 1e-9)
     assert found.plain(3) == pytest.approx(costs.plain(3), abs=2 * layers * slack + 1e-9)
+
+
+def test_layers_may_have_more_than_two_sublayers():
+    layout = Sublayers(
+        Sublayer(layer, kind) for layer in range(6) for kind in (ATTENTION, MLP, INJECTION)
+    )
+    one = np.append(np.tile([1.0, 2.0, 0.3], 6), 3.0) * 1e-3
+    costs = PassCosts(ROWS, layout, np.outer(GROWTH, one), CALL, HOST)
+    assert probe_cuts(layout) == [3, 4, 5, 6, 18]
+    found = PassCosts.from_probe(times_of(costs, probe_cuts(layout)), layout)
+    assert found.call == pytest.approx(CALL)
+    np.testing.assert_allclose(found.sublayers, costs.sublayers, atol=1e-9)
 
 
 @given(st.integers(2, 9), st.integers(0, 2**32 - 1))

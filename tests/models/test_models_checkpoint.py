@@ -38,7 +38,8 @@ def linear(tensors, layer: Linear, x: torch.Tensor) -> torch.Tensor:
 def normalized(tensors, norm, x: torch.Tensor) -> torch.Tensor:
     if norm is None:
         return x
-    weight = torch.from_numpy(tensors.read(norm.weight)) + norm.offset
+    weight = torch.from_numpy(tensors.read(norm.weight)) if norm.weight else torch.ones(norm.size)
+    weight = weight + norm.offset
     if isinstance(norm, LayerNorm):
         bias = torch.from_numpy(tensors.read(norm.bias))
         return torch.nn.functional.layer_norm(x, (norm.size,), weight, bias, norm.eps)
@@ -60,7 +61,7 @@ def rotate(x: torch.Tensor, rope) -> torch.Tensor:
     return turned * torch.from_numpy(rope.scales).float().repeat(2)
 
 
-def attend(tensors, layer, rope, x: torch.Tensor) -> torch.Tensor:
+def attend(tensors, layer, rope, x: torch.Tensor, shared: dict, number: int) -> torch.Tensor:
     normed = normalized(tensors, layer.norm, x)
 
     def heads(projection):
@@ -74,8 +75,11 @@ def attend(tensors, layer, rope, x: torch.Tensor) -> torch.Tensor:
             return normalized(tensors, norm, rotate(split.transpose(0, 1), rope))
         return rotate(normalized(tensors, norm, split).transpose(0, 1), rope)
 
-    q, k = turned(layer.q, layer.q_norm), turned(layer.k, layer.k_norm)
-    v = heads(layer.v).transpose(0, 1)
+    q = turned(layer.q, layer.q_norm)
+    if layer.source is None:
+        values = normalized(tensors, layer.v_norm, heads(layer.v or layer.k))
+        shared[number] = turned(layer.k, layer.k_norm), values.transpose(0, 1)
+    k, v = shared[number if layer.source is None else layer.source]
     seen = torch.ones(len(x), len(x)).tril()
     if (window := window_of(layer.mask)) is not None:
         seen = seen.triu(1 - window)
@@ -90,14 +94,32 @@ def logits(checkpoint, ids: torch.Tensor) -> torch.Tensor:
     """Run the description literally, as its docstrings say."""
     decoder, tensors = checkpoint.decoder, checkpoint.tensors
     x = torch.from_numpy(tensors.read(decoder.embedding))[ids] * decoder.embedding_scale
-    for attention, mlp in decoder.layers:
-        x = x + attend(tensors, attention, decoder.ropes.get(attention.rope), x)
+    own, shared = layer_inputs(decoder, tensors, ids, x), {}
+    for number, (attention, mlp, *injections) in enumerate(decoder.layers):
+        rope = decoder.ropes.get(attention.rope)
+        x = x + attend(tensors, attention, rope, x, shared, number)
         normed = normalized(tensors, mlp.norm, x)
         gate = ACTIVATIONS[mlp.activation](linear(tensors, mlp.gate, normed))
         found = linear(tensors, mlp.down, gate * linear(tensors, mlp.up, normed))
         x = x + normalized(tensors, mlp.post_norm, found) * mlp.output_factor
+        for each in injections:
+            gate = ACTIVATIONS[each.activation](linear(tensors, each.gate, x))
+            found = linear(tensors, each.out, gate * own[:, number])
+            x = x + normalized(tensors, each.post_norm, found)
+        if decoder.layer_factors:
+            x = x * torch.from_numpy(tensors.read(decoder.layer_factors[number]))
     found = linear(tensors, decoder.lm_head, normalized(tensors, decoder.norm, x))
     return limited(found, decoder.logit_softcap)
+
+
+def layer_inputs(decoder, tensors, ids, x):
+    """The layers' own inputs, [positions, layers, size]; None if they have none."""
+    described = decoder.layer_inputs
+    if described is None:
+        return None
+    found = torch.from_numpy(tensors.read(described.table))[ids] * described.scale
+    projected = linear(tensors, described.projection, x).unflatten(-1, (-1, described.norm.size))
+    return normalized(tensors, described.norm, projected) + found.view_as(projected)
 
 
 def assert_same_logits(checkpoint, model) -> None:
@@ -137,6 +159,17 @@ def test_the_description_computes_what_transformers_computes(tmp_path, architect
                 }
             },
             id="llama3",
+        ),
+        pytest.param(
+            {
+                "rope_parameters": {
+                    "rope_theta": 1e4,
+                    "rope_type": "proportional",
+                    "factor": 2.0,
+                    "partial_rotary_factor": 0.4,
+                }
+            },
+            id="proportional",
         ),
         pytest.param({"head_dim": None, "num_key_value_heads": None}, id="plain heads"),
     ],

@@ -51,6 +51,7 @@ def bare_config(model_type: str, **values: object) -> ModelConfig:
 @pytest.mark.parametrize("model_type", sorted(TRANSFORMERS))
 def test_absent_fields_take_transformers_defaults(model_type):
     reference = TRANSFORMERS[model_type][0](**SIZES)
+    reference.allow_global_per_layer_attribute_access = True
     config = bare_config(model_type)
     head_dim = getattr(reference, "head_dim", None) or reference.hidden_size // 32
     assert config.head_dim == head_dim

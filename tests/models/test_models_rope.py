@@ -162,7 +162,6 @@ def test_the_older_name_of_the_type():
             ["rope_scaling", "rope_type='xdrope'"],
         ),
         ({"rope_scaling": {"type": "mrope"}}, ["rope_scaling", "type='mrope'"]),
-        ({"rope_parameters": {"rope_type": "proportional"}}, ["rope_parameters", "'proportional'"]),
         ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor=0.5"]),
         ({"rope_parameters": {"partial_rotary_factor": 0.25}}, ["partial_rotary_factor=0.25"]),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, ["full_attention={"]),

@@ -7,12 +7,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from checkpoints import ODD_SHAPES, edit_json
+from checkpoints import ODD_SHAPES, SPECIAL, edit_json
 from parity import calibration_logits
 from safetensors.numpy import load_file, save_file
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Gemma4Config,
+    Gemma4ForConditionalGeneration,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
 )
@@ -26,6 +28,7 @@ VISION = {
 }  # fmt: skip
 MODELS = {
     "gemma3": (Gemma3Config, Gemma3ForConditionalGeneration, "gemma3_text", VISION, True),
+    "gemma4": (Gemma4Config, Gemma4ForConditionalGeneration, "gemma4_text", VISION, True),
     "mistral3": (
         Mistral3Config, Mistral3ForConditionalGeneration, "ministral3",
         {**VISION, "model_type": "pixtral", "head_dim": 16}, False,
@@ -36,7 +39,7 @@ TIE = "tie_word_embeddings"
 
 def saved(folder, model_type):
     config_class, model_class, text_type, vision, tied = MODELS[model_type]
-    text = {**ODD_SHAPES, "model_type": text_type, "pad_token_id": 0}
+    text = {**ODD_SHAPES, **SPECIAL.get(text_type, {}), "model_type": text_type, "pad_token_id": 0}
     config = config_class(text_config=text, vision_config=vision, tie_word_embeddings=tied)
     torch.manual_seed(0)
     model = model_class(config).eval()

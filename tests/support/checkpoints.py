@@ -16,6 +16,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     Glm4Config,
     Glm4ForCausalLM,
     GlmConfig,
@@ -67,6 +69,7 @@ ARCHITECTURES = {
     "exaone4": (Exaone4Config, Exaone4ForCausalLM),
     "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "gemma4_text": (Gemma4TextConfig, Gemma4ForCausalLM),
     "glm": (GlmConfig, GlmForCausalLM),
     "glm4": (Glm4Config, Glm4ForCausalLM),
     "gpt_oss": (GptOssConfig, GptOssForCausalLM),
@@ -131,6 +134,12 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gemma2": {
         "sliding_window": 40, "query_pre_attn_scalar": 48,
         "attn_logit_softcapping": 0.7, "final_logit_softcapping": 0.9,
+    },
+    # Layers 2 and 3 read keys and values of 0 and 1.
+    "gemma4_text": {
+        "num_hidden_layers": 4, "sliding_window": 40, "layer_types": _MIXED * 2,
+        "global_head_dim": 32, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+        "vocab_size_per_layer_input": 331, "hidden_size_per_layer_input": 32,
     },
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
@@ -245,6 +254,9 @@ def make_checkpoint(
                 parameter.copy_(noise * parameter[0].numel() ** -0.5)
             else:
                 parameter.copy_(noise * 0.2 + ("norm" in name and "bias" not in name))
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.6)
     model.to(dtype).save_pretrained(path, max_shard_size=max_shard_size)
     # Read back, because casting a model rounds its RoPE frequencies too, which no file holds.
     return model_class.from_pretrained(path, dtype=torch.float32).eval()

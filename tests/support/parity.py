@@ -12,9 +12,10 @@ import torch
 from checkpoints import make_checkpoint, write_tokenizer
 
 from edgespec import bundle as bundles
-from edgespec.export.calibration.forward import Forward, limited
+from edgespec.export.calibration.forward import Forward
+from edgespec.export.calibration.functions import limited
 from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
-from edgespec.models import Moe
+from edgespec.models import MlpAndMoe, Moe
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
@@ -22,7 +23,8 @@ from edgespec.runtime.execution.runner import Runner
 
 # Float32 sums in another order differ by at most 1e-6, as measured.
 SAME = 1e-5
-# States make some rows small before a norm, which then shows more of their last digits.
+# States make some rows small before a norm, which then shows more of their last digits; so does
+# attention that is sharp, as of Gemma 4 with random weights, whose scores are not scaled.
 SAME_STATES = 1e-4
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -43,17 +45,24 @@ def reference(model, tokens, cache=None):
 def calibration_logits(checkpoint, texts):
     """Returns the logits [B * T, V] of the float32 pass that calibration reads texts with."""
     forward = Forward(checkpoint, texts)
-    for each in checkpoint.decoder.sublayers:
-        if isinstance(each, Moe):
-            forward.add(forward.mixture(each, forward.normed(forward.hidden, each.norm)))
-            continue
-        weights = forward.weights(*each.linears)
-        mixed = forward.mixed(each, forward.normed(forward.hidden, each.norm), weights)
-        forward.add(forward.contribution(each, mixed, weights))
+    for each in (each for layer in forward.layers() for each in layer):
+        forward.add(output_of(forward, each))
     decoder = checkpoint.decoder
     normed = forward.normed(forward.hidden, decoder.norm)
     logits = forward.linear(normed, decoder.lm_head, forward.weights(decoder.lm_head))
     return limited(logits, decoder.logit_softcap)
+
+
+def output_of(forward, layer):
+    """What a sublayer adds to the residual stream of that pass."""
+    if isinstance(layer, MlpAndMoe):
+        both = output_of(forward, layer.mlp) + output_of(forward, layer.moe)
+        return forward.normed(both, layer.post_norm)
+    x = forward.normed(forward.hidden, layer.norm)
+    if isinstance(layer, Moe):
+        return forward.normed(forward.mixture(forward.routed(layer, x), x), layer.post_norm)
+    weights = forward.weights(*layer.linears)
+    return forward.contribution(layer, forward.mixed(layer, x, weights), weights)
 
 
 def distance(found, expected):

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from edgespec import bundle as bundles
 from edgespec.bundle import Bundle, Role, Variant
-from edgespec.bundle.sublayers import ATTENTION
+from edgespec.bundle.sublayers import ATTENTION, INJECTION
 from edgespec.cli.arguments import add_bundle
 from edgespec.cli.assignment import assignment_table, assignments
 from edgespec.errors import DeviceError
@@ -22,7 +22,8 @@ from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.system import records
 
 _SHORT_HASH = 12
-_ATTENTION_MATRICES, _MLP_MATRICES = 4, 3
+_MATRICES = {ATTENTION: 4, INJECTION: 2}  # of other sublayers: 3
+_WITHOUT_KEYS = 2  # of attention that reads another layer's keys and values
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +95,9 @@ def _stored(precision: str, block_size: int) -> str:
 def _wide(role: Role) -> str:
     wide = len(role.precision.wide)
     matrices = sum(
-        _ATTENTION_MATRICES if each.kind == ATTENTION else _MLP_MATRICES * max(each.experts, 1)
+        _MATRICES.get(each.kind, 3 * (max(each.experts, 1) + (each.beside > 0)))
+        if each.source is None
+        else _WITHOUT_KEYS
         for each in role.layout
     )
     return f"; int8 for {wide} of {matrices} matrices" if wide else ""

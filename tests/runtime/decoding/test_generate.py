@@ -18,8 +18,9 @@ from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
 
 ARCHITECTURES = ("gpt_oss", "llama", "qwen2", "qwen3", "qwen3_moe")
-# Whose layers differ: partly rotated heads, norms behind RoPE, norms that subtract the mean.
-OTHERS = ("glm4", "hunyuan_v1_dense", "phi3", "stablelm")
+# Whose layers differ: keys of other layers, partly rotated heads, norms behind RoPE, norms that
+# subtract the mean.
+OTHERS = ("gemma4_text", "glm4", "hunyuan_v1_dense", "phi3", "stablelm")
 DRAFTED = ("model", "parallel", "lookup", "recycling", "auto")
 SAMPLING = [
     {"temperature": 0.7},

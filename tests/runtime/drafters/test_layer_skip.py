@@ -62,18 +62,23 @@ def skipping(skipped):
     return drafter
 
 
-@pytest.fixture(scope="module")
-def sharp(tmp_path_factory):
+def sharpened(folder, architecture, skip_sets, **config):
     """A model with clear choices, which rounding cannot change, in which every sublayer matters."""
-    folder = tmp_path_factory.mktemp("sharp")
-    model = make_checkpoint(folder, "llama", num_hidden_layers=LAYERS, eos_token_id=None, seed=3)
+    checkpoint = folder / "checkpoint"
+    fields = {"num_hidden_layers": LAYERS, "eos_token_id": None, "seed": 3, **config}
+    model = make_checkpoint(checkpoint, architecture, **fields)
     with torch.no_grad():
         model.lm_head.weight.mul_(SHARP)
-    model.save_pretrained(folder)
-    write_tokenizer(folder, 331)
-    output = tmp_path_factory.mktemp("bundles") / "sharp"
-    export_bundle(folder, output, options=ExportOptions("fp32", skip_sets=WRITTEN))
-    return bundles.load(output)
+    model.save_pretrained(checkpoint)
+    write_tokenizer(checkpoint, 331)
+    options = ExportOptions("fp32", skip_sets=skip_sets)
+    export_bundle(checkpoint, folder / "sharp", options=options)
+    return bundles.load(folder / "sharp")
+
+
+@pytest.fixture(scope="module")
+def sharp(tmp_path_factory):
+    return sharpened(tmp_path_factory.mktemp("sharp"), "llama", WRITTEN)
 
 
 @pytest.mark.slow
@@ -85,6 +90,22 @@ def test_drafting_on_the_own_stages_never_changes_the_text(sharp, device, skippe
     plain, _, _ = texts(sharp, device, None, TreeBudget(0, 0, 1), fields)
     for budget in (TreeBudget(3, 3, 1), TreeBudget(7, 7, 3), TreeBudget(12, 4, 2)):
         tokens, drafted, right = texts(sharp, device, skipping(skipped), budget, fields)
+        assert tokens == plain
+        assert drafted > NEW_TOKENS
+        accepted += right
+    assert accepted > 0
+
+
+@pytest.mark.slow
+@devices
+@pytest.mark.parametrize("skipped", ["1m,2a", "3a", "2-3", "1i,3i"])
+def test_so_it_is_where_layers_read_keys_of_others(tmp_path, device, skipped):
+    bundle = sharpened(tmp_path, "gemma4_text", (skipped,))
+    [skips] = bundle.manifest.skip_sets
+    plain, _, _ = texts(bundle, device, None, TreeBudget(0, 0, 1), {})
+    accepted = 0
+    for budget in (TreeBudget(3, 3, 1), TreeBudget(7, 7, 3)):
+        tokens, drafted, right = texts(bundle, device, skipping(skips.skipped), budget, {})
         assert tokens == plain
         assert drafted > NEW_TOKENS
         accepted += right

@@ -20,15 +20,20 @@ SHAPES = {
     "hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 128, "head_dim": 32,
     "num_key_value_heads": 2,
 }  # fmt: skip
+BESIDE_AN_MLP = {
+    "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "global_head_dim": 64,
+    "hidden_size_per_layer_input": 0,
+}  # fmt: skip
 CASES = [
-    ("gpt_oss", "fp32"), ("gpt_oss", "int4"), ("granitemoe", "int4"), ("olmoe", "int8"),
-    ("qwen3_moe", "int4"),
+    ("gemma4_text", "int4"), ("gpt_oss", "fp32"), ("gpt_oss", "int4"), ("granitemoe", "int4"),
+    ("olmoe", "int8"), ("qwen3_moe", "int4"),
 ]  # fmt: skip
 engines = pytest.mark.parametrize("engine_name", ENGINES)
 
 
 def exported(folder, architecture, precision):
-    make_checkpoint(folder / "target", architecture, **SHAPES)
+    own = BESIDE_AN_MLP if architecture == "gemma4_text" else {}
+    make_checkpoint(folder / "target", architecture, **SHAPES, **own)
     write_tokenizer(folder / "target", 331)
     export_bundle(folder / "target", folder / "bundle", None, ExportOptions(precision))
     bundle = bundles.load(folder / "bundle")

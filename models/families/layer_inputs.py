@@ -1,0 +1,62 @@
+"""Layers' own inputs of each row, by its token, as Gemma 4 has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgespec.models.layers import Injection, LayerInputs, Linear, Norm
+
+if TYPE_CHECKING:
+    from edgespec.models.config import ModelConfig
+    from edgespec.models.layers import Activation, Decoder, Sublayer
+
+SIZE = "hidden_size_per_layer_input"
+"""The field with the size of a layer's input of a row; 0 or null: layers have none."""
+
+_ROWS = "vocab_size_per_layer_input"
+
+
+def with_layer_inputs(decoder: Decoder, config: ModelConfig, activation: Activation) -> Decoder:
+    """Returns a decoder of which each layer ends with an `Injection`.
+
+    Args:
+        decoder: The decoder without them.
+        config: Its config.
+        activation: Activation of their gates.
+
+    Raises:
+        CheckpointError: A field is missing or has an invalid value.
+    """
+    hidden, size = config.hidden_size, config.fields.integer(SIZE)
+    rows, width = config.fields.integer(_ROWS), config.num_layers * size
+    if rows < config.vocab_size:
+        raise config.fields.invalid(_ROWS, f"must be at least vocab_size={config.vocab_size}")
+    # Table and projection are multiplied by sqrt(1 / 2), and the projection before its norm by
+    # sqrt(1 / hidden), which is the same as a larger epsilon.
+    norm = Norm(
+        "model.per_layer_projection_norm.weight",
+        size,
+        config.norm_eps * hidden,
+        factor=0.5**0.5,
+    )
+    inputs = LayerInputs(
+        table="model.embed_tokens_per_layer.weight",
+        shape=(rows, width),
+        scale=(size / 2) ** 0.5,
+        projection=Linear("model.per_layer_model_projection.weight", hidden, width),
+        norm=norm,
+    )
+
+    def injected(index: int, layer: tuple[Sublayer, ...]) -> tuple[Sublayer, ...]:
+        name = f"model.layers.{index}"
+        injection = Injection(
+            gate=Linear(f"{name}.per_layer_input_gate.weight", hidden, size),
+            out=Linear(f"{name}.per_layer_projection.weight", size, hidden),
+            activation=activation,
+            post_norm=Norm(f"{name}.post_per_layer_input_norm.weight", hidden, config.norm_eps),
+        )
+        return (*layer, injection)
+
+    layers = tuple(injected(index, layer) for index, layer in enumerate(decoder.layers))
+    return replace(decoder, layers=layers, layer_inputs=inputs)
