@@ -92,7 +92,7 @@ class PromptFiles:
 
         Args:
             chain: keys of the files that it is of use with, which stay; its own is the last.
-            tensors: contiguous arrays by name.
+            tensors: arrays by name, contiguous.
 
         Returns:
             Whether the budget has room for it beside the rest of its chain.
@@ -153,5 +153,5 @@ class PromptFiles:
 def _seal(key: str, name: str, array: Array) -> str:
     """Returns a hash of a tensor, and of where it belongs."""
     sealed = hashlib.sha256(f"{key} {name} {array.dtype} {array.shape}".encode())
-    sealed.update(array.reshape(-1))
+    sealed.update(array.tobytes())
     return sealed.hexdigest()
