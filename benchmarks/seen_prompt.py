@@ -2,9 +2,8 @@
 
     python benchmarks/seen_prompt.py BUNDLE --prompt-tokens 4096
 
-Two processes, one after the other, load the bundle with the same, at first empty, prompt cache, and
-continue the same prompt. Times are those of the loaded bundle, to the first token. Loading itself is
-the same for both.
+Two processes, one after the other, load the bundle with the same prompt cache, which is empty at
+first, and continue the same prompt. Times are those of the loaded bundle; loading comes on top.
 """
 
 from __future__ import annotations

@@ -31,8 +31,10 @@ class JoinedBlocks:
     def __init__(self, role: Role, blocks: int) -> None:
         self._length = blocks * BLOCK
         windows = (group.window for stage in role.stages for group in stage.cache_groups)
-        # The first position that is needed of each group.
-        self._firsts = [0 if each is None else max(0, self._length - each + 1) for each in windows]
+        # The first position that is needed of each group; at least one is.
+        self._firsts = [
+            0 if each is None else max(0, self._length - max(each - 1, 1)) for each in windows
+        ]
         self._caches: dict[int, Array] = {}
         self._features: list[Array] = []
         self._states: list[dict[str, Array]] = []
@@ -79,6 +81,6 @@ class JoinedBlocks:
         Args:
             tokens: those of the blocks.
         """
-        caches = [self._caches.get(group) for group in range(len(self._firsts))]
+        caches = [self._caches[group] for group in range(len(self._firsts))]
         features = np.concatenate(self._features) if self._features else None
         return Snapshot(tokens, caches, features, self._states)

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import takewhile
 
 import numpy as np
@@ -135,7 +136,7 @@ class PromptCache:
         """Reads blocks, and returns how many there were before one was missing or damaged."""
         for number, key in enumerate(keys):
             try:
-                needed = self._files.read(key, lambda name, at=number: blocks.needs(at, name))
+                needed = self._files.read(key, partial(blocks.needs, number))
                 blocks.add(number, needed)
             except (DamagedError, KeyError, ValueError):
                 return number

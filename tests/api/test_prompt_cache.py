@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
@@ -359,6 +362,46 @@ def test_texts_at_once_share_a_folder(pairs, folder):
         found = cached(pairs, folder, prompt)
         assert found.reused == (len(prompt) - 1) // BLOCK * BLOCK
         assert same(found, plain(pairs, prompt))
+
+
+KILLED = f"""
+import os, sys
+from pathlib import Path
+from edgespec import LLM
+from edgespec.api import prompt_blocks, prompt_cache
+
+prompt_blocks.BLOCK = prompt_cache.BLOCK = {BLOCK}
+replace, written = Path.replace, []
+
+def killed(self, target):
+    if str(target).endswith(".prompt.safetensors"):
+        written.append(target)
+        if len(written) == 3:
+            os._exit(9)
+    return replace(self, target)
+
+Path.replace = killed
+bundle, device, folder, *tokens = sys.argv[1:]
+with LLM(bundle, device=device, threads=1, draft="none", prompt_cache=folder) as llm:
+    llm.generate([int(token) for token in tokens], max_new_tokens=4)
+"""
+
+
+def test_a_process_that_is_killed_leaves_whole_blocks_only(pairs, folder, tmp_path):
+    prompt, path = TEXT[:LENGTH], pairs.pair("llama").path
+    expected = plain(pairs, prompt)
+    command = [sys.executable, "-c", KILLED, path, ENGINES[0], folder, *prompt]
+    run = subprocess.run([str(word) for word in command], cwd=tmp_path, check=False)
+    assert run.returncode == 9
+    [rest] = folder.glob("*.partial")
+    assert len(files(folder)) == 2
+    os.utime(rest, (1, 1))  # as after some time
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    found = cached(pairs, folder, prompt, prompt_cache_size=2 * size)
+    assert found.reused == 2 * BLOCK
+    assert same(found, expected)
+    assert not rest.exists()  # it was the oldest
+    assert len(files(folder)) == BLOCKS
 
 
 def test_a_folder_that_was_deleted_is_made_again(pairs, folder):
