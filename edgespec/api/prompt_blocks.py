@@ -12,9 +12,9 @@ from edgespec.runtime.arrays import Array
 from edgespec.runtime.execution.features import FEATURE_ROWS
 from edgespec.runtime.execution.snapshot import Snapshot
 
-BLOCK = 256
-"""Tokens of a block: more than a call has, and a multiple of `CHUNK`, since recurrent layers have
-their state there."""
+BLOCK = 128
+"""Tokens of a block: no fewer than a call has, and a multiple of `CHUNK`, where recurrent layers
+have a state. What a prompt has behind its last whole block is computed again."""
 
 
 class JoinedBlocks:
