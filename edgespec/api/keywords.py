@@ -27,6 +27,8 @@ class LoadKeywords(TypedDict, total=False):
     simulate: str | Path | None
     sessions: int
     prefix_reuse: bool
+    prompt_cache: str | Path | None
+    prompt_cache_size: int | str
 
 
 class GenerationKeywords(TypedDict, total=False):

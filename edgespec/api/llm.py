@@ -18,6 +18,8 @@ from edgespec.api.keywords import GenerationKeywords, LoadKeywords
 from edgespec.api.learning import Learning
 from edgespec.api.options import GenerationOptions, checked, shown
 from edgespec.api.pipelining import pipelines
+from edgespec.api.prompt_cache import PromptCache
+from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.result import GenerationResult
 from edgespec.api.session import Session
 from edgespec.api.stream import Job, TextGeneration, TextStream
@@ -35,6 +37,7 @@ from edgespec.runtime.deployment.options import (
 from edgespec.runtime.drafters import DrafterState, TreeBudget, drafter_state
 from edgespec.runtime.drafters.drafter_state import AcceptanceCounts
 from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.execution.measurements import circumstances
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.sampler import Sampler
@@ -86,6 +89,7 @@ class LLM:
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
         self.draft = self.options.draft
+        prompts = _prompt_files(self.options)
         self.deployment = deploy(self.bundle, self.options)
         for line in self.deployment.warnings:
             _log.warning("%s", line)
@@ -110,6 +114,9 @@ class LLM:
         self._slots = Slots(
             models, sum(demand.kv for demand in self.deployment.devices), self.options.prefix_reuse
         )
+        target = self._loaded[bundles.TARGET]
+        facts = circumstances(self.bundle, "rows", target.engines, target.threads)
+        self._prompts = None if prompts is None else PromptCache(prompts, facts)
         self._texts = weakref.WeakSet[TextGeneration]()
         self._beginning = threading.Lock()  # held to add a text, or to close
         self._closed = False
@@ -146,6 +153,8 @@ class LLM:
             self._keep()
             self._slots.clear()
             self._loaded.clear()
+        if self._prompts is not None:
+            self._prompts.close()
 
     def require_open(self) -> None:
         """Checks that the model was not closed.
@@ -292,6 +301,7 @@ class LLM:
                 grammar=grammar,
                 draft_memory=self._draft_memory(source),
                 learning=self._learning,
+                prompts=self._prompts,
                 slots=self._slots,
                 slot=slot,
                 lock=self.lock,
@@ -388,6 +398,12 @@ class LLM:
                 "--context"
             )
         return tokens
+
+
+def _prompt_files(options: LoadOptions) -> PromptFiles | None:
+    size = options.prompt_cache_size
+    assert isinstance(size, int), "parsed by the options"
+    return None if options.prompt_cache is None else PromptFiles(Path(options.prompt_cache), size)
 
 
 def _keep(drafting: Drafting, state: DrafterState, learning: Learning | None) -> None:

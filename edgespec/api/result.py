@@ -50,7 +50,7 @@ class GenerationResult:
         draft_engine: engine of the draft model; None if there was none.
         peak_rss_mb: peak resident memory of the process in MiB, file-backed pages included.
         engine_ms: time inside the engines after the first token, in ms.
-        reused: number of prompt tokens that were in the caches already.
+        reused: number of prompt tokens that were in the caches already, or in the prompt cache.
         logprobs: log-probabilities of each token; empty if they were not requested.
         simulated: machine that all times are simulated for; None if they were measured.
     """

@@ -20,7 +20,6 @@ from edgespec.system.files import replaced
 VERSION = "1"
 _KIND = "edgespec session"
 _TOKENS = ".tokens"
-_FEATURES = ".features"
 
 
 def save(path: Path, digest: str, slot: Slot) -> None:
@@ -38,12 +37,7 @@ def save(path: Path, digest: str, slot: Slot) -> None:
     for role, runner in slot.runners.items():
         snapshot = runner.snapshot(sys.maxsize)
         tensors[role + _TOKENS] = np.array(snapshot.tokens, np.int64)
-        for number, rows in enumerate(snapshot.caches):
-            tensors[f"{role}.{number}"] = rows
-        for stage, states in enumerate(snapshot.states):
-            tensors |= {f"{role}.{stage}.{name}": array for name, array in states.items()}
-        if snapshot.features is not None:
-            tensors[role + _FEATURES] = snapshot.features
+        tensors |= named(role, snapshot)
     metadata = {"kind": _KIND, "version": VERSION, "bundle": digest}
     try:
         with replaced(path) as partial:
@@ -78,16 +72,40 @@ def restore(path: Path, digest: str, slots: Slots, slot: Slot, most: int) -> Non
         runner.restore(snapshot.first(most))
 
 
+def named(role: str, snapshot: Snapshot) -> dict[str, Array]:
+    """Returns the arrays of a snapshot by their names in a file."""
+    tensors = {cache_name(role, number): rows for number, rows in enumerate(snapshot.caches)}
+    for stage, states in enumerate(snapshot.states):
+        tensors |= {f"{role}.{stage}.{name}": array for name, array in states.items()}
+    if snapshot.features is not None:
+        tensors[features_name(role)] = snapshot.features
+    return tensors
+
+
+def cache_name(role: str, number: int) -> str:
+    """Returns the name of a group's rows, by its number among the groups of all stages."""
+    return f"{role}.{number}"
+
+
+def features_name(role: str) -> str:
+    """Returns the name of the features."""
+    return f"{role}.features"
+
+
+def states_in(tensors: Mapping[str, Array], role: str) -> list[dict[str, Array]]:
+    """Returns what recurrent layers of each stage hold, of the tensors of a file."""
+    return list(takewhile(bool, (_below(tensors, f"{role}.{number}.") for number in count())))
+
+
 def _snapshot(tensors: Mapping[str, Array], role: str) -> Snapshot | None:
     """Returns what a file holds of a role; None if its tokens are damaged."""
     ids = tensors[role + _TOKENS]
     if ids.dtype != np.int64 or ids.ndim != 1:
         return None
-    numbers = (f"{role}.{number}" for number in count())
+    numbers = (cache_name(role, number) for number in count())
     caches = [tensors[name] for name in takewhile(tensors.__contains__, numbers)]
-    states = takewhile(bool, (_below(tensors, f"{role}.{number}.") for number in count()))
-    features = tensors.get(role + _FEATURES)
-    return Snapshot(ids.tolist(), caches, features, list(states))
+    features = tensors.get(features_name(role))
+    return Snapshot(ids.tolist(), caches, features, states_in(tensors, role))
 
 
 def _below(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edgespec.api.learning import Learning
+from edgespec.api.prompt_cache import PromptCache, StoredText
 from edgespec.api.result import Clock, GenerationResult
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
@@ -54,6 +55,7 @@ class Job:
         grammar: matcher of the grammar that the text follows, if any.
         draft_memory: see `GenerationResult`.
         learning: learns from the text when it has ended; None for a model that does not learn.
+        prompts: prompt cache on disk; None if there is none.
         slots: all slots for caches.
         slot: slot of the text's session; None if it has no session.
         lock: lock that is held during a round, for which other texts of the same models wait.
@@ -72,6 +74,7 @@ class Job:
     grammar: GrammarMatcher | None
     draft_memory: str | None
     learning: Learning | None
+    prompts: PromptCache | None
     slots: Slots
     slot: Slot | None
     lock: FairLock
@@ -206,6 +209,7 @@ class TextGeneration:
                 length = min(len(job.prompt) + limits.max_new_tokens, limits.context_length)
                 slot = entered.enter_context(job.slots.enter(job.slot, job.prompt, length))
                 runners, target = slot.runners, slot.runners[TARGET]
+                kept = None if job.prompts is None else job.prompts.begin(target, job.prompt)
                 reused = target.known(job.prompt)
                 drafter = job.drafter(runners)
                 learned = None if job.learning is None else job.learning.in_use
@@ -213,7 +217,8 @@ class TextGeneration:
                     job.pipeline(target, drafter), job.sampler, job.prompt,
                     limits=limits, budget=job.budget, logprobs=job.logprobs, grammar=job.grammar,
                 )  # fmt: skip
-            yield from self._read(rounds, [runner.model for runner in runners.values()], text)
+            models = [runner.model for runner in runners.values()]
+            yield from self._read(rounds, models, text, kept)
         self.result = GenerationResult(
             text="".join(text.pieces),
             tokens=text.tokens,
@@ -236,11 +241,17 @@ class TextGeneration:
             job.learning.between_texts()
 
     def _read(
-        self, rounds: Iterator[Round], models: Sequence[Model], text: _Text
+        self,
+        rounds: Iterator[Round],
+        models: Sequence[Model],
+        text: _Text,
+        kept: StoredText | None,
     ) -> Generator[str]:
         lock, clock = self._job.lock, self.clock
         while not (text.stopped or self._cancelled.is_set()):
             with lock:  # the text may have been cancelled while it waited
+                if kept is not None:
+                    kept.look()
                 step = None if self._cancelled.is_set() else clock.round(rounds, models)
             if step is None:
                 break

@@ -19,6 +19,7 @@ from edgespec.runtime.deployment.options import (
     PLANNED_DRAFT_TOKENS,
     PLANNED_DRAFTS,
     LoadOptions,
+    parse_size,
 )
 from edgespec.system.textfiles import read_utf8
 
@@ -179,6 +180,20 @@ def add_device_options(group: argparse._ActionsContainer) -> None:
     add_option(group, "context", CONTEXT_HELP)
     group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
     group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
+
+
+def add_prompt_cache(group: argparse._ActionsContainer) -> None:
+    """Declares --prompt-cache and --prompt-cache-size."""
+    group.add_argument(
+        "--prompt-cache", metavar="FOLDER",
+        help="keep what texts have computed in FOLDER, so that prompts that begin alike start "
+        "sooner, after a restart too; whoever can read FOLDER can find out what was asked",
+    )  # fmt: skip
+    group.add_argument(
+        "--prompt-cache-size", type=parse_size, default=LOAD_DEFAULTS["prompt_cache_size"],
+        metavar="SIZE",
+        help="space on disk for it; what was not used for longest gives way (default: 2GiB)",
+    )  # fmt: skip
 
 
 def layer_numbers(text: str) -> tuple[int, ...]:

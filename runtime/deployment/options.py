@@ -57,6 +57,10 @@ class LoadOptions:
             share that memory; the least recently used are dropped.
         prefix_reuse: whether texts outside sessions also reuse cached prefixes of earlier texts.
             If rows are not exact, a near-tie may then be decided differently than without reuse.
+        prompt_cache: folder for what texts have computed, of which later texts that begin alike go
+            on, in other processes too; see `prefix_reuse` for rows that are not exact. None: none.
+        prompt_cache_size: bytes that it may take on disk, or a text such as 2GiB; the least
+            recently used part gives way. Stored as bytes.
         memory: limit for anonymous and shared memory together: bytes, or a text such as 2GiB. For
             several devices, a dict of bytes or a text such as cpu=8GiB,gpu=3GiB. None: the free
             memory. Stored as bytes.
@@ -82,6 +86,8 @@ class LoadOptions:
     simulate: str | Path | None = None
     sessions: int = 1
     prefix_reuse: bool = False
+    prompt_cache: str | Path | None = None
+    prompt_cache_size: int | str = 2 << 30
 
     def __post_init__(self) -> None:
         take_numpy(self)
@@ -92,6 +98,7 @@ class LoadOptions:
             ("place", (str, NoneType), "a text such as 0-7=cpu,8-=gpu"),
             ("draft_memory", (str, Path, NoneType), "a file's name"),
             ("learn", (str, Path, NoneType), "a file's name"),
+            ("prompt_cache", (str, Path, NoneType), "a folder's name"),
         ):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name} is {getattr(self, name)!r}: give {wanted}")
@@ -111,17 +118,23 @@ class LoadOptions:
                     f"{name} is {getattr(self, name)!r}, but place already sets the device of "
                     "every layer: give only one of them"
                 )
-        if isinstance(self.memory, str):
-            object.__setattr__(self, "memory", _parse_memory(self.memory))
+        self._parse_sizes()
         if not isinstance(self.memory, dict):
             require_count("memory", self.memory, 1, optional=True)
         for device, size in self.limits.items():
             require_count(f"memory of {device}", size, 1)
             require_most(f"memory of {device}", size, MAX_MEMORY)
         require_count("sessions", self.sessions, 1)
+        require_count("prompt_cache_size", self.prompt_cache_size, 1)
         for name, least in (("threads", 1), ("context", 2), ("gpu_layers", 0)):
             require_count(name, getattr(self, name), least, optional=True)
         require_most("threads", self.threads, MAX_THREADS)
+
+    def _parse_sizes(self) -> None:
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", _parse_memory(self.memory))
+        if isinstance(self.prompt_cache_size, str):
+            object.__setattr__(self, "prompt_cache_size", parse_size(self.prompt_cache_size))
 
     @property
     def limits(self) -> dict[str, int]:

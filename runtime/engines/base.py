@@ -145,11 +145,12 @@ class Cache(Protocol):
     def bytes_at(self, capacity: int) -> int:
         """Returns the bytes that it takes with such a capacity."""
 
-    def read(self, length: int) -> list[Array]:
+    def read(self, length: int, start: int = 0) -> list[Array]:
         """Returns a copy of the first rows on the host.
 
         Args:
             length: number of rows, 0 or at least `earliest`.
+            start: how many of them to leave out, from the first on.
 
         Returns:
             [layers, 2, KV, rows, hd] of each group; with a window the last rows of these.

@@ -142,9 +142,9 @@ class HostCache:
         """See `Cache`."""
         return sum(group.bytes_at(capacity) for group in self._groups)
 
-    def read(self, length: int) -> list[Array]:
+    def read(self, length: int, start: int = 0) -> list[Array]:
         """See `Cache`."""
-        return [group.read(length) for group in self._groups]
+        return [group.read(length, start) for group in self._groups]
 
     def load(self, rows: Sequence[Array], length: int) -> None:
         """See `Cache`."""
@@ -201,10 +201,10 @@ class _HostGroup:
     def bytes_at(self, capacity: int) -> int:
         return kept_rows(capacity, self._group.window) * self._group.row_bytes
 
-    def read(self, length: int) -> Array:
-        first = self.held.first
-        if not first:
-            return self._rows[:, :, :, :length].copy()
+    def read(self, length: int, start: int) -> Array:
+        first = max(self.held.first, start)
+        if not self.held.first:
+            return self._rows[:, :, :, first:length].copy()
         # Contiguous, as files need it; an index would leave rows in another order of bytes.
         return self._rows.take(self.held.places(first, max(length - first, 0)), axis=3)
 

@@ -24,7 +24,19 @@ def measurement_file(bundle: Bundle, subject: str, engines: Engines, threads: in
     Returns:
         The path; None if there is no cache folder.
     """
+    return cache_file("curves", circumstances(bundle, subject, engines, threads))
+
+
+def circumstances(bundle: Bundle, subject: str, engines: Engines, threads: int) -> object:
+    """Returns all that calls depend on, their bits included; its `repr` is what tells them apart.
+
+    Args:
+        bundle: see `measurement_file`.
+        subject: what is to be told apart within them.
+        engines: see `measurement_file`.
+        threads: see `measurement_file`.
+    """
     # Not the host name, because containers have a new one each time.
     machine = (os.cpu_count(), platform.machine(), extensions())
     stages = [(engine.name, engine.hardware, engine.version) for engine in engines]
-    return cache_file("curves", (*machine, stages, bundle.digest, subject, threads))
+    return (*machine, stages, bundle.digest, subject, threads)

@@ -130,6 +130,24 @@ class Runner:
         states = [each.copy(length) for each in self._recurrences] if length else []
         return Snapshot(self.tokens[:length], caches, features, states)
 
+    def part(self, start: int, stop: int) -> Snapshot | None:
+        """Returns a copy of what is held of the tokens from `start` up to, not including, `stop`.
+
+        Layers with a window may hold the last rows of these only, but all that later rows see.
+
+        Returns:
+            None if the text has gone on too far for what later rows need.
+        """
+        if stop < self._earliest:
+            return None
+        features = None
+        if self.features is not None:
+            features = self.features.first(stop)[-(stop - start) :]
+        with self._failures:
+            caches = [rows for cache in self._caches for rows in cache.read(stop, start)]
+        states = [each.copy(stop) for each in self._recurrences]
+        return Snapshot(self.tokens[start:stop], caches, features, states)
+
     def restore(self, snapshot: Snapshot) -> None:
         """Take over what another runner of the same model gave as a `snapshot`.
 

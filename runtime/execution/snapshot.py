@@ -11,7 +11,7 @@ from edgespec.runtime.arrays import Array, Floats
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of what a runner holds of a text, on the host.
+    """A copy of what a runner holds of a text, or of a part of it, on the host.
 
     Attributes:
         tokens: tokens of the text.

@@ -17,6 +17,7 @@ from edgespec.cli.arguments import (
     add_device_options,
     add_draft_options,
     add_option,
+    add_prompt_cache,
     add_text_options,
     cut_off,
     given,
@@ -48,7 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_text_options(parser.add_argument_group("text"))
     add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
-    add_device_options(parser.add_argument_group("machine"))
+    machine = parser.add_argument_group("machine")
+    add_device_options(machine)
+    add_prompt_cache(machine)
 
 
 def execute(arguments: argparse.Namespace) -> int:

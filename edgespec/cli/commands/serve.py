@@ -14,6 +14,7 @@ from edgespec.cli.arguments import (
     add_bundle,
     add_device_options,
     add_draft_source,
+    add_prompt_cache,
     given,
 )
 from edgespec.cli.interrupts import ignoring_termination
@@ -76,7 +77,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "that are not exact, a near-tie of two tokens may then go the other way (default: on)",
     )  # fmt: skip
     add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
-    add_device_options(parser.add_argument_group("machine"))
+    machine = parser.add_argument_group("machine")
+    add_device_options(machine)
+    add_prompt_cache(machine)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -113,9 +113,9 @@ class DeviceCache:
         """See `Cache`."""
         return sum(group.bytes_at(capacity) for group in self._groups)
 
-    def read(self, length: int) -> list[Array]:
+    def read(self, length: int, start: int = 0) -> list[Array]:
         """See `Cache`."""
-        return [group.read(length) for group in self._groups]
+        return [group.read(length, start) for group in self._groups]
 
     def load(self, rows: Sequence[Array], length: int) -> None:
         """See `Cache`."""
@@ -167,8 +167,8 @@ class _DeviceGroup:
         group = self._graphs.group
         return kept_rows(capacity, group.window) * group.row_bytes
 
-    def read(self, length: int) -> Array:
-        first = self.held.first
+    def read(self, length: int, start: int) -> Array:
+        first = max(self.held.first, start)
         places = self.held.places(first, max(length - first, 0))
         group = self._graphs.group
         tensors = [self.values[name].numpy()[:, places] for name in group.names]

@@ -1,0 +1,93 @@
+"""`--prompt-cache`: commands that start sooner on a prompt that an earlier process has read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commandline import FAST, fails
+from servers import serving
+
+from edgespec import LLM
+from edgespec.api.prompt_blocks import BLOCK
+from edgespec.errors import InputError
+
+PROMPT = "".join(f"def step_{n}(x):\n    return x * {n} + 1\n\n\n" for n in range(60))
+SHORT = ["-n", "6", "--draft", "none", *FAST]
+
+
+def files(folder):
+    return list(folder.glob("*.prompt.safetensors"))
+
+
+def test_the_second_process_reads_what_the_first_one_computed(start, tmp_path):
+    folder, found = tmp_path / "a" / "prompts", []
+    for option in ([], ["--prompt-cache", folder], ["--prompt-cache", folder]):
+        process = start("run", PROMPT, *SHORT, "--json", *option)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        found.append(json.loads(out))
+    assert {tuple(each["tokens"]) for each in found} == {tuple(found[0]["tokens"])}
+    blocks = (found[0]["prompt_tokens"] - 1) // BLOCK
+    assert blocks > 1
+    assert [each["reused"] for each in found] == [0, 0, blocks * BLOCK]
+    assert len(files(folder)) == blocks
+
+
+def test_chat_goes_on_after_a_restart(cli, tmp_path):
+    folder = tmp_path / "prompts"
+    first, second = (
+        cli("chat", *SHORT, "--prompt-cache", folder, stdin=f'"""{PROMPT}"""\n/stats\n'.encode())
+        for _ in range(2)
+    )
+    assert first.code == second.code == 0
+    assert first.out == second.out
+    assert "; 0 of " in first.err
+    assert f"; {len(files(folder)) * BLOCK} of " in second.err
+
+
+def test_the_budget_is_a_size(cli, tmp_path):
+    options = ["--prompt-cache", tmp_path / "prompts", "--prompt-cache-size", "3MiB"]
+    assert cli("chat", *SHORT, *options, stdin=PROMPT.encode()).code == 0
+    stored = sum(file.stat().st_size for file in files(tmp_path / "prompts"))
+    assert 0 < stored <= 3 << 20
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "serve"])
+def test_what_is_wrong_is_told(cli, tmp_path, command):
+    (tmp_path / "file").write_text("x")
+    words = ["x"] if command == "run" else []
+    fails(
+        cli(command, *words, "--prompt-cache", tmp_path / "file", "--draft=none"),
+        "prompt_cache", "cannot be used (File exists): name a folder",
+    )  # fmt: skip
+    for size, said in (("2", "size '2' is not valid"), ("none", "size 'none' is not valid")):
+        fails(cli(command, *words, "--prompt-cache", tmp_path, "--prompt-cache-size", size), said)
+
+
+def test_serve_takes_both_options(cli, monkeypatch, tmp_path):
+    seen = {}
+
+    def load(_, bundle, **options):
+        seen.update(options)
+        raise InputError("that is enough")
+
+    monkeypatch.setattr(LLM, "__init__", load)
+    options = ["--prompt-cache", tmp_path, "--prompt-cache-size=3GiB"]
+    fails(cli("serve", "--port=0", *options), "that is enough")
+    assert (seen["prompt_cache"], seen["prompt_cache_size"]) == (str(tmp_path), 3 << 30)
+
+
+def test_a_server_goes_on_where_the_last_one_ended(tmp_path):
+    counted, texts = [], []
+    for _ in range(2):
+        options = {"device": "onnxruntime:cpu", "threads": 1, "draft": "lookup"}
+        with (
+            LLM(prompt_cache=tmp_path / "prompts", prefix_reuse=True, **options) as llm,
+            serving(llm) as running,
+        ):
+            body = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0}
+            texts.append(running.post(body).json()["choices"][0]["text"])
+            counted.append(running.metrics()["edgespec_reused_total"])
+    assert texts[0] == texts[1]
+    assert counted == [0, len(files(tmp_path / "prompts")) * BLOCK]
