@@ -23,6 +23,10 @@ FINE_ROWS = tuple(sorted({*ROW_BUCKETS, 3, 5, 6, 10, 12, 24}))
 SCRATCH_ROWS = 128
 """Number of cache rows after the text that the drafts of a draft model may use."""
 
+DRAFT_WINDOW = 2048 - SCRATCH_ROWS
+"""Most tokens of a text that a draft sees at a time: the last ones. So its calls take the same time
+behind a long text as behind a short one (MagicDec: Sadhukhan et al., 2024)."""
+
 PARALLEL_TOKENS = 8
 """Largest number of tokens that a draft model predicts in one call. Published ones were trained for
 eight (An et al., PARD, 2025)."""

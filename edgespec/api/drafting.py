@@ -30,6 +30,7 @@ from edgespec.runtime.drafters import (
     SharedCalls,
     SkipCalls,
     drafter_state,
+    window,
 )
 from edgespec.runtime.execution.head_runner import HeadRunner
 from edgespec.runtime.execution.paths import StagePath
@@ -165,7 +166,7 @@ class Drafting:
             return PlannedDrafter([models], passes, "layer-skip", grammar)
         if DRAFT in runners:
             calls, draft = self._calls(runners), self._loaded[DRAFT]
-            model, context = self._model(calls, learned, sampled), draft.model.role.context_length
+            model, context = self._model(calls, learned, sampled), window(draft.model)
             models.insert(0, PricedModel(model, draft.curve, context=context))
             if self._mask_token is not None:  # another way to draft by the same calls
                 parallel = self._parallel(calls, learned, sampled)

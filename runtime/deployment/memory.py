@@ -24,7 +24,7 @@ from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.runtime.deployment.demands import HOST, MIB, Demand, FixedShape
 from edgespec.runtime.deployment.fixed_shapes import chosen_shapes, fixed
 from edgespec.runtime.deployment.options import MODEL_DRAFTS
-from edgespec.runtime.deployment.resolve import Request, text_rows
+from edgespec.runtime.deployment.resolve import Request, seen_tokens, text_rows
 from edgespec.runtime.engines import (
     CallSizes,
     Engine,
@@ -322,7 +322,7 @@ class _Account:
         return self._shapes(name, self._engines(name, choice)).rows[-1]
 
     def _seen(self, name: str, choice: _Choice) -> int:
-        return self._bundle.manifest.roles[name].visible(choice.context)
+        return seen_tokens(self._bundle, name, choice.context)
 
     def _most_rows(self, name: str, choice: _Choice) -> int:
         return max(self._round_rows(name, choice), choice.chunk)

@@ -35,7 +35,13 @@ from edgespec.runtime.engines import (
 )
 from edgespec.runtime.execution.sizes import role_bytes
 from edgespec.runtime.execution.stage_files import suited
-from edgespec.runtime.shapes import PARALLEL_ROWS, ROW_BUCKETS, SCRATCH_ROWS, capacity_bucket
+from edgespec.runtime.shapes import (
+    DRAFT_WINDOW,
+    PARALLEL_ROWS,
+    ROW_BUCKETS,
+    SCRATCH_ROWS,
+    capacity_bucket,
+)
 from edgespec.runtime.simulation import as_stated, load
 from edgespec.system.processors import default_threads
 
@@ -193,6 +199,12 @@ def text_rows(role: str, context: int) -> int:
     return context + (SCRATCH_ROWS if role == DRAFT else 0)
 
 
+def seen_tokens(bundle: Bundle, role: str, context: int) -> int:
+    """Returns how many tokens of a text of this length a role sees at a time."""
+    visible = bundle.manifest.roles[role].visible(context)
+    return min(visible, DRAFT_WINDOW) if role == DRAFT else visible
+
+
 def loaded_draft(bundle: Bundle) -> str:
     """Returns the draft source that uses the bundle's draft, one of `MODEL_DRAFTS`; or lookup."""
     if bundle.draft is None:
@@ -269,8 +281,8 @@ def _within_shapes(
     for name, request in roles.items():
         for each in request.choices[0]:
             rows = longest_text(each, request.ready, asked)
-            seen = bundle.manifest.roles[name].visible(context)
-            if rows is not None and rows < text_rows(name, seen):
+            needed = text_rows(name, seen_tokens(bundle, name, context))
+            if rows is not None and rows < needed:
                 context = rows - text_rows(name, 0)
     if context < (options.context or 2):
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgespec.runtime.drafters.base import CallingDrafter, Drafter, TreeBudget
-from edgespec.runtime.drafters.calls import HeadCalls, ModelCalls, SkipCalls
+from edgespec.runtime.drafters.calls import HeadCalls, ModelCalls, SkipCalls, window
 from edgespec.runtime.drafters.drafter_state import DrafterState
 from edgespec.runtime.drafters.grammar import GrammarDrafter
 from edgespec.runtime.drafters.lookup import LookupDrafter
@@ -30,4 +30,5 @@ __all__ = [
     "SharedCalls",
     "SkipCalls",
     "TreeBudget",
+    "window",
 ]

@@ -11,6 +11,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.ranking import Candidates
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.head_runner import HeadRunner
+from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.sampling.sampler import Sampler
@@ -85,12 +86,20 @@ class Calls(Protocol):
         """
 
 
+def window(model: Model) -> int:
+    """Returns how many tokens of a text a draft sees at most: those that its cache is planned for.
+
+    Without a plan these are as many as its context holds.
+    """
+    planned, context = model.sizes.cache_rows - SCRATCH_ROWS, model.role.context_length
+    return min(context, planned) if planned > 0 else context
+
+
 class ModelCalls:
     """Calls a smaller model of the same vocabulary, which has a cache of its own.
 
-    If its context, or the cache that was planned for it, cannot hold the whole text, it sees a
-    window at the end of the text, at least half a context long. Windows begin at multiples of half
-    a context, so few tokens are read again.
+    Of a text that is longer than its `window` it sees the end, at least half a window. Windows
+    begin at multiples of half their size, so few tokens are read again.
 
     Args:
         runner: the window in the draft model; matching rows of an earlier text are used again.
@@ -103,9 +112,7 @@ class ModelCalls:
         self.lost = False
         self._runner = runner
         self.most_rows = runner.model.shapes.rows[-1]
-        planned = runner.model.sizes.cache_rows - SCRATCH_ROWS
-        context = runner.model.role.context_length
-        self._context = min(context, planned) if planned > 0 else context
+        self._window = window(runner.model)
         self._first = 0  # index in the text where the window begins
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
@@ -127,8 +134,8 @@ class ModelCalls:
         return moved
 
     def room(self, length: int, width: int) -> int:
-        """See `Calls`: the room is the rest of the draft model's context."""
-        return self._context - (length - self._first)
+        """See `Calls`: the room is the rest of the window."""
+        return self._window - (length - self._first)
 
     def unread(self, text: Sequence[int]) -> list[int]:
         """See `Calls`: counts the tokens of the window that are new to the model."""
@@ -171,8 +178,8 @@ class ModelCalls:
 
     def _beginning(self, length: int) -> int:
         """Returns where the window of a text begins, so that one more token fits after it."""
-        beyond = max(0, length + 1 - self._context)
-        half = max(1, self._context // 2)
+        beyond = max(0, length + 1 - self._window)
+        half = max(1, self._window // 2)
         return -(-beyond // half) * half
 
 
@@ -196,7 +203,7 @@ class HeadCalls:
         self._runner = runner
         self._features = target.features
         self.most_rows = runner.model.shapes.rows[-1]
-        self._context = runner.model.role.context_length
+        self._window = window(runner.model)
         self._root: Floats = np.zeros((1, runner.model.role.hidden_size), np.float32)
         self._hidden: list[Floats] = []  # of each scratch row
 
@@ -211,7 +218,7 @@ class HeadCalls:
         self._hidden = []
 
     def slide(self, text: Sequence[int]) -> bool:
-        """See `Calls`: begins anew where the context is full, or features are no longer there."""
+        """See `Calls`: begins anew where the window is full, or features are no longer there."""
         first = self._beginning(len(text))
         if first == self._runner.first:
             return False
@@ -220,8 +227,8 @@ class HeadCalls:
         return True
 
     def room(self, length: int, width: int) -> int:
-        """See `Calls`: the room is the rest of the head's context."""
-        return self._context - (length - 1 - self._runner.first)
+        """See `Calls`: the room is the rest of the head's window."""
+        return self._window - (length - 1 - self._runner.first)
 
     def unread(self, text: Sequence[int]) -> list[int]:
         """See `Calls`: counts the positions whose features the head has not read."""
@@ -254,8 +261,8 @@ class HeadCalls:
     def _beginning(self, length: int) -> int:
         """Returns the position of the first row of a text, so that one more row fits after it."""
         runner, held = self._runner, self._features.start
-        if length - runner.first > self._context:
-            return max(held, length - max(1, self._context // 2))
+        if length - runner.first > self._window:
+            return max(held, length - max(1, self._window // 2))
         return runner.first if held <= runner.next else held
 
 

@@ -89,7 +89,7 @@ class Runner:
 
     def bytes_for(self, length: int) -> int:
         """Returns the bytes that its caches take once the text has so many tokens."""
-        seen = self.model.role.visible(length)
+        seen = self.model.role.visible(min(length, self.model.sizes.cache_rows or length))
         rows = max(self._caches[0].capacity, self.model.shapes.capacity_bucket(seen))
         states = sum(each.nbytes for each in self._recurrences)
         return sum(cache.bytes_at(rows) for cache in self._caches) + states

@@ -20,7 +20,13 @@ from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, Request, shorter
 from edgespec.runtime.deployment.selection import RoleRequest, names_of
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, Footprint, engine
 from edgespec.runtime.execution.sizes import stage_sizes
-from edgespec.runtime.shapes import ANY_SHAPES, PARALLEL_ROWS, ROW_BUCKETS, Shapes
+from edgespec.runtime.shapes import (
+    ANY_SHAPES,
+    DRAFT_WINDOW,
+    PARALLEL_ROWS,
+    ROW_BUCKETS,
+    Shapes,
+)
 
 
 @dataclass(frozen=True)
@@ -98,14 +104,28 @@ def test_a_call_with_masks_has_results_for_them_and_for_the_end_of_the_text(draf
     assert demand.logits == without.logits + 4 * 4096 * (PARALLEL_ROWS - 4)
 
 
-@pytest.mark.parametrize(("knows", "rows"), [(1024, 1280), (2048, 2560), (4096, 2560)])
+@pytest.mark.parametrize(("knows", "rows"), [(1024, 1280), (2048, 2048), (4096, 2048)])
 def test_a_draft_models_cache_holds_what_it_sees_of_a_text(knows, rows):
     roles = EMBEDDED.manifest.roles
     draft = replace(roles[DRAFT], context_length=knows)
     manifest = replace(EMBEDDED.manifest, roles={**roles, DRAFT: draft})
     (demand,) = planned(replace(EMBEDDED, manifest=manifest), {"cpu": 1 << 40}).devices
-    assert cache_rows(DRAFT, min(knows, 2048)) == rows
+    assert cache_rows(DRAFT, min(knows, DRAFT_WINDOW)) == rows
     assert demand.kv == 4 * (2 * 8 * 2 * 64 * 2048 + 2 * 2 * 2 * 32 * rows)
+
+
+def test_behind_a_longer_text_a_draft_takes_no_more():
+    known = EMBEDDED.manifest.roles.items()
+    roles = {name: replace(role, context_length=1 << 15) for name, role in known}
+    bundle = replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, roles=roles))
+    rows = {}
+    for context in (1024, 4096, 16384):
+        found = planned(bundle, {"cpu": 1 << 40}, contexts=(context,))
+        rows[context] = found.roles[DRAFT].cache_rows
+        assert found.devices[0].kv == 4 * (
+            2 * 8 * 2 * 64 * found.roles[TARGET].cache_rows + 2 * 2 * 2 * 32 * rows[context]
+        )
+    assert rows == {1024: 1280, 4096: 2048, 16384: 2048}
 
 
 def test_a_library_counts_once_and_each_library_counts():
