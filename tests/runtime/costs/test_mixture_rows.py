@@ -20,6 +20,6 @@ def test_measured_rows_have_different_tokens(saved_checkpoint, tmp_path, monkeyp
     monkeypatch.setattr(
         Runner, "verify", lambda self, rows: seen.append(rows) or verify(self, rows)
     )
-    next(measure(model, (1, 8), (256,)))
+    next(measure(model, {256: (1, 8)}))
     widths = {len(rows.tokens): len(np.unique(rows.tokens)) for rows in seen}
     assert widths == {1: 1, 8: 8}
