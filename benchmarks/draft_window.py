@@ -84,13 +84,11 @@ def _guesses(draft: Runner, tokens: Sequence[int], begin: int, window: int, firs
 
 def _likeliest(runner: Runner, tokens: Sequence[int]) -> Array:
     """Returns the likeliest token behind each of these, which are committed."""
-    parts = runner.score(tokens, _CALL_ROWS)
-    return np.concatenate(
-        [
-            part["top_ids"][:, 0] if "top_ids" in part else part["logits"].argmax(axis=1)
-            for part in parts
-        ]
-    )
+    found = []
+    for part in runner.score(tokens, _CALL_ROWS):  # whose arrays are the next part's as well
+        ids = part["top_ids"][:, 0] if "top_ids" in part else part["logits"].argmax(axis=1)
+        found.append(ids.copy())
+    return np.concatenate(found)
 
 
 def _parse_arguments() -> argparse.Namespace:

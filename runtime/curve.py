@@ -29,7 +29,9 @@ class Curve:
     The measured times are made monotone by isotonic regression of their logarithms, because noise
     acts as a factor: first over rows, then over capacities, which keeps the order over rows. The
     curve is linear between measured points, constant before the first one, and continues with the
-    last slope beyond the last one. With a single capacity it is the same for all capacities.
+    last slope beyond the last one. With a single capacity it is the same for all capacities. A
+    number of rows that was measured at the first capacity only grows with the capacity as those
+    beside it do: attention's part grows evenly with rows.
 
     `observe` corrects the curve by moving averages of the logarithm: one drift that all points
     share, and one correction for each bucket of rows.
@@ -37,23 +39,29 @@ class Curve:
     Args:
         points: measured seconds, by capacity and then by rows.
         buckets: numbers of rows that the engine rounds up to.
+        fixed: capacities that the engine rounds up to; empty where a call may have any.
 
     Raises:
         ValueError: if there is no point, or a time that is not positive and finite.
     """
 
     def __init__(
-        self, points: Mapping[int, Mapping[int, float]], buckets: Sequence[int] = ROW_BUCKETS
+        self,
+        points: Mapping[int, Mapping[int, float]],
+        buckets: Sequence[int] = ROW_BUCKETS,
+        fixed: Sequence[int] = (),
     ) -> None:
         known = {capacity: by_rows for capacity, by_rows in sorted(points.items()) if by_rows}
         times = [(*by_rows, *by_rows.values()) for by_rows in known.values()]
         if not known or not all(isfinite(v) and v > 0 for part in times for v in part):
             raise ValueError(f"a cost curve needs positive finite times: {points!r:.200}")
         self._capacities = list(known)
-        self._buckets = buckets
+        self._buckets, self._fixed = buckets, fixed
         # Index of the bucket by number of rows. Entry 0 is never used: every call has rows.
         self._bucket = [0, *(bisect_left(buckets, n) for n in range(1, buckets[-1] + 1))]
-        self._grid = _fitted([_over_rows(by_rows, buckets) for by_rows in known.values()])
+        first = known[self._capacities[0]]
+        lines = (_completed(by_rows, first) for by_rows in known.values())
+        self._grid = _fitted([_over_rows(by_rows, buckets) for by_rows in lines])
         self._measured: dict[int, list[float]] = {}  # log seconds by capacity and bucket
         self._now: dict[int, list[float]] = {}  # corrected seconds, the same way
         self._drift = 0.0
@@ -82,7 +90,7 @@ class Curve:
         """Returns a new curve that starts from the measured points of this one times `factor`."""
         lines = ([factor * seconds for seconds in line] for line in self._grid)
         by_rows = (dict(zip(self._buckets, line, strict=True)) for line in lines)
-        return Curve(dict(zip(self._capacities, by_rows, strict=True)), self._buckets)
+        return Curve(dict(zip(self._capacities, by_rows, strict=True)), self._buckets, self._fixed)
 
     def observe(self, rows: int, capacity: int, seconds: float) -> None:
         """Correct the curve by the measured duration of one call.
@@ -111,7 +119,8 @@ class Curve:
         found = self._measured.get(capacity)
         if found is None:
             columns = zip(*self._grid, strict=True)
-            line = [_on_line(self._capacities, column, capacity) for column in columns]
+            held = next((each for each in self._fixed if each >= capacity), capacity)
+            line = [_on_line(self._capacities, column, held) for column in columns]
             # Beyond the last capacity the slopes differ, so the values of buckets could cross.
             found = self._measured[capacity] = [log(v) for v in accumulate(line, max)]
         return found
@@ -121,6 +130,18 @@ class Curve:
         if any(a > b for a, b in pairwise(logs)):
             logs = _isotonic(logs, [1.0 if seen else _UNSEEN for seen in self._observed])
         return [exp(value + self._drift) for value in logs]
+
+
+def _completed(points: Mapping[int, float], first: Mapping[int, float]) -> Mapping[int, float]:
+    """Returns the points of a capacity, with the rows that only the first capacity has.
+
+    What these take more than there is interpolated, and never less than nothing.
+    """
+    rows = sorted(points.keys() & first.keys())
+    if not rows:
+        return points
+    more = [max(0.0, points[n] - first[n]) for n in rows]
+    return {n: first[n] + max(0.0, _on_line(rows, more, n)) for n in first} | dict(points)
 
 
 def _over_rows(points: Mapping[int, float], buckets: Sequence[int]) -> list[float]:

@@ -26,7 +26,7 @@ from edgespec.bundle import Bundle
 from edgespec.errors import DeviceError
 from edgespec.runtime.costs import profiles
 from edgespec.runtime.costs.profiles import Profile
-from edgespec.runtime.costs.timing import measure, shapes, usual_tokens
+from edgespec.runtime.costs.timing import Points, measure, shapes, usual_tokens
 from edgespec.runtime.engines import CallSizes, Engines, engine, joined_names
 from edgespec.runtime.execution.exactness import use_exact_shapes
 from edgespec.runtime.execution.model import Model
@@ -116,8 +116,9 @@ def _fit(jobs: Sequence[Job]) -> bool:
     for job in jobs:
         most: defaultdict[str, int] = defaultdict(int)
         for role, engines in job.roles.items():
-            rows, capacities = shapes(job.bundle.manifest.roles[role], job.full)
-            calls = CallSizes(rows[-1], capacities[-1], rows[-1])
+            points = shapes(job.bundle.manifest.roles[role], job.full)
+            rows = max(map(max, points.values()))
+            calls = CallSizes(rows, max(points), rows)
             for memory, taken in role_bytes(job.bundle, role, engines, calls).items():
                 most[memory] = max(most[memory], taken)
             free |= {each.memory: each.available_bytes() for each in engines}
@@ -186,9 +187,9 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
         # Outside of the `try`: a failure here is not stored as a refusal.
         use_exact_shapes(model, bundle, role, engines, job["threads"])
         samples: dict[int, dict[int, list[float]]] = {}
-        counts, capacities = _within(model, *shapes(model.role, job["full"]))
-        tokens = usual_tokens(bundle, role, max(counts))
-        for capacity, turn in measure(model, counts, capacities, tokens):
+        points = _within(model, shapes(model.role, job["full"]))
+        tokens = usual_tokens(bundle, role, max(map(max, points.values())))
+        for capacity, turn in measure(model, points, tokens):
             known = samples.setdefault(capacity, {})
             yield _line(role, capacity=None if known else capacity)
             for rows, seconds in turn.items():
@@ -197,12 +198,12 @@ def _lines(job: Mapping[str, Any]) -> Iterator[str]:
         del model  # frees its memory before the next one is loaded
 
 
-def _within(
-    model: Model, rows: Sequence[int], capacities: Sequence[int]
-) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the rows and capacities that the model's shapes allow."""
+def _within(model: Model, points: Points) -> Points:
+    """Returns the points that the model's shapes allow: all capacities, where these are fixed."""
     fixed = model.shapes
-    return [n for n in rows if n <= fixed.rows[-1]], fixed.capacities or capacities
+    if fixed.capacities:
+        points = dict.fromkeys(fixed.capacities, points[min(points)])
+    return {c: tuple(n for n in rows if n <= fixed.rows[-1]) for c, rows in points.items()}
 
 
 def _line(role: str, **facts: Any) -> str:

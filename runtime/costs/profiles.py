@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -144,7 +145,7 @@ class Profile:
 
 def _curve(points: Mapping[int, Mapping[int, float]], shapes: Shapes) -> Curve:
     # A curve must cover all rows; beyond the largest fixed shape its slope continues.
-    return Curve(points, ROW_BUCKETS if shapes.capacities else shapes.rows)
+    return Curve(points, ROW_BUCKETS if shapes.capacities else shapes.rows, shapes.capacities)
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,14 @@ class OverlapCost:
     slowdown: float
 
 
+def _file(bundle: Bundle, role: str, engines: Engines, threads: int) -> Path | None:
+    """Returns the file of a profile. Files named by the bare role knew no long texts."""
+    return measurement_file(bundle, f"{role} by capacity", engines, threads)
+
+
 def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Profile | None:
     """Returns the stored profile of a role; None if there is none or it is damaged."""
-    profile = stored(measurement_file(bundle, role, engines, threads), Profile)
+    profile = stored(_file(bundle, role, engines, threads), Profile)
     try:
         if profile is not None:
             profile.check()
@@ -190,7 +196,7 @@ def remember(bundle: Bundle, role: str, engines: Engines, threads: int, profile:
     before = recall(bundle, role, engines, threads)
     if before is None or profile.full or not before.full:
         times = 1 if before is None else before.times + 1
-        store(measurement_file(bundle, role, engines, threads), replace(profile, times=times))
+        store(_file(bundle, role, engines, threads), replace(profile, times=times))
 
 
 def remember_lived(
@@ -217,7 +223,7 @@ def remember_lived(
             n: before.seconds.get(n, s) ** (1 - share) * s**share for n, s in seconds.items()
         }
     lived = DecodingCosts(known.lived_calls + curve.observed, seconds)
-    store(measurement_file(bundle, role, engines, threads), replace(known, lived=lived))
+    store(_file(bundle, role, engines, threads), replace(known, lived=lived))
 
 
 def remember_overlap_cost(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -24,6 +24,9 @@ _TEXT = (
 )
 # Attention is linear in the capacity, so the curve's slope continues beyond the last of these.
 _CAPACITIES = (256, 1024, 4096)
+# What tells a quick measurement how much longer calls take behind a long text: rows, and a capacity
+# whose caches a small machine has memory for.
+_FAR_ROWS, _FAR = (1, 8), 2048
 
 # Turns over all numbers of rows at one capacity: as many as fit into _SECONDS, within these bounds.
 # A median needs three. After _LONG seconds fewer are enough: long calls average out disturbances.
@@ -35,12 +38,18 @@ _CALLS = 3
 _LONG_CALL = 0.05  # seconds: for longer calls the change of shape is negligible, one is enough
 
 
-def shapes(role: Role, full: bool) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the numbers of rows and the capacities to measure, ascending."""
+Points = Mapping[int, tuple[int, ...]]
+"""Numbers of rows to measure by capacity, both ascending."""
+
+
+def shapes(role: Role, full: bool) -> Points:
+    """Returns what to measure of a role."""
+    least, longest = _CAPACITIES[0], capacity_bucket(role.context_length)
     if not full:
-        return _QUICK_ROWS, _CAPACITIES[:1]
-    most = min(capacity_bucket(role.context_length), _CAPACITIES[-1])
-    return _FULL_ROWS, sorted({*(c for c in _CAPACITIES if c < most), most})
+        far = min(longest, _FAR)
+        return {least: _QUICK_ROWS} | ({far: _FAR_ROWS} if far > least else {})
+    most = min(longest, _CAPACITIES[-1])
+    return dict.fromkeys(sorted({*(c for c in _CAPACITIES if c < most), most}), _FULL_ROWS)
 
 
 def usual_tokens(bundle: Bundle, name: str, count: int) -> list[int]:
@@ -66,7 +75,7 @@ def usual_tokens(bundle: Bundle, name: str, count: int) -> list[int]:
 
 
 def measure(
-    model: Model, rows: Sequence[int], capacities: Sequence[int], tokens: Sequence[int]
+    model: Model, points: Points, tokens: Sequence[int]
 ) -> Iterator[tuple[int, dict[int, list[float]]]]:
     """Times verifications: filling the inputs and the engine's call.
 
@@ -74,17 +83,16 @@ def measure(
 
     Args:
         model: a compiled role.
-        rows: numbers of rows of calls, each at most the smallest capacity.
-        capacities: capacities of the cache, ascending. The text fills each of them except for the
-            rows of the largest call.
+        points: numbers of rows of calls by capacity of the cache. The text fills each capacity
+            except for the rows of the largest call there.
         tokens: tokens of the rows, at least as many as the largest call has; see `usual_tokens`.
 
     Yields:
         After each turn, the capacity and the seconds of calls by their rows.
     """
     runner = Runner(model)
-    batches = [Rows.chain(tokens[:n]) for n in rows]
-    for capacity in capacities:
+    for capacity, rows in points.items():
+        batches = [Rows.chain(tokens[:n]) for n in rows]
         runner.skip(capacity - max(rows) - runner.length)
         for batch in batches:  # warm-up: engines plan memory at the first call of a shape
             runner.verify(batch)

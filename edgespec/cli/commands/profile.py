@@ -121,7 +121,7 @@ def _measure(bundle: Bundle, choices: Sequence[Choice], options: LoadOptions) ->
     from edgespec.system.processors import default_threads
 
     roles, threads = bundle.manifest.roles, options.threads or default_threads()
-    points = sum(len(shapes(roles[name], full=True)[1]) for choice in choices for name in choice)
+    points = sum(len(shapes(roles[name], full=True)) for choice in choices for name in choice)
     jobs = [Job(bundle, choice, threads, full=True) for choice in choices]
     with progress_bar(points) as show:
         show(jobs[0].device, 0)

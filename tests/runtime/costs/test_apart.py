@@ -45,12 +45,14 @@ def test_roles_are_measured_apart_from_any_folder(monkeypatch, tmp_path, caplog)
     seen = []
     asked = job(EMBEDDED, "target", "draft")
     [found] = measure_apart([asked], lambda *step: seen.append(step))
-    assert seen == [(asked, "target", 256), (asked, "draft", 256)]
+    far = {"target": 2048, "draft": 512}  # as many rows as its context has, or 2048
+    assert seen == [(asked, role, c) for role in far for c in (256, far[role])]
     assert caplog.records == []
     for role, profile in found.items():
         assert not profile.full
         assert {c: list(by_rows) for c, by_rows in profile.seconds.items()} == {
-            256: [1, 2, 4, 8, 32]
+            256: [1, 2, 4, 8, 32],
+            far[role]: [1, 8],
         }
         assert profiles.recall(EMBEDDED, role, (engine(ENGINES[0]),), 1) == profile
 

@@ -65,9 +65,53 @@ def test_measured_points_that_rise_are_kept():
 
 def test_between_points_the_curve_is_linear():
     curve = Curve(MEASURED)
-    assert curve.seconds(2, 1024) == pytest.approx(0.026 + 0.030 / 7)
+    assert Curve({512: {1: 0.02, 8: 0.03}}).seconds(2, 512) == pytest.approx(0.02 + 0.01 / 7)
     assert curve.seconds(8, 640) == pytest.approx((0.040 + 0.056) / 2)
     assert curve.seconds(3, 256) == curve.seconds(4, 256)
+
+
+def test_rows_measured_at_one_capacity_grow_as_those_beside_them():
+    """A staircase over rows stays one, since only what the capacity adds is interpolated."""
+    quick = Curve({256: {1: 0.02, 2: 0.02, 4: 0.04, 32: 0.3}, 2048: {1: 0.03, 4: 0.08}})
+    more = {1: 0.01, 2: 0.02, 4: 0.04, 8: 0.08, 32: 0.32}  # 0.01 for each row
+    for n in (1, 2, 4, 32):
+        for capacity in (2048, 8192):
+            share = (capacity - 256) / (2048 - 256)
+            assert quick.seconds(n, capacity) == pytest.approx(
+                quick.seconds(n, 256) + share * more[n]
+            )
+    faster = Curve({256: {1: 0.02, 4: 0.04, 32: 0.3}, 2048: {1: 0.02, 4: 0.03}})
+    assert faster.seconds(32, 2048) == pytest.approx(0.3)
+
+
+def test_where_capacities_are_fixed_a_call_costs_what_its_bucket_costs():
+    points = {1024: {1: 0.02, 8: 0.03}, 4096: {1: 0.04, 8: 0.06}}
+    for curve in (Curve(points, fixed=(1024, 4096)), Curve(points, fixed=(1024, 4096)).scaled(1)):
+        for capacity, known in ((256, 1024), (1024, 1024), (1280, 4096), (4096, 4096)):
+            assert curve.seconds(8, capacity) == pytest.approx(points[known][8])
+
+
+# Qwen2.5-Coder-1.5B in int4 by OpenVINO: seconds of processor time by rows and capacity.
+REAL = {
+    256: {1: 0.0940, 2: 0.0923, 8: 0.1334, 32: 0.4090},
+    4096: {1: 0.1420, 2: 0.1386, 8: 0.2325, 32: 0.7004},
+    8192: {1: 0.1938, 2: 0.1842, 8: 0.3207, 32: 1.0523},
+}
+
+
+def test_a_long_text_teaches_a_short_one_nothing_wrong():
+    quick = {256: REAL[256], 4096: {n: REAL[4096][n] for n in (1, 8)}}
+    curve, alone = Curve(quick), Curve({256: REAL[256]})
+    for n, true in REAL[8192].items():
+        assert curve.seconds(n, 8192) == pytest.approx(true, rel=0.15)
+    for _ in range(50):
+        for each in (curve, alone):
+            each.observe(1, 8192, REAL[8192][1])
+            each.observe(8, 8192, REAL[8192][8])
+    for n, true in REAL[256].items():
+        assert curve.seconds(n, 256) == pytest.approx(true, rel=0.1)
+    # What one capacity tells of all of them is what such a text would make of the costs.
+    assert alone.seconds(1, 256) > 1.9 * REAL[256][1]
 
 
 def test_beyond_the_points_the_last_slope_goes_on():

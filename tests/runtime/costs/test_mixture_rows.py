@@ -55,15 +55,15 @@ def test_measured_rows_have_these_tokens(folder, monkeypatch):
         Runner, "verify", lambda self, rows: seen.append(rows) or verify(self, rows)
     )
     tokens = usual_tokens(bundle, TARGET, 8)
-    next(measure(model, (1, 8), (256,), tokens))
+    next(measure(model, {256: (1, 8)}, tokens))
     assert {tuple(rows.tokens) for rows in seen} == {tuple(tokens[:1]), tuple(tokens)}
 
 
 def test_a_profile_is_measured_with_them(folder, monkeypatch):
     given = []
 
-    def unmeasured(model, rows, capacities, tokens):
-        given.append((max(rows), tokens))
+    def unmeasured(model, points, tokens):
+        given.append((max(map(max, points.values())), tokens))
         return iter(())
 
     monkeypatch.setattr(isolated, "measure", unmeasured)
