@@ -325,7 +325,7 @@ def test_damaged_rows_of_a_head_are_refused(pairs, tmp_path):
     tensors = load_file(file)
     metadata = {"kind": "edgespec session", "version": "1", "bundle": llm.bundle.digest}
     for name, change in (
-        ("draft.1", lambda rows: np.concatenate([rows, rows], 3)),
+        ("draft.0", lambda rows: np.concatenate([rows, rows], 3)),
         ("draft.tokens", lambda ids: ids[:3]),
         ("target.features", lambda rows: rows[:, :5].copy()),
         ("target.features", lambda rows: rows.astype(np.float64)),

@@ -148,7 +148,11 @@ def test_memory_for_caches_is_that_of_the_variants_precision():
     halved = replace(
         bundle.target.precision, weights="fp16", lm_head="fp16", kv="fp16", block_size=0
     )
-    target = replace(bundle.target, precision=halved)
+    stages = [
+        replace(stage, inputs=tuple(replace(each, dtype="float16") for each in stage.inputs))
+        for stage in bundle.target.stages
+    ]
+    target = replace(bundle.target, precision=halved, stages=tuple(stages))
     manifest = replace(bundle.manifest, roles={**roles, TARGET: target})
     [whole], [half] = (
         planned(replace(bundle, manifest=each)).devices
