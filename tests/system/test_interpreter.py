@@ -57,7 +57,7 @@ def test_a_frozen_program_measures_in_its_own_process(frozen, caplog, capfd):
     with caplog.at_level(logging.INFO):
         [profiled] = measure_apart([job], lambda *step: seen.append(step))
     found = profiled[TARGET]
-    assert seen == [(job, TARGET, 256)]
+    assert seen == [(job, TARGET, 256), (job, TARGET, 2048)]
     assert list(found.seconds[256]) == [1, 2, 4, 8, 32]
     assert profiles.recall(bundle, TARGET, (engine(ENGINES[0]),), 1) == found
     assert [record.message.partition(":")[0] for record in caplog.records] == [
