@@ -15,6 +15,7 @@ import psutil
 from edgespec.bundle.caches import CacheGroup
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import CallSizes, StageFile, StageSizes
+from edgespec.runtime.engines.grouped import GroupedCache
 from edgespec.runtime.engines.held import Held
 from edgespec.runtime.engines.recurrence import Recurrence
 from edgespec.runtime.shapes import ANY_SHAPES, COLUMNS, Shapes, kept_rows
@@ -93,7 +94,7 @@ def activation_bytes(stage: StageSizes, calls: CallSizes) -> int:
     return calls.rows * (new_kv + 4 * (6 * stage.hidden + 3 * stage.intermediate))
 
 
-class HostCache:
+class HostCache(GroupedCache["_HostGroup"]):
     """A KV cache in host memory.
 
     Attributes:
@@ -107,18 +108,8 @@ class HostCache:
     def __init__(self, stage: StageFile, capacity: int, most: int) -> None:
         self.capacity = capacity
         self.recurrence = Recurrence(stage.recurrent) if stage.recurrent else None
-        self._groups = [_HostGroup(group, capacity, most) for group in stage.cache_groups]
+        super().__init__([_HostGroup(group, capacity, most) for group in stage.cache_groups])
         self.views = self._make_views()
-
-    @property
-    def earliest(self) -> int:
-        """See `Cache`."""
-        return max((group.held.earliest for group in self._groups), default=0)
-
-    def clear(self) -> None:
-        """See `Cache`."""
-        for group in self._groups:
-            group.held.first = 0
 
     def grow(self, capacity: int) -> None:
         """See `Cache`."""
@@ -127,29 +118,6 @@ class HostCache:
         for group in self._groups:
             group.grow(capacity)
         self.views = self._make_views()
-
-    def write(self, new_kv: Sequence[object], rows: Sequence[int], start: int) -> None:
-        """See `Cache`."""
-        for group, source in zip(self._groups, cast(Sequence[Array], new_kv), strict=True):
-            group.write(source, rows, start)
-
-    def move(self, rows: Sequence[int], start: int) -> None:
-        """See `Cache`."""
-        for group in self._groups:
-            group.move(rows, start)
-
-    def bytes_at(self, capacity: int) -> int:
-        """See `Cache`."""
-        return sum(group.bytes_at(capacity) for group in self._groups)
-
-    def read(self, length: int, start: int = 0) -> list[Array]:
-        """See `Cache`."""
-        return [group.read(length, start) for group in self._groups]
-
-    def load(self, rows: Sequence[Array], length: int) -> None:
-        """See `Cache`."""
-        for group, given in zip(self._groups, rows, strict=True):
-            group.load(given, length)
 
     def _make_views(self) -> dict[str, Array]:
         views = {} if self.recurrence is None else dict(self.recurrence.views)
@@ -186,7 +154,8 @@ class _HostGroup:
             self._rows[place][:kept] = old[place]
             self._rows[place][kept:] = 0
 
-    def write(self, source: Array, rows: Sequence[int], start: int) -> None:
+    def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
+        source = cast(Array, new_kv)
         for first, place, length in _runs(rows, self.held.places(start, len(rows))):
             self._rows[:, :, :, place : place + length] = source[:, :, :, first : first + length]
         self.held.extend(start + len(rows))

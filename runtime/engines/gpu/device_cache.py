@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgespec.bundle.caches import CacheGroup
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import StageFile
+from edgespec.runtime.engines.grouped import GroupedCache
 from edgespec.runtime.engines.held import Held
 from edgespec.runtime.engines.ort_session import bind_host_input
 from edgespec.runtime.engines.recurrence import Recurrence
@@ -61,7 +62,7 @@ class _GroupGraphs:
         self.grow = gpu.open(_growth_graph(group, kind))
 
 
-class DeviceCache:
+class DeviceCache(GroupedCache["_DeviceGroup"]):
     """A KV cache on the GPU: tensors [KV, C, hd], two for each layer.
 
     Attributes:
@@ -75,18 +76,8 @@ class DeviceCache:
 
     def __init__(self, graphs: CacheGraphs, capacity: int) -> None:
         self.capacity = capacity
-        self._groups = [_DeviceGroup(each, capacity) for each in graphs.groups]
+        super().__init__([_DeviceGroup(each, capacity) for each in graphs.groups])
         self.values = self._all_values()
-
-    @property
-    def earliest(self) -> int:
-        """See `Cache`."""
-        return max((group.held.earliest for group in self._groups), default=0)
-
-    def clear(self) -> None:
-        """See `Cache`."""
-        for group in self._groups:
-            group.held.first = 0
 
     def grow(self, capacity: int) -> None:
         """See `Cache`."""
@@ -95,32 +86,13 @@ class DeviceCache:
             group.grow(capacity)
         self.values = self._all_values()
 
-    def write(self, new_kv: Sequence[object], rows: Sequence[int], start: int) -> None:
-        """See `Cache`."""
-        for group, source in zip(self._groups, new_kv, strict=True):
-            group.write(source, rows, start)
-
     def move(self, rows: Sequence[int], start: int) -> None:
         """See `Cache`."""
         stay = 0  # number of rows that are already in their place
         while stay < len(rows) and rows[stay] == start + stay:
             stay += 1
         if stay < len(rows):
-            for group in self._groups:
-                group.move(rows[stay:], start + stay)
-
-    def bytes_at(self, capacity: int) -> int:
-        """See `Cache`."""
-        return sum(group.bytes_at(capacity) for group in self._groups)
-
-    def read(self, length: int, start: int = 0) -> list[Array]:
-        """See `Cache`."""
-        return [group.read(length, start) for group in self._groups]
-
-    def load(self, rows: Sequence[Array], length: int) -> None:
-        """See `Cache`."""
-        for group, given in zip(self._groups, rows, strict=True):
-            group.load(given, length)
+            super().move(rows[stay:], start + stay)
 
     def _all_values(self) -> dict[str, Any]:
         return {name: each for group in self._groups for name, each in group.values.items()}
