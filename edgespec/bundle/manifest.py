@@ -60,7 +60,7 @@ class Stage:
     outputs: tuple[Tensor, ...]
     borrowed: str = field(default="", metadata=LEFT_OUT)
 
-    @property
+    @cached_property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
         """The layers whose keys and values the stage computes, in the order of its cache."""
         return grouped((tensor.name, tensor.dtype, tensor.shape) for tensor in self.inputs)
@@ -319,7 +319,7 @@ class Role:
         default = RopeTable(DEFAULT_ROPE, self.inv_freq, self.attention_factor)
         return (default, *self.ropes)
 
-    @property
+    @cached_property
     def ordered(self) -> bool:
         """Whether all stages with attention are `Stage.ordered`."""
         return all(stage.ordered for stage in self.stages if stage.attends)

@@ -123,7 +123,8 @@ class SplitAttentionInputs:
         memory: Mapping[str, Floats],
         rings: Mapping[str, int],
     ) -> None:
-        self._off, self._rings = off, rings
+        self._off = off
+        self._held = {mask: Held(rings.get(mask)) for mask in memory}
         self._biases = _biases(memory, sizes, sizes.rows, rings)
         self.inputs: dict[str, Array] = {
             bias_input(mask): bias for mask, bias in self._biases.items()
@@ -138,7 +139,7 @@ class SplitAttentionInputs:
             self._fill(mask, bias, rows, length)
 
     def _fill(self, mask: str, bias: Floats, rows: Rows, length: int) -> None:
-        n, scratch, window, held = len(rows.tokens), rows.scratch, window_of(mask), self._held(mask)
+        n, scratch, window, held = len(rows.tokens), rows.scratch, window_of(mask), self._held[mask]
         seen = rows.mask if window is None else _within(rows.mask, window)
         own = bias.shape[1] - len(bias)  # the first column of the call's own rows
         bias.fill(self._off)
@@ -152,9 +153,6 @@ class SplitAttentionInputs:
         np.copyto(bias[:n, own : own + n], 0, where=seen[:, scratch:])
         for row in range(n, len(bias)):
             bias[row, own + row] = 0
-
-    def _held(self, mask: str) -> Held:
-        return Held(self._rings.get(mask))
 
 
 class OrderedAttentionInputs:
