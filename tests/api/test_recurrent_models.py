@@ -10,6 +10,7 @@ from checkpoints import RECURRENT
 from drafts import engines
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, logits_of
 from parity import SAME_STATES, distance
+from runners import Runners, following
 from sessions import OPTIONS, turns
 
 from edgespec import LLM
@@ -18,11 +19,8 @@ from edgespec.bundle.sublayers import CHUNK
 from edgespec.errors import DeviceError, InputError, UnsupportedModelError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.models import load_checkpoint
-from edgespec.runtime.engines import engine as engine_of
 from edgespec.runtime.engines.recurrence import recurrent_bytes
-from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.feeds import Rows
-from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.slots import Slots
 from edgespec.runtime.trees.tree import ROOT, TokenTree
 
@@ -31,16 +29,7 @@ recurrent = pytest.mark.parametrize("name", RECURRENT)
 
 @pytest.fixture(scope="module")
 def runner(pairs):
-    """Makes a runner of a pair's target with an empty cache."""
-    models = {}
-
-    def runner(name, engine=ENGINES[0]):
-        if (name, engine) not in models:
-            bundle = pairs.llm(name, engine, "none").bundle
-            models[name, engine] = exactness.load(bundle, TARGET, (engine_of(engine),) * 2, 1)
-        return Runner(models[name, engine])
-
-    return runner
+    return Runners(pairs)
 
 
 # Texts
@@ -182,10 +171,6 @@ def test_a_copied_beginning_is_only_taken_where_its_state_is_held(runner, name):
         slot.runners[TARGET].prefill(text)
     with slots.enter(None, text[:50], 400) as slot:
         assert slot.runners[TARGET].known(text[:50]) == 0
-
-
-def following(runner):
-    return runner.verify(Rows.chain([3]))["logits"][0].copy()
 
 
 # Memory, and refusals

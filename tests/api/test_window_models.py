@@ -7,16 +7,13 @@ import pytest
 from drafts import engines
 from pairs import ENGINES, logits_of
 from parity import SAME, distance
+from runners import Runners, following
 from sessions import OPTIONS
 
 from edgespec import LLM, bundle
-from edgespec.bundle import TARGET
 from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.options import LoadOptions
-from edgespec.runtime.engines import engine as engine_of
-from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.feeds import Rows
-from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.shapes import ring_rows
 from edgespec.runtime.trees.tree import ROOT, TokenTree
 
@@ -29,20 +26,7 @@ windows = pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 
 @pytest.fixture(scope="module")
 def runner(pairs):
-    """Makes a runner of a pair's target with an empty cache."""
-    models = {}
-
-    def runner(name, engine=ENGINES[0]):
-        if (name, engine) not in models:
-            found = pairs.llm(name, engine, "none").bundle
-            models[name, engine] = exactness.load(found, TARGET, (engine_of(engine),), 1)
-        return Runner(models[name, engine])
-
-    return runner
-
-
-def following(runner, token=3):
-    return runner.verify(Rows.chain([token]))["logits"][0].copy()
+    return Runners(pairs)
 
 
 @windows
