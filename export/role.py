@@ -23,6 +23,7 @@ from edgespec.export.components.attention import AttentionForm, OrderedAttention
 from edgespec.export.components.decoder import Span, lower
 from edgespec.export.components.graph import DataFile, GraphBuilder
 from edgespec.export.components.stage import FLOAT, HALF, INT8, StageBuilder, StageFormats
+from edgespec.export.components.texts import SeveralTexts
 from edgespec.export.formats.blocks import QuantizedRows
 from edgespec.export.formats.matrices import (
     BlockFormat,
@@ -133,6 +134,11 @@ class RoleWriter:
         """Writes graphs for NPUs, with the attention that suits them best, for the same weights."""
         formats = replace(self._formats, attention=SplitAttention)
         return self._write_stages(f"{bundle.TARGET}-{bundle.NPU}", cuts, formats, gated=False)
+
+    def write_for_texts(self, cuts: Sequence[int]) -> tuple[bundle.Stage, ...]:
+        """Writes graphs whose calls hold rows of several texts, for the same weights."""
+        formats = replace(self._formats, texts=SeveralTexts)
+        return self._write_stages(f"{bundle.TARGET}-{bundle.TEXTS}", cuts, formats, gated=False)
 
     def _write_stages(
         self, name: str, cuts: Sequence[int], formats: StageFormats, gated: bool

@@ -68,6 +68,24 @@ class Curve:
         self._own = [0.0] * len(buckets)
         self._observed = [0] * len(buckets)
         self._streak = [0] * len(buckets)  # clipped errors in a row; negative: faster
+        self._of_texts: dict[int, Curve] = {}
+
+    def of_texts(self, texts: int) -> Curve:
+        """Returns the curve of passes that so many texts share.
+
+        It begins as the measured one, and passes over about as many texts correct it.
+        """
+        if texts == 1:
+            return self
+        about = 1 << (texts - 1).bit_length()
+        if about not in self._of_texts:
+            self._of_texts[about] = self.scaled(1.0)
+        return self._of_texts[about]
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows of a call."""
+        return self._buckets[-1]
 
     @property
     def observed(self) -> int:

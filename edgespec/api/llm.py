@@ -27,6 +27,7 @@ from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.models.embedded import BUNDLE
 from edgespec.runtime.decoding.fair_lock import FairLock
 from edgespec.runtime.decoding.generate import Limits
+from edgespec.runtime.decoding.rounds import Rounds
 from edgespec.runtime.deployment.deployment import Deployment, deploy, load, with_costs
 from edgespec.runtime.deployment.options import (
     PLANNED_DRAFTS,
@@ -115,6 +116,7 @@ class LLM:
             models, sum(demand.kv for demand in self.deployment.devices), self.options.prefix_reuse
         )
         target = self._loaded[bundles.TARGET]
+        self._rounds = Rounds(target.model)
         facts = circumstances(self.bundle, "rows", target.engines, target.threads)
         self._prompts = None if prompts is None else PromptCache(prompts, facts)
         self._texts = weakref.WeakSet[TextGeneration]()
@@ -302,6 +304,7 @@ class LLM:
                 draft_memory=self._draft_memory(source),
                 learning=self._learning,
                 prompts=self._prompts,
+                rounds=self._rounds,
                 slots=self._slots,
                 slot=slot,
                 lock=self.lock,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.runtime.decoding.generate import PROMPT, Round
-from edgespec.runtime.execution.model import Model
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 
 _WARM_UP = 10  # rounds before the planner's forecast is compared with the measured speed
@@ -105,24 +104,19 @@ class Clock:
         """Marks the start of the text."""
         self.begin = self.first = self.end = time.perf_counter()
 
-    def round(self, rounds: Iterator[Round], models: Iterable[Model]) -> Round | None:
-        """Runs and records the next round; None if the text is over.
+    def round(self, step: Round, engine_seconds: float) -> None:
+        """Records a round that was just made.
 
         Args:
-            rounds: the rounds of the text.
-            models: models whose engine time counts.
+            step: the round.
+            engine_seconds: time inside the engines.
         """
-        before = sum(model.seconds for model in models)
-        step = next(rounds, None)
-        if step is None:
-            return None
         self.end = time.perf_counter()
         if step.source == PROMPT:
             self.first = self.end
         else:
             self.rounds.append(step)
-            self.engine_seconds += sum(model.seconds for model in models) - before
-        return step
+            self.engine_seconds += engine_seconds
 
     def cut(self, tokens: int) -> None:
         """Corrects the last round if only its first `tokens` tokens became text."""

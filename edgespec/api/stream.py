@@ -23,8 +23,9 @@ from edgespec.api.result import Clock, GenerationResult
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
 from edgespec.runtime.decoding.fair_lock import FairLock
-from edgespec.runtime.decoding.generate import Limits, Round, generate
+from edgespec.runtime.decoding.generate import Limits, Round, steps
 from edgespec.runtime.decoding.pipelines import Serial
+from edgespec.runtime.decoding.rounds import Rounds, TextRounds
 from edgespec.runtime.drafters import Drafter, TreeBudget
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.slots import Slot, Slots
@@ -34,7 +35,6 @@ from edgespec.runtime.text.tokenizer import StopMatcher, StreamDecoder, Tokenize
 from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:
-    from edgespec.runtime.execution.model import Model
     from edgespec.runtime.sampling.grammar import GrammarMatcher
 
 
@@ -56,6 +56,7 @@ class Job:
         draft_memory: see `GenerationResult`.
         learning: learns from the text when it has ended; None for a model that does not learn.
         prompts: prompt cache on disk; None if there is none.
+        rounds: makes the rounds of all texts.
         slots: all slots for caches.
         slot: slot of the text's session; None if it has no session.
         lock: lock that is held during a round, for which other texts of the same models wait.
@@ -75,6 +76,7 @@ class Job:
     draft_memory: str | None
     learning: Learning | None
     prompts: PromptCache | None
+    rounds: Rounds
     slots: Slots
     slot: Slot | None
     lock: FairLock
@@ -213,12 +215,17 @@ class TextGeneration:
                 reused = target.known(job.prompt)
                 drafter = job.drafter(runners)
                 learned = None if job.learning is None else job.learning.in_use
-                rounds = generate(
-                    job.pipeline(target, drafter), job.sampler, job.prompt,
+                pipeline = job.pipeline(target, drafter)
+                made = steps(
+                    pipeline, job.sampler, job.prompt,
                     limits=limits, budget=job.budget, logprobs=job.logprobs, grammar=job.grammar,
                 )  # fmt: skip
-            models = [runner.model for runner in runners.values()]
-            yield from self._read(rounds, models, text, kept)
+                models = [runner.model for runner in runners.values()]
+                rounds = job.rounds.begin(pipeline, made, models)
+            try:
+                yield from self._read(rounds, text, kept)
+            finally:
+                rounds.close()
         self.result = GenerationResult(
             text="".join(text.pieces),
             tokens=text.tokens,
@@ -242,8 +249,7 @@ class TextGeneration:
 
     def _read(
         self,
-        rounds: Iterator[Round],
-        models: Sequence[Model],
+        rounds: TextRounds,
         text: _Text,
         kept: StoredText | None,
     ) -> Generator[str]:
@@ -252,9 +258,11 @@ class TextGeneration:
             with lock:  # the text may have been cancelled while it waited
                 if kept is not None:
                     kept.look()
-                step = None if self._cancelled.is_set() else clock.round(rounds, models)
-            if step is None:
+                made = None if self._cancelled.is_set() else rounds.next()
+            if made is None:
                 break
+            step, engine_seconds = made
+            clock.round(step, engine_seconds)
             before = len(text.tokens)
             piece = text.push(step.tokens)
             if text.stopped:

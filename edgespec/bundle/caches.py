@@ -16,6 +16,9 @@ import numpy as np
 _ROWS = re.compile(r"C(?:_([1-9]\d{0,9}))?")
 _NEW_KV = "new_kv"
 
+TEXT_ROWS, TEXT_PLACES = "text_rows", "text_places"
+"""Inputs of a stage for several texts: the row in each text's places, and each row's place."""
+
 KEY_VALUE = ("key", "value")
 SCALES = ("key_scale", "value_scale")
 """Parts of what a layer has in the cache."""
@@ -108,7 +111,7 @@ def grouped(inputs: Iterable[tuple[str, str, Sequence[str]]]) -> tuple[CacheGrou
     for name, dtype, shape in inputs:
         first, *rest = name.split(".")
         if first == "past" and rest[1] in (KEY_VALUE[0], SCALES[0]):
-            heads, rows, width = shape
+            heads, rows, width = shape[-3:]
             scales, window = rest[1] == SCALES[0], window_of_rows(rows)
             alike = CacheGroup((), int(heads), int(width), window, dtype, scales)
             groups.setdefault(alike, []).append(int(rest[0]))

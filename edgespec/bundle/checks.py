@@ -242,13 +242,13 @@ def _is_name(text: str) -> bool:
 
 
 def _is_shape(tensor: Tensor) -> bool:
-    """Whether the shape of an input of keys or values is [KV, rows, hd]; others may have any."""
+    """Whether the shape of an input of keys or values is [KV, rows, hd], behind T or alone."""
     first, *rest = tensor.name.split(".")
     if first != "past" or rest[-1] not in (*KEY_VALUE, *SCALES):
         return True
-    if len(tensor.shape) != _CACHE_DIMENSIONS:
+    if len(tensor.shape) - (tensor.shape[:1] == ("T",)) != _CACHE_DIMENSIONS:
         return False
-    heads, rows, width = tensor.shape
+    heads, rows, width = tensor.shape[-_CACHE_DIMENSIONS:]
     return is_rows_symbol(rows) and all(
         _is_size(each) and 0 < int(each) <= _WIDEST for each in (heads, width)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from edgespec.bundle.caches import CacheGroup, grouped
+from edgespec.bundle.caches import TEXT_ROWS, CacheGroup, grouped
 from edgespec.bundle.sublayers import (
     DEFAULT_ROPE,
     FUSION,
@@ -24,6 +24,9 @@ NPU = "npu"
 
 FEATURES = "features"
 """Output of a target's stage with the hidden rows that a draft head reads, see `Role.taps`."""
+
+TEXTS = "texts"
+"""Name of the target's variant whose calls hold rows of several texts."""
 
 W8A8 = "w8a8"
 """Precision with 8-bit weights and 8-bit activations, multiplied as integers."""
@@ -77,6 +80,11 @@ class Stage:
         See `export/components/attention.py`.
         """
         return any(tensor.name == "recent_rows" for tensor in self.inputs)
+
+    @cached_property
+    def several_texts(self) -> bool:
+        """Whether a call holds rows of several texts, see `export/components/texts.py`."""
+        return any(tensor.name == TEXT_ROWS for tensor in self.inputs)
 
     @property
     def results(self) -> tuple[Tensor, ...]:
@@ -323,6 +331,11 @@ class Role:
     def ordered(self) -> bool:
         """Whether all stages with attention are `Stage.ordered`."""
         return all(stage.ordered for stage in self.stages if stage.attends)
+
+    @cached_property
+    def several_texts(self) -> bool:
+        """Whether calls of all stages with attention hold rows of several texts."""
+        return all(stage.several_texts for stage in self.stages if stage.attends)
 
     @property
     def rings(self) -> dict[str, int]:

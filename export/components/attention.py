@@ -5,7 +5,6 @@ Both read the cache in place, without a copy, and get the mask as a bias from th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -15,7 +14,8 @@ from onnx import TensorProto
 
 from edgespec.bundle.caches import rows_symbol
 from edgespec.bundle.sublayers import bias_input, mask_input, window_of
-from edgespec.export.components.graph import GraphBuilder
+from edgespec.export.components.graph import GraphBuilder, Input
+from edgespec.export.components.texts import Texts
 from edgespec.models import Attention
 
 FLOAT = TensorProto.FLOAT
@@ -52,12 +52,6 @@ class Known(NamedTuple):
     layer: Attention
 
 
-Input = Callable[..., str]
-"""Declares an input of the stage, given its name, ONNX element type and dimensions.
-
-One that is declared already is returned as it is."""
-
-
 @dataclass(frozen=True)
 class Heads:
     """Number of key heads, and of query heads that share each of them."""
@@ -74,7 +68,7 @@ class Heads:
 class AttentionForm(Protocol):
     """A form of attention for all layers of a stage, which declares the inputs that they share."""
 
-    def __init__(self, graph: GraphBuilder, declare: Input) -> None: ...
+    def __init__(self, graph: GraphBuilder, declare: Input, texts: Texts) -> None: ...
 
     def mix(
         self, q: str, past: KeysValues, new: KeysValues, layer: Attention, sinks: str | None
@@ -104,8 +98,8 @@ class SplitAttention:
     is for drafts, and for devices that are less precise anyway.
     """
 
-    def __init__(self, graph: GraphBuilder, declare: Input) -> None:
-        self._graph, self._declare = graph, declare
+    def __init__(self, graph: GraphBuilder, declare: Input, texts: Texts) -> None:
+        self._graph, self._declare, self._texts = graph, declare, texts
         self._bias = cache(self._bias_of)
 
     def mix(
@@ -113,19 +107,20 @@ class SplitAttention:
     ) -> str:
         """See `AttentionForm`."""
         g = self._graph
-        scores = g.op("Concat", _scores(g, q, past[0]), _scores(g, q, new[0]), axis=-1)
+        texts = self._texts
+        both = (_scores(g, texts, q, keys[0]) for keys in (past, new))
+        scores = g.op("Concat", *both, axis=-1)
         scores = limited(g, scores, layer.softcap)
         scores = g.op("Add", scores, self._bias(layer.mask, Heads.of(layer)))
         # Split sizes come from the host: sizes computed inside a graph were wrong on some GPUs.
         lengths = self._declare(mask_input("lengths", layer.mask), INT64, 2)
         old, own = _shares(g, scores, lengths, sinks)
-        return g.op("Add", _weighted(g, old, past[1]), _weighted(g, own, new[1]))
+        return g.op("Add", _weighted(g, texts, old, past[1]), _weighted(g, texts, own, new[1]))
 
     def _bias_of(self, mask: str, heads: Heads) -> str:
-        """Returns the bias of a mask for all query heads of a group: [G * S, C + S]."""
-        columns = f"{rows_symbol(window_of(mask))}+S"
-        bias = self._declare(bias_input(mask), FLOAT, "S", columns)
-        return _for_group(self._graph, bias, heads)
+        """Returns the bias of a mask for all query heads of a group: [T, 1, G * L, C + L]."""
+        columns = f"{rows_symbol(window_of(mask))}+{self._texts.rows}"
+        return _bias(self._graph, self._declare, self._texts, mask, columns, heads)
 
 
 class OrderedAttention:
@@ -145,8 +140,8 @@ class OrderedAttention:
     rows are. It is tested on each machine (`runtime/execution/exactness.py`).
     """
 
-    def __init__(self, graph: GraphBuilder, declare: Input) -> None:
-        self._graph, self._declare = graph, declare
+    def __init__(self, graph: GraphBuilder, declare: Input, texts: Texts) -> None:
+        self._graph, self._declare, self._texts = graph, declare, texts
         self._bias, self._for_scores = cache(self._bias_of), cache(self._repeated)
 
     def mix(
@@ -154,34 +149,33 @@ class OrderedAttention:
     ) -> str:
         """See `AttentionForm`."""
         g, mask, heads = self._graph, layer.mask, Heads.of(layer)
-        last = self._declare(mask_input("window_rows", mask), INT64, "W")
-        # The cache's last rows and the new ones, W + S of them.
-        keys, values = (_near(g, old, last, own) for old, own in zip(past, new, strict=True))
-        old = _scores(g, q, past[0])
-        rows = self._for_scores(self._declare("recent_rows", INT32, "S", "N"), heads)
-        recent = g.op("GatherElements", _scores(g, q, keys), rows, axis=2)
+        texts, t, by_row = self._texts, self._texts.dims, (*self._texts.dims, self._texts.rows)
+        last = self._declare(mask_input("window_rows", mask), INT64, *t, "W")
+        # The cache's last rows and the new ones, W + L of them.
+        keys, values = (
+            _near(g, texts, old, last, own, heads) for old, own in zip(past, new, strict=True)
+        )
+        old = _scores(g, texts, q, past[0])
+        rows = self._for_scores(self._declare("recent_rows", INT32, *by_row, "N"), heads)
+        recent = g.op("GatherElements", _scores(g, texts, q, keys), rows, axis=-1)
         scores = limited(g, g.op("Concat", recent, old, axis=-1), layer.softcap)
         scores = g.op("Add", scores, self._bias(mask, heads))
         lengths = self._declare(mask_input("lengths", mask), INT64, 2)
         recent, old = _shares(g, scores, lengths, sinks)
-        columns = self._for_scores(self._declare("recent_columns", INT32, "S", "W+S"), heads)
-        near = g.op("GatherElements", recent, columns, axis=2)
-        return g.op("Add", _weighted(g, old, past[1]), _weighted(g, near, values))
+        columns = self._declare("recent_columns", INT32, *by_row, f"W+{texts.rows}")
+        near = g.op("GatherElements", recent, self._for_scores(columns, heads), axis=-1)
+        return g.op("Add", _weighted(g, texts, old, past[1]), _weighted(g, texts, near, values))
 
     def _bias_of(self, mask: str, heads: Heads) -> str:
-        """Returns the bias of a mask for all query heads of a group: [G * S, N + C]."""
+        """Returns the bias of a mask for all query heads of a group: [T, 1, G * L, N + C]."""
         columns = f"N+{rows_symbol(window_of(mask))}"
-        bias = self._declare(bias_input(mask), FLOAT, "S", columns)
-        return _for_group(self._graph, bias, heads)
+        return _bias(self._graph, self._declare, self._texts, mask, columns, heads)
 
     def _repeated(self, indices: str, heads: Heads) -> str:
-        """Repeats indices of rows for all heads: [KV, G * S, …]."""
-        g = self._graph
-        return g.op(
-            "Concat",
-            *[g.op("Unsqueeze", _for_group(g, indices, heads), g.ints(0))] * heads.keys,
-            axis=0,
-        )
+        """Repeats indices of rows for all heads: [T, KV, G * L, …]."""
+        texts = self._texts
+        by_head = texts.by_head(_for_group(self._graph, texts, indices, heads))
+        return self._graph.op("Concat", *[by_head] * heads.keys, axis=len(texts.dims))
 
 
 def limited(graph: GraphBuilder, divided: str, softcap: float | None) -> str:
@@ -191,37 +185,49 @@ def limited(graph: GraphBuilder, divided: str, softcap: float | None) -> str:
     return graph.op("Mul", graph.op("Tanh", divided), graph.constant(softcap, np.float32))
 
 
-def _for_group(graph: GraphBuilder, rows: str, heads: Heads) -> str:
-    """Repeats rows [S, …] for each query head that shares keys: [G * S, …]."""
-    return graph.op("Concat", *[rows] * heads.group, axis=0) if heads.group > 1 else rows
+def _bias(
+    graph: GraphBuilder, declare: Input, texts: Texts, mask: str, columns: str, heads: Heads
+) -> str:
+    bias = declare(bias_input(mask), FLOAT, *texts.dims, texts.rows, columns)
+    bias = _for_group(graph, texts, bias, heads)
+    return texts.by_head(bias) if texts.dims else bias
 
 
-def _near(graph: GraphBuilder, past: Kept, last: str, new: Kept) -> Kept:
+def _for_group(graph: GraphBuilder, texts: Texts, rows: str, heads: Heads) -> str:
+    """Repeats rows [T, L, …] for each query head that shares keys: [T, G * L, …]."""
+    if heads.group == 1:
+        return rows
+    return graph.op("Concat", *[rows] * heads.group, axis=len(texts.dims))
+
+
+def _near(
+    graph: GraphBuilder, texts: Texts, past: Kept, last: str, new: Kept, heads: Heads
+) -> Kept:
     """Puts some rows of the cache before the new ones."""
 
     def joined(old: str, own: str) -> str:
-        return graph.op("Concat", graph.op("Gather", old, last, axis=1), own, axis=1)
+        return graph.op("Concat", texts.window(old, last, heads.keys), own, axis=-2)
 
     scales = joined(past.scales, new.scales) if past.scales and new.scales else None
     return Kept(joined(past.numbers, new.numbers), scales)
 
 
-def _scores(graph: GraphBuilder, q: str, keys: Kept) -> str:
-    """Computes attention scores: [KV, G * S, rows of keys]."""
-    scores = graph.op("MatMul", q, graph.op("Transpose", keys.numbers, perm=[0, 2, 1]))
-    return _scaled(graph, scores, keys)
+def _scores(graph: GraphBuilder, texts: Texts, q: str, keys: Kept) -> str:
+    """Computes attention scores: [T, KV, G * L, rows of keys]."""
+    scores = graph.op("MatMul", q, texts.swapped(keys.numbers))
+    return _scaled(graph, texts, scores, keys)
 
 
-def _weighted(graph: GraphBuilder, shares: str, values: Kept) -> str:
-    """Adds up values by their shares [KV, G * S, rows]: [KV, G * S, hd]."""
-    return graph.op("MatMul", _scaled(graph, shares, values), values.numbers)
+def _weighted(graph: GraphBuilder, texts: Texts, shares: str, values: Kept) -> str:
+    """Adds up values by their shares [T, KV, G * L, rows]: [T, KV, G * L, hd]."""
+    return graph.op("MatMul", _scaled(graph, texts, shares, values), values.numbers)
 
 
-def _scaled(graph: GraphBuilder, by_row: str, kept: Kept) -> str:
-    """Multiplies [KV, G * S, rows] by the scales of rows: a cache is not widened by them."""
+def _scaled(graph: GraphBuilder, texts: Texts, by_row: str, kept: Kept) -> str:
+    """Multiplies [T, KV, G * L, rows] by the scales of rows: a cache is not widened by them."""
     if kept.scales is None:
         return by_row
-    return graph.op("Mul", by_row, graph.op("Transpose", kept.scales, perm=[0, 2, 1]))
+    return graph.op("Mul", by_row, texts.swapped(kept.scales))
 
 
 def _shares(graph: GraphBuilder, scores: str, lengths: str, sinks: str | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +20,11 @@ _PAGE = 4096
 _LARGE = 1 << 20
 
 Shape = Sequence[int | str]
+
+Input = Callable[..., str]
+"""Declares an input of the stage, given its name, ONNX element type and dimensions.
+
+One that is declared already is returned as it is."""
 
 
 class DataFile:

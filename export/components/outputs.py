@@ -42,11 +42,17 @@ def emit_candidates(
 
 
 def emit_new_kv(stage: StageBuilder) -> None:
-    """Emits the new rows of all attentions of the stage, [layers, 2, KV, S, hd] for each group."""
-    g = stage.graph
+    """Emits the new rows of all attentions of the stage, [layers, 2, T, KV, L, hd] for each group.
+
+    The first three dimensions are one, P, where a call has several texts.
+    """
+    g, texts = stage.graph, stage.texts
     for number, (group, parts) in enumerate(stage.new_kv.items()):
-        shape = (len(parts) // 2, 2, group.kv_heads, "S", group.head_dim)
         stacked = g.op("Concat", *parts, axis=0)
-        stacked = g.op("Reshape", stacked, g.ints(*(-1 if d == "S" else int(d) for d in shape)))
+        first: tuple[int | str, ...] = ("P",)
+        if not texts.dims:
+            first = len(parts) // 2, 2
+            stacked = g.op("Reshape", stacked, g.ints(*first, group.kv_heads, -1, group.head_dim))
         dtype = FLOAT if group.scales else stage.formats.kv_dtype
+        shape = (*first, group.kv_heads, texts.rows, group.head_dim)
         stage.output(new_kv_output(number), stacked, dtype, *shape)

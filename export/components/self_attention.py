@@ -27,7 +27,7 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     Returns:
         [S, hidden], what the attention adds to the residual stream.
     """
-    g, kv, hd = stage.graph, layer.kv_heads, layer.head_dim
+    g, texts, kv, hd = stage.graph, stage.texts, layer.kv_heads, layer.head_dim
     (q, *own), gate = _heads(stage, x, layer)
     if layer.source is None:
         keys, values = own
@@ -38,15 +38,14 @@ def lower_attention(stage: StageBuilder, x: str, index: int, layer: Attention) -
     known = stage.keys_values[index if layer.source is None else layer.source]
 
     q = g.op("Mul", q, g.constant(layer.scale / (layer.softcap or 1.0), np.float32))
-    q = g.op("Reshape", q, g.ints(kv, -1, hd))  # [KV, G * S, hd]: a group shares its keys
+    q = g.op("Reshape", q, texts.shape(kv, -1, hd))  # [KV, G * L, hd]: a group shares its keys
     factors = _even(stage, known.layer)
     if factors is not None:
         q = g.op("Mul", q, g.constant(factors, np.float32))
     sinks = _sinks(stage, known.new[0].numbers, layer)
     mixed = stage.form.mix(q, known.past, known.new, layer, sinks)
-    mixed = g.op("Reshape", mixed, g.ints(layer.heads, -1, hd))
-    mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
-    mixed = g.op("Reshape", mixed, g.ints(-1, layer.heads * hd))
+    mixed = g.op("Reshape", mixed, texts.shape(layer.heads, -1, hd))
+    mixed = texts.join(texts.turned(mixed), layer.heads * hd)
     if gate:
         mixed = g.op("Mul", mixed, g.op("Sigmoid", gate))
     return stage.linear(mixed, layer.o)
@@ -69,35 +68,35 @@ def _heads(stage: StageBuilder, x: str, layer: Attention) -> tuple[tuple[str, ..
     One product computes them all. They are split before the transposition: OpenVINO would keep
     parts of one transposed buffer until the end of the layer, which needs more memory.
     """
-    g, heads, kv, hd = stage.graph, layer.heads, layer.kv_heads, layer.head_dim
-    x = stage.linear(x, *layer.linears[:-1])
+    g, texts, heads, kv, hd = stage.graph, stage.texts, layer.heads, layer.kv_heads, layer.head_dim
+    x = texts.part(stage.linear(x, *layer.linears[:-1]))
     whole, gate = layer.q_norm is not None and layer.q_norm.size != hd, ""
     if layer.source is not None:
-        q = g.op("Reshape", x, g.ints(-1, heads, hd))
+        q = g.op("Reshape", x, texts.shape(-1, heads, hd))
         return (_turned(stage, q, layer.q_norm, layer),), gate
     if layer.gated:
         both, k, v = g.multi_op(
-            "Split", x, g.ints(2 * heads * hd, kv * hd, kv * hd), outputs=3, axis=1
+            "Split", x, g.ints(2 * heads * hd, kv * hd, kv * hd), outputs=3, axis=-1
         )
-        both = g.op("Reshape", both, g.ints(0, heads, 2 * hd))
+        both = g.op("Reshape", both, texts.shape(0, heads, 2 * hd))
         q, gate = g.multi_op("Split", both, outputs=2, axis=-1, num_outputs=2)
-        gate = g.op("Reshape", gate, g.ints(0, heads * hd))
-        k, v = (g.op("Reshape", part, g.ints(0, kv, hd)) for part in (k, v))
+        gate = texts.join(gate, heads * hd)
+        k, v = (g.op("Reshape", part, texts.shape(0, kv, hd)) for part in (k, v))
     elif whole:  # norms over all heads together come before the split into heads
-        q, k, v = g.multi_op("Split", x, g.ints(heads * hd, kv * hd, kv * hd), outputs=3, axis=1)
+        q, k, v = g.multi_op("Split", x, g.ints(heads * hd, kv * hd, kv * hd), outputs=3, axis=-1)
         q, k = stage.norm(q, layer.q_norm), stage.norm(k, layer.k_norm)
-        q, k, v = (g.op("Reshape", part, g.ints(0, -1, hd)) for part in (q, k, v))
+        q, k, v = (g.op("Reshape", part, texts.shape(0, -1, hd)) for part in (q, k, v))
     elif layer.v is None:
-        x = g.op("Reshape", x, g.ints(-1, heads + kv, hd))
-        q, k = g.multi_op("Split", x, g.ints(heads, kv), outputs=2, axis=1)
+        x = g.op("Reshape", x, texts.shape(-1, heads + kv, hd))
+        q, k = g.multi_op("Split", x, g.ints(heads, kv), outputs=2, axis=-2)
         v = k
     else:
-        x = g.op("Reshape", x, g.ints(-1, heads + 2 * kv, hd))
-        q, k, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=1)
+        x = g.op("Reshape", x, texts.shape(-1, heads + 2 * kv, hd))
+        q, k, v = g.multi_op("Split", x, g.ints(heads, kv, kv), outputs=3, axis=-2)
     v = stage.norm(v, layer.v_norm)
     norms = (None, None) if whole else (layer.q_norm, layer.k_norm)
     q, k = (_turned(stage, part, norm, layer) for part, norm in zip((q, k), norms, strict=True))
-    return (q, k, g.op("Transpose", v, perm=[1, 0, 2])), gate
+    return (q, k, texts.turned(v)), gate
 
 
 def _turned(stage: StageBuilder, x: str, norm: Norm | None, layer: Attention) -> str:
@@ -114,7 +113,7 @@ def _rotated(stage: StageBuilder, x: str, layer: Attention) -> str:
     x * cos + swap(x) * sin, where swap exchanges the halves.
     """
     g = stage.graph
-    x = g.op("Transpose", x, perm=[1, 0, 2])
+    x = stage.texts.turned(x)
     if not layer.rope:
         return x
     cos, sin = stage.rotation(layer.rope, layer.head_dim)
@@ -129,9 +128,14 @@ def _sinks(stage: StageBuilder, keys: str, layer: Attention) -> str | None:
         return None
     g, kv = stage.graph, layer.kv_heads
     by_head = g.op("Reshape", vector(g, stage.weights, layer.sinks), g.ints(kv, -1, 1))
-    group = layer.heads // kv
-    shape = g.op("Concat", g.ints(kv, group), g.op("Shape", keys, start=1, end=2), axis=0)
-    return g.op("Reshape", g.op("Expand", by_head, shape), g.ints(kv, -1, 1))
+    shape = g.op(
+        "Concat", g.ints(kv, layer.heads // kv), g.op("Shape", keys, start=-2, end=-1), axis=0
+    )
+    for_rows = g.op("Reshape", g.op("Expand", by_head, shape), g.ints(kv, -1, 1))
+    if not stage.texts.dims:
+        return for_rows
+    shape = g.op("Concat", g.op("Shape", keys, start=0, end=1), g.ints(1, 1, 1), axis=0)
+    return g.op("Expand", for_rows, shape)
 
 
 def _stored(stage: StageBuilder, value: str, layer: Attention) -> Kept:
@@ -163,14 +167,16 @@ def _stored(stage: StageBuilder, value: str, layer: Attention) -> Kept:
 def _past(stage: StageBuilder, index: int, layer: Attention) -> KeysValues:
     """Declares a layer's inputs of the cache."""
     kv, dtype, rows = layer.kv_heads, stage.formats.kv_dtype, rows_symbol(layer.window)
+    t = stage.texts.dims
     numbers = [
-        stage.input(past_input(index, part), dtype, kv, rows, layer.head_dim) for part in KEY_VALUE
+        stage.input(past_input(index, part), dtype, *t, kv, rows, layer.head_dim)
+        for part in KEY_VALUE
     ]
     if dtype != FLOAT:
         numbers = [stage.graph.op("Cast", each, to=FLOAT) for each in numbers]
     if dtype != INT8:
         return Kept(numbers[0], None), Kept(numbers[1], None)
-    scales = [stage.input(past_input(index, part), FLOAT, kv, rows, 1) for part in SCALES]
+    scales = [stage.input(past_input(index, part), FLOAT, *t, kv, rows, 1) for part in SCALES]
     return Kept(numbers[0], scales[0]), Kept(numbers[1], scales[1])
 
 

@@ -15,6 +15,7 @@ from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import rope_inputs
 from edgespec.export.components.attention import AttentionForm, Known
 from edgespec.export.components.graph import GraphBuilder
+from edgespec.export.components.texts import OneText, Texts
 from edgespec.export.formats.matrices import WeightFormat, vector
 from edgespec.export.formats.weights import WeightStream
 from edgespec.models import Linear, Norm
@@ -37,6 +38,7 @@ class StageFormats:
         candidates: for a draft, the ids among which the graph picks the likeliest: those of the
             first outputs of the projection, ascending; None: the graph returns all logits.
         attention: form of attention.
+        texts: whether a call has one text or several.
     """
 
     layers: WeightFormat
@@ -44,6 +46,7 @@ class StageFormats:
     kv_dtype: int
     candidates: npt.NDArray[np.int64] | None
     attention: type[AttentionForm]
+    texts: type[Texts] = OneText
 
 
 class StageBuilder:
@@ -56,6 +59,7 @@ class StageBuilder:
 
     Attributes:
         inputs, outputs: the inputs and outputs declared so far.
+        texts: the texts of a call.
         form: form of attention, which all layers of the stage share.
         new_kv: new keys and values, or their scales, [KV, S, hd] each, by the group that they
             belong to; its `layers` are left out.
@@ -73,7 +77,8 @@ class StageBuilder:
         self.keys_values: dict[int, Known] = {}
         self.layer_inputs: list[str] = []
         self._shared: dict[str, str] = {}
-        self.form: AttentionForm = formats.attention(graph, self.shared)
+        self.texts: Texts = formats.texts(graph, self.shared)
+        self.form: AttentionForm = formats.attention(graph, self.shared, self.texts)
         self.rotation = cache(self._rotation)
 
     def input(self, name: str, dtype: int, *shape: int | str) -> str:
@@ -114,7 +119,7 @@ class StageBuilder:
         return self.formats.layers.linear(self.graph, self.weights, x, *layers)
 
     def _rotation(self, rope: str, head_dim: int) -> tuple[str, str]:
-        """Returns the inputs for cosines and sines of a rotation table, [1, S, hd] each."""
+        """Returns the inputs for cosines and sines of a rotation table, [T, 1, L, hd] each."""
+        texts = self.texts
         cos, sin = (self.input(name, FLOAT, "S", head_dim) for name in rope_inputs(rope))
-        axis = self.graph.ints(0)
-        return self.graph.op("Unsqueeze", cos, axis), self.graph.op("Unsqueeze", sin, axis)
+        return texts.by_head(texts.part(cos)), texts.by_head(texts.part(sin))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.decoding.pipelines import Serial
-from edgespec.runtime.drafters import TreeBudget
+from edgespec.runtime.drafters import ALONE, Company, TreeBudget
 from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.runner import Results
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.trees.proposal import Forecast
 from edgespec.runtime.trees.tree import TokenTree
-from edgespec.runtime.trees.walk import Verdict, walk
+from edgespec.runtime.trees.walk import PassCost, Verdict, walk
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarMatcher
@@ -69,6 +71,26 @@ class Round:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
+@dataclass(frozen=True)
+class Pass:
+    """The rows that a text waits to have verified, see `steps`."""
+
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Passed:
+    """The answer to a `Pass`.
+
+    Attributes:
+        results: the graph's results for the rows, valid until the text's next step.
+        shared: cost of the pass if other texts shared it.
+    """
+
+    results: Results
+    shared: PassCost | None = None
+
+
 def generate(
     pipeline: Serial,
     sampler: Sampler,
@@ -79,7 +101,36 @@ def generate(
     logprobs: int | None = None,
     grammar: GrammarMatcher | None = None,
 ) -> Iterator[Round]:
-    """Decodes a text, one round at a time; the caller may stop at any time.
+    """Decodes a text alone, one round at a time; the caller may stop at any time.
+
+    See `steps` for the arguments and the rounds.
+    """
+    making = steps(
+        pipeline, sampler, prompt,
+        limits=limits, budget=budget, logprobs=logprobs, grammar=grammar,
+    )  # fmt: skip
+    answer = None
+    with closing(making), suppress(StopIteration):
+        while True:
+            step = making.send(answer)
+            answer = None
+            if isinstance(step, Pass):
+                answer = Passed(pipeline.verify(step.rows))
+            else:
+                yield step
+
+
+def steps(
+    pipeline: Serial,
+    sampler: Sampler,
+    prompt: Sequence[int],
+    *,
+    limits: Limits,
+    budget: TreeBudget,
+    logprobs: int | None = None,
+    grammar: GrammarMatcher | None = None,
+) -> Generator[Round | Pass, Passed | Company | None, None]:
+    """Decodes a text, one round at a time; whoever runs it makes the passes.
 
     The tokens depend on the target, the sampler, the grammar and the limits alone, never on the
     drafter.
@@ -97,7 +148,9 @@ def generate(
 
     Yields:
         One round without tokens for each chunk of a long prompt but the last. Then the last chunk's
-        round with the first token, and then one round per verification.
+        round with the first token, and then one round per verification; before each of these, its
+        `Pass`, which is to be answered by `Passed`. A round may be answered by the `Company` of the
+        next one.
     """
     target, drafter = pipeline.target, pipeline.drafter
     text = list(prompt)
@@ -113,27 +166,37 @@ def generate(
     drafter.begin(prompt, sampler)
     text.append(first)
     seconds = time.perf_counter() - begin
-    yield Round((first,), 0, 0, PROMPT, seconds, logprobs=choices.taken())
+    company = yield Round((first,), 0, 0, PROMPT, seconds, logprobs=choices.taken())
     end = min(len(prompt) + limits.max_new_tokens, limits.context_length)
     while len(text) < end and text[-1] not in limits.stop_ids:
         begin = time.perf_counter()
         # The target adds one token of its own, so the text has no room for a deeper path.
         depth = min(budget.max_depth, end - len(text) - 1, target.reach - 1)
-        left = replace(budget, max_depth=depth, remaining=end - len(text))
+        assert not isinstance(company, Passed), "only a pass is answered so"
+        left = _left(budget, depth, end - len(text), company or ALONE)
         proposal = pipeline.draft(text, left)
         tree = (proposal.branch() if budget.width == 1 else proposal).tree()
         drafted = time.perf_counter()
-        logits = pipeline.verify(Rows.tree(text[-1], tree))["logits"]
+        passed = yield Pass(Rows.tree(text[-1], tree))
+        assert isinstance(passed, Passed), "a pass is answered by its results"
+        logits = passed.results["logits"]
         verified = time.perf_counter()
         verdict = _verdict(tree, logits, text, choices, limits.stop_ids)
+        verdict = replace(verdict, shared=passed.shared)
         target.commit([0, *(node + 1 for node in verdict.nodes)])
         drafter.observe(verdict, tree, logits)
         text += verdict.tokens
-        yield Round(
+        company = yield Round(
             verdict.tokens, len(tree), len(verdict.nodes), proposal.source,
             time.perf_counter() - begin, proposal.forecast, proposal.begun,
             drafted - begin, verified - drafted, choices.taken(),
         )  # fmt: skip
+
+
+def _left(budget: TreeBudget, depth: int, remaining: int, company: Company) -> TreeBudget:
+    """Returns the budget of a round, within the rows that other texts leave of its pass."""
+    nodes = min(budget.max_nodes, max(company.room - 1, 0))
+    return replace(budget, max_nodes=nodes, max_depth=depth, remaining=remaining, company=company)
 
 
 class _Choices:

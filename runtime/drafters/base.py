@@ -18,6 +18,29 @@ LATEST_WEIGHT = 0.1
 
 
 @dataclass(frozen=True)
+class Company:
+    """The other texts of a round, which share its pass.
+
+    Attributes:
+        texts: number of these texts.
+        rows: number of rows that they verify.
+        tokens: number of tokens that they are expected to gain.
+        seconds: time that their drafts are expected to take.
+        room: number of rows that the pass has left.
+    """
+
+    texts: int = 0
+    rows: int = 0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    room: int = sys.maxsize
+
+
+ALONE = Company()
+"""No other texts."""
+
+
+@dataclass(frozen=True)
 class TreeBudget:
     """Limits of a draft tree, and what its parts must promise.
 
@@ -30,6 +53,7 @@ class TreeBudget:
             worth its call.
         least_value: expected accepted tokens that a node must add to be worth its row.
         remaining: largest number of tokens that the text can still get.
+        company: the other texts of the round.
     """
 
     max_nodes: int
@@ -38,6 +62,7 @@ class TreeBudget:
     least_gain: float = 0.0
     least_value: float = 0.0
     remaining: int = sys.maxsize
+    company: Company = ALONE
 
 
 class Drafter(Protocol):

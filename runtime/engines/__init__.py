@@ -31,7 +31,15 @@ from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.held import Held
 from edgespec.runtime.engines.host import available_bytes
 from edgespec.runtime.engines.npu.socs import SOCS, soc_of
-from edgespec.runtime.engines.optional import Assigning, Assignment, Compiler, Fixable, Quantizer
+from edgespec.runtime.engines.optional import (
+    Assigning,
+    Assignment,
+    Compiler,
+    Fixable,
+    Quantizer,
+    Seating,
+    Seats,
+)
 from edgespec.runtime.engines.recurrence import Recurrence, recurrent_bytes
 from edgespec.runtime.engines.telemetry import switch_off
 from edgespec.runtime.shapes import Shapes
@@ -58,6 +66,8 @@ __all__ = [
     "Quantizer",
     "Recurrence",
     "Result",
+    "Seating",
+    "Seats",
     "StageFile",
     "StageOutputs",
     "StageSizes",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import RecurrentShape, Sublayers
@@ -72,6 +72,7 @@ class StageFile:
         results: all outputs except new rows of the cache.
         recurrent: what its recurrent sublayers hold of a text, by their layers.
         compiled: the stage compiled for some devices and shapes.
+        several_texts: whether its calls hold rows of several texts.
     """
 
     graph: Path
@@ -87,6 +88,7 @@ class StageFile:
     recurrent: Mapping[int, RecurrentShape] = field(default_factory=dict)
     compiled: tuple[CompiledFile, ...] = ()
     borrowed: Path | None = None
+    several_texts: bool = False
 
     @property
     def whole(self) -> bool:
@@ -101,13 +103,21 @@ class StageOutputs:
     Attributes:
         results: all outputs of the graph except new rows of the cache, by name, on the host.
         new_kv: keys and values of the S new rows of each group of layers, on the executable's
-            device, for `Cache.write`.
+            device, for `Cache.write`; if calls hold several texts, [layers, 2, T, KV, L, hd].
         new_rows: new rows of each recurrent sublayer, [S, width] each, on the host.
+        several_texts: whether calls hold several texts.
     """
 
     results: Mapping[str, Array]
     new_kv: Sequence[object]
     new_rows: Sequence[Array] = ()
+    several_texts: bool = False
+
+    def new_kv_of(self, text: int) -> Sequence[object]:
+        """Returns the new keys and values of one of the call's texts, for `Cache.write`."""
+        if not self.several_texts:
+            return self.new_kv
+        return [cast(Array, each)[:, :, text] for each in self.new_kv]
 
 
 class Cache(Protocol):
@@ -319,6 +329,10 @@ class Engine(Protocol):
     @property
     def integer_caches(self) -> bool:
         """Whether it runs stages that keep keys and values in 8 bits."""
+
+    @property
+    def several_texts(self) -> bool:
+        """Whether it runs stages whose calls hold several texts, unless shapes are fixed."""
 
     @property
     def integer_products(self) -> bool:

@@ -41,6 +41,7 @@ class HostEngine:
     variant: str | None = None
     integer_products = False
     keeps_states = False
+    several_texts = False
     integer_caches = False
 
     def __init__(self, shapes: Shapes = ANY_SHAPES) -> None:
@@ -48,7 +49,7 @@ class HostEngine:
         self.shapes = shapes
         if shapes.capacities:
             self.name = f"{self.name}#{shapes}"
-        _return_freed_memory()
+        return_freed_memory()
 
     def available_bytes(self) -> int:
         """See `Engine`."""
@@ -94,13 +95,14 @@ def activation_bytes(stage: StageSizes, calls: CallSizes) -> int:
     return calls.rows * (new_kv + 4 * (6 * stage.hidden + 3 * stage.intermediate))
 
 
-class HostCache(GroupedCache["_HostGroup"]):
+class HostCache(GroupedCache["HostGroup"]):
     """A KV cache in host memory.
 
     Attributes:
         views: the stage's inputs by name: keys and values of each layer, [KV, C, hd] and
-            contiguous, and those of `recurrence`. It is a new dict after every growth, so that
-            engines can tell by identity whether to bind again.
+            contiguous, behind a dimension of one text if the stage's calls hold several; and those
+            of `recurrence`. It is a new dict after every growth, so that engines can tell by
+            identity whether to bind again.
         capacity: C, in rows of a group that keeps them all.
         recurrence: see `Cache`.
     """
@@ -108,12 +110,13 @@ class HostCache(GroupedCache["_HostGroup"]):
     def __init__(self, stage: StageFile, capacity: int, most: int) -> None:
         self.capacity = capacity
         self.recurrence = Recurrence(stage.recurrent) if stage.recurrent else None
-        super().__init__([_HostGroup(group, capacity, most) for group in stage.cache_groups])
+        self._several_texts = stage.several_texts
+        super().__init__([HostGroup(group, capacity, most) for group in stage.cache_groups])
         self.views = self._make_views()
 
     def grow(self, capacity: int) -> None:
         """See `Cache`."""
-        _return_freed_memory()  # engines have freed their buffers of the old capacity
+        return_freed_memory()  # engines have freed their buffers of the old capacity
         self.capacity = capacity
         for group in self._groups:
             group.grow(capacity)
@@ -122,69 +125,92 @@ class HostCache(GroupedCache["_HostGroup"]):
     def _make_views(self) -> dict[str, Array]:
         views = {} if self.recurrence is None else dict(self.recurrence.views)
         for group in self._groups:
-            views |= group.views()
+            views |= group.views(self._several_texts)
         return views
 
 
-class _HostGroup:
-    """The cache of layers that lie in one array [layers, 2, KV, rows, hd]."""
+class HostRows:
+    """What the cache of a group of layers does with its rows, wherever they lie.
+
+    Args:
+        group: the layers.
+
+    Attributes:
+        rows: [layers, 2, KV, rows, hd], the memory.
+        held: which positions of the text the rows hold.
+    """
+
+    rows: Array
+
+    def __init__(self, group: CacheGroup) -> None:
+        self.group, self.held = group, Held(group.window)
+
+    def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
+        """See `Cache`."""
+        source, target = cast(Array, new_kv), self.rows
+        for first, place, length in _runs(rows, self.held.places(start, len(rows))):
+            target[:, :, :, place : place + length] = source[:, :, :, first : first + length]
+        self.held.extend(start + len(rows))
+
+    def move(self, rows: Sequence[int], start: int) -> None:
+        """See `Cache`."""
+        from_places, held = [self.held.place(row) for row in rows], self.rows
+        for first, place, length in _runs(from_places, self.held.places(start, len(rows))):
+            if first != place:
+                held[:, :, :, place : place + length] = held[:, :, :, first : first + length]
+
+    def bytes_at(self, capacity: int) -> int:
+        """See `Cache`."""
+        return kept_rows(capacity, self.group.window) * self.group.row_bytes
+
+    def read(self, length: int, start: int) -> Array:
+        """See `Cache`."""
+        first = max(self.held.first, start)
+        if not self.held.first:
+            return self.rows[:, :, :, first:length].copy()
+        # Contiguous, as files need it; an index would leave rows in another order of bytes.
+        return self.rows.take(self.held.places(first, max(length - first, 0)), axis=3)
+
+    def load(self, rows: Array, length: int) -> None:
+        """See `Cache`."""
+        count, target = rows.shape[3], self.rows
+        self.held.first = length - count
+        for source, place, n in _runs(range(count), self.held.places(length - count, count)):
+            target[:, :, :, place : place + n] = rows[:, :, :, source : source + n]
+
+
+class HostGroup(HostRows):
+    """The cache of layers that lie in one array [layers, 2, KV, rows, hd] of their own."""
 
     def __init__(self, group: CacheGroup, capacity: int, most: int) -> None:
-        self._group, self.held = group, Held(group.window)
+        super().__init__(group)
         # Zeros, since a NaN in a masked row would spoil every logit. All memory is reserved at
         # once, so that growing needs no second copy; the system provides it only when written.
         room = kept_rows(max(capacity, most), group.window) * group.width
         self._room = np.zeros(room, group.dtype)
-        self._rows = self._lay_out(kept_rows(capacity, group.window))
+        self.rows = self._lay_out(kept_rows(capacity, group.window))
 
-    def views(self) -> dict[str, Array]:
-        parts = (part for layer in self._rows for part in layer)
-        return dict(zip(self._group.names, parts, strict=True))
+    def views(self, by_text: bool) -> dict[str, Array]:
+        """Returns the stage's inputs by name; behind a dimension of one text if `by_text`."""
+        parts = [part for layer in self.rows for part in layer]
+        return dict(zip(self.group.names, (p[None] if by_text else p for p in parts), strict=True))
 
     def grow(self, capacity: int) -> None:
-        old, rows = self._rows, kept_rows(capacity, self._group.window)
+        """See `Cache`."""
+        old, rows = self.rows, kept_rows(capacity, self.group.window)
         kept = old.shape[3]
         if rows == kept:
             return
-        if rows * self._group.width > self._room.size:
-            self._room = np.zeros(rows * self._group.width, old.dtype)
-        self._rows = self._lay_out(rows)
+        if rows * self.group.width > self._room.size:
+            self._room = np.zeros(rows * self.group.width, old.dtype)
+        self.rows = self._lay_out(rows)
         # Blocks move to higher addresses, so the last one is moved first.
         for place in reversed(list(np.ndindex(old.shape[:3]))):
-            self._rows[place][:kept] = old[place]
-            self._rows[place][kept:] = 0
-
-    def write(self, new_kv: object, rows: Sequence[int], start: int) -> None:
-        source = cast(Array, new_kv)
-        for first, place, length in _runs(rows, self.held.places(start, len(rows))):
-            self._rows[:, :, :, place : place + length] = source[:, :, :, first : first + length]
-        self.held.extend(start + len(rows))
-
-    def move(self, rows: Sequence[int], start: int) -> None:
-        from_places = [self.held.place(row) for row in rows]
-        for first, place, length in _runs(from_places, self.held.places(start, len(rows))):
-            if first != place:
-                moved = self._rows[:, :, :, first : first + length]
-                self._rows[:, :, :, place : place + length] = moved
-
-    def bytes_at(self, capacity: int) -> int:
-        return kept_rows(capacity, self._group.window) * self._group.row_bytes
-
-    def read(self, length: int, start: int) -> Array:
-        first = max(self.held.first, start)
-        if not self.held.first:
-            return self._rows[:, :, :, first:length].copy()
-        # Contiguous, as files need it; an index would leave rows in another order of bytes.
-        return self._rows.take(self.held.places(first, max(length - first, 0)), axis=3)
-
-    def load(self, rows: Array, length: int) -> None:
-        count = rows.shape[3]
-        self.held.first = length - count
-        for source, place, n in _runs(range(count), self.held.places(length - count, count)):
-            self._rows[:, :, :, place : place + n] = rows[:, :, :, source : source + n]
+            self.rows[place][:kept] = old[place]
+            self.rows[place][kept:] = 0
 
     def _lay_out(self, rows: int) -> Array:
-        layers, group = len(self._group.layers), self._group
+        layers, group = len(self.group.layers), self.group
         shape = (layers, 2, group.kv_heads, rows, group.head_dim)
         return self._room[: math.prod(shape)].reshape(shape)
 
@@ -205,7 +231,7 @@ def _runs(rows: Sequence[int], places: Sequence[int]) -> list[tuple[int, int, in
     return runs
 
 
-def _return_freed_memory() -> None:
+def return_freed_memory() -> None:
     """Returns freed memory to the system now, and large freed blocks from now on.
 
     Tokenizers and engines free blocks after loading and when shapes change, which glibc would

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from edgespec.runtime.engines.base import Engine, StageFile
+from edgespec.runtime.engines.base import Cache, Engine, Executable, StageFile
 from edgespec.runtime.shapes import Shape, Shapes
 
 
@@ -59,6 +59,32 @@ class Fixable(Protocol):
 
     def takes(self, device: str, compiler: str) -> bool:
         """Returns whether this engine can load stages that a compiler made for a device."""
+
+
+class Seats(Protocol):
+    """The caches of several texts, side by side.
+
+    Attributes:
+        capacity: C, in rows of layers that keep them all; the same for all texts.
+    """
+
+    capacity: int
+
+    def seat(self, number: int) -> Cache:
+        """Returns the cache of one text, from 0 on."""
+
+    def first(self, count: int) -> Cache:
+        """Returns the caches of the first texts, for `Executable.run`."""
+
+    def grow(self, capacity: int) -> None:
+        """Enlarges the caches to `capacity` rows and keeps their content."""
+
+
+class Seating(Executable, Protocol):
+    """An executable whose calls hold several texts."""
+
+    def new_seats(self, count: int, capacity: int) -> Seats:
+        """Creates empty caches of `count` texts, with `capacity` rows each."""
 
 
 class Compiler(Engine, Protocol):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from edgespec.bundle.caches import TEXT_ROWS
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import StageFile, StageOutputs, row_count
@@ -105,10 +106,14 @@ def result_arrays(stage: StageFile, feeds: Mapping[str, Array]) -> dict[str, Arr
 
 
 def new_kv_shapes(stage: StageFile, feeds: Mapping[str, Array]) -> list[tuple[int, ...]]:
-    """Returns the shapes of a call's new rows of each group: [layers, 2, KV, S, hd]."""
-    rows = row_count(feeds)
+    """Returns the shapes of a call's new rows of each group.
+
+    They are [layers, 2, KV, S, hd], or [layers, 2, T, KV, L, hd] if calls hold several texts.
+    """
+    *texts, rows = feeds[TEXT_ROWS].shape if stage.several_texts else (row_count(feeds),)
     return [
-        (len(group.layers), 2, group.kv_heads, rows, group.head_dim) for group in stage.cache_groups
+        (len(group.layers), 2, *texts, group.kv_heads, rows, group.head_dim)
+        for group in stage.cache_groups
     ]
 
 
@@ -125,7 +130,8 @@ class HostRoom:
         most = ROW_BUCKETS[-1]
         self._stage = stage
         self._results = [np.empty((most, *each.shape), each.dtype) for each in stage.results]
-        self._new_kv = [np.empty(most * each.width, each.dtype) for each in stage.cache_groups]
+        self._places = most
+        self._new_kv = self._new_kv_room()
         widths = [shape.width for shape in stage.recurrent.values()]
         self._new_rows = [np.empty((most, width), np.float32) for width in widths]
 
@@ -134,12 +140,27 @@ class HostRoom:
         rows = _result_rows(self._stage, feeds)
         parts = zip(self._stage.results, self._results, rows, strict=True)
         shapes = new_kv_shapes(self._stage, feeds)
+        places = feeds[TEXT_ROWS].size if self._stage.several_texts else 0
+        if places > self._places:
+            self._places = places
+            self._new_kv = self._new_kv_room()
         new_kv = [
             array[: math.prod(shape)].reshape(shape)
             for array, shape in zip(self._new_kv, shapes, strict=True)
         ]
         results = {each.name: array[:n] for each, array, n in parts}
-        return StageOutputs(results, new_kv, [each[: row_count(feeds)] for each in self._new_rows])
+        new_rows = [each[: row_count(feeds)] for each in self._new_rows]
+        return StageOutputs(results, new_kv, new_rows, self._stage.several_texts)
+
+    def _new_kv_room(self) -> list[Array]:
+        groups = self._stage.cache_groups
+        return [np.empty(self._places * each.width, each.dtype) for each in groups]
+
+
+def call_shape(feeds: Mapping[str, Array]) -> tuple[int, ...]:
+    """Returns what calls of one shape have in common: rows, rows with logits, texts."""
+    texts = feeds[TEXT_ROWS].shape if TEXT_ROWS in feeds else ()
+    return row_count(feeds), len(feeds.get("logit_rows", ())), *texts
 
 
 def _result_rows(stage: StageFile, feeds: Mapping[str, Array]) -> list[int]:

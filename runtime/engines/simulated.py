@@ -52,6 +52,7 @@ class SimulatedEngine:
     variant: str | None = None
     integer_products = True
     keeps_states = True
+    several_texts = False
     integer_caches = True
 
     def __init__(self, place: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.bundle import Role, RopeTable
+from edgespec.bundle.caches import TEXT_PLACES, TEXT_ROWS
 from edgespec.bundle.sublayers import (
     CAUSAL,
     CHUNK,
@@ -85,12 +87,21 @@ class FeedSizes:
         capacity: C, the number of cache rows.
         logit_rows: R, the number of rows that logits are computed for.
         scratch: number of scratch rows that a call can see, rounded up to a bucket.
+        texts: T, the number of texts.
+        text_rows: L, the most rows of a text; 0 stands for `rows`, as all are those of one text.
     """
 
     rows: int
     capacity: int
     logit_rows: int
     scratch: int = 0
+    texts: int = 1
+    text_rows: int = 0
+
+    @property
+    def most_rows(self) -> int:
+        """L, the most rows of a text."""
+        return self.text_rows or self.rows
 
 
 class AttentionInputs(Protocol):
@@ -102,8 +113,8 @@ class AttentionInputs(Protocol):
 
     inputs: dict[str, Array]
 
-    def fill(self, rows: Rows, length: int) -> None:
-        """Set the inputs for these rows, after a committed text of `length` rows."""
+    def fill(self, rows: Rows, length: int, text: int = 0) -> None:
+        """Set the inputs for a text's rows, after a committed text of `length` rows."""
 
 
 class SplitAttentionInputs:
@@ -114,6 +125,7 @@ class SplitAttentionInputs:
         off: bias that masks a column.
         memory: memory for the bias of each mask, which inputs of other shapes may share.
         rings: windows of layers that keep little more than these, by their masks.
+        by_text: whether inputs have a dimension of texts, which this form has not.
     """
 
     def __init__(
@@ -122,10 +134,12 @@ class SplitAttentionInputs:
         off: np.float32,
         memory: Mapping[str, Floats],
         rings: Mapping[str, int],
+        by_text: bool,
     ) -> None:
+        assert not by_text, "attention of several texts is ordered"
         self._off = off
         self._held = {mask: Held(rings.get(mask)) for mask in memory}
-        self._biases = _biases(memory, sizes, sizes.rows, rings)
+        self._biases = {k: v[0] for k, v in _biases(memory, sizes, sizes.rows, rings).items()}
         self.inputs: dict[str, Array] = {
             bias_input(mask): bias for mask, bias in self._biases.items()
         }
@@ -133,7 +147,7 @@ class SplitAttentionInputs:
             kept = kept_rows(sizes.capacity, rings.get(mask))
             self.inputs[mask_input("lengths", mask)] = np.array([kept, sizes.rows], np.int64)
 
-    def fill(self, rows: Rows, length: int) -> None:
+    def fill(self, rows: Rows, length: int, text: int = 0) -> None:
         """See `AttentionInputs`. Padding rows see themselves, since fully masked rows give NaN."""
         for mask, bias in self._biases.items():
             self._fill(mask, bias, rows, length)
@@ -167,6 +181,7 @@ class OrderedAttentionInputs:
         off: bias that masks a column.
         memory: memory for the bias of each mask, which inputs of other shapes may share.
         rings: windows of layers that keep little more than these, by their masks.
+        by_text: whether inputs have a dimension of texts.
     """
 
     def __init__(
@@ -175,26 +190,28 @@ class OrderedAttentionInputs:
         off: np.float32,
         memory: Mapping[str, Floats],
         rings: Mapping[str, int],
+        by_text: bool,
     ) -> None:
-        rows, self._near = sizes.rows, WINDOW + sizes.scratch
+        texts, rows, self._near = sizes.texts, sizes.most_rows, WINDOW + sizes.scratch
         self._off = off
         self._held = {mask: Held(rings.get(mask)) for mask in (CAUSAL, *memory)}
         self._biases = _biases(memory, sizes, COLUMNS, rings)
-        self._windows = {mask: np.zeros(self._near, np.int64) for mask in (CAUSAL, *rings)}
-        self._rows = np.zeros((rows, COLUMNS), np.int32)
-        self._columns = np.zeros((rows, self._near + rows), np.int32)
+        self._windows = {mask: np.zeros((texts, self._near), np.int64) for mask in (CAUSAL, *rings)}
+        self._rows = np.zeros((texts, rows, COLUMNS), np.int32)
+        self._columns = np.zeros((texts, rows, self._near + rows), np.int32)
         self._mask = np.zeros((rows, sizes.scratch + rows), np.bool_)
-        self.inputs: dict[str, Array] = {
+        arrays: dict[str, Array] = {
             **{bias_input(mask): bias for mask, bias in self._biases.items()},
+            **{mask_input("window_rows", mask): last for mask, last in self._windows.items()},
             "recent_rows": self._rows,
             "recent_columns": self._columns,
         }
-        for mask, last in self._windows.items():
+        self.inputs = arrays if by_text else {name: each[0] for name, each in arrays.items()}
+        for mask in self._windows:
             kept = kept_rows(sizes.capacity, rings.get(mask))
-            self.inputs[mask_input("window_rows", mask)] = last
             self.inputs[mask_input("lengths", mask)] = np.array([COLUMNS, kept], np.int64)
 
-    def fill(self, rows: Rows, length: int) -> None:
+    def fill(self, rows: Rows, length: int, text: int = 0) -> None:
         """See `AttentionInputs`. Padding rows are like the first row after the text.
 
         Raises:
@@ -210,14 +227,15 @@ class OrderedAttentionInputs:
         depths = seen[:, -1:]  # [S, 1] tokens after the committed text, up to the row's own
         if depths.max() > RECENT:
             raise ValueError(f"a call has {depths.max()} consecutive tokens: {RECENT} at most")
-        self._point(mask, seen, depths)
-        for name, last in self._windows.items():
+        self._point(mask, seen, depths, text)
+        for name, windows in self._windows.items():
+            last = windows[text]
             held, before = self._held[name], max(length - WINDOW, 0)
             last[: WINDOW - length + before] = held.place(0)
             last[WINDOW - length + before : WINDOW] = held.places(before, length - before)
             last[WINDOW : WINDOW + scratch] = held.places(length, scratch)
-        for name, bias in self._biases.items():
-            self._hide(bias, name, (length + depths[:, 0]).tolist())
+        for name, biases in self._biases.items():
+            self._hide(biases[text], name, (length + depths[:, 0]).tolist())
 
     def _hide(self, bias: Floats, mask: str, counts: Sequence[int]) -> None:
         """Set a bias so that each row sees the positions it may see.
@@ -237,31 +255,31 @@ class OrderedAttentionInputs:
                 cached[row, columns] = 0
 
     def _point(
-        self, mask: Mask, seen: npt.NDArray[np.int64], depths: npt.NDArray[np.int64]
+        self, mask: Mask, seen: npt.NDArray[np.int64], depths: npt.NDArray[np.int64], text: int
     ) -> None:
         """Set which nearby row each column shows, and which column shows each nearby row.
 
         If the text is shorter than the window, the bias masks the columns before its beginning.
         """
-        shift = COLUMNS - WINDOW
+        shift, rows, columns = COLUMNS - WINDOW, self._rows[text], self._columns[text]
         # The deeper a row is, the further left it sees the rows of the window.
-        np.clip(_COLUMN - shift + depths, 0, WINDOW - 1, out=self._rows)
+        np.clip(_COLUMN - shift + depths, 0, WINDOW - 1, out=rows)
         window = _COLUMN[:WINDOW] + shift - depths
-        np.multiply(window, _COLUMN[:WINDOW] >= depths - 1, out=self._columns[:, :WINDOW])
+        np.multiply(window, _COLUMN[:WINDOW] >= depths - 1, out=columns[:, :WINDOW])
         own = COLUMNS - 1 - depths + seen
-        np.multiply(own, mask, out=self._columns[:, WINDOW:])
+        np.multiply(own, mask, out=columns[:, WINDOW:])
         row, near = mask.nonzero()
-        self._rows[row, own[row, near]] = WINDOW + near
+        rows[row, own[row, near]] = WINDOW + near
 
 
 def _biases(
     memory: Mapping[str, Floats], sizes: FeedSizes, more: int, rings: Mapping[str, int]
 ) -> dict[str, Floats]:
-    """Returns a view [rows, kept rows of the cache + more] of the memory of each mask."""
+    """Returns a view [T, L, kept rows of the cache + more] of the memory of each mask."""
     found = {}
     for mask, each in memory.items():
-        width = kept_rows(sizes.capacity, rings.get(mask)) + more
-        found[mask] = each[: sizes.rows * width].reshape(sizes.rows, width)
+        shape = sizes.texts, sizes.most_rows, kept_rows(sizes.capacity, rings.get(mask)) + more
+        found[mask] = each[: math.prod(shape)].reshape(shape)
     return found
 
 
@@ -340,7 +358,7 @@ class Feeds:
     def __init__(
         self, role: Role, ropes: Mapping[str, Rope], sizes: FeedSizes, biases: BiasBuffers
     ) -> None:
-        rows = sizes.rows
+        rows, by_text = sizes.rows, role.several_texts
         self._ids_and_positions = np.zeros((2, rows), np.int64)
         self._rotations = [
             (rope.table(sizes.capacity + rows), np.zeros((2, rows, rope.width), np.float32))
@@ -349,7 +367,7 @@ class Feeds:
         self._logit_rows = np.arange(sizes.logit_rows, dtype=np.int64)
         off = np.float32(role.bias_off)
         self._attention_inputs = {
-            ordered: _inputs_class(ordered)(sizes, off, by_mask, role.rings)
+            ordered: _inputs_class(ordered)(sizes, off, by_mask, role.rings, by_text)
             for ordered, by_mask in biases.items()
         }
         held = role.layout.recurrent(range(role.layout.head))
@@ -358,6 +376,11 @@ class Feeds:
             "input_ids": self._ids_and_positions[0],
             "logit_rows": self._logit_rows,
         }
+        self._several = by_text
+        if by_text:
+            self._text_rows = np.zeros((sizes.texts, sizes.most_rows), np.int64)
+            self._text_places = np.zeros(rows, np.int64)
+            shared |= {TEXT_ROWS: self._text_rows, TEXT_PLACES: self._text_places}
         if self._recurrence is not None:
             shared |= self._recurrence.inputs
         for name, (_, rotation) in zip(ropes, self._rotations, strict=True):
@@ -373,36 +396,60 @@ class Feeds:
             self.stages.append(mine)
 
     def fill(self, rows: Rows, length: int, last_only: bool) -> None:
-        """Set the inputs for these rows, after a committed text of `length` rows.
+        """Set the inputs for rows of one text, after a committed text of `length` rows.
 
         Args:
             rows: the rows of the call.
             length: number of committed rows.
             last_only: whether logits are wanted for the last row only.
         """
-        n = len(rows.tokens)
-        self._ids_and_positions[:, :n] = rows.tokens, rows.depths
-        positions = self._ids_and_positions[1] + length
-        for table, rotation in self._rotations:
-            # Padding may lie beyond the table, but its values do not matter.
-            table.take(positions, axis=1, out=rotation, mode="clip")
-        for each in self._attention_inputs.values():
-            each.fill(rows, length)
+        self.fill_texts([(rows, length)])
         if self._recurrence is not None:
             self._recurrence.fill(rows, length)
-        self._logit_rows[0] = n - 1 if last_only else 0
+        self._logit_rows[0] = len(rows.tokens) - 1 if last_only else 0
+
+    def fill_texts(self, texts: Sequence[tuple[Rows, int]]) -> None:
+        """Set the inputs for rows of several texts, which follow one another.
+
+        Args:
+            texts: rows of each text, perhaps none, and the number of its committed rows.
+        """
+        first, positions = 0, self._ids_and_positions[1]
+        for text, (rows, length) in enumerate(texts):
+            last = first + len(rows.tokens)
+            self._ids_and_positions[0, first:last] = rows.tokens
+            positions[first:last] = np.add(rows.depths, length)
+            for each in self._attention_inputs.values():
+                each.fill(rows, length, text)
+            if self._several:
+                self._place(text, first, last)
+            first = last
+        positions[first:] = positions[first - 1]
+        for table, rotation in self._rotations:
+            # Rows of drafts may lie beyond the table, but their values do not matter.
+            table.take(positions, axis=1, out=rotation, mode="clip")
+
+    def _place(self, text: int, first: int, last: int) -> None:
+        """Set where a text's rows go, from `first` up to but not including `last`."""
+        places = self._text_rows[text]
+        places[:] = min(first, len(self._text_places) - 1)
+        places[: last - first] = np.arange(first, last)
+        start = text * len(places)
+        self._text_places[first:last] = np.arange(start, start + last - first)
+        self._text_places[last:] = start
 
 
 BiasBuffers = Mapping[bool, Mapping[str, Floats]]
 """Memory for the bias of each mask, by whether attention is ordered."""
 
 
-def bias_buffers(role: Role, capacity: int) -> BiasBuffers:
+def bias_buffers(role: Role, capacity: int, rows: int = ROW_BUCKETS[-1]) -> BiasBuffers:
     """Returns memory for the biases of a role's calls.
 
-    It suffices for any number of rows with a cache of this capacity.
+    It suffices for calls of up to this number of rows, or places of several texts, with caches of
+    this capacity.
     """
-    most = ROW_BUCKETS[-1] * (capacity + ROW_BUCKETS[-1])
+    most = rows * (capacity + ROW_BUCKETS[-1])
     # The system allocates the pages when they are first written.
     forms = {stage.ordered for stage in role.stages if stage.attends}
     masks = role.layout.masks

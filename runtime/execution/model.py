@@ -54,7 +54,8 @@ class Model:
         self.executables = tuple(executables)
         self.sizes = TextSizes()
         self._feeds: dict[FeedSizes, Feeds] = {}
-        self._bias_buffers: tuple[int, BiasBuffers] = (0, {})  # and their capacity
+        # By whether calls hold several texts, with the capacity and the rows that they suffice for.
+        self._bias_buffers: dict[bool, tuple[int, int, BiasBuffers]] = {}
         self._ropes = {table.name: Rope(table) for table in role.rope_tables}
 
     @classmethod
@@ -96,11 +97,27 @@ class Model:
 
     def feeds(self, rows: int, capacity: int, logit_rows: int, scratch: int = 0) -> Feeds:
         """Returns the input buffers of one shape, which are kept; see `FeedSizes`."""
-        sizes = FeedSizes(rows, capacity, logit_rows, scratch)
+        return self.feeds_of(FeedSizes(rows, capacity, logit_rows, scratch))
+
+    def feeds_of(self, sizes: FeedSizes) -> Feeds:
+        """Returns the input buffers of one shape, which are kept."""
         if sizes not in self._feeds:
             # Texts grow, so buffers of other capacities are not needed again soon.
-            self._feeds = {k: v for k, v in self._feeds.items() if k.capacity == capacity}
-            if self._bias_buffers[0] != capacity:
-                self._bias_buffers = capacity, bias_buffers(self.role, capacity)
-            self._feeds[sizes] = Feeds(self.role, self._ropes, sizes, self._bias_buffers[1])
+            several, capacity = sizes.texts > 1, sizes.capacity
+            self._feeds = {
+                each: feeds
+                for each, feeds in self._feeds.items()
+                if each.capacity == capacity or (each.texts > 1) != several
+            }
+            rows = max(ROW_BUCKETS[-1], sizes.texts * sizes.most_rows)
+            known, most, biases = self._bias_buffers.get(several, (0, 0, {}))
+            if known != capacity or most < rows:
+                biases = bias_buffers(self.role, capacity, rows)
+                self._bias_buffers[several] = capacity, rows, biases
+            self._feeds[sizes] = Feeds(self.role, self._ropes, sizes, biases)
         return self._feeds[sizes]
+
+    @property
+    def joins_texts(self) -> bool:
+        """Whether a call can hold rows of several texts."""
+        return self.role.several_texts and not self.role.recurrent

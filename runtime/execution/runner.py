@@ -12,7 +12,7 @@ from edgespec.bundle import FEATURES
 from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import CHUNK
 from edgespec.runtime.arrays import Array, Floats, Mask
-from edgespec.runtime.engines import Recurrence
+from edgespec.runtime.engines import Cache, Recurrence, StageOutputs
 from edgespec.runtime.execution.failures import NamedFailures
 from edgespec.runtime.execution.features import FeatureWindow, feature_width, side_by_side
 from edgespec.runtime.execution.feeds import START, Rows
@@ -272,6 +272,48 @@ class Runner:
         self._tapped = side_by_side(self._drafted.features(self._reused), self._tapped)
         return results
 
+    @property
+    def joins(self) -> bool:
+        """Whether its next verification can share a pass with those of other texts."""
+        return self.model.joins_texts and not self.scratch and not self._drafted.exact
+
+    @property
+    def before_border(self) -> bool:
+        """Whether calls may use no larger capacity than `BORDER`."""
+        return self._ceiling(self.length) == BORDER
+
+    def holds(self, cache: Cache) -> bool:
+        """Whether it has this cache for its first stage."""
+        return self._caches[0] is cache
+
+    def sit(self, caches: Sequence[Cache]) -> None:
+        """Moves to other caches, one for each stage; scratch rows are forgotten."""
+        self.forget_scratch()
+        self._refill(caches, self.length)
+
+    def stand(self) -> None:
+        """Moves to caches of its own."""
+        capacity = self.model.shapes.capacity_bucket(max(self.length, 1))
+        most = self.model.sizes.cache_rows
+        with self._failures:
+            self.sit([each.new_cache(capacity, most) for each in self.model.executables])
+
+    def take(self, rows: Rows, outputs: Sequence[StageOutputs], text: int, first: int) -> None:
+        """Takes its part of a pass that several texts shared, as if `verify` had made it.
+
+        Args:
+            rows: the rows of this text.
+            outputs: what each stage returned.
+            text: number of this text in the pass.
+            first: the first of its rows among those of all texts.
+        """
+        self._verified, self._tapped = rows, None
+        mine = slice(first, first + len(rows.tokens))
+        for stage, each in enumerate(outputs):
+            self._new_kv[stage], self._new_rows[stage] = each.new_kv_of(text), ()
+            if FEATURES in each.results:
+                self._tapped = side_by_side(self._tapped, each.results[FEATURES][mine].copy())
+
     def commit(self, rows: Sequence[int]) -> None:
         """Commit these rows of the last `verify`, in this order."""
         exact = self._drafted.exact
@@ -406,7 +448,8 @@ class Runner:
                 if hidden is not None:
                     inputs["hidden"][: len(hidden)] = hidden
                 outputs = model.executables[stage].run(inputs, self._caches[stage])
-                self._new_kv[stage], self._new_rows[stage] = outputs.new_kv, outputs.new_rows
+                self._new_kv[stage] = outputs.new_kv_of(0)
+                self._new_rows[stage] = outputs.new_rows
                 hidden = outputs.results.get("next_hidden")
                 if FEATURES in outputs.results:
                     own = outputs.results[FEATURES][: len(rows.tokens)].copy()
@@ -485,8 +528,14 @@ class Runner:
         most = self.model.sizes.cache_rows
         with self._failures:
             for number, executable in enumerate(self.model.executables):
-                old = self._caches[number]
-                cache = self._caches[number] = executable.new_cache(capacity, most)
+                self._refill([executable.new_cache(capacity, most)], kept, number)
+
+    def _refill(self, caches: Sequence[Cache], kept: int, first: int = 0) -> None:
+        """Moves the first `kept` rows to these caches, those of the stages from `first` on."""
+        with self._failures:
+            for number, cache in enumerate(caches, first):
+                old, self._caches[number] = self._caches[number], cache
+                cache.clear()
                 cache.load(old.read(kept), kept)
                 if old.recurrence is not None and cache.recurrence is not None:
                     cache.recurrence.load(old.recurrence.copy(kept), kept)

@@ -6,7 +6,17 @@ import logging
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from edgespec.bundle import HALF_BIAS_OFF, NPU, W8A8, Bundle, Compiled, Precision, Role, Stage
+from edgespec.bundle import (
+    HALF_BIAS_OFF,
+    NPU,
+    TEXTS,
+    W8A8,
+    Bundle,
+    Compiled,
+    Precision,
+    Role,
+    Stage,
+)
 from edgespec.errors import DeviceError
 from edgespec.runtime.engines import (
     CompiledFile,
@@ -63,6 +73,7 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
             if each.stage == number and _is_still_of(each, bundle, stage)
         ),
         borrowed=bundle.path / stage.borrowed if stage.borrowed else None,
+        several_texts=stage.several_texts,
     )
 
 
@@ -175,10 +186,16 @@ def _stage_for(
     """Returns a stage that the engine accepts, its precision, and its compiled graphs."""
     require_suited(bundle, name, engine)
     role = bundle.manifest.roles[name]
-    variant = bundle.variant(name, engine.variant) if engine.variant else None
+    wanted = TEXTS if _parts_texts(engine) else engine.variant
+    variant = None if wanted is None else bundle.variant(name, wanted)
     if variant is None:
         return role.stages[number], role.precision, ()
     return variant.stages[number], variant.precision, variant.compiled
+
+
+def _parts_texts(engine: Engine) -> bool:
+    """Whether an engine runs stages whose calls hold several texts."""
+    return engine.several_texts and not engine.shapes.capacities
 
 
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:

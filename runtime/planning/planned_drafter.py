@@ -69,6 +69,7 @@ class PlannedDrafter:
         """See `Drafter`. Returns the best nodes of all sources, with the round's forecast."""
         self._begin = time.perf_counter()
         self._capacity = capacity_bucket(len(text) + 1)
+        self._company = budget.company
         proposal = Proposal() if self._grammar is None else forced(self._grammar, budget)
         size = self._size(proposal, budget, self._host)
         self._rate = max(self._rate, size.rate)
@@ -90,7 +91,8 @@ class PlannedDrafter:
                 size = self._size(proposal, budget, spent)
                 asked.schedule.record(size.forecast, alternative)
         self._rate += (size.rate - self._rate) * LATEST_WEIGHT
-        forecast = Forecast(size.forecast.tokens, size.forecast.seconds + once)
+        own = size.forecast.tokens - self._company.tokens
+        forecast = Forecast(own, size.forecast.seconds + once)
         chosen = proposal.best(size.nodes, forecast)
         self._promised = sum(chosen.values)
         self._drafted = time.perf_counter()
@@ -105,7 +107,11 @@ class PlannedDrafter:
         verified = time.perf_counter()
         self._expected = self._expected * (1 - LATEST_WEIGHT) + self._promised
         self._accepted = self._accepted * (1 - LATEST_WEIGHT) + len(verdict.nodes)
-        self._curve.observe(len(tree) + 1, self._capacity, verified - self._drafted)
+        if verdict.shared is None:
+            self._curve.observe(len(tree) + 1, self._capacity, verified - self._drafted)
+        else:
+            curve = self._curve.of_texts(verdict.shared.texts)
+            curve.observe(verdict.shared.rows, self._capacity, verdict.shared.seconds)
         for source in self._sources:
             source.observe(verdict, tree, logits)
         own = self._drafted - self._begin + time.perf_counter() - verified
@@ -152,7 +158,9 @@ class PlannedDrafter:
         truth = (self._accepted + _PRIOR_TOKENS) / (self._expected + _PRIOR_TOKENS)
         promised = proposal.gains()[: budget.max_nodes + 1]
         gains = [min(gain * truth, nodes) for nodes, gain in enumerate(promised)]
-        return best_size(gains, self._verify, spent)
+        return best_size(gains, self._verify, spent, self._company)
 
     def _verify(self, rows: int) -> float:
-        return self._curve.seconds(rows, self._capacity)
+        curve = self._curve.of_texts(self._company.texts + 1)
+        # The budget leaves out trees that the pass has no room for.
+        return curve.seconds(min(self._company.rows + rows, curve.most_rows), self._capacity)

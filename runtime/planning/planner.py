@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgespec.runtime.curve import Seconds
+from edgespec.runtime.drafters.base import ALONE, Company
 from edgespec.runtime.shapes import FINE_ROWS
 from edgespec.runtime.trees.proposal import Forecast
 
@@ -32,7 +33,7 @@ class Size:
 
     Attributes:
         nodes: number of nodes; 0 is plain decoding.
-        forecast: expected result of its round.
+        forecast: expected result of its round, with the tokens of all texts.
     """
 
     nodes: int
@@ -44,25 +45,32 @@ class Size:
         return self.forecast.tokens / self.forecast.seconds
 
 
-def best_size(gains: Sequence[float], verify: Seconds, spent: float) -> Size:
+def best_size(
+    gains: Sequence[float], verify: Seconds, spent: float, company: Company = ALONE
+) -> Size:
     """Returns the number of nodes with the highest expected tokens per second.
+
+    With other texts in the round these are the tokens of all texts, so that rows go where they
+    promise most (goodput; Liu et al., SmartSpec, 2024).
 
     Args:
         gains: expected accepted tokens of the best n nodes, for n from 0 to all.
-        verify: seconds of a pass by number of rows.
-        spent: other seconds of the round so far.
+        verify: seconds of the pass by this text's rows.
+        spent: other seconds of the round so far, without those of other texts.
+        company: the other texts of the round.
     """
+    base, spent = company.tokens + 1, spent + company.seconds
     best, best_seconds, best_rate = 0, 0.0, 0.0
     last = len(gains) - 1
     for bucket in FINE_ROWS:
         nodes = min(bucket - 1, last)
         seconds = spent + verify(nodes + 1)
-        rate = (1 + gains[nodes]) / seconds
+        rate = (base + gains[nodes]) / seconds
         if rate > best_rate:
             best, best_seconds, best_rate = nodes, seconds, rate
         if nodes == last:
             break
-    return Size(best, Forecast(1 + gains[best], best_seconds))
+    return Size(best, Forecast(base + gains[best], best_seconds))
 
 
 def cheapest_row(verify: Seconds, most: int) -> float:

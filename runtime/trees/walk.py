@@ -16,6 +16,21 @@ from edgespec.runtime.trees.tree import ROOT, TokenTree
 
 
 @dataclass(frozen=True)
+class PassCost:
+    """What a pass took that several texts shared.
+
+    Attributes:
+        texts: number of texts.
+        rows: number of rows of all texts.
+        seconds: duration.
+    """
+
+    texts: int
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The result of a verification.
 
@@ -23,10 +38,12 @@ class Verdict:
         nodes: The accepted nodes, from the root's child down.
         tokens: The new tokens: those of `nodes`, then the target's extra token. If an accepted node
             is a stop token, the text ends there without an extra token.
+        shared: Cost of the pass if other texts shared it; None: it was this text's alone.
     """
 
     nodes: tuple[int, ...]
     tokens: tuple[int, ...]
+    shared: PassCost | None = None
 
 
 def walk(

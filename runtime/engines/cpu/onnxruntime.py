@@ -19,7 +19,6 @@ from edgespec.runtime.engines.base import (
     StageFile,
     StageOutputs,
     StageSizes,
-    row_count,
 )
 from edgespec.runtime.engines.distributions import require_one_distribution
 from edgespec.runtime.engines.fixed import FixedExecutable
@@ -36,9 +35,11 @@ from edgespec.runtime.engines.ort_session import (
     HostRoom,
     bind_host_input,
     bind_host_output,
+    call_shape,
     open_session,
     session_options,
 )
+from edgespec.runtime.engines.seats import HostSeats, SeatedRows
 from edgespec.runtime.shapes import FINE_SHAPES, Shape, Shapes
 
 # Measured with benchmarks/memory.py (ONNX Runtime 1.31, x86-64).
@@ -52,6 +53,7 @@ class OnnxRuntimeCpu(HostEngine):
     name = "onnxruntime:cpu"
     integer_products = True
     keeps_states = True
+    several_texts = True
     integer_caches = True
     version: str = ort.__version__
     library_bytes = 8 * MIB
@@ -120,21 +122,25 @@ class OnnxRuntimeExecutable:
     def __init__(self, session: Any, stage: StageFile) -> None:
         self._session = session
         self._stage = stage
-        self._views: dict[str, Array] | None = None
-        self._bindings: dict[tuple[int, int], _Binding] = {}  # by rows and logit rows
+        self._views: Mapping[str, Array] | None = None
+        self._bindings: dict[tuple[int, ...], _Binding] = {}  # by the shape of calls
         self._room = HostRoom(stage)
 
     def new_cache(self, capacity: int, most: int) -> HostCache:
         """See `Executable`."""
         return HostCache(self._stage, capacity, most)
 
-    def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
+    def new_seats(self, count: int, capacity: int) -> HostSeats:
+        """See `Seating`."""
+        return HostSeats(self._stage, count, capacity)
+
+    def run(self, feeds: Mapping[str, Array], cache: Cache | SeatedRows) -> StageOutputs:
         """See `Executable`."""
-        views = cast(HostCache, cache).views
+        views = cast(HostCache | SeatedRows, cache).views
         if views is not self._views:
             self._bindings.clear()  # bindings to another cache would keep it alive
             self._views = views
-        shape = row_count(feeds), len(feeds.get("logit_rows", ()))
+        shape = call_shape(feeds)
         binding = self._bindings.get(shape)
         if binding is None or binding.feeds is not feeds:  # new feeds replace the old binding
             binding = _Binding(self._session, feeds, views, self._room.outputs(feeds), self._stage)
@@ -177,7 +183,10 @@ class _Binding:
         self.feeds, self._views = feeds, views  # kept alive: the handle holds only addresses
         for name, array in {**feeds, **views}.items():
             bind_host_input(self.handle, name, array)
-        new_kv = {new_kv_output(n): cast(Array, each) for n, each in enumerate(outputs.new_kv)}
+        # The graph has one dimension for layers, keys or values, and texts.
+        flat = (cast(Array, each) for each in outputs.new_kv)
+        flat = (each.reshape(-1, *each.shape[3:]) if stage.several_texts else each for each in flat)
+        new_kv = {new_kv_output(n): each for n, each in enumerate(flat)}
         new_rows = dict(zip(map(recurrent_output, stage.recurrent), outputs.new_rows, strict=True))
         for name, array in {**outputs.results, **new_kv, **new_rows}.items():
             bind_host_output(self.handle, name, array)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import openvino as ov
 
-from edgespec.bundle.caches import new_kv_output
+from edgespec.bundle.caches import TEXT_ROWS, new_kv_output
 from edgespec.bundle.sublayers import recurrent_output
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array
@@ -44,6 +44,7 @@ from edgespec.runtime.engines.host import (
     score_bytes,
 )
 from edgespec.runtime.engines.openvino_core import core
+from edgespec.runtime.engines.seats import HostSeats, SeatedRows
 from edgespec.runtime.shapes import ANY_SHAPES, Shape, Shapes
 from edgespec.system.cachedir import cache_folder, warn_unwritable
 from edgespec.system.interpreter import NO_CONSOLE, interpreter
@@ -70,6 +71,7 @@ class OpenVinoCpu(HostEngine):
 
     name = "openvino:cpu"
     keeps_states = True
+    several_texts = True
     integer_caches = True
     version: str = ov.__version__
     library_bytes = 22 * MIB
@@ -168,18 +170,22 @@ class OpenVinoExecutable:
         self._new_rows = [compiled.output(recurrent_output(layer)) for layer in stage.recurrent]
         self._stage = stage
         self._bound: dict[str, Array] = {}
-        self._views: dict[str, Array] | None = None
+        self._views: Mapping[str, Array] | None = None
 
     def new_cache(self, capacity: int, most: int) -> HostCache:
         """See `Executable`."""
         return HostCache(self._stage, capacity, most)
 
-    def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
+    def new_seats(self, count: int, capacity: int) -> HostSeats:
+        """See `Seating`."""
+        return HostSeats(self._stage, count, capacity)
+
+    def run(self, feeds: Mapping[str, Array], cache: Cache | SeatedRows) -> StageOutputs:
         """See `Executable`."""
         for name, array in feeds.items():
             if self._bound.get(name) is not array:
                 self._bind(name, array)
-        views = cast(HostCache, cache).views
+        views = cast(HostCache | SeatedRows, cache).views
         if views is not self._views:
             for name, array in views.items():
                 self._bind(name, array)
@@ -189,9 +195,18 @@ class OpenVinoExecutable:
             self._compiled.release_memory()  # all but the results
         return StageOutputs(
             {name: self._request.get_tensor(port).data for name, port in self._results},
-            [self._request.get_tensor(port).data for port in self._new_kv],
+            self._new_rows_of_caches(feeds),
             [self._request.get_tensor(port).data for port in self._new_rows],
+            self._stage.several_texts,
         )
+
+    def _new_rows_of_caches(self, feeds: Mapping[str, Array]) -> list[Array]:
+        arrays = [self._request.get_tensor(port).data for port in self._new_kv]
+        if not self._stage.several_texts:
+            return arrays
+        # The graph has one dimension for layers, keys or values, and texts.
+        texts = len(feeds[TEXT_ROWS])
+        return [each.reshape(-1, 2, texts, *each.shape[1:]) for each in arrays]
 
     def _bind(self, name: str, array: Array) -> None:
         self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))

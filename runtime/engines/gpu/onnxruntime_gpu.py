@@ -72,6 +72,7 @@ class OnnxRuntimeGpu(ABC):
     variant: str | None = None
     integer_products = False
     keeps_states = False
+    several_texts = False
     integer_caches = False
 
     def compile(self, stage: StageFile, threads: int) -> DeviceExecutable:

@@ -40,6 +40,7 @@ class OpenVinoGpu:
     variant: str | None = None
     integer_products = False
     keeps_states = False
+    several_texts = False
     integer_caches = False
 
     def __init__(self) -> None:

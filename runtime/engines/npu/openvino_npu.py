@@ -33,6 +33,7 @@ class OpenVinoNpu(FewShapes):
     variant: str | None = NPU
     integer_products = False
     keeps_states = False
+    several_texts = False
     integer_caches = False
 
     def __init__(self, shapes: Shapes | None = None) -> None:

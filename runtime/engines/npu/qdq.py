@@ -34,6 +34,7 @@ class QdqQuantizer(OnnxRuntimeCpu):
     variant: str | None = NPU
     integer_products = False
     keeps_states = False
+    several_texts = False
     integer_caches = False
 
     def __init__(self) -> None:

@@ -58,6 +58,7 @@ class Qnn(FewShapes, ABC):
     variant: str | None = NPU
     integer_products = False
     keeps_states = False
+    several_texts = False
     integer_caches = False
     base: str
     library_bytes: int

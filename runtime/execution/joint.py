@@ -1,0 +1,241 @@
+"""Passes of the target that several texts share: each row is read once for all of them.
+
+The products of a pass are over the rows of all texts at once, which costs little more than over
+those of one; each text attends to its own cache. So that a call can read them, the caches of such
+texts lie side by side, in *seats*; a text takes one with its first shared pass and keeps it.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import numpy as np
+
+from edgespec.runtime.engines import Cache, Seating, Seats
+from edgespec.runtime.execution.failures import NamedFailures
+from edgespec.runtime.execution.feeds import FeedSizes, Rows
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Results, Runner
+
+Asked = tuple[Runner, Rows]
+"""A text, and the rows that it wants to verify."""
+
+_NO_ROWS = Rows((), (), np.zeros((0, 0), np.bool_))  # of a text that has a seat and waits
+
+
+class JointPasses:
+    """Verifies rows of several texts of one model in as few calls as possible.
+
+    Texts on both sides of `BORDER` share none, since calls before it use no larger capacity. What
+    cannot be shared is verified alone.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._failures = NamedFailures(model.device)
+        self._tables = {True: _Table(model), False: _Table(model)}  # by whether before the border
+
+    def verify(self, asked: Sequence[Asked]) -> Iterator[list[tuple[int, Results]]]:
+        """Verifies what the texts ask for; each commits before the next pass.
+
+        Yields:
+            For each pass, the numbers of its texts in `asked` and their results, see
+            `Runner.verify`.
+        """
+        alone = [n for n, (runner, _) in enumerate(asked) if not runner.joins]
+        for before in (True, False):
+            joining = [
+                n
+                for n, (runner, _) in enumerate(asked)
+                if runner.joins and runner.before_border is before
+            ]
+            for part in self._parts(asked, joining):
+                if len(part) == 1:
+                    alone += part
+                    continue
+                results = self._together(self._tables[before], [asked[n] for n in part])
+                yield list(zip(part, results, strict=True))
+        for number in alone:
+            runner, rows = asked[number]
+            yield [(number, runner.verify(rows))]
+
+    def leave(self, runner: Runner) -> None:
+        """A text is over: its seat is free for others, and its rows stay until one wants it."""
+        for table in self._tables.values():
+            table.leave(runner)
+
+    def _parts(self, asked: Sequence[Asked], numbers: Sequence[int]) -> list[list[int]]:
+        """Splits texts so that no part has more rows than a call may have."""
+        parts, rows, most = list[list[int]](), 0, self._model.shapes.rows[-1]
+        for number in numbers:
+            own = len(asked[number][1].tokens)
+            if not parts or rows + own > most:
+                parts.append([])
+                rows = 0
+            parts[-1].append(number)
+            rows += own
+        return parts
+
+    def _together(self, table: _Table, asked: Sequence[Asked]) -> list[Results]:
+        model = self._model
+        rows_of = table.placed(asked)
+        texts = [(rows_of.get(n, _NO_ROWS), seated) for n, seated in table.taken()]
+        total = sum(len(rows.tokens) for rows, _ in texts)
+        most = max(len(rows.tokens) for rows, _ in texts)
+        bucket = model.shapes.row_bucket
+        sizes = FeedSizes(
+            bucket(total), table.capacity, bucket(total),
+            texts=len(texts), text_rows=bucket(most),
+        )  # fmt: skip
+        feeds = model.feeds_of(sizes)
+        feeds.fill_texts([(rows, length) for rows, length in texts])
+        begin, hidden, outputs = time.perf_counter(), None, []
+        with self._failures:
+            for stage, executable in enumerate(model.executables):
+                inputs = feeds.stages[stage]
+                if hidden is not None:
+                    inputs["hidden"][: len(hidden)] = hidden
+                outputs.append(executable.run(inputs, table.caches(stage, len(texts))))
+                hidden = outputs[-1].results.get("next_hidden")
+        model.seconds += time.perf_counter() - begin
+        first, found = 0, dict[int, Results]()
+        for number, (rows, _) in enumerate(texts):
+            last = first + len(rows.tokens)
+            if number in rows_of:
+                runner = table.runner(number)
+                runner.take(rows, outputs, number, first)
+                results = outputs[-1].results.items()
+                found[id(runner)] = {name: each[first:last] for name, each in results}
+            first = last
+        return [found[id(runner)] for runner, _ in asked]
+
+
+class _Table:
+    """Seats of the texts that share passes, one after the other.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._stages: list[Seats] = []
+        self._seated: list[weakref.ref[Runner] | None] = []
+        self._playing = weakref.WeakSet[Runner]()  # those whose text goes on
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the cache of each text; 0 before the first text."""
+        return self._stages[0].capacity if self._stages else 0
+
+    def leave(self, runner: Runner) -> None:
+        """A text is over."""
+        self._playing.discard(runner)
+
+    def placed(self, asked: Sequence[Asked]) -> dict[int, Rows]:
+        """Gives every text a seat, as far in front as possible; returns their rows by seat."""
+        for runner, _ in asked:
+            self._playing.add(runner)
+            if self._seat_of(runner) is None:
+                self._move(runner, self._free_seat())
+        # A seat in front that nobody needs costs as much as one that is needed.
+        while True:
+            last, mover = self._last([each for each, _ in asked])
+            seat = self._vacant()
+            if seat is None or seat > last:
+                break
+            self._move(mover, seat)
+        with_room = max(runner.length for runner, _ in asked) + 1
+        wanted = self._model.shapes.capacity_bucket(with_room)
+        for stage in self._stages:
+            if stage.capacity < wanted:
+                stage.grow(wanted)
+        by_runner = {id(runner): rows for runner, rows in asked}
+        seated = ((seat, self._at(seat)) for seat in range(len(self._seated)))
+        return {
+            seat: by_runner[id(each)]
+            for seat, each in seated
+            if each is not None and id(each) in by_runner
+        }
+
+    def taken(self) -> Iterator[tuple[int, int]]:
+        """Yields the seats up to the last one that is taken, and the lengths of their texts."""
+        runners = [self._at(seat) for seat in range(len(self._seated))]
+        count = max((n + 1 for n, each in enumerate(runners) if each is not None), default=0)
+        for number in range(count):
+            runner = runners[number]
+            yield number, 0 if runner is None else runner.length
+
+    def runner(self, seat: int) -> Runner:
+        """Returns the text in a seat that is taken."""
+        runner = self._at(seat)
+        assert runner is not None, "a text of the pass keeps its seat"
+        return runner
+
+    def caches(self, stage: int, count: int) -> Cache:
+        """Returns the caches of a stage's first texts."""
+        return self._stages[stage].first(count)
+
+    def _at(self, seat: int) -> Runner | None:
+        reference = self._seated[seat]
+        runner = None if reference is None else reference()
+        # It has other caches if it began anew, or went on behind the border.
+        return runner if runner and runner.holds(self._stages[0].seat(seat)) else None
+
+    def _seat_of(self, runner: Runner) -> int | None:
+        return next((n for n in range(len(self._seated)) if self._at(n) is runner), None)
+
+    def _last(self, runners: Sequence[Runner]) -> tuple[int, Runner]:
+        """Returns the last seat that one of these texts has, and the text."""
+        seats = [(self._seat_of(each), each) for each in runners]
+        known = [(seat, each) for seat, each in seats if seat is not None]
+        return max(known, key=lambda each: each[0])
+
+    def _free_seat(self) -> int:
+        """Returns the first seat that nobody needs; makes more if there is none."""
+        seat = self._vacant()
+        if seat is None:
+            seat = len(self._seated)
+            self._add_seats()
+        return seat
+
+    def _vacant(self) -> int | None:
+        """Returns the first seat that nobody needs, after sending off who sat there; or None."""
+        for seat in range(len(self._seated)):
+            runner = self._at(seat)
+            if runner is not None and runner not in self._playing:
+                runner.stand()
+                runner = None
+            if runner is None:
+                self._seated[seat] = None
+                return seat
+        return None
+
+    def _move(self, runner: Runner, seat: int) -> None:
+        old = self._seat_of(runner)
+        rows = self._model.shapes.capacity_bucket(runner.length + 1)
+        for stage in self._stages:
+            if stage.capacity < rows:
+                stage.grow(rows)
+        runner.sit([stage.seat(seat) for stage in self._stages])
+        if old is not None:
+            self._seated[old] = None
+        self._seated[seat] = weakref.ref(runner)
+
+    def _add_seats(self) -> None:
+        """Doubles the number of seats."""
+        seated = [self._at(seat) for seat in range(len(self._seated))]
+        count = max(2, 2 * len(seated))
+        capacity = self.capacity or self._model.shapes.capacity_bucket(1)
+        executables = [cast(Seating, each) for each in self._model.executables]
+        self._stages = [each.new_seats(count, capacity) for each in executables]
+        for seat, runner in enumerate(seated):
+            if runner is not None:
+                runner.sit([stage.seat(seat) for stage in self._stages])
+        self._seated += [None] * (count - len(seated))
