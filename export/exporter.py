@@ -306,10 +306,11 @@ def _npu_variant(target: RoleWriter, role: bundle.Role, precision: str) -> bundl
 def _parts_by_text(checkpoint: Checkpoint, role: bundle.Role) -> bool:
     """Whether calls of a model can hold rows of several texts.
 
-    Recurrent layers hold one text's states, and stages pass on keys and values by row alone.
+    Recurrent layers hold one text's states, stages pass on keys and values by row alone, and only
+    ordered attention keeps a text what it is alone.
     """
     shared = bool(checkpoint.decoder.shared) and len(role.stages) > 1
-    return not role.recurrent and not shared
+    return role.ordered and not role.recurrent and not shared
 
 
 def _texts_variant(target: RoleWriter, role: bundle.Role) -> bundle.Variant:
