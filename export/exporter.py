@@ -191,7 +191,7 @@ def write_bundle(
         own[bundle.DRAFT] = bundle.DRAFT_TOKENIZER
         (folder / bundle.DRAFT_TOKENIZER).write_bytes(draft_source.encode())
     roles = {}
-    variants: list[bundle.Variant] = []
+    variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
         with (
             rounding(name, checkpoint, options, calibration, folder) as (precision, rounded),
@@ -205,11 +205,9 @@ def write_bundle(
                     with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
                         skips = skip_search(trials.trial, skips)
                 cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layout)
-            role = writer.write(sorted(cuts))
+            role = writer.write(sorted(cuts), texts=name == bundle.TARGET)
             if name == bundle.TARGET and options.npu_precision is not None:
-                variants.append(_npu_variant(writer, role, options.npu_precision))
-            if name == bundle.TARGET and _parts_by_text(checkpoint, role):
-                variants.append(_texts_variant(writer, role))
+                variants = (_npu_variant(writer, role, options.npu_precision),)
         known = draft_tokens if own[name] else tokens
         roles[name] = replace(role, eos_ids=end_ids(checkpoint, known), tokenizer=own[name])
     files = bundle.describe_files(folder)
@@ -224,9 +222,7 @@ def write_bundle(
     }
     bundle.save_manifest(
         folder,
-        bundle.Manifest(
-            bundle.FORMAT, roles, tuple(tokenizer), provenance, files, skips, tuple(variants)
-        ),
+        bundle.Manifest(bundle.FORMAT, roles, tuple(tokenizer), provenance, files, skips, variants),
     )
     return ExportReport(
         sum(checkpoint.tensors.nbytes for checkpoint in checkpoints.values()),
@@ -301,24 +297,6 @@ def _npu_variant(target: RoleWriter, role: bundle.Role, precision: str) -> bundl
         with target.again(f"{bundle.TARGET}-{bundle.NPU}", wanted) as writer:
             stages = writer.write_for_npu(cuts)
     return bundle.Variant(bundle.TARGET, bundle.NPU, wanted, bundle.HALF_BIAS_OFF, stages, (), {})
-
-
-def _parts_by_text(checkpoint: Checkpoint, role: bundle.Role) -> bool:
-    """Whether calls of a model can hold rows of several texts.
-
-    Recurrent layers hold one text's states, stages pass on keys and values by row alone, and only
-    ordered attention keeps a text what it is alone.
-    """
-    shared = bool(checkpoint.decoder.shared) and len(role.stages) > 1
-    return role.ordered and not role.recurrent and not shared
-
-
-def _texts_variant(target: RoleWriter, role: bundle.Role) -> bundle.Variant:
-    """Writes the target's variant for several texts, with the stages and weights of its role."""
-    stages = target.write_for_texts([stage.start for stage in role.stages[1:]])
-    return bundle.Variant(
-        bundle.TARGET, bundle.TEXTS, role.precision, role.bias_off, stages, (), {}
-    )
 
 
 def _check_recurrent(checkpoints: Mapping[str, Checkpoint], skips: bool) -> None:

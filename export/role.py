@@ -86,17 +86,24 @@ class RoleWriter:
     def __exit__(self, *failure: object) -> None:
         self._data.close()
 
-    def write(self, cuts: Sequence[int] = (), gated: bool = False) -> bundle.Role:
+    def write(
+        self, cuts: Sequence[int] = (), gated: bool = False, texts: bool = False
+    ) -> bundle.Role:
         """Writes the graphs.
 
         Args:
             cuts: sublayers before which a stage ends, ascending; empty for a single stage.
+            texts: whether to write them also for calls that hold several texts, if the model can.
             gated: whether each sublayer can be switched off (see `lower`) and any row can see any
                 other, so that one call can try a whole text.
         """
         config, decoder = self._checkpoint.config, self._checkpoint.decoder
         formats = replace(self._formats, attention=SplitAttention) if gated else self._formats
         stages = self._write_stages(self._name, cuts, formats, gated)
+        of_texts: tuple[bundle.Stage, ...] = ()
+        if texts and self._parts_by_text(cuts):
+            formats = replace(formats, texts=SeveralTexts)
+            of_texts = self._write_stages(f"{self._name}-texts", cuts, formats, gated)
         tables = [_table(name, rope) for name, rope in decoder.ropes.items()]
         default = next(table for table in tables if table.name == DEFAULT_ROPE)
         outputs = decoder.lm_head.out_features
@@ -123,6 +130,7 @@ class RoleWriter:
             output_tokens=0 if outputs == decoder.vocab_size else outputs,
             mask_token=config.mask_token,
             layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
+            stages_of_texts=of_texts,
         )
 
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
@@ -135,10 +143,16 @@ class RoleWriter:
         formats = replace(self._formats, attention=SplitAttention)
         return self._write_stages(f"{bundle.TARGET}-{bundle.NPU}", cuts, formats, gated=False)
 
-    def write_for_texts(self, cuts: Sequence[int]) -> tuple[bundle.Stage, ...]:
-        """Writes graphs whose calls hold rows of several texts, for the same weights."""
-        formats = replace(self._formats, texts=SeveralTexts)
-        return self._write_stages(f"{bundle.TARGET}-{bundle.TEXTS}", cuts, formats, gated=False)
+    def _parts_by_text(self, cuts: Sequence[int]) -> bool:
+        """Whether calls can hold rows of several texts.
+
+        Recurrent layers hold one text's states, stages pass on keys and values by row alone, and
+        only ordered attention keeps a text what it is alone.
+        """
+        decoder = self._checkpoint.decoder
+        recurrent = any(each.recurrent is not None for each in described(decoder))
+        ordered = self._formats.attention is OrderedAttention
+        return ordered and not recurrent and not (cuts and decoder.shared)
 
     def _write_stages(
         self, name: str, cuts: Sequence[int], formats: StageFormats, gated: bool

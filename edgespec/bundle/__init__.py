@@ -21,7 +21,6 @@ from edgespec.bundle.manifest import (
     FORMAT,
     HALF_BIAS_OFF,
     NPU,
-    TEXTS,
     W8A8,
     Compiled,
     FileEntry,
@@ -54,7 +53,6 @@ __all__ = [
     "QUANTIZING",
     "SAVING",
     "TARGET",
-    "TEXTS",
     "W8A8",
     "Bundle",
     "Compiled",
@@ -238,7 +236,8 @@ def _cuts(stages: tuple[Stage, ...]) -> list[tuple[int, int]]:
 
 def used_files(manifest: Manifest) -> list[str]:
     """Returns the names of all files that a manifest refers to; names may repeat."""
-    stages = [s for role in manifest.roles.values() for s in role.stages]
+    roles = manifest.roles.values()
+    stages = [s for role in roles for s in (*role.stages, *role.stages_of_texts)]
     stages += [s for variant in manifest.variants for s in variant.stages]
     files = [f for s in stages for f in (s.graph, s.data, s.borrowed) if f]
     compiled = [each for variant in manifest.variants for each in variant.compiled]

@@ -98,6 +98,10 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
     yield f"{where}.layer_inputs", role.layer_inputs, 0 <= role.layer_inputs <= 1 << 20
     yield from _of_layout(where, role)
     yield from _of_stages(f"{where}.stages", role.stages, role)
+    if texts := role.stages_of_texts:
+        yield from _of_stages(f"{where}.stages_of_texts", texts, role)
+        cuts = [stage.start for stage in texts]
+        yield f"{where}.stages_of_texts", cuts, cuts == [stage.start for stage in role.stages]
 
 
 def _of_taps(manifest: Manifest) -> Iterator[_Check]:
@@ -114,7 +118,8 @@ def _of_taps(manifest: Manifest) -> Iterator[_Check]:
             read = len(taps) * target.hidden_size
             yield f"roles.{name}.stages[0].inputs", widths, widths == [read] * role.is_head
     variants = [(each.role, each.stages) for each in manifest.variants if each.role == "target"]
-    for name, stages in (("target", target.stages), *variants):
+    texts = [("target", target.stages_of_texts)] if target.stages_of_texts else []
+    for name, stages in (("target", target.stages), *texts, *variants):
         tapped = [_width(each) for s in stages for each in s.outputs if each.name == FEATURES]
         yield f"{name}: {FEATURES}", tapped, sum(tapped) == len(taps) * target.hidden_size
 

@@ -25,9 +25,6 @@ NPU = "npu"
 FEATURES = "features"
 """Output of a target's stage with the hidden rows that a draft head reads, see `Role.taps`."""
 
-TEXTS = "texts"
-"""Name of the target's variant whose calls hold rows of several texts."""
-
 W8A8 = "w8a8"
 """Precision with 8-bit weights and 8-bit activations, multiplied as integers."""
 
@@ -268,6 +265,8 @@ class Role:
             their masks take rows of a call to follow one another.
         layer_inputs: size of each layer's own input of a row, which a table has by token; 0 if
             there is none. Stages pass those of all layers in the columns behind the hidden row.
+        stages_of_texts: the stages again, cut at the same places, for calls that hold rows of
+            several texts; empty if there are none.
     """
 
     architecture: str
@@ -295,6 +294,7 @@ class Role:
     tokenizer: str = field(default="", metadata=LEFT_OUT)
     trees: bool = field(default=True, metadata=LEFT_OUT)
     layer_inputs: int = field(default=0, metadata=LEFT_OUT)
+    stages_of_texts: tuple[Stage, ...] = field(default=(), metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

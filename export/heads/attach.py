@@ -107,12 +107,17 @@ def _tapped(folder: Path, manifest: Manifest, taps: Sequence[int]) -> Manifest:
             "hidden rows that a draft head reads: export the original checkpoint"
         )
     size = target.hidden_size
-    target = replace(target, stages=add_taps(folder, target.stages, taps, size), taps=tuple(taps))
+    target = replace(
+        target,
+        stages=add_taps(folder, target.stages, taps, size),
+        stages_of_texts=add_taps(folder, target.stages_of_texts, taps, size),
+        taps=tuple(taps),
+    )
     variants = tuple(
         replace(each, stages=add_taps(folder, each.stages, taps, size))
         for each in manifest.variants
     )
-    all_stages = (target.stages, *(each.stages for each in variants))
+    all_stages = (target.stages, target.stages_of_texts, *(each.stages for each in variants))
     graphs = {stage.graph for stages in all_stages for stage in stages}
     return replace(
         manifest,

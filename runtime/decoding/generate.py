@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.decoding.pipelines import Serial
-from edgespec.runtime.drafters import ALONE, Company, TreeBudget
+from edgespec.runtime.drafters import TreeBudget
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.runner import Results
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.trees.company import ALONE, Company, PassCost
 from edgespec.runtime.trees.proposal import Forecast
 from edgespec.runtime.trees.tree import TokenTree
-from edgespec.runtime.trees.walk import PassCost, Verdict, walk
+from edgespec.runtime.trees.walk import Verdict, walk
 
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarMatcher

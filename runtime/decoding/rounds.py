@@ -15,11 +15,10 @@ from collections.abc import Generator, Sequence
 from edgespec.errors import DeviceError
 from edgespec.runtime.decoding.generate import Pass, Passed, Round
 from edgespec.runtime.decoding.pipelines import Serial
-from edgespec.runtime.drafters import Company
 from edgespec.runtime.drafters.base import LATEST_WEIGHT
 from edgespec.runtime.execution.joint import JointPasses
 from edgespec.runtime.execution.model import Model
-from edgespec.runtime.trees.walk import PassCost
+from edgespec.runtime.trees.company import Company, PassCost
 
 Steps = Generator[Round | Pass, Passed | Company | None, None]
 """A text as `edgespec.runtime.decoding.generate.steps` makes it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.runtime.drafters.base import ALONE, CallingDrafter, Company, Drafter, TreeBudget
+from edgespec.runtime.drafters.base import CallingDrafter, Drafter, TreeBudget
 from edgespec.runtime.drafters.calls import HeadCalls, ModelCalls, SkipCalls, window
 from edgespec.runtime.drafters.drafter_state import DrafterState
 from edgespec.runtime.drafters.grammar import GrammarDrafter
@@ -14,9 +14,7 @@ from edgespec.runtime.drafters.recycling import RecyclingDrafter
 from edgespec.runtime.drafters.translated import RecodedCalls, RecodedDrafter, SharedCalls
 
 __all__ = [
-    "ALONE",
     "CallingDrafter",
-    "Company",
     "Drafter",
     "DrafterState",
     "GrammarDrafter",

@@ -9,35 +9,13 @@ from typing import Protocol
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.trees.company import ALONE, Company
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
 
 LATEST_WEIGHT = 0.1
 """Weight of the latest round, or of a draft's latest level, in exponential moving averages."""
-
-
-@dataclass(frozen=True)
-class Company:
-    """The other texts of a round, which share its pass.
-
-    Attributes:
-        texts: number of these texts.
-        rows: number of rows that they verify.
-        tokens: number of tokens that they are expected to gain.
-        seconds: time that their drafts are expected to take.
-        room: number of rows that the pass has left.
-    """
-
-    texts: int = 0
-    rows: int = 0
-    tokens: float = 0.0
-    seconds: float = 0.0
-    room: int = sys.maxsize
-
-
-ALONE = Company()
-"""No other texts."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,8 @@ class AttentionInputs(Protocol):
     """The inputs that tell one form of attention what rows see (docs/graph.md).
 
     Attributes:
-        inputs: the inputs by name; among them a bias for each mask.
+        inputs: the inputs by name; among them a bias for each mask. Those that tell texts apart
+            have a first dimension of texts, which a stage for one text does not know.
     """
 
     inputs: dict[str, Array]
@@ -125,7 +126,6 @@ class SplitAttentionInputs:
         off: bias that masks a column.
         memory: memory for the bias of each mask, which inputs of other shapes may share.
         rings: windows of layers that keep little more than these, by their masks.
-        by_text: whether inputs have a dimension of texts, which this form has not.
     """
 
     def __init__(
@@ -134,9 +134,7 @@ class SplitAttentionInputs:
         off: np.float32,
         memory: Mapping[str, Floats],
         rings: Mapping[str, int],
-        by_text: bool,
     ) -> None:
-        assert not by_text, "attention of several texts is ordered"
         self._off = off
         self._held = {mask: Held(rings.get(mask)) for mask in memory}
         self._biases = {k: v[0] for k, v in _biases(memory, sizes, sizes.rows, rings).items()}
@@ -181,7 +179,6 @@ class OrderedAttentionInputs:
         off: bias that masks a column.
         memory: memory for the bias of each mask, which inputs of other shapes may share.
         rings: windows of layers that keep little more than these, by their masks.
-        by_text: whether inputs have a dimension of texts.
     """
 
     def __init__(
@@ -190,7 +187,6 @@ class OrderedAttentionInputs:
         off: np.float32,
         memory: Mapping[str, Floats],
         rings: Mapping[str, int],
-        by_text: bool,
     ) -> None:
         texts, rows, self._near = sizes.texts, sizes.most_rows, WINDOW + sizes.scratch
         self._off = off
@@ -200,13 +196,12 @@ class OrderedAttentionInputs:
         self._rows = np.zeros((texts, rows, COLUMNS), np.int32)
         self._columns = np.zeros((texts, rows, self._near + rows), np.int32)
         self._mask = np.zeros((rows, sizes.scratch + rows), np.bool_)
-        arrays: dict[str, Array] = {
+        self.inputs: dict[str, Array] = {
             **{bias_input(mask): bias for mask, bias in self._biases.items()},
             **{mask_input("window_rows", mask): last for mask, last in self._windows.items()},
             "recent_rows": self._rows,
             "recent_columns": self._columns,
         }
-        self.inputs = arrays if by_text else {name: each[0] for name, each in arrays.items()}
         for mask in self._windows:
             kept = kept_rows(sizes.capacity, rings.get(mask))
             self.inputs[mask_input("lengths", mask)] = np.array([COLUMNS, kept], np.int64)
@@ -358,7 +353,7 @@ class Feeds:
     def __init__(
         self, role: Role, ropes: Mapping[str, Rope], sizes: FeedSizes, biases: BiasBuffers
     ) -> None:
-        rows, by_text = sizes.rows, role.several_texts
+        rows = sizes.rows
         self._ids_and_positions = np.zeros((2, rows), np.int64)
         self._rotations = [
             (rope.table(sizes.capacity + rows), np.zeros((2, rows, rope.width), np.float32))
@@ -367,7 +362,7 @@ class Feeds:
         self._logit_rows = np.arange(sizes.logit_rows, dtype=np.int64)
         off = np.float32(role.bias_off)
         self._attention_inputs = {
-            ordered: _inputs_class(ordered)(sizes, off, by_mask, role.rings, by_text)
+            ordered: _inputs_class(ordered)(sizes, off, by_mask, role.rings)
             for ordered, by_mask in biases.items()
         }
         held = role.layout.recurrent(range(role.layout.head))
@@ -376,8 +371,8 @@ class Feeds:
             "input_ids": self._ids_and_positions[0],
             "logit_rows": self._logit_rows,
         }
-        self._several = by_text
-        if by_text:
+        self._several = any(stage.several_texts for stage in role.stages)
+        if self._several:
             self._text_rows = np.zeros((sizes.texts, sizes.most_rows), np.int64)
             self._text_places = np.zeros(rows, np.int64)
             shared |= {TEXT_ROWS: self._text_rows, TEXT_PLACES: self._text_places}
@@ -390,7 +385,11 @@ class Feeds:
             attention = self._attention_inputs[stage.ordered].inputs if stage.attends else {}
             inputs = shared | attention
             shapes = {tensor.name: tensor.shape for tensor in stage.inputs}
-            mine = {name: array for name, array in inputs.items() if name in shapes}
+            mine = {
+                name: array if array.ndim == len(shapes[name]) else array[0]
+                for name, array in inputs.items()
+                if name in shapes
+            }
             if "hidden" in shapes:
                 mine["hidden"] = np.zeros((rows, int(shapes["hidden"][-1])), np.float32)
             self.stages.append(mine)

@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 from edgespec.bundle import (
     HALF_BIAS_OFF,
     NPU,
-    TEXTS,
     W8A8,
     Bundle,
     Compiled,
@@ -186,16 +185,11 @@ def _stage_for(
     """Returns a stage that the engine accepts, its precision, and its compiled graphs."""
     require_suited(bundle, name, engine)
     role = bundle.manifest.roles[name]
-    wanted = TEXTS if _parts_texts(engine) else engine.variant
-    variant = None if wanted is None else bundle.variant(name, wanted)
+    variant = bundle.variant(name, engine.variant) if engine.variant else None
     if variant is None:
-        return role.stages[number], role.precision, ()
+        of_texts = engine.several_texts and not engine.shapes.capacities and role.stages_of_texts
+        return (of_texts or role.stages)[number], role.precision, ()
     return variant.stages[number], variant.precision, variant.compiled
-
-
-def _parts_texts(engine: Engine) -> bool:
-    """Whether an engine runs stages whose calls hold several texts."""
-    return engine.several_texts and not engine.shapes.capacities
 
 
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgespec.runtime.curve import Seconds
-from edgespec.runtime.drafters.base import ALONE, Company
 from edgespec.runtime.shapes import FINE_ROWS
+from edgespec.runtime.trees.company import ALONE, Company
 from edgespec.runtime.trees.proposal import Forecast
 
 _TOLERANCE = 1.02  # a source in use may be slower than the alternative by this factor

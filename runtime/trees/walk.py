@@ -12,22 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from edgespec.runtime.trees.company import PassCost
 from edgespec.runtime.trees.tree import ROOT, TokenTree
-
-
-@dataclass(frozen=True)
-class PassCost:
-    """What a pass took that several texts shared.
-
-    Attributes:
-        texts: number of texts.
-        rows: number of rows of all texts.
-        seconds: duration.
-    """
-
-    texts: int
-    rows: int
-    seconds: float
 
 
 @dataclass(frozen=True)

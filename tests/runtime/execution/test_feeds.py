@@ -34,7 +34,7 @@ def inputs_of(theta=1e4, attention_factor=1.0, sight=SPLIT, masks=("causal",), r
     local = RopeTable("local", tuple(2 * each for each in frequencies), 1.0)
     role = SimpleNamespace(
         rope_tables=(RopeTable("default", frequencies, attention_factor), local), head_dim=24,
-        bias_off=-1e9, stages=[stage], rings=rings or {}, several_texts=False,
+        bias_off=-1e9, stages=[stage], rings=rings or {},
         layout=Sublayers(Sublayer(0, ATTENTION, mask=mask) for mask in masks),
     )  # fmt: skip
     return Model(role, [], "nowhere"), frequencies

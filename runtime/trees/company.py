@@ -1,0 +1,44 @@
+"""What a text knows of the others that share its rounds."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Company:
+    """The other texts of a round, which share its pass.
+
+    Attributes:
+        texts: number of these texts.
+        rows: number of rows that they verify.
+        tokens: number of tokens that they are expected to gain.
+        seconds: time that their drafts are expected to take.
+        room: number of rows that the pass has left.
+    """
+
+    texts: int = 0
+    rows: int = 0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    room: int = sys.maxsize
+
+
+ALONE = Company()
+"""No other texts."""
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """What a pass took that several texts shared.
+
+    Attributes:
+        texts: number of texts.
+        rows: number of rows of all texts.
+        seconds: duration.
+    """
+
+    texts: int
+    rows: int
+    seconds: float
