@@ -106,11 +106,11 @@ def _tapped(folder: Path, manifest: Manifest, taps: Sequence[int]) -> Manifest:
             f"{folder}: another program exported the target's graph, which does not give the "
             "hidden rows that a draft head reads: export the original checkpoint"
         )
-    size = target.hidden_size
+    size, of_texts = target.hidden_size, target.stages_of_texts
     target = replace(
         target,
         stages=add_taps(folder, target.stages, taps, size),
-        stages_of_texts=add_taps(folder, target.stages_of_texts, taps, size),
+        stages_of_texts=of_texts and add_taps(folder, of_texts, taps, size),
         taps=tuple(taps),
     )
     variants = tuple(
