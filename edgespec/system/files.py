@@ -1,4 +1,4 @@
-"""Atomic replacement of files."""
+"""Atomic replacement of files, also when the power fails."""
 
 from __future__ import annotations
 
@@ -42,6 +42,21 @@ def replaced(path: Path) -> Iterator[Path]:
         raise InputError(
             f"{path} cannot be written ({reason}): name a file in an existing, writable folder"
         ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and new files in a folder survive a power cut, where the system can be asked.
+
+    Raises:
+        OSError: if the folder cannot be written.
+    """
+    if os.name != "posix":  # Windows cannot open folders
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _target(path: Path) -> Path:
