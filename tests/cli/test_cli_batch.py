@@ -226,6 +226,26 @@ def test_a_request_to_terminate_is_heard_too(batch, undisturbed, monkeypatch, tm
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
 
 
+def test_a_second_ctrl_c_does_not_wait_and_loses_nothing(
+    batch, undisturbed, monkeypatch, tmp_path
+):
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 3, twice)
+        result = batch()
+    assert (result.code, result.err) == (130, "")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, previous)
+    assert len(answers(tmp_path / "out.jsonl.partial")) == 4
+    assert batch().code == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
+
+
 def test_other_inputs_and_models_are_refused(stopped, batch, cli, asked, tmp_path, served_bundle):
     kept = (tmp_path / "out.jsonl.partial").read_bytes()
     remedy = "or begin again with --restart"

@@ -111,6 +111,7 @@ def _answer(batch: Batch, journal: Journal | None, arguments: argparse.Namespace
         if arguments.draft_memory is not None:
             llm.save_draft_memory(arguments.draft_memory)
     if not complete:
+        journal.close()
         print(
             f"stopped: {len(journal)} of {total} requests are answered, in {batch.partial}; the "
             "same command goes on from there",
