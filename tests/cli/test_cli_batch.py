@@ -74,9 +74,7 @@ def test_answers_are_the_models_own(batch, tmp_path):
     for number, line in enumerate(found):
         name, (temperature, seed) = f"request-{number}", ((0, 0), (1, None), (1, 5))[number % 3]
         seed = seed_of(name) if seed is None else seed
-        alone = llm.generate(
-            PROMPTS[number], max_new_tokens=16, temperature=temperature, seed=seed
-        )
+        alone = llm.generate(PROMPTS[number], max_new_tokens=16, temperature=temperature, seed=seed)
         assert (line["custom_id"], line["error"]) == (name, None)
         assert line["response"]["status_code"] == 200
         body = Completion.model_validate(line["response"]["body"], strict=True)
@@ -226,9 +224,7 @@ def test_a_request_to_terminate_is_heard_too(batch, undisturbed, monkeypatch, tm
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
 
 
-def test_a_second_ctrl_c_does_not_wait_and_loses_nothing(
-    batch, undisturbed, monkeypatch, tmp_path
-):
+def test_a_second_ctrl_c_does_not_wait_and_loses_nothing(batch, undisturbed, monkeypatch, tmp_path):
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def twice():
