@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgespec.errors import InputError
@@ -45,16 +45,13 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames and new files in a folder survive a power cut, where the system can be asked.
-
-    Raises:
-        OSError: if the folder cannot be written.
-    """
+    """Makes renames and new files in a folder survive a power cut, where the system can do that."""
     if os.name != "posix":  # Windows cannot open folders
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with suppress(OSError):  # some network filesystems refuse it
+            os.fsync(handle)
     finally:
         os.close(handle)
 
