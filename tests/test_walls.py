@@ -109,7 +109,7 @@ FLOORS = (
     "runtime.curve", "runtime.simulation", "runtime.engines", "runtime.trees", "runtime.sampling",
     "runtime.text", "runtime.execution", "runtime.costs", "runtime.deployment", "runtime.drafters",
     "runtime.planning", "runtime.decoding", "api", "measuring", "tuning", "training",
-    "server", "cli",
+    "server", "batch", "cli",
 )  # fmt: skip
 
 

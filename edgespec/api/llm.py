@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from edgespec import bundle as bundles
-from edgespec.api import snapshots
+from edgespec.api import at_once, snapshots
 from edgespec.api.drafting import Drafting
 from edgespec.api.keywords import GenerationKeywords, LoadKeywords
 from edgespec.api.learning import Learning
@@ -231,23 +231,49 @@ class LLM:
         """
         return self.tokenizer.encode(self.tokenizer.chat(messages), add_special=False)
 
-    @shown(GenerationOptions)
+    @overload
     def generate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
-    ) -> GenerationResult:
-        """Generates a text.
+    ) -> GenerationResult: ...
+
+    @overload
+    def generate(
+        self, prompt: list[str] | list[list[int]], **options: Unpack[GenerationKeywords]
+    ) -> list[GenerationResult]: ...
+
+    @shown(GenerationOptions)
+    def generate(
+        self,
+        prompt: str | Sequence[int] | list[str] | list[list[int]],
+        **options: Unpack[GenerationKeywords],
+    ) -> GenerationResult | list[GenerationResult]:
+        """Generates a text, or those of several prompts at once.
 
         Args:
-            prompt: text, or token ids, which are used unchanged.
+            prompt: text, or token ids, which are used unchanged; or a list of such prompts. Of
+                these, `LoadOptions.sessions` are made at once, or 8 if that is 1.
             options: fields of `edgespec.api.options.GenerationOptions`: `max_new_tokens`,
                 `temperature`, `seed`, `stop`, `json_schema` and more.
 
+        Returns:
+            The text; for a list of prompts, a list of their texts in the same order, each of which
+            is what its prompt alone gives.
+
         Raises:
-            InputError: if the prompt is empty or invalid, or an option is out of range.
-            ContextLengthError: if the prompt does not fit the context.
+            InputError: if a prompt is empty or invalid, or an option is out of range. All prompts
+                of a list are checked before the first text begins.
+            ContextLengthError: if a prompt does not fit the context.
+            EdgespecError: if a text fails, after the others of a list have ended.
             TypeError: if an option is unknown.
         """
-        return self.stream(prompt, **options).finish()
+        if at_once.are_prompts(prompt):
+            self.require_open()
+            prompts = at_once.tokens_of_all(prompt, self._prompt_tokens)
+            parallel = self.options.sessions if self.options.sessions > 1 else at_once.TEXTS_AT_ONCE
+            return at_once.results_of_all(
+                prompts, lambda tokens: self.stream(tokens, **options), parallel
+            )
+        return self.stream(cast("at_once.Prompt", prompt), **options).finish()
 
     @shown(GenerationOptions)
     def stream(

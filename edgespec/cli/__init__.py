@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "complete a prompt with a bundle",
     "chat": "talk to a model in the terminal",
     "serve": "serve a bundle on this machine with OpenAI's API",
+    "batch": "answer a file of requests in OpenAI's batch format",
     "export": "make a bundle from a checkpoint",
     "train-draft": "train a draft head for a bundle's target",
     "inspect": "show the contents of a bundle",
@@ -37,6 +38,8 @@ COMMANDS = {
 # The exit codes that a shell reports for a process ended by SIGINT or SIGPIPE.
 INTERRUPTED = 128 + 2
 _PIPE_CLOSED = 128 + 13
+ERRORS_IN_LINES = 4
+"""Exit code of `batch` if some requests could not be answered."""
 _BAD_INPUT = EdgespecError.exit_code
 _BUG = 1
 
@@ -49,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 for success, 1 for a bug, 2 for bad input, 3 if memory does not suffice,
-        130 if interrupted, 141 if the reader of the output has gone.
+        4 if some requests of a batch failed, 130 if interrupted, 141 if the reader of the output
+        has gone.
 
     Raises:
         SystemExit: after `--help` and `--version`.

@@ -182,6 +182,19 @@ def add_device_options(group: argparse._ActionsContainer) -> None:
     group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
 
 
+def add_cache_options(group: argparse._ActionsContainer) -> None:
+    """Declares --sessions and --prefix-reuse, for commands with --parallel."""
+    group.add_argument(
+        "--sessions", type=int, metavar="N",
+        help="number of texts of full length to reserve cache memory for (default: as --parallel)",
+    )  # fmt: skip
+    group.add_argument(
+        "--prefix-reuse", action=argparse.BooleanOptionalAction, default=True,
+        help="reuse caches for the beginning that a prompt shares with an earlier text; on engines "
+        "that are not exact, a near-tie of two tokens may then go the other way (default: on)",
+    )  # fmt: skip
+
+
 def add_prompt_cache(group: argparse._ActionsContainer) -> None:
     """Declares --prompt-cache and --prompt-cache-size."""
     group.add_argument(

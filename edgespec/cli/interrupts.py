@@ -48,8 +48,12 @@ def cancelled_by_sigint(stream: TextStream) -> Iterator[None]:
 
 
 @contextmanager
-def noted_interrupts() -> Iterator[Callable[[], bool]]:
-    """Yields whether Ctrl-C or a request to terminate has come; a second one does not wait."""
+def noted_interrupts(then: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+    """Yields whether Ctrl-C or a request to terminate has come; a second one does not wait.
+
+    Args:
+        then: called by the signal handler when one has come.
+    """
     noted: list[int] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -57,6 +61,7 @@ def noted_interrupts() -> Iterator[Callable[[], bool]]:
         noted.append(number)
         for each, handler in handlers.items():
             signal.signal(each, handler)
+        then()
 
     for number, handler in handlers.items():
         if handler is not signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""A progress bar on stderr."""
+"""Progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 Show = Callable[[str, int], None]
 """Shows the current step's name and advances the bar by a number of steps."""
@@ -21,3 +31,46 @@ def progress_bar(steps: int) -> Iterator[Show]:
     with shown as progress:
         bar = progress.add_task("", total=steps)
         yield lambda what, done: progress.update(bar, description=what, advance=done)
+
+
+_SPEED_SECONDS = 600  # texts of the last so many seconds tell how long the others will take
+
+
+@contextmanager
+def texts_bar(texts: int, done: int, tokens: Callable[[], int]) -> Iterator[Callable[[], None]]:
+    """Shows a bar with texts, tokens per second and the time left, if stderr is a terminal.
+
+    Args:
+        texts: number of texts.
+        done: number of texts that are there already.
+        tokens: returns the number of tokens made since the bar is shown.
+
+    Yields:
+        A function to call after each text.
+    """
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.completed:.0f} of {task.total:.0f} texts"),
+        BarColumn(),
+        _Speed(tokens),
+        TimeRemainingColumn(),
+    )
+    shown = Progress(
+        *columns, console=console, disable=not console.is_terminal, transient=True,
+        speed_estimate_period=_SPEED_SECONDS,
+    )  # fmt: skip
+    with shown as progress:
+        bar = progress.add_task("", total=texts, completed=done)
+        yield lambda: progress.advance(bar)
+
+
+class _Speed(ProgressColumn):
+    """Tokens per second of all texts together."""
+
+    def __init__(self, tokens: Callable[[], int]) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{self._tokens() / max(task.elapsed or 0.0, 1e-3):.1f} tokens/s")

@@ -16,13 +16,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from edgespec.errors import ContextLengthError, EdgespecError, InputError
+from edgespec.errors import EdgespecError, InputError
 from edgespec.server.answers import ChatAnswer, CompletionAnswer
 from edgespec.server.endpoint import Served, TextEndpoint
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
 from edgespec.server.openapi import document
 from edgespec.server.page import page
-from edgespec.server.refusals import RequestError, fault
+from edgespec.server.refusals import RequestError, fault, refused_input
 from edgespec.server.requests import ChatRequest, CompletionRequest
 
 _log = logging.getLogger(__name__)
@@ -156,11 +156,7 @@ def _refused(error: Exception, metrics: Metrics) -> Response:
     if isinstance(error, RequestError):
         refusal = error
     elif isinstance(error, InputError):
-        # Some clients shorten a conversation if they find this code, or words of the message.
-        long = isinstance(error, ContextLengthError)
-        refusal = RequestError(
-            400, str(error), "context_length_exceeded" if long else "invalid_value"
-        )
+        refusal = refused_input(error)
     elif isinstance(error, HTTPException):
         refusal = RequestError(error.status_code, _PHRASES.get(error.status_code, error.detail))
         headers.update(error.headers or {})

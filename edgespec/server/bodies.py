@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from edgespec.server.refusals import SHOWN, RequestError, shown
@@ -14,6 +14,7 @@ from edgespec.server.requests import TextRequest
 _UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[")  # pydantic's names of types
 
 Body = TypeVar("Body", bound=TextRequest)
+Checked = TypeVar("Checked", bound=BaseModel)
 
 
 async def read(request: Request, kind: type[Body], limit: int) -> Body:
@@ -41,25 +42,39 @@ async def read(request: Request, kind: type[Body], limit: int) -> Body:
             raise RequestError(
                 413, f"the body has more than {limit} bytes: shorten it", "too_large"
             )
+    return parsed(kind, bytes(body))
+
+
+def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:
+    """Parses JSON and checks it.
+
+    Args:
+        kind: class of the result.
+        data: JSON in UTF-8.
+        what: name of the whole in error messages.
+
+    Raises:
+        RequestError: if it is invalid.
+    """
     try:
-        return kind.model_validate_json(bytes(body))
+        return kind.model_validate_json(data)
     except ValidationError as error:
-        raise _refusal(error) from error
+        raise _refusal(error, what) from error
 
 
-def _refusal(error: ValidationError) -> RequestError:
+def _refusal(error: ValidationError, what: str) -> RequestError:
     """Describes the most deeply nested error."""
     found = error.errors(include_url=False, include_context=False)
     deepest = max(found, key=lambda each: len(each["loc"]))
     if deepest["type"] == "json_invalid":
-        return RequestError(400, f"the body is not UTF-8 JSON: {deepest['msg']}", "invalid_json")
+        return RequestError(400, f"{what} is not UTF-8 JSON: {deepest['msg']}", "invalid_json")
     name = _name(deepest["loc"])[:SHOWN]
     if deepest["type"] == "extra_forbidden":
         return RequestError(400, f"{name} is not supported: leave it out", "unknown", name)
     if deepest["type"] == "missing":
         return RequestError(400, f"{name} is missing: give it", "missing", name)
     wanted = [each["msg"] for each in found if _name(each["loc"])[:SHOWN] == name]
-    where = name or "the body"
+    where = name or what
     message = f"{where} is {shown(deepest['input'])}: {' or '.join(dict.fromkeys(wanted))}"
     return RequestError(400, message, "invalid_value", name or None)
 

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.server.answers import Answer, Json, TokenTexts
 from edgespec.server.bodies import read
-from edgespec.server.refusals import RequestError, fault
+from edgespec.server.refusals import RequestError, fault, require_model
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part, TextService
 
@@ -46,11 +46,7 @@ class Served:
         Raises:
             RequestError: if it asks for another one.
         """
-        if model != self.model:
-            raise RequestError(
-                404, f"there is no model of that name: use {self.model!r}",
-                "model_not_found", "model",
-            )  # fmt: skip
+        require_model(model, self.model)
 
 
 class TextEndpoint:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgespec.errors import ContextLengthError, InputError
+
 SHOWN = 40
 """Maximum number of characters of a client's value in an error message."""
 
@@ -39,6 +41,25 @@ class RequestError(Exception):
             "code": self.code,
         }
         return {"error": error}
+
+
+def refused_input(error: InputError) -> RequestError:
+    """Returns the error for a prompt or option that a text cannot have."""
+    # Some clients shorten a conversation if they find this code, or words of the message.
+    long = isinstance(error, ContextLengthError)
+    return RequestError(400, str(error), "context_length_exceeded" if long else "invalid_value")
+
+
+def require_model(asked: str | None, served: str) -> None:
+    """Checks that a client asks for the model that is there, or for none by name.
+
+    Raises:
+        RequestError: if it asks for another one.
+    """
+    if asked not in (None, served):
+        raise RequestError(
+            404, f"there is no model of that name: use {served!r}", "model_not_found", "model"
+        )
 
 
 def shutting_down() -> RequestError:

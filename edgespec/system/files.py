@@ -1,4 +1,4 @@
-"""Atomic replacement of files."""
+"""Atomic replacement of files, also when the power fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgespec.errors import InputError
@@ -42,6 +42,18 @@ def replaced(path: Path) -> Iterator[Path]:
         raise InputError(
             f"{path} cannot be written ({reason}): name a file in an existing, writable folder"
         ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and new files in a folder survive a power cut, where the system can do that."""
+    if os.name != "posix":  # Windows cannot open folders
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network filesystems refuse it
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _target(path: Path) -> Path:

@@ -104,8 +104,12 @@ def test_bytes_are_not_taken_for_ids(pairs):
 )
 def test_prompts_that_are_neither_text_nor_ids_are_refused(pairs, prompt):
     """As the batch of one that transformers' tokenizers give, or what chat() takes."""
+    llm = pairs.llm("llama", ENGINES[0], "model")
     with pytest.raises(InputError, match="or token ids in one flat list"):
-        pairs.llm("llama", ENGINES[0], "model").generate(prompt)
+        llm.stream(prompt)
+    if str(prompt) not in ("[[1, 2]]", "['def']"):  # several prompts
+        with pytest.raises(InputError, match="or token ids in one flat list"):
+            llm.generate(prompt)
 
 
 def test_numbers_of_numpys_are_numbers(pairs):

@@ -7,22 +7,20 @@ import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
 
 from edgespec.cli.arguments import (
     LOAD_DEFAULTS,
     add_bundle,
+    add_cache_options,
     add_device_options,
     add_draft_source,
     add_prompt_cache,
     given,
 )
 from edgespec.cli.interrupts import ignoring_termination
+from edgespec.cli.names import model_name
 from edgespec.errors import InputError
 from edgespec.runtime.deployment.options import parse_size
-
-if TYPE_CHECKING:
-    from edgespec.bundle import Bundle
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 _PORTS = range(1 << 16)
@@ -67,15 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-body", type=parse_size, default="4MiB", metavar="SIZE",
         help="maximum size of a request's body (default: %(default)s)",
     )  # fmt: skip
-    texts.add_argument(
-        "--sessions", type=int, metavar="N",
-        help="number of texts of full length to reserve cache memory for (default: as --parallel)",
-    )  # fmt: skip
-    texts.add_argument(
-        "--prefix-reuse", action=argparse.BooleanOptionalAction, default=True,
-        help="reuse caches for the beginning that a prompt shares with an earlier text; on engines "
-        "that are not exact, a near-tie of two tokens may then go the other way (default: on)",
-    )  # fmt: skip
+    add_cache_options(texts)
     add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
     machine = parser.add_argument_group("machine")
     add_device_options(machine)
@@ -108,7 +98,7 @@ def execute(arguments: argparse.Namespace) -> int:
         options["sessions"] = arguments.sessions or arguments.parallel
         with LLM(arguments.bundle, **options) as llm:
             service = TextService(llm, arguments.parallel, arguments.queue)
-            name = arguments.model_name or _name(llm.bundle)
+            name = arguments.model_name or model_name(llm.bundle)
             served = Served(service, name, arguments.max_body)
             url = f"http://{_host_and_port(sock.getsockname()[:2])}"
 
@@ -144,15 +134,6 @@ def _check(arguments: argparse.Namespace) -> None:
             "the API key has characters that HTTP headers cannot contain: use printable ASCII "
             "characters, without spaces around them"
         )
-
-
-def _name(bundle: Bundle) -> str:
-    """Returns the name of the bundle's folder, or of the embedded pair's target."""
-    from edgespec.models.embedded import BUNDLE
-
-    if bundle.path.resolve() == BUNDLE.resolve():
-        return bundle.manifest.provenance["target"]
-    return bundle.path.resolve().name
 
 
 def _host_and_port(address: tuple[str, int]) -> str:

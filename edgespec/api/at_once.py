@@ -1,0 +1,126 @@
+"""Several texts at once, each read on a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from itertools import islice
+from typing import TypeGuard, TypeVar
+
+from edgespec.api.result import GenerationResult
+from edgespec.api.stream import TextStream
+from edgespec.errors import InputError
+
+TEXTS_AT_ONCE = 8
+"""Number of texts that are made at once if nothing else was asked for."""
+
+Prompt = str | Sequence[int]
+
+T = TypeVar("T")
+
+
+class TextsAtOnce:
+    """Reads streams on threads, some at once.
+
+    Args:
+        parallel: number of texts at once.
+    """
+
+    def __init__(self, parallel: int) -> None:
+        self._parallel = parallel
+        self._reading: set[TextStream] = set()
+        self._tokens = 0  # of the texts that have ended
+        self._cancelled = False
+
+    @property
+    def tokens(self) -> int:
+        """The number of new tokens so far, those of unfinished texts included."""
+        running = (step for stream in tuple(self._reading) for step in stream.rounds)
+        return self._tokens + sum(len(step.tokens) for step in running)
+
+    def cancel(self) -> None:
+        """Ends all texts after their current round, and begins no more; also in signal handlers."""
+        self._cancelled = True
+        for stream in tuple(self._reading):
+            stream.cancel()
+
+    def read(
+        self, items: Iterable[T], begin: Callable[[T], TextStream]
+    ) -> Generator[tuple[T, Future[GenerationResult]]]:
+        """Makes a text for each item.
+
+        If the generator is closed early, or fails, the other texts end after their current round.
+
+        Args:
+            items: items, which are taken in order, each when its text is about to begin.
+            begin: creates the stream of an item; called on a thread.
+
+        Yields:
+            Each item with its text, or with the error of `begin` or of the text, as they end. Items
+            that were not begun before `cancel` are left out.
+        """
+        waiting = iter(items)
+        running: dict[Future[GenerationResult], T] = {}
+        threads = ThreadPoolExecutor(self._parallel, "edgespec-text")
+        try:
+            while True:
+                free = 0 if self._cancelled else self._parallel - len(running)
+                for item in islice(waiting, free):
+                    running[threads.submit(self._text, begin, item)] = item
+                if not running:
+                    return
+                for text in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(text), text
+        finally:
+            if running:
+                self.cancel()
+            threads.shutdown()
+
+    def _text(self, begin: Callable[[T], TextStream], item: T) -> GenerationResult:
+        stream = begin(item)
+        self._reading.add(stream)
+        try:
+            if self._cancelled:  # before the stream was among those to cancel
+                stream.cancel()
+            result = stream.finish()
+        finally:
+            self._reading.discard(stream)
+        self._tokens += result.new_tokens  # only shown, so that a lost update would not matter
+        return result
+
+
+def are_prompts(prompt: object) -> TypeGuard[list[Prompt]]:
+    """Whether this is a list of texts, or of lists of token ids, and not one prompt."""
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
+
+
+def tokens_of_all(prompts: list[Prompt], tokens: Callable[[Prompt], list[int]]) -> list[list[int]]:
+    """Converts prompts to token ids.
+
+    Raises:
+        InputError: if a prompt is invalid; names its index.
+    """
+    found = []
+    for index, prompt in enumerate(prompts):
+        try:
+            found.append(tokens(prompt))
+        except InputError as error:
+            raise type(error)(f"prompts[{index}]: {error}") from error
+    return found
+
+
+def results_of_all(
+    prompts: list[list[int]], begin: Callable[[list[int]], TextStream], parallel: int
+) -> list[GenerationResult]:
+    """Makes the texts of all prompts, and returns them in the order of the prompts.
+
+    Raises:
+        EdgespecError: the first error, after the other texts have ended.
+    """
+    results: dict[int, GenerationResult] = {}
+    texts = TextsAtOnce(parallel).read(range(len(prompts)), lambda index: begin(prompts[index]))
+    with closing(texts):
+        for index, text in texts:
+            results[index] = text.result()
+    return [results[index] for index in range(len(prompts))]

@@ -1,0 +1,190 @@
+"""Conversion of one line of a batch to a text, and of the text to a line of the output.
+
+Bodies are checked, and answers are written, by the code of the server's routes. The output has only
+what follows from the input, so that it is the same however often a batch was interrupted: ids are
+hashes, and there are no times and no statistics of drafts or caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from edgespec.api.llm import LLM
+from edgespec.api.result import GenerationResult
+from edgespec.api.stream import TextStream
+from edgespec.batch.lines import Line
+from edgespec.errors import EdgespecError, InputError
+from edgespec.server.answers import Answer, ChatAnswer, CompletionAnswer, Json, TokenTexts
+from edgespec.server.bodies import parsed
+from edgespec.server.fields import Fields, Text
+from edgespec.server.refusals import RequestError, fault, refused_input, require_model
+from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
+
+_log = logging.getLogger(__name__)
+
+_ROUTES: dict[str, tuple[type[TextRequest], type[Answer]]] = {
+    "/v1/chat/completions": (ChatRequest, ChatAnswer),
+    "/v1/completions": (CompletionRequest, CompletionAnswer),
+}
+
+
+class BatchRequest(Fields):
+    """A line of the input, as OpenAI's batch API defines it."""
+
+    custom_id: Text
+    method: Literal["POST"]
+    url: Literal["/v1/chat/completions", "/v1/completions"]
+    body: Annotated[dict[str, Any], Field(description="The request body of the route.")]
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """What all lines of a batch share.
+
+    Attributes:
+        llm: model to use.
+        model: name of the model for clients.
+        key: name of the batch, from which the ids of answers follow.
+        created: time of all answers, in seconds since 1970.
+    """
+
+    llm: LLM
+    model: str
+    key: str
+    created: int
+
+    @cached_property
+    def texts(self) -> TokenTexts:
+        """The text of single tokens."""
+        return TokenTexts(self.llm.tokenizer)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The fingerprint of the bundle."""
+        return f"fp_{self.llm.bundle.digest[:12]}"
+
+
+class Task:
+    """A line of a batch that is to be answered.
+
+    Args:
+        answerer: what all lines share.
+        line: the line.
+
+    Attributes:
+        line: the line.
+    """
+
+    def __init__(self, answerer: Answerer, line: Line) -> None:
+        self._of = answerer
+        self.line = line
+        self._answer: Answer | None = None
+
+    def begin(self) -> TextStream:
+        """Checks the line, and creates the stream of its text.
+
+        Raises:
+            InputError: as `TextRequest.begin`.
+            RequestError: if the line or its body is invalid.
+        """
+        request = self._request()
+        bodies, answers = _ROUTES[request.url]
+        body = parsed(bodies, json.dumps(request.body).encode())
+        require_model(body.model, self._of.model)
+        if body.stream:
+            raise RequestError(
+                400, "stream is true: leave it out, since answers of a batch come whole",
+                "invalid_value", "stream",
+            )  # fmt: skip
+        if body.seed is None:
+            body = body.model_copy(update={"seed": seed_of(request.custom_id)})
+        self._answer = answers(self._of.model, self._of.fingerprint, self._of.texts)
+        return body.begin(self._of.llm)
+
+    def output(self, text: Future[GenerationResult]) -> Json:
+        """Returns the line of the output.
+
+        Raises:
+            EdgespecError: if the text has failed for a reason that may concern all lines.
+            MemoryError: likewise.
+            OSError: likewise.
+        """
+        try:
+            result = text.result()
+        except RequestError as error:
+            return self._refused(error)
+        except InputError as error:
+            return self._refused(refused_input(error))
+        except (EdgespecError, MemoryError, OSError):
+            raise
+        except Exception as error:  # a fault of ours, which should not stop a long batch
+            name = type(error).__name__
+            _log.error("line %d: internal error: %s: %s", self.line.number, name, error)
+            return self._refused(fault())
+        assert self._answer is not None, "set before the text was begun"
+        whole = self._answer.whole(result)
+        kind, _, _ = str(whole["id"]).partition("-")
+        usage = {
+            name: value for name, value in whole["usage"].items() if name != "prompt_tokens_details"
+        }
+        return self._output(
+            200,
+            whole
+            | {
+                "id": f"{kind}-{self._hash}",
+                "created": self._of.created,
+                "usage": usage,
+                "edgespec": {"seed": result.seed},
+            },
+            None,
+        )
+
+    def _request(self) -> BatchRequest:
+        try:
+            return parsed(BatchRequest, self.line.data.strip(), "the line")
+        except RequestError as error:
+            raise RequestError(
+                error.status, f"line {self.line.number}: {error}", error.code, error.param
+            ) from error
+
+    def _refused(self, error: RequestError) -> Json:
+        return self._output(
+            error.status,
+            error.body,
+            {"code": error.code or "invalid_request", "message": str(error)},
+        )
+
+    def _output(self, status: int, body: Json, error: Json | None) -> Json:
+        response = {"status_code": status, "request_id": f"req_{self._hash}", "body": body}
+        return {
+            "id": answer_id(self._of.key, self.line.number),
+            "custom_id": self.line.custom_id,
+            "response": response,
+            "error": error,
+        }
+
+    @property
+    def _hash(self) -> str:
+        return _hashed(self._of.key, self.line.number)
+
+
+def answer_id(key: str, number: int) -> str:
+    """Returns the id of the answer to a line of the batch `key`."""
+    return f"batch_req_{_hashed(key, number)}"
+
+
+def seed_of(custom_id: str) -> int:
+    """Returns the seed of a request that has none: the first 32 bits of its custom_id's SHA-256."""
+    return int.from_bytes(hashlib.sha256(custom_id.encode()).digest()[:4], "big")
+
+
+def _hashed(key: str, number: int) -> str:
+    return hashlib.sha256(f"{key}:{number}".encode()).hexdigest()[:32]

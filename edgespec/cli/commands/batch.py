@@ -1,0 +1,146 @@
+"""`edgespec batch`: answers a file of requests, and goes on where an earlier start ended."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.api.at_once import TEXTS_AT_ONCE, TextsAtOnce
+from edgespec.cli import ERRORS_IN_LINES, INTERRUPTED
+from edgespec.cli.arguments import (
+    LOAD_DEFAULTS,
+    add_bundle,
+    add_cache_options,
+    add_device_options,
+    add_draft_source,
+    add_prompt_cache,
+    given,
+)
+from edgespec.cli.interrupts import noted_interrupts
+from edgespec.cli.names import model_name
+from edgespec.cli.progress import texts_bar
+from edgespec.errors import InputError
+
+if TYPE_CHECKING:
+    from edgespec.batch.journal import Journal
+    from edgespec.batch.running import Batch
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments; those of the model have the API's defaults."""
+    add_bundle(parser)
+    parser.add_argument(
+        "input", type=Path, metavar="INPUT", help="file with a request in OpenAI's format per line"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE",
+        help="file for the answers; until all are there, they are in FILE.partial",
+    )  # fmt: skip
+    parser.add_argument(
+        "--restart", action="store_true",
+        help="delete the answers of an earlier start, and replace the output if it exists",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model-name", metavar="NAME",
+        help="name of the model in requests and answers (default: its folder's)",
+    )  # fmt: skip
+    texts = parser.add_argument_group("texts")
+    texts.add_argument(
+        "--parallel", type=int, default=TEXTS_AT_ONCE, metavar="N",
+        help="number of texts to generate at once (default: %(default)s)",
+    )  # fmt: skip
+    add_cache_options(texts)
+    add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
+    machine = parser.add_argument_group("machine")
+    add_device_options(machine)
+    add_prompt_cache(machine)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Answers the requests that have no answer yet, and writes the output when all have.
+
+    Returns:
+        0, `ERRORS_IN_LINES` if some answers are errors, or `INTERRUPTED` if the user stopped it.
+    """
+    _check(arguments)
+    try:
+        from edgespec.batch.lines import read_requests
+        from edgespec.batch.running import Batch, only_writer
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f'batches need the package {error.name}: pip install "edgespec[serve]"'
+        ) from error
+    from edgespec import bundle as bundles
+
+    requests, bundle = read_requests(arguments.input), bundles.load(arguments.bundle)
+    name = arguments.model_name or model_name(bundle)
+    batch = Batch(requests, arguments.output, bundle.digest, name)
+    with only_writer(arguments.output):
+        if arguments.restart:
+            batch.forget()
+        elif (failed := batch.failures()) is not None:
+            batch.forget()  # the last start may have ended just before it did
+            return _summary(batch, failed, "were there already")
+        return _answer(batch, batch.journal(), arguments)
+
+
+def _answer(batch: Batch, journal: Journal | None, arguments: argparse.Namespace) -> int:
+    from edgespec.api.llm import LLM
+    from edgespec.batch.running import require_same
+
+    options = given(arguments, LOAD_DEFAULTS)
+    options["sessions"] = arguments.sessions or arguments.parallel
+    if journal is not None and options["context"] is None:
+        options["context"] = journal.start.context  # free memory may be another by now
+    total, texts = len(batch.requests.lines), TextsAtOnce(arguments.parallel)
+    with LLM(arguments.bundle, **options) as llm:
+        if journal is None:
+            journal = batch.begin(llm)
+        else:
+            require_same(journal, llm)
+        begin = time.perf_counter()
+        with (
+            noted_interrupts(texts.cancel),
+            texts_bar(total, len(journal), lambda: texts.tokens) as report,
+        ):
+            complete = batch.answer(llm, journal, texts, report)
+        seconds = time.perf_counter() - begin
+        if arguments.draft_memory is not None:
+            llm.save_draft_memory(arguments.draft_memory)
+    if not complete:
+        journal.close()
+        print(
+            f"stopped: {len(journal)} of {total} requests are answered, in {batch.partial}; the "
+            "same command goes on from there",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    batch.finish(journal)
+    speed = f"{texts.tokens} tokens, {texts.tokens / max(seconds, 1e-3):.1f} tokens/s"
+    return _summary(batch, journal.failed, speed)
+
+
+def _summary(batch: Batch, failed: int, more: str) -> int:
+    """Prints what the output has, and returns the exit code."""
+    errors = f" ({failed} of them errors)" if failed else ""
+    print(f"{len(batch.requests.lines)} answers{errors} in {batch.output}: {more}", file=sys.stderr)
+    return ERRORS_IN_LINES if failed else 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Checks the options before a large model is loaded."""
+    for name in ("parallel", "sessions"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name} is {value}: give a whole number of at least 1")
+    output: Path = arguments.output
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"--output {output}: its folder does not exist: create it first")
+    if output.exists():
+        if not output.is_file():
+            raise InputError(f"--output {output} is not a regular file: give another name")
+        if arguments.input.exists() and output.samefile(arguments.input):
+            raise InputError(f"--output {output} is the input: give another name")
