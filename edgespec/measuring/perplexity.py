@@ -2,7 +2,8 @@
 
 The text is read teacher-forced, in windows. Each window scores the tokens after the end of the
 window before, so that no token counts twice; all but those of the first window see at least
-`window - stride` tokens before them.
+`window - stride` tokens before them. Or each window scores its last tokens only, all of which see
+nearly a whole window: what long contexts do to predictions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from edgespec.api.llm import LLM
 from edgespec.errors import DeviceError, InputError
+from edgespec.measuring.windows import Window, endings, require_stride, windows
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.deployment.deployment import Deployment
 from edgespec.runtime.deployment.options import default_tree
@@ -83,6 +85,7 @@ class Evaluation:
         scored: number of scored tokens. A token without any context in its window is not scored.
         window: number of tokens in a window, a beginning-of-text token included.
         stride: number of tokens from one window's start to the next one's.
+        last: number of tokens at each window's end that were scored; None: all new ones.
         nats: negative log-likelihood per token of the target, in nats.
         engine: engine that ran the target.
         against: comparison with the reference; None if there is none.
@@ -92,18 +95,10 @@ class Evaluation:
     scored: int
     window: int
     stride: int
+    last: int | None
     nats: Mean
     engine: str
     against: Comparison | None
-
-
-@dataclass(frozen=True)
-class Window:
-    """A part of a text: tokens `start` to `stop` are read, those from `first` on are scored."""
-
-    start: int
-    first: int
-    stop: int
 
 
 class Scores:
@@ -156,19 +151,27 @@ class Reading:
     Args:
         llm: model whose target is evaluated.
         text: text of a few hundred words or more.
-        stride: number of tokens from one window's start to the next one's; None for half a window.
+        stride: number of tokens from one window's start to the next one's; None for half a window,
+            or a whole one with `last`.
         reference: model to compare with. Both are in memory at once, each with the logits of one
             pass.
+        last: score so many tokens at each window's end and no others; None: each token once.
 
     Attributes:
         scored: number of tokens that will be scored.
 
     Raises:
-        InputError: if the vocabularies differ, the text is empty or the stride is out of range.
+        InputError: if the vocabularies differ, the text is empty, or `stride` or `last` is out of
+            range.
     """
 
     def __init__(
-        self, llm: LLM, text: str, stride: int | None = None, reference: LLM | None = None
+        self,
+        llm: LLM,
+        text: str,
+        stride: int | None = None,
+        reference: LLM | None = None,
+        last: int | None = None,
     ) -> None:
         self._llms = [llm] if reference is None else [llm, reference]
         self._beginning = llm.tokenizer.encode("")
@@ -179,12 +182,12 @@ class Reading:
             raise InputError("the text is too short to predict: give a few hundred words")
         room = min(each.context_length for each in self._llms) - len(self._beginning)
         self._room = min(room, len(self._tokens))
-        self._stride = max(self._room // 2, 1) if stride is None else stride
-        if not 1 <= self._stride <= self._room:
-            raise InputError(
-                f"stride is {self._stride}: give 1 to {self._room}, the tokens in a window"
-            )
-        self._windows = windows(len(self._tokens), self._room, self._stride, bool(self._beginning))
+        self._last = last
+        usual = self._room // 2 if last is None else self._room
+        self._stride = max(usual, 1) if stride is None else stride
+        require_stride(self._stride, self._room, last)
+        size, begins = (len(self._tokens), self._room, self._stride), bool(self._beginning)
+        self._windows = windows(*size, begins) if last is None else endings(*size, last, begins)
         self.scored = sum(window.stop - window.first for window in self._windows)
 
     def evaluate(self, report: Report = lambda tokens: None) -> Evaluation:
@@ -207,6 +210,7 @@ class Reading:
             scored=self.scored,
             window=len(self._beginning) + self._room,
             stride=self._stride,
+            last=self._last,
             nats=scores.nats(0),
             engine=self._llms[0].target.device,
             against=against,
@@ -237,28 +241,6 @@ class Reading:
                 f"{reference.bundle.path} splits the text into other tokens than "
                 f"{llm.bundle.path}: compare bundles of the same model"
             )
-
-
-def windows(tokens: int, room: int, stride: int, begins: bool) -> list[Window]:
-    """Returns the windows of a text, in order.
-
-    Args:
-        tokens: number of tokens in the text.
-        room: number of the text's tokens in a window.
-        stride: number of tokens from one window's start to the next one's, at most `room`.
-        begins: whether each window starts with an extra beginning-of-text token. If not, a
-            window's first token has no context, and is not scored unless the window before did.
-    """
-    found, done = list[Window](), 0
-    for start in range(0, tokens, stride):
-        stop = min(start + room, tokens)
-        first = max(done, start + (0 if begins else 1))
-        if first < stop:
-            found.append(Window(start, first, stop))
-        done = stop
-        if stop == tokens:
-            break
-    return found
 
 
 def exponential(value: float) -> float:

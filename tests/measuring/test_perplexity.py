@@ -17,12 +17,11 @@ from edgespec.errors import DeviceError, InputError
 from edgespec.measuring.perplexity import (
     Mean,
     Reading,
-    Window,
     divergence,
     log_probabilities,
     rows_of_a_pass,
-    windows,
 )
+from edgespec.measuring.windows import Window, endings, windows
 from edgespec.runtime.deployment.demands import Demand
 from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.options import LoadOptions
@@ -128,6 +127,46 @@ def test_windows(arguments, expected):
     assert windows(*arguments) == [Window(*each) for each in expected]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((10, 10, 10, 3, True), [(0, 7, 10)]),
+        ((10, 4, 4, 2, True), [(0, 2, 4), (4, 6, 8)]),  # two tokens are left behind these
+        ((10, 4, 6, 4, True), [(0, 0, 4), (6, 6, 10)]),
+        ((10, 4, 6, 4, False), [(0, 1, 4), (6, 7, 10)]),  # nothing comes before their first tokens
+    ],
+)
+def test_endings(arguments, expected):
+    assert endings(*arguments) == [Window(*each) for each in expected]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ends_of_windows_are_predicted_from_whole_windows(pairs, engine):
+    llm = pairs.llm("llama", engine, "none", context=100)
+    tokens = llm.tokenizer.encode(LONG_PROMPT * 2)
+    starts = range(0, len(tokens) - 99, 120)
+    assert len(starts) > 1
+    expected = []
+    for start in starts:
+        part = tokens[start : start + 100]
+        logits = logits_of(pairs.pair("llama").target, part)
+        expected += [-log_probabilities(logits[at - 1])[part[at]] for at in range(70, 100)]
+    found = Reading(llm, LONG_PROMPT * 2, 120, last=30).evaluate()
+    assert (found.scored, found.window, found.last) == (30 * len(starts), 100, 30)
+    assert found.nats.value == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_the_command_scores_ends_of_windows(cli, pairs, text):
+    path = pairs.pair("llama").path
+    words = ["eval", path, "--text", text, "--last", "20", "--context", "80", *DEVICE]
+    facts = json.loads(cli(*words, "--json").out)
+    tokens = facts["tokens"]
+    assert (facts["window"], facts["stride"], facts["last"]) == (80, 80, 20)
+    assert facts["scored"] == tokens // 80 * 20
+    line = cli(*words).out.splitlines()[0]
+    assert line.startswith(f"{facts['scored']} of {tokens} tokens scored, the last 20 of windows")
+
+
 def test_divergence_of_known_distributions():
     one, other = (log_probabilities(np.log(np.array(p, np.float32))) for p in ([3, 1], [1, 1]))
     assert divergence(one, other) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
@@ -222,6 +261,10 @@ def test_results_are_lines_for_people(cli, pairs, text):
         (["--text", "binary"], ["binary: byte 0 is not UTF-8"]),
         (["--text", "good", "--stride", "0"], ["stride is 0: give 1 to"]),
         (["--text", "good", "--stride", "999"], ["stride is 999: give 1 to"]),
+        (["--text", "good", "--last", "0"], ["last is 0: give 1 to"]),
+        (["--text", "good", "--last", "999"], ["last is 999: give 1 to"]),
+        (["--text", "good", "--last", "4", "--stride", "3"], ["stride is 3: give at least 4"]),
+        (["--suite", "--last", "4"], ["--last is only for --text"]),
         (["--text", "good", "--context", "1"], ["context is 1"]),
         ([], ["--text"]),
     ],

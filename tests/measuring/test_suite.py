@@ -89,3 +89,4 @@ def test_refusals(cli, tmp_path):
     fails(cli("eval", BUNDLE), "--text", "--suite")
     fails(cli("eval", BUNDLE, "--suite", "--text", text), "not allowed with")
     fails(cli("eval", BUNDLE, "--suite", "--stride", "5"), "--stride is only for --text")
+    fails(cli("eval", BUNDLE, "--suite", "--last", "5"), "--last is only for --text")

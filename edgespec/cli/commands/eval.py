@@ -39,7 +39,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stride", type=int, metavar="N",
         help="with --text: number of tokens between the starts of two windows (default: half a "
-        "window)",
+        "window, or a whole one with --last)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--last", type=int, metavar="N",
+        help="with --text: score only the last N tokens of each window, which see nearly a whole "
+        "one (default: each token of the text once)",
     )  # fmt: skip
     parser.add_argument(
         "--json", action="store_true",
@@ -54,8 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Evaluates on the text or the suite, and prints the result."""
-    if arguments.suite and arguments.stride is not None:
-        raise InputError("--stride is only for --text: leave it out with --suite")
+    for name in ("stride", "last"):
+        if arguments.suite and getattr(arguments, name) is not None:
+            raise InputError(f"--{name} is only for --text: leave it out with --suite")
     text = None if arguments.suite else read_utf8(arguments.text)
 
     from edgespec.api.llm import LLM
@@ -69,9 +75,7 @@ def execute(arguments: argparse.Namespace) -> int:
         left = {each.device: max(each.limit - each.total, 1) for each in llm.deployment.devices}
         reference = LLM(arguments.against, draft="none", memory=left, **how)
     facts, lines = (
-        _suite(llm, reference)
-        if text is None
-        else _text(llm, reference, text, arguments.text.name, arguments.stride)
+        _suite(llm, reference) if text is None else _text(llm, reference, text, arguments)
     )
     if arguments.json:
         print(json.dumps(_of_bundle(llm) | facts | _of_machine()))
@@ -84,13 +88,13 @@ Found = tuple[dict[str, Any], list[str]]
 """Results as JSON values and as lines for the terminal."""
 
 
-def _text(llm: LLM, reference: LLM | None, text: str, name: str, stride: int | None) -> Found:
+def _text(llm: LLM, reference: LLM | None, text: str, arguments: argparse.Namespace) -> Found:
     from edgespec.measuring.perplexity import Reading
 
-    reading = Reading(llm, text, stride, reference)
+    reading = Reading(llm, text, arguments.stride, reference, arguments.last)
     with progress_bar(reading.scored) as show:
         found = reading.evaluate(lambda tokens: show("tokens", tokens))
-    facts = {"text": name, **_numbers(found)}
+    facts = {"text": arguments.text.name, **_numbers(found)}
     if found.against is not None and reference is not None:
         facts["against"] = _of_bundle(reference) | facts["against"]
     return facts, _lines(found)
@@ -136,6 +140,7 @@ def _numbers(found: Evaluation) -> dict[str, Any]:
         "scored": found.scored,
         "window": found.window,
         "stride": found.stride,
+        "last": found.last,
         "engine": found.engine,
         "nats_per_token": found.nats.value,
         "perplexity": _finite(found.nats.perplexity),
@@ -162,8 +167,9 @@ def _finite(value: float) -> float | None:
 def _lines(found: Evaluation) -> list[str]:
     from edgespec.measuring.perplexity import exponential
 
+    which = "" if found.last is None else f"the last {found.last} of "
     lines = [
-        f"{found.scored} of {found.tokens} tokens scored, windows of {found.window} tokens, "
+        f"{found.scored} of {found.tokens} tokens scored, {which}windows of {found.window} tokens, "
         f"stride {found.stride}, on {found.engine}",
         f"perplexity {found.nats.perplexity:.6g} ± {found.nats.perplexity_error:.2g}",
     ]
