@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
-from edgespec.runtime.drafters.alignment import Alignment, Prediction
+from edgespec.runtime.drafters.alignment import Alignment, Expected
 from edgespec.runtime.drafters.base import Drafter, TreeBudget
+from edgespec.runtime.drafters.prediction import Prediction
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT, TokenTree
@@ -15,7 +17,8 @@ from edgespec.runtime.trees.walk import Verdict
 
 _LENGTHS = Bins((1, 2, 3, 5, 8, 16, 32))  # of matches; each is one cell
 _LIKELY = 0.5  # acceptance of the first token from which on no other drafter is asked
-_BEHIND = 16  # added to the cells of places that the text has passed already
+_FAR = 16  # added to the cells of places far from what the text has surely followed
+_EDITS, _MOST_REPEATS = 32, 4  # first cell of edits that are made again, by how often they were
 
 
 class PredictionDrafter:
@@ -51,15 +54,13 @@ class PredictionDrafter:
     def extend(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> None:
         """Add the chain to a proposal."""
         self._read(text[self._length :])
-        place, most = self._alignment.place, min(budget.max_nodes, budget.max_depth)
-        if place is None:
-            return
-        node, value = ROOT, 1.0
-        for further, token in enumerate(self._prediction.tokens[place : place + most]):
-            value *= self._acceptance(self._alignment.length + further)
-            if value < budget.least_value:
-                break
-            node = proposal.add(node, token, value, self.name)
+        for path in self._alignment.paths():
+            node, value = ROOT, 1.0
+            for expected in islice(path, min(budget.max_nodes, budget.max_depth)):
+                value *= self._acceptance(expected)
+                if value < budget.least_value:
+                    break
+                node = proposal.add(node, expected.token, value, self.name)
 
     def draft_ahead(self) -> bool:
         """See `Drafter`: there is nothing to do."""
@@ -72,17 +73,19 @@ class PredictionDrafter:
         """Record whether each token would have been proposed, then follow it."""
         alignment = self._alignment
         for token in tokens:
-            expected = alignment.expected
-            if expected is not None:
-                self._calibration.observe(self._cell(alignment.length), expected == token)
+            for expected in alignment.expected:
+                self._calibration.observe(self._cell(expected), expected.token == token)
             alignment.read(token)
         self._length += len(tokens)
 
-    def _acceptance(self, length: int) -> float:
-        return self._calibration.acceptance(self._cell(length), (length + 1) / (length + 2))
+    def _acceptance(self, expected: Expected) -> float:
+        seen = expected.repeats or expected.length + 1
+        return self._calibration.acceptance(self._cell(expected), seen / (seen + 1))
 
-    def _cell(self, length: int) -> int:
-        return _LENGTHS(length) + (0 if self._alignment.ahead else _BEHIND)
+    def _cell(self, expected: Expected) -> int:
+        if expected.repeats:
+            return _EDITS + min(expected.repeats, _MOST_REPEATS)
+        return _LENGTHS(expected.length) + (0 if expected.near else _FAR)
 
 
 class PredictedDrafter:
