@@ -124,10 +124,15 @@ class Alignment:
             track = self._next(track)
 
     def _going(self, track: _Track, token: int) -> Iterator[_Track]:
-        """Yields the track if it goes on with a token, with or without its edit."""
-        if track.edit is not None and not track.offset and token != track.edit.new[0]:
-            track.edit.misses += 1
+        """Yields the track if it goes on with a token, perhaps without the edit that began here."""
+        edit, offset = track.edit, track.offset
+        if edit is not None and token != edit.new[offset]:
+            edit.misses += 1
+            if offset:
+                return
             track = track._replace(edit=None)
+        elif edit is not None and offset + 1 == len(edit.new):
+            edit.hits += 1
         if token == self._token(track):
             yield track
 

@@ -22,14 +22,16 @@ _EDITS, _MOST_REPEATS = 32, 4  # first cell of edits that are made again, by how
 
 
 class PredictionDrafter:
-    """Copies a predicted text from where the text stands in it (see `Alignment`).
+    """Copies a predicted text from where the text stands in it, with the edits made so far.
 
-    The chain begins with the prediction's first token, and is as long as its nodes are worth their
-    rows. The acceptance of each match length is counted at every token of the text.
+    The text is expected to begin where the prediction does; `Alignment` says how it goes on. Of
+    each way on the nodes are proposed that are worth their rows, mostly one long chain. Acceptance
+    is counted at every token of the text, drafted or not.
 
     Args:
         prediction: the predicted text.
-        calibration: acceptance by match length, and by whether the place was passed already.
+        calibration: acceptance by match length, apart for places nearby and far away, and of edits
+            by the number of times that they were made.
     """
 
     name = "prediction"
@@ -46,13 +48,13 @@ class PredictionDrafter:
         self._length = len(prompt)
 
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. The proposal is a chain, cut where nodes are not worth their rows."""
+        """See `Drafter`."""
         proposal = Proposal()
         self.extend(proposal, text, budget)
         return proposal
 
     def extend(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> None:
-        """Add the chain to a proposal."""
+        """Add a chain for each way on to a proposal."""
         self._read(text[self._length :])
         for path in self._alignment.paths():
             node, value = ROOT, 1.0

@@ -153,6 +153,15 @@ def test_tokens_that_are_put_in_are_expected_at_the_next_place_alike():
     assert surprises(old, new)[0] == [4, 5, 6]
 
 
+def test_it_is_known_how_often_an_edit_was_made():
+    known, old = {}, " ; ".join(f"call{n} ( x , y )" for n in range(5))
+    alignment, repeats = Alignment(Prediction(numbered(old, known))), []
+    for token in numbered(old.replace("x", "my x"), known):
+        repeats += [each.repeats for each in alignment.expected if each.repeats]
+        alignment.read(token)
+    assert repeats == [1, 2, 3, 4]
+
+
 def test_what_is_changed_only_once_is_not_expected_again_and_again():
     old = " ; ".join(f"call{n} ( x )" for n in range(9))
     new = old.replace("x )", "y )", 1)
