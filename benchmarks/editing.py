@@ -4,8 +4,9 @@
 
 The model is asked for a whole file of about 300 lines with a function renamed, and with a parameter
 added. Its greedy answers are made by plain decoding, with `auto`, and with `auto` and the old file
-as a prediction. These take turns in one session, which has read the prompt. Speeds are tokens per
-second after the first token, and texts are compared token by token. How well the model does what it
+as a prediction. All three are made at the same time: whichever has fewest tokens makes the next
+round, so that whatever else the machine does falls on all alike. Speeds are tokens per second of
+rounds after the first token, and texts are compared token by token. How well the model does what it
 was asked is told, too, since what it changes besides costs drafts.
 """
 
@@ -15,6 +16,7 @@ import argparse
 import re
 import sys
 from collections import defaultdict
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -22,7 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from common import add_threads, count, exit_code, print_result, print_table
-from texts import facts_of, further
+from texts import facts_of
 
 from edgespec import LLM
 from edgespec.measuring.equality import Judge, tally, worst
@@ -32,13 +34,15 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from edgespec.api.keywords import GenerationKeywords
     from edgespec.api.result import GenerationResult
-    from edgespec.api.session import Session
+    from edgespec.api.stream import TextStream
     from edgespec.runtime.decoding.generate import Round
 
 _FILE = Path(__file__).with_name("arbitration.py")
 _PLAIN, _AUTO, _PREDICTION = "plain", "auto", "prediction"
 _WANTED = 3.0  # times plain decoding's speed
+_WARM_UP = 128  # tokens
 _SPARE = 64  # tokens that an answer may be longer than five quarters of the file
 _FENCED = re.compile(r"```\w*\n(.*?)(?:```|$)", re.DOTALL)
 
@@ -84,6 +88,16 @@ class Answer:
     result: GenerationResult
     rounds: Sequence[Round]
 
+    @property
+    def tokens(self) -> int:
+        """Number of tokens after the first."""
+        return sum(len(step.tokens) for step in self.rounds)
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the rounds that made them."""
+        return sum(step.seconds for step in self.rounds)
+
 
 def main() -> None:
     arguments = _parse_arguments()
@@ -92,23 +106,30 @@ def main() -> None:
     length = len(tokenizer.encode(source))
     most = length * 5 // 4 + _SPARE
     answers: dict[str, list[Answer]] = defaultdict(list)
+    settings: dict[str, GenerationKeywords] = {
+        _PLAIN: {"draft_source": "none"},
+        _AUTO: {},
+        _PREDICTION: {"prediction": source},
+    }
     with LLM(
-        arguments.bundle, threads=arguments.threads, context=2 * most + length, draft="auto"
-    ) as llm:
+        arguments.bundle, threads=arguments.threads, context=2 * most + length,
+        sessions=len(settings), draft="auto",
+    ) as llm, ExitStack() as stack:  # fmt: skip
         prompts = {edit.name: llm.chat_tokens(_messages(source, edit)) for edit in _EDITS}
-        settings: dict[str, Mapping[str, object]] = {
-            _PLAIN: {"draft_source": "none"},
-            _AUTO: {},
-            _PREDICTION: {"prediction": source},
-        }
-        with llm.session() as session:
-            for options in settings.values():  # warms up
-                _answer(session, _EDITS[0].name, prompts, {**options, "max_new_tokens": 128})
-            for _ in range(arguments.repeat):
-                for edit in _EDITS:
-                    for name, options in settings.items():
-                        asked = {**options, "max_new_tokens": most}
-                        answers[name].append(_answer(session, edit.name, prompts, asked))
+        sessions = {name: stack.enter_context(llm.session()) for name in settings}
+
+        def make(edit: Edit, tokens: int) -> dict[str, Answer]:
+            streams = {}
+            for name, options in settings.items():
+                asked: GenerationKeywords = {**options, "max_new_tokens": tokens}
+                streams[name] = sessions[name].stream(prompts[edit.name], **asked)
+            return _answers(edit.name, streams)
+
+        make(_EDITS[0], _WARM_UP)
+        for _ in range(arguments.repeat):
+            for edit in _EDITS:
+                for name, answer in make(edit, most).items():
+                    answers[name].append(answer)
         judge = Judge(llm.target, llm.tokenizer)
         verdicts = {
             name: [
@@ -127,7 +148,9 @@ def main() -> None:
     print("\nlines of the answers that are as they should be:", likenesses)
     passes = _passes([step for made in answers.values() for each in made for step in each.rounds])
     print("median ms of a pass, by its rows:", passes)
-    ratios = {name: _ratio(name, answers) for name in settings}
+    ratios = {
+        name: round(_speed(made) / _speed(answers[_PLAIN]), 2) for name, made in answers.items()
+    }
     print("tokens per second, to plain decoding:", ratios)
     print_result(
         "editing",
@@ -155,18 +178,23 @@ def _messages(source: str, edit: Edit) -> list[dict[str, str]]:
     return [{"role": "user", "content": asked}]
 
 
-def _answer(
-    session: Session, edit: str, prompts: Mapping[str, list[int]], options: Mapping[str, object]
-) -> Answer:
-    stream = session.stream(prompts[edit], **options)  # type: ignore[arg-type]
-    return Answer(edit, stream.finish(), stream.rounds)
+def _answers(edit: str, streams: Mapping[str, TextStream]) -> dict[str, Answer]:
+    """Makes all texts side by side."""
+    going = {name: iter(stream) for name, stream in streams.items()}
+    while going:
+        name = min(going, key=lambda each: sum(len(s.tokens) for s in streams[each].rounds))
+        if next(going[name], None) is None:
+            del going[name]
+    return {name: Answer(edit, stream.result, stream.rounds) for name, stream in streams.items()}
 
 
 def _row(
     setting: str, edit: str, answers: Mapping[str, Sequence[Answer]], verdicts: Sequence[str]
 ) -> dict[str, object]:
     """Returns the figures of an edit with a setting, by the headers of the table."""
-    results = [each.result for each in answers[setting] if each.edit == edit]
+    made = [each for each in answers[setting] if each.edit == edit]
+    plain = [each for each in answers[_PLAIN] if each.edit == edit]
+    results = [each.result for each in made]
     own = [
         verdict
         for answer, verdict in zip(answers[setting], verdicts, strict=True)
@@ -180,9 +208,9 @@ def _row(
         "edit": edit,
         "setting": setting,
         "tokens": results[0].new_tokens,
-        "tokens/s": _speed(results),
-        "to plain": round(_speed(results) / _speed(_results(_PLAIN, answers, edit)), 2),
-        "tokens a round": round(further(results)[0] / rounds, 2),
+        "tokens/s": round(_speed(made), 2),
+        "to plain": round(_speed(made) / _speed(plain), 2),
+        "tokens a round": round(sum(each.tokens for each in made) / rounds, 2),
         "nodes a round": round(drafted / rounds, 2),
         "accepted": round(accepted / drafted, 3) if drafted else None,
         "predicted tokens": came[0],
@@ -191,19 +219,8 @@ def _row(
     }
 
 
-def _results(
-    setting: str, answers: Mapping[str, Sequence[Answer]], edit: str | None = None
-) -> list[GenerationResult]:
-    return [each.result for each in answers[setting] if edit in (None, each.edit)]
-
-
-def _speed(results: Sequence[GenerationResult]) -> float:
-    tokens, seconds = further(results)
-    return round(tokens / seconds, 2)
-
-
-def _ratio(setting: str, answers: Mapping[str, Sequence[Answer]]) -> float:
-    return round(_speed(_results(setting, answers)) / _speed(_results(_PLAIN, answers)), 2)
+def _speed(answers: Sequence[Answer]) -> float:
+    return sum(each.tokens for each in answers) / sum(each.seconds for each in answers)
 
 
 def _likeness(edit: Edit, source: str, answers: Sequence[Answer]) -> float:
