@@ -121,6 +121,7 @@ def main() -> None:
         def make(edit: Edit, tokens: int) -> dict[str, Answer]:
             streams = {}
             for name, options in settings.items():
+                llm.forget()  # or recycling would find in one text what it learned in another
                 asked: GenerationKeywords = {**options, "max_new_tokens": tokens}
                 streams[name] = sessions[name].stream(prompts[edit.name], **asked)
             return _answers(edit.name, streams)
