@@ -24,6 +24,9 @@ from edgespec.runtime.drafters import (
     ModelDrafter,
     NoDrafter,
     ParallelDrafter,
+    PredictedDrafter,
+    Prediction,
+    PredictionDrafter,
     RecodedCalls,
     RecodedDrafter,
     RecyclingDrafter,
@@ -109,6 +112,7 @@ class Drafting:
         sampled: bool,
         source: str,
         grammar: GrammarMatcher | None = None,
+        prediction: Prediction | None = None,
     ) -> Drafter:
         """Creates the drafter of one text.
 
@@ -118,12 +122,21 @@ class Drafting:
             sampled: whether the text is sampled; if not, it is greedy.
             source: draft source, one of `sources`.
             grammar: matcher of the grammar that the text follows, if any.
+            prediction: text that was predicted, if any; the source none does not use it.
         """
         if source != "auto":  # a single source uses no statistics of earlier texts
             learned = DrafterState(learned.successors, learner=learned.learner)
+        predicted = None
+        if prediction is not None:
+            predicted = PredictionDrafter(prediction, learned.calibration("prediction", sampled))
         if source in PLANNED_DRAFTS:
-            return self._planned(runners, learned, sampled, source, grammar)
+            groups = self._groups(runners, learned, sampled, source)
+            if predicted is not None:
+                groups = [[PricedRetriever(predicted, free=True)], *groups]
+            return PlannedDrafter(groups, self._loaded[TARGET].curve, source, grammar)
         alone = self._alone(runners, learned, sampled, source)
+        if predicted is not None and source != "none":
+            alone = PredictedDrafter(predicted, alone)
         return alone if grammar is None else GrammarDrafter(alone, grammar)
 
     def keep(self, learned: DrafterState) -> None:
@@ -150,20 +163,15 @@ class Drafting:
             return self._model(calls, learned, sampled)
         return NoDrafter()
 
-    def _planned(
-        self,
-        runners: Mapping[str, Runner],
-        learned: DrafterState,
-        sampled: bool,
-        source: str,
-        grammar: GrammarMatcher | None,
-    ) -> PlannedDrafter:
+    def _groups(
+        self, runners: Mapping[str, Runner], learned: DrafterState, sampled: bool, source: str
+    ) -> list[list[PricedSource[Drafter]]]:
+        """Returns the sources of planned drafts, see `PlannedDrafter`."""
         models: list[PricedSource[Drafter]] = [
             self._priced_skip(skip, runners[TARGET], learned, sampled) for skip in self._skips
         ]
-        passes = self._loaded[TARGET].curve
         if source == "layer-skip":
-            return PlannedDrafter([models], passes, "layer-skip", grammar)
+            return [models]
         if DRAFT in runners:
             calls, draft = self._calls(runners), self._loaded[DRAFT]
             model, context = self._model(calls, learned, sampled), window(draft.model)
@@ -173,7 +181,7 @@ class Drafting:
                 models.insert(1, PricedParallel(parallel, draft.curve, context=context))
         lookup = PricedRetriever(self._lookup(learned, sampled), free=True)
         recycling = PricedRetriever(self._recycling(learned, sampled))
-        return PlannedDrafter([[lookup], [recycling], models], passes, grammar=grammar)
+        return [[lookup], [recycling], models]
 
     def _lookup(self, learned: DrafterState, sampled: bool) -> LookupDrafter:
         return LookupDrafter(learned.calibration("lookup", sampled))

@@ -5,7 +5,7 @@ These are the fields of the option classes, with wider types where a class conve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -45,6 +45,7 @@ class GenerationKeywords(TypedDict, total=False):
     num_assistant_tokens: int | None
     tree_width: int
     draft_source: str | None
+    prediction: str | Sequence[int] | None
     logprobs: int | None
     json_schema: dict[str, Any] | str | None
     regex: str | None

@@ -18,6 +18,7 @@ from edgespec.api.keywords import GenerationKeywords, LoadKeywords
 from edgespec.api.learning import Learning
 from edgespec.api.options import GenerationOptions, checked, shown
 from edgespec.api.pipelining import pipelines
+from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_cache import PromptCache
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.result import GenerationResult
@@ -35,7 +36,7 @@ from edgespec.runtime.deployment.options import (
     LoadOptions,
     default_tree,
 )
-from edgespec.runtime.drafters import DrafterState, TreeBudget, drafter_state
+from edgespec.runtime.drafters import DrafterState, Prediction, TreeBudget, drafter_state
 from edgespec.runtime.drafters.drafter_state import AcceptanceCounts
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.execution.measurements import circumstances
@@ -297,7 +298,11 @@ class LLM:
         made = checked(GenerationOptions, options)
         tokens = self._prompt_tokens(prompt)
         source = self._source(made)
-        nodes = self._largest_tree(made, source)
+        predicted = predicted_tokens(
+            made.prediction, self.tokenizer, self.bundle.target.vocab_size
+        )[: self.context_length]
+        nodes = self._largest_tree(made, source, bool(predicted))
+        prediction = Prediction(predicted) if predicted and nodes else None
         grammar = None if made.structure is None else self._grammars.compile(*made.structure)
         drafter = partial(
             self._drafting.drafter,
@@ -305,6 +310,7 @@ class LLM:
             sampled=made.temperature > 0,
             source=source,
             grammar=grammar,
+            prediction=prediction,
         )
         stream = TextStream(
             Job(
@@ -327,6 +333,7 @@ class LLM:
                 stop=made.stop,
                 logprobs=made.logprobs,
                 grammar=grammar,
+                prediction=prediction,
                 draft_memory=self._draft_memory(source),
                 learning=self._learning,
                 prompts=self._prompts,
@@ -383,12 +390,14 @@ class LLM:
             )
         return source
 
-    def _largest_tree(self, options: GenerationOptions, source: str) -> int:
+    def _largest_tree(self, options: GenerationOptions, source: str, predicted: bool) -> int:
         if source == "none":
             return 0
         nodes = options.num_assistant_tokens
         if nodes is None:
             nodes = default_tree(source)
+            if predicted and source in PLANNED_DRAFTS:  # nearly all of a draft may be right
+                nodes = max(nodes, self.deployment.max_tree)
         if nodes > self.deployment.max_tree:
             nodes = self.deployment.max_tree
             _log.warning("draft trees are limited to %d nodes, to fit the memory", nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -30,10 +30,14 @@ class GenerationOptions(SamplingOptions):
         max_new_tokens: maximum number of new tokens.
         stop: strings that end the text and are not part of it.
         num_assistant_tokens: maximum number of nodes in a draft tree; 0 for plain decoding; None
-            for `FIXED_DRAFT_TOKENS`, or `PLANNED_DRAFT_TOKENS` with one of `PLANNED_DRAFTS`.
+            for `FIXED_DRAFT_TOKENS`, or with one of `PLANNED_DRAFTS` for `PLANNED_DRAFT_TOKENS`, or
+            if there is a prediction for as many as one call may hold.
         tree_width: maximum number of branches per level of a draft tree; 1 drafts chains.
         draft_source: draft source of this text, one of `LLM.draft_sources`; None for the one that
             the model was loaded with.
+        prediction: expected text, such as a file before an edit, or its token ids; drafts are taken
+            from it as long as the text goes its way. It never changes the text, and any source but
+            none uses it. None or an empty one: there is none.
         logprobs: number of likeliest tokens to report with each token, besides the token's own
             log-probability; 0 for only its own; None for no log-probabilities.
         json_schema: JSON schema that the text must be valid for, as a dict or JSON text.
@@ -49,6 +53,7 @@ class GenerationOptions(SamplingOptions):
     num_assistant_tokens: int | None = None
     tree_width: int = DEFAULT_TREE_WIDTH
     draft_source: str | None = None
+    prediction: str | Sequence[int] | None = None
     logprobs: int | None = None
     json_schema: dict[str, Any] | str | None = None
     regex: str | None = None

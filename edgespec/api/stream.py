@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edgespec.api.learning import Learning
+from edgespec.api.predictions import prediction_facts
 from edgespec.api.prompt_cache import PromptCache, StoredText
 from edgespec.api.result import Clock, GenerationResult
 from edgespec.bundle import DRAFT, TARGET
@@ -26,7 +27,7 @@ from edgespec.runtime.decoding.fair_lock import FairLock
 from edgespec.runtime.decoding.generate import Limits, Round, steps
 from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.decoding.rounds import Rounds, TextRounds
-from edgespec.runtime.drafters import Drafter, TreeBudget
+from edgespec.runtime.drafters import Drafter, Prediction, TreeBudget
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
@@ -53,6 +54,7 @@ class Job:
         stop: strings that end the text.
         logprobs: see `GenerationOptions`.
         grammar: matcher of the grammar that the text follows, if any.
+        prediction: text that was predicted, if drafts are taken from one.
         draft_memory: see `GenerationResult`.
         learning: learns from the text when it has ended; None for a model that does not learn.
         prompts: prompt cache on disk; None if there is none.
@@ -73,6 +75,7 @@ class Job:
     stop: tuple[str, ...]
     logprobs: int | None
     grammar: GrammarMatcher | None
+    prediction: Prediction | None
     draft_memory: str | None
     learning: Learning | None
     prompts: PromptCache | None
@@ -242,6 +245,7 @@ class TextGeneration:
             reused=reused,
             logprobs=tuple(self.logprobs),
             simulated=job.simulated,
+            **prediction_facts(job.prediction, text.tokens),
             **self.clock.facts(len(text.tokens)),
         )
         if job.learning is not None:

@@ -170,6 +170,14 @@ def add_draft_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_prediction(group: argparse._ActionsContainer) -> None:
+    """Declares --prediction."""
+    group.add_argument(
+        "--prediction", type=_content, metavar="FILE",
+        help="draft from the text in FILE, which the new text is expected to be much like",
+    )  # fmt: skip
+
+
 def add_device_options(group: argparse._ActionsContainer) -> None:
     """Declares the options for devices and memory."""
     add_option(group, "device", DEVICE_HELP, kind=str)

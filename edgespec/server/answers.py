@@ -11,6 +11,7 @@ from typing import Any
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.server.predictions import prediction_details
 from edgespec.server.service import Part
 
 Json = dict[str, Any]
@@ -200,6 +201,7 @@ def _usage(result: GenerationResult) -> Json:
         "completion_tokens": result.new_tokens,
         "total_tokens": result.prompt_tokens + result.new_tokens,
         "prompt_tokens_details": {"cached_tokens": result.reused},
+        "completion_tokens_details": prediction_details(result),
     }
 
 

@@ -27,6 +27,7 @@ from edgespec.server.fields import (
     Unset,
     unset,
 )
+from edgespec.server.predictions import PredictedOutput
 from edgespec.server.refusals import RequestError, shown
 
 _COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
@@ -107,6 +108,7 @@ class TextRequest(Fields, ABC):
     response_format: ResponseFormat | None = None
     regex: str | None = None
     grammar: str | None = None
+    prediction: PredictedOutput | None = None
 
     def begin(self, llm: LLM) -> TextStream:
         """Creates the stream of the text, without starting it.
@@ -132,6 +134,7 @@ class TextRequest(Fields, ABC):
             logprobs=self.likeliest,
             draft_source=drafts.draft,
             num_assistant_tokens=drafts.num_draft_tokens,
+            prediction=None if self.prediction is None else self.prediction.text,
             **given,
             **structure,
         )
@@ -255,7 +258,7 @@ class ChatRequest(TextRequest):
     parallel_tool_calls: bool | None = None
     functions: Empty | None = None
     function_call: Literal["none", "auto"] | None = None
-    # Fields for storage, scheduling, caching and speculation on OpenAI's servers; no effect here.
+    # Fields for storage, scheduling and caching on OpenAI's servers; no effect here.
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     service_tier: str | None = None
@@ -263,7 +266,6 @@ class ChatRequest(TextRequest):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
-    prediction: dict[str, Any] | None = None
     # Fields for models that were trained to follow them; no effect here.
     reasoning_effort: str | None = None
     verbosity: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgespec.runtime.drafters.alignment import Alignment
 from edgespec.runtime.drafters.base import CallingDrafter, Drafter, TreeBudget
 from edgespec.runtime.drafters.calls import HeadCalls, ModelCalls, SkipCalls, window
 from edgespec.runtime.drafters.drafter_state import DrafterState
@@ -10,10 +11,13 @@ from edgespec.runtime.drafters.lookup import LookupDrafter
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.none import NoDrafter
 from edgespec.runtime.drafters.parallel import ParallelDrafter
+from edgespec.runtime.drafters.predicted import PredictedDrafter, PredictionDrafter
+from edgespec.runtime.drafters.prediction import Prediction
 from edgespec.runtime.drafters.recycling import RecyclingDrafter
 from edgespec.runtime.drafters.translated import RecodedCalls, RecodedDrafter, SharedCalls
 
 __all__ = [
+    "Alignment",
     "CallingDrafter",
     "Drafter",
     "DrafterState",
@@ -24,6 +28,9 @@ __all__ = [
     "ModelDrafter",
     "NoDrafter",
     "ParallelDrafter",
+    "PredictedDrafter",
+    "Prediction",
+    "PredictionDrafter",
     "RecodedCalls",
     "RecodedDrafter",
     "RecyclingDrafter",

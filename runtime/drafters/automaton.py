@@ -78,6 +78,30 @@ class SuffixAutomaton:
         repeats = -(-count // len(followed)) if followed else 0
         return (followed * repeats)[:count]
 
+    def follow(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """Appends a token to another text, and finds its longest suffix that occurs in this one.
+
+        It takes amortized constant time.
+
+        Args:
+            state: state of the suffix before; 0 for an empty text.
+            length: number of tokens of the suffix before; 0 for an empty text.
+            token: token that is appended.
+
+        Returns:
+            State and length of the suffix with the token.
+        """
+        while token not in self._moves[state]:
+            if state == _ROOT:
+                return _ROOT, 0
+            state = self._links[state]
+            length = self._lengths[state]
+        return self._moves[state][token], length + 1
+
+    def end(self, state: int) -> int:
+        """Returns the index just after some occurrence of a state's strings."""
+        return self._latest[state]
+
     def _append(self, token: int) -> None:
         self._text.append(token)
         end = len(self._text)

@@ -172,6 +172,19 @@ def test_sampling_options_reach_the_sampler(cli, llm):
     assert found["drafted"] <= 3 * found["rounds"]
 
 
+def test_a_prediction_comes_from_a_file(cli, tmp_path):
+    plain = json.loads(cli("run", PROMPT, "-n", 64, "--json", "--draft=none", *FAST).out)
+    file = tmp_path / "expected.py"
+    file.write_text(plain["text"], encoding="utf-8")
+    words = ["--draft=lookup", "--num-draft-tokens=15", "--prediction", file]
+    found = json.loads(cli("run", PROMPT, "-n", 64, "--json", *words, *FAST).out)
+    assert found["tokens"] == plain["tokens"]
+    assert found["sources"]["prediction"] >= 3
+    assert found["rounds"] <= 8
+    assert found["accepted_prediction_tokens"] > 50
+    fails(cli("run", PROMPT, "--prediction", tmp_path / "none.py", *FAST), "none.py")
+
+
 def test_stop_strings_know_three_escapes(cli, llm):
     whole = llm.generate(PROMPT, max_new_tokens=40).text
     line = whole.lstrip("\n").split("\n")[0]

@@ -17,6 +17,7 @@ from edgespec.cli.arguments import (
     add_device_options,
     add_draft_options,
     add_option,
+    add_prediction,
     add_prompt_cache,
     add_text_options,
     cut_off,
@@ -48,7 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "and the expected values",
     )  # fmt: skip
     add_text_options(parser.add_argument_group("text"))
-    add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
+    drafting = parser.add_argument_group("drafting (never changes the text)")
+    add_draft_options(drafting)
+    add_prediction(drafting)
     machine = parser.add_argument_group("machine")
     add_device_options(machine)
     add_prompt_cache(machine)
