@@ -8,12 +8,12 @@ from typing import TypeVar
 from pydantic import ValidationError
 from starlette.requests import Request
 
+from edgespec.server.fields import Fields
 from edgespec.server.refusals import SHOWN, RequestError, shown
-from edgespec.server.requests import TextRequest
 
 _UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[")  # pydantic's names of types
 
-Body = TypeVar("Body", bound=TextRequest)
+Body = TypeVar("Body", bound=Fields)
 
 
 async def read(request: Request, kind: type[Body], limit: int) -> Body:

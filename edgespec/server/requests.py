@@ -12,6 +12,7 @@ from edgespec.api.llm import LLM
 from edgespec.api.stream import TextStream
 from edgespec.runtime.deployment.options import MAX_DRAFT_TOKENS
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
+from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.fields import (
     LONG,
     SOME,
@@ -114,7 +115,8 @@ class TextRequest(Fields, ABC):
         Raises:
             InputError: if the prompt is invalid, an option is out of range, or the draft source was
                 not loaded.
-            RequestError: if `response_format` or the log-probability options contradict themselves.
+            RequestError: if `response_format`, the log-probability options or `prompt` and `suffix`
+                contradict themselves.
         """
         drafts = self.speculative or Speculative()
         given = {
@@ -123,9 +125,12 @@ class TextRequest(Fields, ABC):
             if (value := getattr(self, name)) is not None
         }
         structure = {} if self.response_format is None else self.response_format.structure
-        most = self.tokens
+        most, prompt = self.tokens, self.prompt_for(llm)
+        if isinstance(prompt, InfillPrompt):
+            given["stop_token_ids"] = prompt.stop_ids
+            prompt = prompt.tokens
         return llm.stream(
-            self.prompt_for(llm),
+            prompt,
             temperature=self._temperature,
             stop=() if self.stop is None else self.stop,
             max_new_tokens=llm.context_length if most is None else most,
@@ -134,6 +139,7 @@ class TextRequest(Fields, ABC):
             num_assistant_tokens=drafts.num_draft_tokens,
             **given,
             **structure,
+            **self.further,
         )
 
     @property
@@ -153,8 +159,13 @@ class TextRequest(Fields, ABC):
     def likeliest(self) -> int | None:
         """The number of likeliest tokens to report per token; None for no log-probabilities."""
 
+    @property
+    def further(self) -> dict[str, Any]:
+        """Options of the text that only this route has."""
+        return {}
+
     @abstractmethod
-    def prompt_for(self, llm: LLM) -> str | list[int]:
+    def prompt_for(self, llm: LLM) -> str | list[int] | InfillPrompt:
         """Returns the prompt for the model."""
 
 
@@ -180,7 +191,7 @@ class CompletionRequest(TextRequest):
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: One | None = None
     echo: Off | None = None
-    suffix: Literal[""] | None = None
+    suffix: str | None = None  # what follows the text; an empty one is none
 
     @property
     def tokens(self) -> int | None:  # noqa: D102 - of the base class
@@ -190,8 +201,15 @@ class CompletionRequest(TextRequest):
     def likeliest(self) -> int | None:  # noqa: D102
         return self.logprobs
 
-    def prompt_for(self, llm: LLM) -> str | list[int]:  # noqa: D102
-        return self.prompt
+    def prompt_for(self, llm: LLM) -> str | list[int] | InfillPrompt:  # noqa: D102
+        if not self.suffix:
+            return self.prompt
+        if not isinstance(self.prompt, str):
+            raise RequestError(
+                400, "suffix goes with a prompt of text, not of tokens: give prompt as a string",
+                param="suffix",
+            )  # fmt: skip
+        return llm.infill_prompt(self.prompt, self.suffix, (), self.tokens or llm.context_length)
 
 
 class _Part(Fields):
