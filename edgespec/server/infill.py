@@ -18,7 +18,6 @@ from edgespec.server.replies import Json, Reply
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
 
-_Neutral = Annotated[float, Field(ge=1, le=1)]
 _Milliseconds = Annotated[float, Field(le=1e9)]
 
 
@@ -34,8 +33,8 @@ class ExtraFile(Fields):
 class InfillRequest(TextRequest):
     """`POST /infill`.
 
-    Fields that are not known are ignored, as by llama-server; samplers that are not implemented are
-    refused unless they are off. Without a temperature it is greedy.
+    Fields that are not known are ignored, as by llama-server; what would change the text and is not
+    implemented is refused. Without a temperature it is greedy.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -50,23 +49,11 @@ class InfillRequest(TextRequest):
     json_schema: dict[str, Any] | None = None
     return_tokens: bool | None = None
     response_fields: Annotated[list[str], LONG] | None = None
-    # Fields without effect: samplers have a fixed order, and prompts are read to their ends.
-    samplers: list[str] | str | None = None
-    t_max_prompt_ms: _Milliseconds | None = None
-    id_slot: int | None = None
-    timings_per_token: bool | None = None
-    # Samplers and options that are not implemented.
+    t_max_prompt_ms: _Milliseconds | None = None  # without effect: prompts are read to their ends
     n_cmpl: One | None = None
     n_probs: Nothing | None = None
     ignore_eos: Off | None = None
-    repeat_penalty: _Neutral | None = None
-    typical_p: _Neutral | None = None
-    dynatemp_range: Nothing | None = None
-    xtc_probability: Nothing | None = None
-    dry_multiplier: Nothing | None = None
-    mirostat: Nothing | None = None
     logit_bias: Empty | Annotated[dict[str, float], Field(max_length=0)] | None = None  # type: ignore[assignment]
-    lora: Empty | None = None
 
     _left_out: int = PrivateAttr(0)
     _ends: frozenset[int] = PrivateAttr(frozenset())

@@ -28,6 +28,7 @@ from edgespec.server.fields import (
     Unset,
     unset,
 )
+from edgespec.server.llama_fields import LlamaFields
 from edgespec.server.refusals import RequestError, shown
 
 _COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
@@ -81,7 +82,7 @@ class Speculative(Fields):
     num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
 
 
-class TextRequest(Fields, ABC):
+class TextRequest(LlamaFields, ABC):
     """Fields that completions and chat have in common.
 
     Options that are not implemented are accepted with the value that has no effect.
