@@ -17,14 +17,9 @@ import argparse
 import asyncio
 import json
 import random
-import re
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -33,6 +28,7 @@ from typing import Any
 
 import httpx
 from common import add_threads, count, exit_code, memory, print_result, print_table
+from serving import served
 
 from edgespec import LLM
 from edgespec.measuring.prompts import PYTHON
@@ -64,7 +60,12 @@ def main() -> None:
     arguments = _parse_arguments()
     seconds = arguments.seconds or 60 * arguments.minutes
     known = _known(arguments)
-    with _served(arguments) as (process, url):
+    options = (
+        f"--parallel={arguments.parallel}", f"--queue={arguments.clients}",
+        f"--device={arguments.device}", f"--draft-device={arguments.device}",
+        f"--threads={arguments.threads}",
+    )  # fmt: skip
+    with served(arguments.bundle, *options) as (process, url):
         sizes, outcomes = asyncio.run(_soak(process.pid, url, known, arguments, seconds))
         numbers = asyncio.run(_settled(url))
     cancels = numbers["edgespec_rounds_after_cancel_count"]
@@ -126,28 +127,6 @@ def _known(arguments: argparse.Namespace) -> list[Known]:
 def _is_clear(choice: TokenLogprobs) -> bool:
     (_, best), (_, second) = choice.top
     return best - second > _CLEAR
-
-
-@contextmanager
-def _served(arguments: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Yields the server's process and address; at the end, a signal stops the server."""
-    command = [
-        sys.executable, "-m", "edgespec", "serve", str(arguments.bundle), "--port=0",
-        f"--parallel={arguments.parallel}", f"--queue={arguments.clients}",
-        f"--device={arguments.device}", f"--draft-device={arguments.device}",
-        f"--threads={arguments.threads}",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                if found := re.search(rb"is served on (http://\S+):", line):
-                    yield process, found[1].decode()
-                    break
-                sys.stderr.buffer.write(line)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
 
 
 async def _soak(

@@ -42,6 +42,9 @@ class GenerationKeywords(TypedDict, total=False):
     seed: int | None
     max_new_tokens: int
     stop: str | Iterable[str]
+    stop_token_ids: tuple[int, ...]
+    min_indent: int
+    max_time: float | None
     num_assistant_tokens: int | None
     tree_width: int
     draft_source: str | None

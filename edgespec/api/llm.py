@@ -43,6 +43,8 @@ from edgespec.runtime.execution.measurements import circumstances
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.text.endings import TextEnd
+from edgespec.runtime.text.infill import InfillFormat, InfillPrompt
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 
@@ -232,6 +234,66 @@ class LLM:
         """
         return self.tokenizer.encode(self.tokenizer.chat(messages), add_special=False)
 
+    @shown(GenerationOptions)
+    def infill(
+        self,
+        prefix: str,
+        suffix: str = "",
+        files: Sequence[tuple[str, str]] = (),
+        **options: Unpack[GenerationKeywords],
+    ) -> GenerationResult:
+        """Generates the text at a cursor.
+
+        Args:
+            prefix: text before the cursor.
+            suffix: text behind it.
+            files: names and texts of other files to go by, the most useful last.
+            options: see `generate`.
+
+        Raises:
+            InputError: if the model's tokenizer has no tokens for filling in; otherwise as
+                `generate`.
+        """
+        made = checked(GenerationOptions, options)
+        prompt = self.infill_prompt(prefix, suffix, files, made.max_new_tokens)
+        options["stop_token_ids"] = (*made.stop_token_ids, *prompt.stop_ids)
+        return self.generate(prompt.tokens, **options)
+
+    def infill_prompt(
+        self,
+        prefix: str,
+        suffix: str = "",
+        files: Sequence[tuple[str, str]] = (),
+        max_new_tokens: int = GenerationOptions.max_new_tokens,
+    ) -> InfillPrompt:
+        """Converts what is around a cursor to a prompt, for `stream`.
+
+        Of texts that are too long for the context, what is near the cursor is kept, and the last
+        files (see `InfillFormat.prompt`). Up to a quarter of the context is left for new tokens.
+
+        Args:
+            prefix: see `infill`.
+            suffix: see `infill`.
+            files: see `infill`.
+            max_new_tokens: number of new tokens to leave room for.
+
+        Raises:
+            InputError: if the model's tokenizer has no tokens for filling in, or a text is none.
+            ContextLengthError: if the context has no room.
+        """
+        try:
+            pairs = [(name, text) for name, text in files]
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"files is {files!r:.80}: give pairs of a name and a text, in a list"
+            ) from error
+        for text in (prefix, suffix, *(part for pair in pairs for part in pair)):
+            if not isinstance(text, str):
+                raise InputError(f"{text!r:.80} is no text: give prefix, suffix and files as str")
+        length = self.context_length
+        room = length - min(max_new_tokens, length // 4)
+        return self._infill_format.prompt(prefix, suffix, pairs, room)
+
     @overload
     def generate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
@@ -322,7 +384,7 @@ class LLM:
                 limits=Limits(
                     made.max_new_tokens,
                     self.context_length,
-                    frozenset(self.bundle.target.eos_ids),
+                    frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids)),
                 ),
                 budget=TreeBudget(
                     nodes,
@@ -330,7 +392,7 @@ class LLM:
                     made.tree_width if self.bundle.target.trees else 1,
                     _FIXED_LEAST_GAIN,
                 ),
-                stop=made.stop,
+                end=TextEnd(made.stop, made.min_indent, made.max_time),
                 logprobs=made.logprobs,
                 grammar=grammar,
                 prediction=prediction,
@@ -363,6 +425,10 @@ class LLM:
         if self._learning is not None:
             self._learning.forget()
         self._drafter_state = self._new_state()
+
+    @cached_property
+    def _infill_format(self) -> InfillFormat:
+        return InfillFormat(self.tokenizer)
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -29,6 +30,11 @@ class GenerationOptions(SamplingOptions):
     Attributes:
         max_new_tokens: maximum number of new tokens.
         stop: strings that end the text and are not part of it.
+        stop_token_ids: tokens that end the text, besides the model's own.
+        min_indent: the text ends with the line before the first one that is indented by fewer
+            spaces and tabs; blank lines and the line that the text begins in may have any.
+        max_time: seconds after the first token from which on the text ends with its line; None for
+            any.
         num_assistant_tokens: maximum number of nodes in a draft tree; 0 for plain decoding; None
             for `FIXED_DRAFT_TOKENS`, or with one of `PLANNED_DRAFTS` for `PLANNED_DRAFT_TOKENS`, or
             if there is a prediction for as many as one call may hold.
@@ -50,6 +56,9 @@ class GenerationOptions(SamplingOptions):
 
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    min_indent: int = 0
+    max_time: float | None = None
     num_assistant_tokens: int | None = None
     tree_width: int = DEFAULT_TREE_WIDTH
     draft_source: str | None = None
@@ -62,7 +71,7 @@ class GenerationOptions(SamplingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         nodes = self.num_assistant_tokens
-        for name, least in (("max_new_tokens", 1), ("tree_width", 1)):
+        for name, least in (("max_new_tokens", 1), ("tree_width", 1), ("min_indent", 0)):
             require_count(name, getattr(self, name), least)
         require_count("num_assistant_tokens", nodes, 0, optional=True)
         require_count("logprobs", self.logprobs, 0, optional=True)
@@ -74,6 +83,8 @@ class GenerationOptions(SamplingOptions):
         if not all(isinstance(text, str) and text for text in stop):
             raise InputError(f"stop is {self.stop!r}: give strings of at least one character")
         object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", _token_ids(self.stop_token_ids))
+        _require_seconds("max_time", self.max_time)
 
     @property
     def structure(self) -> tuple[str, str] | None:
@@ -122,6 +133,20 @@ def checked(kind: type[T], options: Mapping[str, Any]) -> T:
             like = "".join(f" (did you mean {each}?)" for each in get_close_matches(name, known, 1))
             raise TypeError(f"unknown option {name!r}{like}: use one of {', '.join(known)}")
     return kind(**options)
+
+
+def _token_ids(ids: Iterable[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(id_) for id_ in ids)
+    except TypeError as error:
+        raise InputError(f"stop_token_ids is {ids!r:.80}: give token ids in a list") from error
+
+
+def _require_seconds(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InputError(f"{name} is {value!r}: give seconds above 0, or nothing for any time")
 
 
 def _as_json(schema: dict[str, Any]) -> str:

@@ -32,7 +32,8 @@ from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.text.tokenizer import StopMatcher, StreamDecoder, Tokenizer
+from edgespec.runtime.text.endings import TextEnd
+from edgespec.runtime.text.tokenizer import StreamDecoder, Tokenizer
 from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Job:
         sampler: chooses the tokens.
         limits: limits on the length of the text.
         budget: limits on the draft trees.
-        stop: strings that end the text.
+        end: what ends the text besides its tokens.
         logprobs: see `GenerationOptions`.
         grammar: matcher of the grammar that the text follows, if any.
         prediction: text that was predicted, if drafts are taken from one.
@@ -72,7 +73,7 @@ class Job:
     sampler: Sampler
     limits: Limits
     budget: TreeBudget
-    stop: tuple[str, ...]
+    end: TextEnd
     logprobs: int | None
     grammar: GrammarMatcher | None
     prediction: Prediction | None
@@ -204,7 +205,7 @@ class TextGeneration:
     def pieces(self) -> Generator[str]:
         """Generates the text; yields its pieces, none of which is empty. Call it only once."""
         job, limits = self._job, self._job.limits
-        text = _Text(job.tokenizer, job.prompt, job.stop)
+        text = _Text(job.tokenizer, job.prompt, job.end, limits.stop_ids)
         self.clock.start()
         with ExitStack() as entered:
             if job.learning is not None:
@@ -289,25 +290,25 @@ class TextGeneration:
 
 
 class _Text:
-    """Turns tokens into text: whole characters only, cut before a stop string."""
+    """Turns tokens into text: whole characters only, cut where it ends, without an end token."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: list[int], stop: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: list[int], end: TextEnd, stop_ids: frozenset[int]
+    ) -> None:
         self._decoder = StreamDecoder(tokenizer, prompt)
-        self._matcher = StopMatcher(stop)
-        self._stops = bool(stop)
+        self._end = end
+        self._stop_ids = stop_ids
         self.tokens: list[int] = []
         self.pieces: list[str] = []
         self.stopped = False
 
     def push(self, tokens: Sequence[int]) -> str:
-        """Adds tokens and returns the text that is now final; drops tokens after a stop string."""
-        if not self._stops:
-            self.tokens += tokens
-            return self._show(self._decoder.push(*tokens))
+        """Adds tokens and returns the text that is now final; drops tokens after its end."""
         text = ""
         for token in tokens:
             self.tokens.append(token)
-            text += self._show(self._decoder.push(token))
+            if token not in self._stop_ids:
+                text += self._show(self._decoder.push(token))
             if self.stopped:
                 break
         return text
@@ -315,11 +316,11 @@ class _Text:
     def flush(self) -> str:
         """Returns the rest of the text after the last token."""
         rest = self._show(self._decoder.flush())
-        held = self._matcher.flush()
+        held = self._end.flush()
         self.pieces.append(held)
         return rest + held
 
     def _show(self, text: str) -> str:
-        piece, self.stopped = self._matcher.push(text)
+        piece, self.stopped = self._end.push(text)
         self.pieces.append(piece)
         return piece

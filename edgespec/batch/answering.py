@@ -22,10 +22,11 @@ from edgespec.api.result import GenerationResult
 from edgespec.api.stream import TextStream
 from edgespec.batch.lines import Line
 from edgespec.errors import EdgespecError, InputError
-from edgespec.server.answers import Answer, ChatAnswer, CompletionAnswer, Json, TokenTexts
+from edgespec.server.answers import Answer, ChatAnswer, CompletionAnswer, TokenTexts
 from edgespec.server.bodies import parsed
 from edgespec.server.fields import Fields, Text
 from edgespec.server.refusals import RequestError, fault, refused_input, require_model
+from edgespec.server.replies import Json
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
 
 _log = logging.getLogger(__name__)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.predictions import prediction_details
+from edgespec.server.replies import Json, Reply
 from edgespec.server.service import Part
-
-Json = dict[str, Any]
 
 _REPLACEMENT = "\ufffd"
 _FINISH_REASONS = {"context": "length"}  # the other names are the same
@@ -42,8 +40,8 @@ class TokenTexts:
         return self._tokenizer.decode([*self._before, token])[self._skipped :]
 
 
-class Answer(ABC):
-    """The response to one request.
+class Answer(Reply):
+    """The response to one request in OpenAI's API.
 
     Args:
         model: name of the model for clients.
@@ -69,7 +67,7 @@ class Answer(ABC):
             self._whole,
             self._whole_choice(result),
             usage=_usage(result),
-            edgespec=_speculation(result),
+            edgespec=speculation(result),
         )
 
     def opening(self) -> list[Json]:
@@ -92,7 +90,7 @@ class Answer(ABC):
             usage: whether the client asked for the numbers of tokens.
         """
         choice = self._part_choice("", result.logprobs[reported:]) | _finish(result)
-        chunks = [self._object(self._chunk, choice, edgespec=_speculation(result))]
+        chunks = [self._object(self._chunk, choice, edgespec=speculation(result))]
         if usage:
             chunks.append({**self._object(self._chunk), "usage": _usage(result)})
         return chunks
@@ -205,7 +203,7 @@ def _usage(result: GenerationResult) -> Json:
     }
 
 
-def _speculation(result: GenerationResult) -> Json:
-    """Returns statistics that OpenAI's API does not have."""
+def speculation(result: GenerationResult) -> Json:
+    """Returns statistics that other APIs do not have."""
     names = ("seed", "draft", "rounds", "drafted", "accepted", "ttft_ms", "tokens_per_second")
     return {name: getattr(result, name) for name in names}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import time
 from collections.abc import Iterable, Sequence
 
 from starlette.applications import Starlette
@@ -19,11 +18,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from edgespec.errors import EdgespecError, InputError
 from edgespec.server.answers import ChatAnswer, CompletionAnswer
 from edgespec.server.endpoint import Served, TextEndpoint
+from edgespec.server.infill import InfillAnswer, InfillRequest
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
+from edgespec.server.models import ModelRoutes
 from edgespec.server.openapi import document
 from edgespec.server.page import page
 from edgespec.server.refusals import RequestError, fault, refused_input
 from edgespec.server.requests import ChatRequest, CompletionRequest
+from edgespec.server.tokens import TokenRoutes
 
 _log = logging.getLogger(__name__)
 
@@ -45,22 +47,8 @@ def application(
         hosts: allowed host names in requests; None for any.
         origins: other origins whose web pages may use the server; `*` for all.
     """
-    metrics, llm = served.service.metrics, served.service.llm
-
-    facts = {
-        "id": served.model,
-        "object": "model",
-        "created": int(time.time()),
-        "owned_by": "edgespec",
-        "edgespec": {"chat": llm.tokenizer.has_chat_template, "draft": llm.draft},
-    }
-
-    async def models(_request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [facts]})
-
-    async def model(request: Request) -> Response:
-        served.require(request.path_params["model"])
-        return JSONResponse(facts)
+    metrics = served.service.metrics
+    models, tokens = ModelRoutes(served), TokenRoutes(served)
 
     async def health(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -79,6 +67,7 @@ def application(
     texts = (
         ("/v1/completions", TextEndpoint(served, CompletionRequest, CompletionAnswer)),
         ("/v1/chat/completions", TextEndpoint(served, ChatRequest, ChatAnswer)),
+        ("/infill", TextEndpoint(served, InfillRequest, InfillAnswer)),
     )
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -87,8 +76,10 @@ def application(
     return Starlette(
         routes=[
             Route("/", page),
-            *(Route(path, models) for path in ("/v1/models", "/v1/models/")),
-            Route("/v1/models/{model:path}", model),
+            *(Route(path, models.all) for path in ("/v1/models", "/v1/models/")),
+            Route("/v1/models/{model:path}", models.one),
+            Route("/tokenize", tokens.tokenize, methods=["POST"]),
+            Route("/detokenize", tokens.detokenize, methods=["POST"]),
             Route("/health", health),
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),

@@ -8,12 +8,12 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from edgespec.server.fields import Fields
 from edgespec.server.refusals import SHOWN, RequestError, shown
-from edgespec.server.requests import TextRequest
 
 _UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[")  # pydantic's names of types
 
-Body = TypeVar("Body", bound=TextRequest)
+Body = TypeVar("Body", bound=Fields)
 Checked = TypeVar("Checked", bound=BaseModel)
 
 

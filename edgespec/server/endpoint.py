@@ -14,9 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from edgespec.server.answers import Answer, Json, TokenTexts
+from edgespec.server.answers import TokenTexts
 from edgespec.server.bodies import read
 from edgespec.server.refusals import RequestError, fault, require_model
+from edgespec.server.replies import Json, Reply
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part, TextService
 
@@ -55,14 +56,14 @@ class TextEndpoint:
     Args:
         served: model that is served.
         bodies: class of the request bodies.
-        answers: class of the responses.
+        answers: class of the responses; see `Answer` for its arguments.
     """
 
     def __init__(
         self,
         served: Served,
         bodies: type[TextRequest],
-        answers: type[Answer],
+        answers: Callable[[str, str, TokenTexts], Reply],
     ) -> None:
         self._served = served
         self._service = served.service
@@ -80,20 +81,21 @@ class TextEndpoint:
         if body.model is not None:
             self._served.require(body.model)
         answer = self._answers(self._served.model, self._fingerprint, self._texts)
+        answer.about(body)
         if body.stream:
             work = self._stream(body, answer, _Events(send))
         else:
             work = self._whole(body, answer, partial(_send_json, scope, receive, send))
         await _until_disconnect(receive, work)
 
-    async def _whole(self, body: TextRequest, answer: Answer, send: SendJson) -> None:
+    async def _whole(self, body: TextRequest, answer: Reply, send: SendJson) -> None:
         async def drop(_part: Part) -> None:
             pass
 
         result = await self._service.text(partial(body.begin, self._service.llm), drop)
         await send(answer.whole(result))
 
-    async def _stream(self, body: TextRequest, answer: Answer, events: _Events) -> None:
+    async def _stream(self, body: TextRequest, answer: Reply, events: _Events) -> None:
         reported = 0  # tokens whose log-probabilities were sent
 
         async def show(part: Part) -> None:
@@ -117,7 +119,7 @@ class TextEndpoint:
         await events.begin(answer.opening())
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         await events.send(*answer.closing(result, reported, usage))
-        await events.end("[DONE]")
+        await events.end(*answer.last)
 
 
 class _Events:
@@ -152,9 +154,9 @@ class _Events:
         body = "".join(f"data: {_line(event)}\n\n" for event in events).encode()
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def end(self, event: Json | str) -> None:
-        """Sends the last event."""
-        await self.send(event, more=False)
+    async def end(self, *events: Json | str) -> None:
+        """Sends the last events."""
+        await self.send(*events, more=False)
 
 
 def _line(event: Json | str) -> str:

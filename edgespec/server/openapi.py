@@ -7,10 +7,13 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 import edgespec
+from edgespec.server.infill import InfillRequest
 from edgespec.server.requests import ChatRequest, CompletionRequest
+from edgespec.server.tokens import DetokenizeRequest, TokenizeRequest
 
 Json = dict[str, Any]
 
+_BODIES = (CompletionRequest, ChatRequest, InfillRequest, TokenizeRequest, DetokenizeRequest)
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
 _EVENTS: Json = {"text/event-stream": {}}
 _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
@@ -50,7 +53,7 @@ def document(needs_key: bool) -> Json:
         needs_key: whether clients must send an API key.
     """
     _, schemas = models_json_schema(
-        [(CompletionRequest, "validation"), (ChatRequest, "validation")],
+        [(each, "validation") for each in _BODIES],
         ref_template="#/components/schemas/{model}",
     )
     components: Json = {"schemas": {**schemas["$defs"], "Error": _ERROR}}
@@ -68,6 +71,9 @@ def document(needs_key: bool) -> Json:
             "/v1/models/{model}": _reads("the model of this name", _OBJECT, needs_key, "model"),
             "/v1/completions": _makes("the continuation of a prompt", "CompletionRequest"),
             "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
+            "/infill": _makes("the text at a cursor", "InfillRequest"),
+            "/tokenize": _makes("the tokens of a text", "TokenizeRequest", streams=False),
+            "/detokenize": _makes("the text of tokens", "DetokenizeRequest", streams=False),
             "/": _reads("a chat page", _PAGE, False),
             "/metrics": _reads("metrics for Prometheus", _PLAIN, needs_key),
             "/health": _reads("whether the server is running", _OBJECT, False),
@@ -88,9 +94,10 @@ def _reads(summary: str, content: Json, needs_key: bool, name: str | None = None
     return {"get": {"summary": summary, "responses": responses, **further}}
 
 
-def _makes(summary: str, schema: str) -> Json:
+def _makes(summary: str, schema: str, streams: bool = True) -> Json:
     reference = {"$ref": f"#/components/schemas/{schema}"}
-    responses = {"200": {"description": summary, "content": {**_OBJECT, **_EVENTS}}}
+    content = {**_OBJECT, **_EVENTS} if streams else _OBJECT
+    responses = {"200": {"description": summary, "content": content}}
     refusals = {"401": "the API key is missing or wrong", **_REFUSALS}
     responses |= {status: _refusal(text) for status, text in refusals.items()}
     return {

@@ -12,6 +12,7 @@ from edgespec.api.llm import LLM
 from edgespec.api.stream import TextStream
 from edgespec.runtime.deployment.options import MAX_DRAFT_TOKENS
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
+from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.fields import (
     LONG,
     SOME,
@@ -27,6 +28,7 @@ from edgespec.server.fields import (
     Unset,
     unset,
 )
+from edgespec.server.llama_fields import LlamaFields
 from edgespec.server.predictions import PredictedOutput
 from edgespec.server.refusals import RequestError, shown
 
@@ -81,7 +83,7 @@ class Speculative(Fields):
     num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
 
 
-class TextRequest(Fields, ABC):
+class TextRequest(LlamaFields, ABC):
     """Fields that completions and chat have in common.
 
     Options that are not implemented are accepted with the value that has no effect.
@@ -116,7 +118,8 @@ class TextRequest(Fields, ABC):
         Raises:
             InputError: if the prompt is invalid, an option is out of range, or the draft source was
                 not loaded.
-            RequestError: if `response_format` or the log-probability options contradict themselves.
+            RequestError: if `response_format`, the log-probability options or `prompt` and `suffix`
+                contradict themselves.
         """
         drafts = self.speculative or Speculative()
         given = {
@@ -125,9 +128,12 @@ class TextRequest(Fields, ABC):
             if (value := getattr(self, name)) is not None
         }
         structure = {} if self.response_format is None else self.response_format.structure
-        most = self.tokens
+        most, prompt = self.tokens, self.prompt_for(llm)
+        if isinstance(prompt, InfillPrompt):
+            given["stop_token_ids"] = prompt.stop_ids
+            prompt = prompt.tokens
         return llm.stream(
-            self.prompt_for(llm),
+            prompt,
             temperature=self._temperature,
             stop=() if self.stop is None else self.stop,
             max_new_tokens=llm.context_length if most is None else most,
@@ -137,6 +143,7 @@ class TextRequest(Fields, ABC):
             prediction=None if self.prediction is None else self.prediction.text,
             **given,
             **structure,
+            **self.further,
         )
 
     @property
@@ -156,8 +163,13 @@ class TextRequest(Fields, ABC):
     def likeliest(self) -> int | None:
         """The number of likeliest tokens to report per token; None for no log-probabilities."""
 
+    @property
+    def further(self) -> dict[str, Any]:
+        """Options of the text that only this route has."""
+        return {}
+
     @abstractmethod
-    def prompt_for(self, llm: LLM) -> str | list[int]:
+    def prompt_for(self, llm: LLM) -> str | list[int] | InfillPrompt:
         """Returns the prompt for the model."""
 
 
@@ -183,7 +195,7 @@ class CompletionRequest(TextRequest):
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: One | None = None
     echo: Off | None = None
-    suffix: Literal[""] | None = None
+    suffix: str | None = None  # what follows the text; an empty one is none
 
     @property
     def tokens(self) -> int | None:  # noqa: D102 - of the base class
@@ -193,8 +205,15 @@ class CompletionRequest(TextRequest):
     def likeliest(self) -> int | None:  # noqa: D102
         return self.logprobs
 
-    def prompt_for(self, llm: LLM) -> str | list[int]:  # noqa: D102
-        return self.prompt
+    def prompt_for(self, llm: LLM) -> str | list[int] | InfillPrompt:  # noqa: D102
+        if not self.suffix:
+            return self.prompt
+        if not isinstance(self.prompt, str):
+            raise RequestError(
+                400, "suffix goes with a prompt of text, not of tokens: give prompt as a string",
+                param="suffix",
+            )  # fmt: skip
+        return llm.infill_prompt(self.prompt, self.suffix, (), self.tokens or llm.context_length)
 
 
 class _Part(Fields):

@@ -171,7 +171,8 @@ class Vocabulary:
             begins: Whether a text begins with `bos`.
         """
         names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown",
-                 "pad_token": "padding"}  # fmt: skip
+                 "pad_token": "padding", "prefix_token": "fim_pre", "suffix_token": "fim_suf",
+                 "middle_token": "fim_mid"}  # fmt: skip
         found = {name: self.special(place) for name, place in names.items()}
         special = {name: self.tokens[id_] for name, id_ in found.items() if id_ is not None}
         fixed = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": begins}

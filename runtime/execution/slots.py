@@ -91,8 +91,8 @@ class Slots:
 
         Args:
             slot: slot of a session. If None and texts share slots, the one that holds most of the
-                prompt is taken, if the prompt covers at least half of what it holds; else an empty
-                one.
+                prompt is taken, if the prompt covers at least half of what it holds, or if it had
+                to be freed for this text; else an empty one.
             prompt: token ids.
             length: largest length of prompt and output together.
 
@@ -105,7 +105,7 @@ class Slots:
             raise InputError(
                 "the session is generating a text: read that to its end, or open another session"
             )
-        slot = slot or self._alike(prompt) or Slot(owned=False, kept=self._shared)
+        slot = slot or self._alike(prompt) or self._empty(prompt, length)
         self.make_ready(slot, length)
         self._slots = [*(each for each in self._slots if each is not slot), slot]
         if slot.kept:
@@ -128,6 +128,13 @@ class Slots:
                 draft is left out.
             InputError: if all slots were cleared.
         """
+        self._give_runners(slot)
+        for each in self._in_the_way(slot, length):
+            each.runners = {}
+        return slot.runners
+
+    def _give_runners(self, slot: Slot) -> None:
+        """Give a slot the runners that it lacks; raises as `make_ready`."""
         if not self._models:
             raise InputError("the model was closed: load it again")
         runners = dict(slot.runners)
@@ -139,8 +146,6 @@ class Slots:
                     raise
                 _log.warning("%s: the text goes on without drafts by the %s model", error, role)
         slot.runners = runners
-        self._make_room(slot, length)
-        return slot.runners
 
     def _alike(self, prompt: Sequence[int]) -> Slot | None:
         """Returns the idle slot without an owner that holds most of a prompt, and little else."""
@@ -151,17 +156,31 @@ class Slots:
                 found, most = slot, shared
         return found
 
-    def _make_room(self, slot: Slot, length: int) -> None:
-        """Free idle slots until a text of this length fits into the budget."""
+    def _empty(self, prompt: Sequence[int], length: int) -> Slot:
+        """Returns an empty slot, or one that begins like the prompt and had to be freed for it."""
+        empty = Slot(owned=False, kept=self._shared)
+        if not self._shared:
+            return empty
+        self._give_runners(empty)
+        most, found = _WORTH_COPYING - 1, empty
+        for slot in self._in_the_way(empty, length):
+            shared = common_beginning(slot.tokens, prompt)
+            if not slot.owned and shared > most:
+                most, found = shared, slot
+        return found
+
+    def _in_the_way(self, slot: Slot, length: int) -> list[Slot]:
+        """Returns the idle slots to free so that a text of this length fits into the budget."""
         need = sum(each.bytes_for(length) for each in slot.runners.values())
         others = [each for each in self._slots if each is not slot and each.runners]
-        taken = need + sum(each.bytes for each in others)
+        taken, found = need + sum(each.bytes for each in others), []
         for each in others:
             if taken <= self._budget:
                 break
             if not each.busy:
                 taken -= each.bytes
-                each.runners = {}
+                found.append(each)
+        return found
 
     def _copy_beginning(self, slot: Slot, prompt: Sequence[int]) -> None:
         """Copy the rows that another slot holds of the prompt, if those are more."""

@@ -74,6 +74,11 @@ class Tokenizer:
         """Whether the model has a chat template, so that `chat` works."""
         return self._chat_source is not None
 
+    def special_token(self, name: str) -> str | None:
+        """Returns the text of a special token that the config names, such as `prefix`, if any."""
+        token = self._special_tokens.get(f"{name}_token")
+        return token if self._id_of(token) is not None else None
+
     @property
     def backend(self) -> tokenizers.Tokenizer:
         """The tokenizer of the `tokenizers` library, which must not be changed."""

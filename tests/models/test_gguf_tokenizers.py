@@ -25,6 +25,7 @@ from edgespec.models.gguf.splitting import SPLITTINGS
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from edgespec.models.gguf.vocabulary import Vocabulary as Read
+from edgespec.runtime.text.infill import InfillFormat
 from edgespec.runtime.text.tokenizer import Tokenizer as Runtime
 
 SPACE = "\u2581"
@@ -146,6 +147,24 @@ def test_ends_are_those_that_the_file_names_and_those_known_by_name():
     metadata = as_metadata(original, "gpt2", pre="qwen2", eos_token_id=eos)
     ends = Read.read(Fields(metadata, "file.gguf")).ends()
     assert ends == (eos, original.token_to_id("<|endoftext|>"))
+
+
+def test_tokens_for_filling_in_are_those_that_the_file_names(tmp_path):
+    original = trained("qwen2")
+    names = ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"]
+    original.add_special_tokens(names)
+    ids = [original.token_to_id(name) for name in names]
+    named = dict(
+        zip(("fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id"), ids, strict=True)
+    )
+    for fields in ({}, named):
+        for name, text in rebuilt(as_metadata(original, "gpt2", pre="qwen2", **fields)).items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        tokenizer = Runtime.from_folder(tmp_path)
+        assert InfillFormat.known(tokenizer) == bool(fields)
+    prompt = InfillFormat(tokenizer).prompt("a", "b", [], 99).tokens
+    a, b = (original.token_to_id(letter) for letter in "ab")
+    assert prompt == [ids[0], a, ids[1], b, ids[2]]
 
 
 def test_the_end_of_a_part_ends_no_text():

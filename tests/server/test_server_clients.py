@@ -59,6 +59,26 @@ def test_what_changes_no_text_may_be_said(client, plain):
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text
 
 
+def test_what_llama_vscode_asks_for_when_it_edits(running, plain):
+    """As its llama-server.ts writes it, with samplers that are off."""
+    body = {
+        "messages": MESSAGES, "stream": False, "cache_prompt": True, "samplers": "edkypmxt",
+        "temperature": 0.8, "dynatemp_range": 0, "dynatemp_exponent": 1, "top_k": 40,
+        "top_p": 0.95, "min_p": 0.05, "typical_p": 1, "xtc_probability": 0, "xtc_threshold": 0.1,
+        "repeat_last_n": 64, "repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0,
+        "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
+        "max_tokens": -1, "timings_per_token": False,
+    }  # fmt: skip
+    given = running.post({**body, "seed": 4, "max_tokens": 12}, "/v1/chat/completions").json()
+    expected = plain.chat(
+        MESSAGES, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, seed=4, max_new_tokens=12
+    )
+    assert given["choices"][0]["message"]["content"] == expected.text
+    assert running.post(body, "/v1/chat/completions").status_code == 200
+    on = running.post({**body, "dry_multiplier": 0.8}, "/v1/chat/completions")
+    assert (on.status_code, on.json()["error"]["param"]) == (400, "dry_multiplier")
+
+
 def test_a_temperature_of_almost_nothing_is_none(client, plain):
     given = client.completions.create(prompt=PROMPT, **{**GREEDY, "temperature": 1e-8})
     assert given.choices[0].text == plain.generate(PROMPT, max_new_tokens=24).text

@@ -1,0 +1,202 @@
+"""`POST /infill`: the text at a cursor, asked for as llama.vscode and llama.vim ask llama-server.
+
+Fields and answers are those of llama-server's documentation (llama.cpp, tools/server/README.md).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from edgespec.api.llm import LLM
+from edgespec.api.result import GenerationResult
+from edgespec.runtime.text.infill import InfillPrompt
+from edgespec.server.answers import TokenTexts, speculation
+from edgespec.server.fields import LONG, Empty, Fields, Nothing, Off, One
+from edgespec.server.replies import Json, Reply
+from edgespec.server.requests import TextRequest
+from edgespec.server.service import Part
+
+_Milliseconds = Annotated[float, Field(le=1e9)]
+
+
+class ExtraFile(Fields):
+    """A part of another file."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text: str
+    filename: str = "file"
+
+
+class InfillRequest(TextRequest):
+    """`POST /infill`.
+
+    Fields that are not known are ignored, as by llama-server; what would change the text and is not
+    implemented is refused. Without a temperature it is greedy.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: Annotated[list[ExtraFile], LONG] | None = None
+    prompt: str | None = None
+    n_predict: Annotated[int, Field(ge=-1)] | None = None
+    n_indent: Annotated[int, Field(ge=0)] | None = None
+    t_max_predict_ms: _Milliseconds | None = None
+    json_schema: dict[str, Any] | None = None
+    return_tokens: bool | None = None
+    response_fields: Annotated[list[str], LONG] | None = None
+    t_max_prompt_ms: _Milliseconds | None = None  # without effect: prompts are read to their ends
+    n_cmpl: One | None = None
+    n_probs: Nothing | None = None
+    ignore_eos: Off | None = None
+    logit_bias: Empty | Annotated[dict[str, float], Field(max_length=0)] | None = None  # type: ignore[assignment]
+
+    _left_out: int = PrivateAttr(0)
+    _ends: frozenset[int] = PrivateAttr(frozenset())
+
+    @property
+    def tokens(self) -> int | None:  # noqa: D102 - of the base class
+        asked = self.max_tokens if self.n_predict is None else self.n_predict
+        if asked is None or asked == -1:
+            return None
+        return max(asked, 1)  # even a text without tokens reads the prompt
+
+    @property
+    def likeliest(self) -> int | None:  # noqa: D102
+        return None
+
+    @property
+    def further(self) -> dict[str, Any]:  # noqa: D102
+        given: dict[str, Any] = {"json_schema": self.json_schema} if self.json_schema else {}
+        if self.t_max_predict_ms is not None and self.t_max_predict_ms > 0:
+            given["max_time"] = self.t_max_predict_ms / 1000
+        return {"min_indent": self.n_indent or 0, **given}
+
+    @property
+    def silent(self) -> bool:
+        """Whether only the prompt is to be read."""
+        return self.n_predict == 0
+
+    @property
+    def left_out(self) -> int:
+        """The number of tokens that had no room in the prompt, once that was made."""
+        return self._left_out
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Tokens that end the text, once the prompt was made."""
+        return self._ends
+
+    def prompt_for(self, llm: LLM) -> InfillPrompt:  # noqa: D102
+        made = llm.infill_prompt(
+            self.input_prefix + (self.prompt or ""),
+            self.input_suffix,
+            [(each.filename, each.text) for each in self.input_extra or ()],
+            llm.context_length if self.tokens is None else self.tokens,
+        )
+        self._left_out = made.left_out
+        self._ends = frozenset((*made.stop_ids, *llm.bundle.target.eos_ids))
+        return made
+
+    @property
+    def _temperature(self) -> float:
+        return 0.0 if self.temperature is None else super()._temperature
+
+
+class InfillAnswer(Reply):
+    """An answer of `/infill`.
+
+    Args:
+        model: name of the model for clients.
+        fingerprint: fingerprint of the bundle.
+        texts: text of single tokens.
+    """
+
+    last = ()
+    _body: InfillRequest
+
+    def __init__(self, model: str, fingerprint: str, texts: TokenTexts) -> None:
+        self._facts = {"index": 0, "model": model, "system_fingerprint": fingerprint}
+
+    def whole(self, result: GenerationResult) -> Json:
+        """See `Reply`."""
+        return self._final(result, "" if self._body.silent else result.text)
+
+    def opening(self) -> list[Json]:
+        """See `Reply`."""
+        return []
+
+    def part(self, part: Part) -> Json:
+        """See `Reply`."""
+        return {"index": 0, "content": "" if self._body.silent else part.text, "stop": False}
+
+    def closing(self, result: GenerationResult, reported: int, usage: bool) -> list[Json]:
+        """See `Reply`."""
+        return [self._final(result, "")]
+
+    def _final(self, result: GenerationResult, content: str) -> Json:
+        made = 0 if self._body.silent else result.new_tokens
+        answer = {
+            **self._facts,
+            "content": content,
+            "tokens": result.tokens[:made] if self._body.return_tokens else [],
+            "stop": True,
+            "stop_type": self._stop_type(result),
+            "has_new_line": "\n" in result.text and not self._body.silent,
+            "truncated": result.finish_reason == "context",
+            "tokens_predicted": made,
+            "tokens_evaluated": result.prompt_tokens,
+            "tokens_cached": result.reused,
+            "timings": _timings(result, made),
+            "edgespec": {**speculation(result), "left_out": self._body.left_out},
+        }
+        fields = self._body.response_fields
+        return _selected(answer, fields) if fields else answer
+
+    def _stop_type(self, result: GenerationResult) -> str:
+        if result.finish_reason != "stop" or self._body.silent:
+            return "limit"
+        if result.tokens[-1:] and result.tokens[-1] in self._body.ends:
+            return "eos"
+        return "word" if self._body.stop else "limit"
+
+
+def _timings(result: GenerationResult, made: int) -> Json:
+    read = result.prompt_tokens - result.reused
+    timings = {
+        "cache_n": result.reused,
+        "prompt_n": read,
+        "prompt_ms": result.ttft_ms,
+        "prompt_per_token_ms": result.ttft_ms / read,
+        "prompt_per_second": _per_second(read, result.ttft_ms),
+        "predicted_n": made,
+        "predicted_ms": result.tpot_ms * max(made - 1, 0),
+        "predicted_per_token_ms": result.tpot_ms,
+        "predicted_per_second": result.tokens_per_second,
+    }
+    if result.drafted:
+        timings |= {"draft_n": result.drafted, "draft_n_accepted": result.accepted}
+    return timings
+
+
+def _per_second(number: int, milliseconds: float) -> float:
+    return 1000 * number / milliseconds if milliseconds else 0.0
+
+
+def _selected(answer: Json, fields: list[str]) -> Json:
+    """Returns the fields that exist of those that were asked for, by the names in the request.
+
+    A name as `timings/prompt_n` is that of a field in an object.
+    """
+    found: Json = {}
+    for field in fields:
+        value: Any = answer
+        for name in field.split("/"):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            found[field] = value
+    return found

@@ -1,0 +1,53 @@
+"""`GET /v1/models`: what is served, and what it can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from edgespec.api.llm import LLM
+from edgespec.runtime.text.infill import InfillFormat
+from edgespec.server.endpoint import Served
+from edgespec.server.replies import Json
+
+CAPABILITIES: Mapping[str, Callable[[LLM], bool]] = {
+    "completion": lambda llm: True,
+    "chat": lambda llm: llm.tokenizer.has_chat_template,
+    "infill": lambda llm: InfillFormat.known(llm.tokenizer),
+}
+"""What a model may be able to do, by the name that clients see."""
+
+
+class ModelRoutes:
+    """The routes about the model.
+
+    Args:
+        served: model that is served.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        llm = served.service.llm
+        self._facts: Json = {
+            "id": served.model,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "edgespec",
+            # By the names of OpenRouter and of vLLM, which clients look for.
+            "context_length": llm.context_length,
+            "max_model_len": llm.context_length,
+            "capabilities": [name for name, holds in CAPABILITIES.items() if holds(llm)],
+            "edgespec": {"chat": llm.tokenizer.has_chat_template, "draft": llm.draft},
+        }
+
+    async def all(self, _request: Request) -> Response:
+        """Lists the model."""
+        return JSONResponse({"object": "list", "data": [self._facts]})
+
+    async def one(self, request: Request) -> Response:
+        """Describes the model of a name."""
+        self._served.require(request.path_params["model"])
+        return JSONResponse(self._facts)

@@ -1,0 +1,107 @@
+"""What ends a text besides its tokens: stop strings, a line that is indented too little, time."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from edgespec.runtime.text.tokenizer import StopMatcher
+
+_BLANK = r"\r?\n[ \t\r\n]*"  # the end of a line, blank ones behind it, and an indentation
+_LINE = re.compile(rf"{_BLANK}(?=[^ \t\r\n])")
+_UNDECIDED = re.compile(rf"(?:{_BLANK}|\r)\Z")
+
+
+class LineMatcher:
+    """Ends a streamed text with a line.
+
+    Args:
+        min_indent: minimum number of spaces and tabs before each line; the text ends with the line
+            before one that has fewer. Blank lines, and the first one, may have any.
+        max_time: seconds since the first piece after which the text ends with its line; None for
+            any.
+        clock: current time in seconds.
+    """
+
+    def __init__(
+        self,
+        min_indent: int,
+        max_time: float | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._min_indent = min_indent
+        self._max_time = max_time
+        self._clock = clock
+        self._begin: float | None = None
+        self._held = ""
+        self._ended = False
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Takes the next piece of text.
+
+        Returns:
+            The text that can be shown now, and whether the text has ended. After that, no text is
+            returned any more.
+        """
+        if self._ended:
+            return "", True
+        text, self._held = self._held + text, ""
+        end = self._end(text)
+        if end is not None:
+            self._ended = True
+            return text[:end], True
+        if self._min_indent and (undecided := _UNDECIDED.search(text)):
+            self._held = undecided[0]
+            return text[: undecided.start()], False
+        return text, False
+
+    def flush(self) -> str:
+        """Returns the text that was held back, after the last piece."""
+        held, self._held = self._held, ""
+        return held
+
+    def _end(self, text: str) -> int | None:
+        """Returns where the text ends; None if it goes on."""
+        if self._is_late():
+            late = re.search(r"\r?\n", text)
+            if late is not None:
+                return late.start()
+        for line in _LINE.finditer(text) if self._min_indent else ():
+            if len(line[0]) - line[0].rindex("\n") - 1 < self._min_indent:
+                return line.start()
+        return None
+
+    def _is_late(self) -> bool:
+        if self._max_time is None:
+            return False
+        if self._begin is None:
+            self._begin = self._clock()
+        return self._clock() - self._begin > self._max_time
+
+
+class TextEnd:
+    """Ends a streamed text at a stop string or with a line, whichever comes first.
+
+    Args:
+        stop: see `StopMatcher`.
+        min_indent: see `LineMatcher`.
+        max_time: see `LineMatcher`.
+    """
+
+    def __init__(
+        self, stop: Sequence[str] = (), min_indent: int = 0, max_time: float | None = None
+    ) -> None:
+        self._stops = StopMatcher(stop)
+        self._lines = LineMatcher(min_indent, max_time)
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """See `StopMatcher.push`."""
+        text, stopped = self._stops.push(text)
+        text, ended = self._lines.push(text)
+        return text, stopped or ended
+
+    def flush(self) -> str:
+        """See `StopMatcher.flush`."""
+        held, _ = self._lines.push(self._stops.flush())
+        return held + self._lines.flush()

@@ -1,0 +1,102 @@
+"""A real code model fills in text: `EDGESPEC_REAL_MODELS` names a folder with `qwen-coder-0.5b`.
+
+That is Qwen2.5-Coder-0.5B-Instruct as transformers would save it. Only a trained model shows that
+its prompt has the form that it knows.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import httpx
+import pytest
+from servers import serving
+
+from edgespec import LLM
+from edgespec.errors import InputError
+from edgespec.runtime.text.infill import InfillFormat
+from edgespec.runtime.text.tokenizer import Tokenizer
+
+FOLDER = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""))
+CODER, CHAT = "qwen-coder-0.5b", "smollm2-135m"
+PLACE = {"device": "onnxruntime:cpu", "threads": 2, "context": 1024}
+BEFORE, BEHIND = "def add(first, second):\n    return ", "\n\n\nprint(add(2, 3))\n"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "EDGESPEC_REAL_MODELS" not in os.environ,
+        reason=f"EDGESPEC_REAL_MODELS names no folder with {CODER}",
+    ),
+]
+
+
+def checkpoint(name):
+    if not (FOLDER / name).is_dir():
+        pytest.skip(f"EDGESPEC_REAL_MODELS has no {name}")
+    return FOLDER / name
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    from edgespec.cli import main
+
+    path = tmp_path_factory.mktemp("real") / "bundle"
+    assert main(["export", str(checkpoint(CODER)), "-o", str(path), "--precision", "int8"]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(bundle):
+    with LLM(bundle, draft="lookup", prefix_reuse=True, **PLACE) as llm:
+        yield llm
+
+
+def test_its_prompt_is_that_of_its_model_card():
+    tokenizer = Tokenizer.from_folder(checkpoint(CODER))
+    files = [("a.py", "x = 1\n"), ("b.py", "y = 2\n")]
+    written = (
+        "<|repo_name|>project\n<|file_sep|>a.py\nx = 1\n<|file_sep|>b.py\ny = 2\n"
+        f"<|file_sep|>filename\n<|fim_prefix|>{BEFORE}<|fim_suffix|>{BEHIND}<|fim_middle|>"
+    )
+    prompt = InfillFormat(tokenizer).prompt(BEFORE, BEHIND, files, 1000)
+    assert prompt.tokens == tokenizer.encode(written, add_special=False)
+    ends = {tokenizer.decode([token], skip_special=False) for token in prompt.stop_ids}
+    assert {"<|endoftext|>", "<|im_end|>", "<|file_sep|>", "<|fim_pad|>"} <= ends
+
+
+def test_a_chat_model_without_the_tokens_is_refused():
+    with pytest.raises(InputError, match="cannot fill in text"):
+        InfillFormat(Tokenizer.from_folder(checkpoint(CHAT)))
+
+
+def test_it_writes_what_belongs_between(llm):
+    found = llm.infill(BEFORE, BEHIND, max_new_tokens=32)
+    assert found.text.strip() == "first + second"
+    assert found.finish_reason == "stop"
+    plain = llm.infill(BEFORE, BEHIND, max_new_tokens=32, draft_source="none")
+    assert plain.tokens == found.tokens
+
+
+def test_it_reads_other_files(llm):
+    files = [("shapes.py", "def circumference_of_circle(radius):\n    return 6.28 * radius\n")]
+    found = llm.infill("from shapes import ", "\n\n\nprint(", files, max_new_tokens=12)
+    assert found.text.strip() == "circumference_of_circle"
+
+
+def test_an_editor_gets_it_and_reads_what_is_new_only(llm):
+    body = {
+        "input_prefix": "import math\n\n\n" * 20, "prompt": BEFORE, "input_suffix": BEHIND,
+        "n_predict": 32, "n_indent": 4, "samplers": ["top_k", "top_p", "infill"],
+        "t_max_predict_ms": 60_000,
+    }  # fmt: skip
+    with serving(llm) as running:
+        first, second = (
+            httpx.post(f"{running.url}/infill", json={**body, "prompt": prompt}, timeout=300).json()
+            for prompt in (BEFORE, BEFORE + "fir")
+        )
+    assert first["content"].strip() == "first + second"
+    assert second["content"].strip() == "st + second"
+    assert first["stop_type"] == second["stop_type"] == "eos"
+    assert second["timings"]["prompt_n"] < 40 < second["tokens_cached"]
