@@ -16,9 +16,11 @@ import numpy as np
 from edgespec.bundle import Bundle
 from edgespec.runtime.engines import Engines, common_shapes
 from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.joint import JointPasses
 from edgespec.runtime.execution.measurements import measurement_file
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.snapshot import Snapshot
 from edgespec.runtime.shapes import BORDER
 from edgespec.runtime.trees.tree import ROOT, TokenTree
 from edgespec.system.cachedir import store, stored
@@ -27,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 _READ = 70  # tokens before the compared ones: more than ordered attention sums apart from others
 _COMPARED = 8  # tokens whose rows are compared
+# Rows of a text for which engines add up attention in several parts. How many there are may depend
+# on how the processor's threads share a call.
+_LONG = 900
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,12 @@ class Exactness:
     Attributes:
         exact: whether they are in calls with an even number of rows.
         single: whether they are in calls with any number of rows, too.
+        texts: whether they are in calls that other texts share, too.
     """
 
     exact: bool
     single: bool
+    texts: bool = False
 
 
 def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Exactness | None:
@@ -73,7 +80,7 @@ def use_exact_shapes(
     attention stay as they are.
 
     Args:
-        loaded: the model; its `shapes` and `exact` are set.
+        loaded: the model; its `shapes`, `exact` and `joins_texts` are set.
         bundle: the bundle that it is from.
         name: name of its role.
         engines: engines of its stages.
@@ -89,10 +96,15 @@ def use_exact_shapes(
     # The padding to even numbers of rows is worth its cost only where it makes rows alike.
     loaded.shapes = common_shapes(engines).exact(single=found.single or not found.exact)
     loaded.exact = found.exact
+    # Where rows are not alike anyway, no promise would be kept by turns.
+    loaded.joins_texts = loaded.can_join_texts and (found.texts or not found.exact)
 
 
 def measure(model: Model) -> Exactness:
-    """Compute the same rows alone, in chains, in a tree, after other chunks and in a larger cache.
+    """Compute the same rows in different calls.
+
+    They are rows alone, in chains, in a tree, after other chunks, in a larger cache and beside rows
+    of another text.
 
     Returns:
         In which calls the results agree bit for bit.
@@ -106,7 +118,7 @@ def measure(model: Model) -> Exactness:
         single = not usual.capacities and _alike(model, largest)
     finally:
         model.shapes = usual
-    return Exactness(exact=True, single=single)
+    return Exactness(exact=True, single=single, texts=model.can_join_texts and _joined(model))
 
 
 def _alike(model: Model, largest: int) -> bool:
@@ -128,6 +140,36 @@ def _alike(model: Model, largest: int) -> bool:
         and np.array_equal(tree.verify(_with_branches(rest))["logits"][: 2 * count : 2], expected)
         and np.array_equal(Runner(model).prefill(text)["logits"][0], expected[-1])
     )
+
+
+def _joined(model: Model) -> bool:
+    """Whether rows are the same beside those of another text, with more rows and fewer."""
+    model.joins_texts = True
+    passes, rng = JointPasses(model), np.random.default_rng(1)
+    for length in (_READ, _LONG):
+        before = _noise(model, length)
+        for sizes in ((1, 1), (3, 8), (9, 2)):
+            asked, expected = [], []
+            for size in sizes:
+                runner = Runner(model)
+                runner.restore(before)
+                rows = Rows.chain(rng.integers(0, model.role.vocab_size, size))
+                asked.append((runner, rows))
+                expected.append(runner.verify(rows)["logits"][:size].copy())
+            for made in passes.verify(asked):
+                for number, results in made:
+                    if not np.array_equal(results["logits"], expected[number]):
+                        return False
+    return True
+
+
+def _noise(model: Model, length: int) -> Snapshot:
+    """Returns what a text of this length might leave in caches, without computing it."""
+    runner = Runner(model)
+    runner.skip(length)
+    zeros, rng = runner.snapshot(length), np.random.default_rng(2)
+    noise = [(8 * rng.standard_normal(each.shape)).astype(each.dtype) for each in zeros.caches]
+    return replace(zeros, caches=noise)
 
 
 def _after_reading(model: Model, text: Sequence[int], chunk: int, capacity: int = 1) -> Runner:

@@ -49,14 +49,19 @@ class JointPasses:
             `Runner.verify`.
         """
         alone = [n for n, (runner, _) in enumerate(asked) if not runner.joins]
-        for before in (True, False):
-            joining = [
+        # At once, since a text may cross the border when it commits.
+        sides = {
+            before: [
                 n
                 for n, (runner, _) in enumerate(asked)
                 if runner.joins and runner.before_border is before
             ]
+            for before in (True, False)
+        }
+        for before, joining in sides.items():
             for part in self._parts(asked, joining):
                 if len(part) == 1:
+                    self._tables[not before].send_off(asked[part[0]][0])
                     alone += part
                     continue
                 results = self._together(self._tables[before], [asked[n] for n in part])
@@ -137,6 +142,11 @@ class _Table:
     def leave(self, runner: Runner) -> None:
         """A text is over."""
         self._playing.discard(runner)
+
+    def send_off(self, runner: Runner) -> None:
+        """Gives a text caches of its own, if it sits here."""
+        if self._seat_of(runner) is not None:
+            runner.stand()
 
     def placed(self, asked: Sequence[Asked]) -> dict[int, Rows]:
         """Gives every text a seat, as far in front as possible; returns their rows by seat."""

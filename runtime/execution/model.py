@@ -37,6 +37,7 @@ class Model:
         sizes: limits on the size of calls and caches.
         shapes: shapes that calls are rounded up to.
         exact: whether a row is bit for bit the same in all calls; False until it was measured.
+        joins_texts: whether calls may hold rows of several texts.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Model:
         self.device = device
         self.shapes = shapes
         self.exact = False
+        self.joins_texts = False
         self.seconds = 0.0
         self.executables = tuple(executables)
         self.sizes = TextSizes()
@@ -118,6 +120,6 @@ class Model:
         return self._feeds[sizes]
 
     @property
-    def joins_texts(self) -> bool:
-        """Whether a call can hold rows of several texts."""
+    def can_join_texts(self) -> bool:
+        """Whether the graphs of all stages take rows of several texts in a call."""
         return self.role.several_texts and not self.role.recurrent

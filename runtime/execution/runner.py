@@ -275,7 +275,8 @@ class Runner:
     @property
     def joins(self) -> bool:
         """Whether its next verification can share a pass with those of other texts."""
-        return self.model.joins_texts and not self.scratch and not self._drafted.exact
+        free = not self.scratch and not self._drafted.exact
+        return self.model.joins_texts and free
 
     @property
     def before_border(self) -> bool:
