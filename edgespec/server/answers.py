@@ -48,6 +48,9 @@ class Answer(ABC):
         model: name of the model for clients.
         fingerprint: fingerprint of the bundle.
         texts: text of single tokens.
+
+    Attributes:
+        facts: fields of the response and of all its chunks.
     """
 
     _prefix = ""
@@ -55,7 +58,7 @@ class Answer(ABC):
 
     def __init__(self, model: str, fingerprint: str, texts: TokenTexts) -> None:
         self._texts = texts
-        self._facts = {
+        self.facts: Json = {
             "id": f"{self._prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": model,
@@ -107,7 +110,7 @@ class Answer(ABC):
         return {"rounds": len(part.rounds), "tokens": tokens, "drafted": drafted}
 
     def _object(self, kind: str, *choices: Json, **further: Json) -> Json:
-        return {**self._facts, "object": kind, "choices": list(choices), **further}
+        return {**self.facts, "object": kind, "choices": list(choices), **further}
 
     @abstractmethod
     def _whole_choice(self, result: GenerationResult) -> Json: ...

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.errors import ContextLengthError, EdgespecError, InputError
 from edgespec.server.answers import ChatAnswer, CompletionAnswer
+from edgespec.server.choices import choices
 from edgespec.server.endpoint import Served, TextEndpoint
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
 from edgespec.server.openapi import document
@@ -77,8 +78,8 @@ def application(
         return _refused(error, metrics)
 
     texts = (
-        ("/v1/completions", TextEndpoint(served, CompletionRequest, CompletionAnswer)),
-        ("/v1/chat/completions", TextEndpoint(served, ChatRequest, ChatAnswer)),
+        ("/v1/completions", TextEndpoint(served, CompletionRequest, choices(CompletionAnswer))),
+        ("/v1/chat/completions", TextEndpoint(served, ChatRequest, choices(ChatAnswer))),
     )
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]

@@ -1,4 +1,4 @@
-"""Parsing of request bodies into the classes of `requests`, with readable errors."""
+"""Parsing of request bodies into classes of `Fields`, with readable errors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeVar
 from pydantic import ValidationError
 from starlette.requests import Request
 
+from edgespec.server.fields import Fields
 from edgespec.server.refusals import SHOWN, RequestError, shown
-from edgespec.server.requests import TextRequest
 
 _UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[")  # pydantic's names of types
 
-Body = TypeVar("Body", bound=TextRequest)
+Body = TypeVar("Body", bound=Fields)
 
 
 async def read(request: Request, kind: type[Body], limit: int) -> Body:
@@ -44,10 +44,10 @@ async def read(request: Request, kind: type[Body], limit: int) -> Body:
     try:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:
-        raise _refusal(error) from error
+        raise refusal(error) from error
 
 
-def _refusal(error: ValidationError) -> RequestError:
+def refusal(error: ValidationError) -> RequestError:
     """Describes the most deeply nested error."""
     found = error.errors(include_url=False, include_context=False)
     deepest = max(found, key=lambda each: len(each["loc"]))
