@@ -7,7 +7,9 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 import edgespec
+from edgespec.server.embeddings import EmbeddingsRequest
 from edgespec.server.requests import ChatRequest, CompletionRequest
+from edgespec.server.response_requests import ResponsesRequest
 
 Json = dict[str, Any]
 
@@ -49,8 +51,9 @@ def document(needs_key: bool) -> Json:
     Args:
         needs_key: whether clients must send an API key.
     """
+    bodies = (CompletionRequest, ChatRequest, ResponsesRequest, EmbeddingsRequest)
     _, schemas = models_json_schema(
-        [(CompletionRequest, "validation"), (ChatRequest, "validation")],
+        [(body, "validation") for body in bodies],
         ref_template="#/components/schemas/{model}",
     )
     components: Json = {"schemas": {**schemas["$defs"], "Error": _ERROR}}
@@ -68,6 +71,10 @@ def document(needs_key: bool) -> Json:
             "/v1/models/{model}": _reads("the model of this name", _OBJECT, needs_key, "model"),
             "/v1/completions": _makes("the continuation of a prompt", "CompletionRequest"),
             "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
+            "/v1/responses": _makes("the answer to items of a conversation", "ResponsesRequest"),
+            "/v1/embeddings": _reads_body(
+                "says that the model makes no embeddings", "EmbeddingsRequest", {}
+            ),
             "/": _reads("a chat page", _PAGE, False),
             "/metrics": _reads("metrics for Prometheus", _PLAIN, needs_key),
             "/health": _reads("whether the server is running", _OBJECT, False),
@@ -89,10 +96,13 @@ def _reads(summary: str, content: Json, needs_key: bool, name: str | None = None
 
 
 def _makes(summary: str, schema: str) -> Json:
+    made = {"description": summary, "content": {**_OBJECT, **_EVENTS}}
+    return _reads_body(summary, schema, {"200": made})
+
+
+def _reads_body(summary: str, schema: str, responses: Json) -> Json:
     reference = {"$ref": f"#/components/schemas/{schema}"}
-    responses = {"200": {"description": summary, "content": {**_OBJECT, **_EVENTS}}}
     refusals = {"401": "the API key is missing or wrong", **_REFUSALS}
-    responses |= {status: _refusal(text) for status, text in refusals.items()}
     return {
         "post": {
             "summary": summary,
@@ -100,7 +110,7 @@ def _makes(summary: str, schema: str) -> Json:
                 "required": True,
                 "content": {"application/json": {"schema": reference}},
             },
-            "responses": responses,
+            "responses": responses | {status: _refusal(text) for status, text in refusals.items()},
         }
     }
 
