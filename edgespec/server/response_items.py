@@ -55,20 +55,15 @@ class MessageItem(Item):
     content: Content
 
     def extend(self, messages: list[Json]) -> None:
-        """Adds a message; one system message takes all that stands first.
-
-        Many templates accept a system message at the beginning only.
-        """
+        """Adds a message, or the text of an answer that has none yet."""
         text = _plain(self.content)
-        if self.role == "assistant":
-            answer = _answer(messages)
-            if answer["content"] is not None or "tool_calls" in answer:
-                answer = _new_answer(messages)
-            answer["content"] = text
-        elif self.role == "user" or not _all_system(messages):
+        if self.role != "assistant":
             messages.append({"role": self.role, "content": text})
-        else:
-            add_system(messages, text)
+            return
+        answer = _answer(messages)
+        if answer["content"] is not None or "tool_calls" in answer:
+            answer = _new_answer(messages)
+        answer["content"] = text
 
 
 class ReasoningItem(Item):
@@ -111,6 +106,7 @@ class FunctionOutputItem(Item):
         messages.append({"role": "tool", "tool_call_id": self.call_id, "content": text})
 
 
+_SYSTEM = ("system", "developer")
 _KINDS = ("message", "reasoning", "function_call", "function_call_output")
 
 
@@ -138,36 +134,31 @@ AnyItem = Annotated[
 """An item by its `type`; one without a type is a message."""
 
 
-def add_system(messages: list[Json], text: str) -> None:
-    """Adds to the system message at the beginning of a conversation, or begins with one."""
-    if messages:
-        text = f"{messages.pop()['content']}\n\n{text}"
-    messages.append({"role": "system", "content": text})
-
-
 def chat_messages(instructions: str | None, given: str | Sequence[Item]) -> list[Json]:
     """Returns a conversation as the messages of a chat.
 
+    What systems and developers say at the beginning is one message, since many templates have a
+    place for one only.
+
     Args:
-        instructions: what a system message says first; None for nothing.
+        instructions: what the system says first; None for nothing.
         given: what the user says, or the items of a conversation.
     """
-    messages: list[Json] = []
-    if instructions is not None:
-        add_system(messages, instructions)
-    if isinstance(given, str):
-        return [*messages, {"role": "user", "content": given}]
-    for item in given:
+    items = [MessageItem(role="user", content=given)] if isinstance(given, str) else given
+    first: list[str] = []
+    for item in items:
+        if not (isinstance(item, MessageItem) and item.role in _SYSTEM):
+            break
+        first.append(_plain(item.content))
+    said = first if instructions is None else [instructions, *first]
+    messages = [{"role": "system", "content": "\n\n".join(said)}] if said else []
+    for item in items[len(first) :]:
         item.extend(messages)
     return messages
 
 
 def _plain(content: str | list[InputText]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
-
-
-def _all_system(messages: list[Json]) -> bool:
-    return all(message["role"] == "system" for message in messages)
 
 
 def _answer(messages: list[Json]) -> Json:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from edgespec.api.llm import LLM
@@ -26,13 +34,24 @@ Included = Literal[
 """What an answer should include; here only log-probabilities, for there is nothing of the rest."""
 
 
+def _finite(value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as error:  # the answer could not repeat it
+        raise PydanticCustomError("infinite", "Its numbers should be finite") from error
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_finite)]
+
+
 class TextFormat(Fields):
     """The format of the answer: `response_format` of a chat, without its inner object."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
     strict: bool | None = None
 
     @model_validator(mode="after")
@@ -76,7 +95,7 @@ class Function(Fields):
     type: Literal["function"]
     name: str
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
     @property
@@ -143,6 +162,7 @@ class ResponsesRequest(Asked):
     background: Off | None = None
     truncation: Literal["disabled", "auto"] | None = None  # too long an input is always refused
     max_tool_calls: Count | None = None  # counts OpenAI's own tools
+    metadata: dict[str, str] | None = None  # without effect, but the answer repeats it
     # Fields that some clients send as null.
     context_management: None = None
     moderation: None = None

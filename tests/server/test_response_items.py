@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from pydantic import ValidationError
@@ -85,6 +86,9 @@ def test_thoughts_that_are_not_told_leave_nothing():
     assert messages([hidden, said("user", "hi")]) == [said("user", "hi")]
 
 
+FUNCTION = {"type": "function", "name": "f"}
+
+
 def why(given):
     with pytest.raises(ValidationError) as caught:
         asked(**given)
@@ -115,6 +119,11 @@ def why(given):
         ({"given": "hi", "tools": [{"type": "web_search"}]}, "tools.0.type is 'web_search'"),
         ({"given": "hi", "text": {"format": {"type": "json_schema", "name": "x"}}},
          "Give schema with the type json_schema"),
+        ({"given": "hi", "metadata": {"a": 1}}, "metadata.a is 1"),
+        ({"given": "hi", "tools": [{**FUNCTION, "parameters": {"a": [math.inf]}}]},
+         "tools.0.parameters is {'a': [inf]}: Its numbers should be finite"),
+        ({"given": "hi", "text": {"format": {"type": "json_schema", "schema": {"a": math.nan}}}},
+         "text.format.schema is {'a': nan}: Its numbers should be finite"),
         ({"given": "hi", "text": {"format": {"type": "text", "schema": {}}}},
          "Give schema with the type json_schema"),
     ],
