@@ -20,13 +20,46 @@ def choices(kind: type[Answer]) -> Callable[[TextRequest, Origin], Writer]:
         ]
         options = body.stream_options
         usage = options is not None and bool(options.include_usage)
-        return Choices(answers, body.prompts, usage)
+        return Choices(answers, body.prompts, usage) if len(answers) > 1 else One(answers[0], usage)
 
     return writer
 
 
+class One(Writer):
+    """A single answer.
+
+    Args:
+        answer: the answer.
+        usage: whether a stream ends with the numbers of tokens.
+    """
+
+    def __init__(self, answer: Answer, usage: bool) -> None:
+        self._answer = answer
+        self._usage = usage
+        self._reported = 0  # tokens whose log-probabilities were sent
+
+    def whole(self, results: Sequence[GenerationResult]) -> Json:
+        """See `Writer`."""
+        [result] = results
+        return self._answer.whole(result)
+
+    def opening(self) -> list[Json]:
+        """See `Writer`."""
+        return self._answer.opening()
+
+    def part(self, part: Part) -> list[Json]:
+        """See `Writer`."""
+        self._reported += len(part.logprobs)
+        return [self._answer.part(part)]
+
+    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+        """See `Writer`."""
+        [result] = results
+        return self._answer.closing(result, self._reported, self._usage)
+
+
 class Choices(Writer):
-    """The answers to one request as one.
+    """Several answers as one.
 
     Args:
         answers: an answer for each choice; those of one prompt follow each other.
@@ -35,48 +68,40 @@ class Choices(Writer):
     """
 
     def __init__(self, answers: Sequence[Answer], prompts: int, usage: bool) -> None:
-        self._answers = answers
+        self._ones = [One(answer, usage) for answer in answers]
         self._repeats = len(answers) // prompts  # choices of one prompt
-        self._usage = usage
-        self._reported = [0] * len(answers)  # tokens whose log-probabilities were sent
         for answer in answers:
             answer.facts = answers[0].facts
 
     def whole(self, results: Sequence[GenerationResult]) -> Json:
-        """See `Writer`; of several choices each has statistics of its own."""
-        bodies = [
-            answer.whole(result) for answer, result in zip(self._answers, results, strict=True)
-        ]
-        first = bodies[0]
-        if len(bodies) == 1:
-            return first
+        """See `Writer`; each choice has statistics of its own."""
+        bodies = [one.whole([result]) for one, result in zip(self._ones, results, strict=True)]
         told = [
-            {**choice, "index": index, "edgespec": body["edgespec"]}
+            {**choice, "edgespec": body["edgespec"]}
             for index, body in enumerate(bodies)
-            for choice in body["choices"]
+            for choice in _numbered(body, index)["choices"]
         ]
-        rest = {name: value for name, value in first.items() if name != "edgespec"}
+        rest = {name: value for name, value in bodies[0].items() if name != "edgespec"}
         return {**rest, "choices": told, "usage": self._total(bodies)}
 
     def opening(self) -> list[Json]:
         """See `Writer`."""
         return [
             _numbered(event, index)
-            for index, answer in enumerate(self._answers)
-            for event in answer.opening()
+            for index, one in enumerate(self._ones)
+            for event in one.opening()
         ]
 
     def part(self, part: Part) -> list[Json]:
         """See `Writer`."""
-        self._reported[part.choice] += len(part.logprobs)
-        return [_numbered(self._answers[part.choice].part(part), part.choice)]
+        return [_numbered(event, part.choice) for event in self._ones[part.choice].part(part)]
 
     def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
         """See `Writer`."""
         events = [
             _numbered(event, index)
-            for index, (answer, result) in enumerate(zip(self._answers, results, strict=True))
-            for event in answer.closing(result, self._reported[index], self._usage)
+            for index, (one, result) in enumerate(zip(self._ones, results, strict=True))
+            for event in one.closing([result])
         ]
         usages = [event for event in events if not event["choices"]]
         told = [event for event in events if event["choices"]]
