@@ -497,8 +497,8 @@ class LLM:
             raise InputError(f"token id {wrong[0]} is not in the vocabulary of {vocabulary}")
         if len(tokens) >= self.context_length:
             raise ContextLengthError(
-                f"the prompt has {len(tokens)} tokens and, with one new token, is longer than the "
-                f"model's context length of {self.context_length}: shorten the prompt or raise "
+                f"the prompt is too long: its {len(tokens)} tokens and a new one are longer than "
+                f"the model's context length of {self.context_length}: shorten the prompt or raise "
                 "--context"
             )
         return tokens

@@ -22,11 +22,10 @@ from edgespec.api.result import GenerationResult
 from edgespec.api.stream import TextStream
 from edgespec.batch.lines import Line
 from edgespec.errors import EdgespecError, InputError
-from edgespec.server.answers import Answer, ChatAnswer, CompletionAnswer, TokenTexts
+from edgespec.server.answers import Answer, ChatAnswer, CompletionAnswer, Json, TokenTexts
 from edgespec.server.bodies import parsed
 from edgespec.server.fields import Fields, Text
 from edgespec.server.refusals import RequestError, fault, refused_input, require_model
-from edgespec.server.replies import Json
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
 
 _log = logging.getLogger(__name__)
@@ -104,6 +103,11 @@ class Task:
             raise RequestError(
                 400, "stream is true: leave it out, since answers of a batch come whole",
                 "invalid_value", "stream",
+            )  # fmt: skip
+        if body.choices > 1:
+            raise RequestError(
+                400, f"the line asks for {body.choices} texts: ask for one in each line",
+                "invalid_value", "n" if body.prompts == 1 else "prompt",
             )  # fmt: skip
         if body.seed is None:
             body = body.model_copy(update={"seed": seed_of(request.custom_id)})

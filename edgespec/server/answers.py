@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 import uuid
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.predictions import prediction_details
-from edgespec.server.replies import Json, Reply
 from edgespec.server.service import Part
+
+Json = dict[str, Any]
 
 _REPLACEMENT = "\ufffd"
 _FINISH_REASONS = {"context": "length"}  # the other names are the same
@@ -40,13 +42,16 @@ class TokenTexts:
         return self._tokenizer.decode([*self._before, token])[self._skipped :]
 
 
-class Answer(Reply):
+class Answer(ABC):
     """The response to one request in OpenAI's API.
 
     Args:
         model: name of the model for clients.
         fingerprint: fingerprint of the bundle.
         texts: text of single tokens.
+
+    Attributes:
+        facts: fields of the response and of all its chunks.
     """
 
     _prefix = ""
@@ -54,7 +59,7 @@ class Answer(Reply):
 
     def __init__(self, model: str, fingerprint: str, texts: TokenTexts) -> None:
         self._texts = texts
-        self._facts = {
+        self.facts: Json = {
             "id": f"{self._prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": model,
@@ -106,7 +111,7 @@ class Answer(Reply):
         return {"rounds": len(part.rounds), "tokens": tokens, "drafted": drafted}
 
     def _object(self, kind: str, *choices: Json, **further: Json) -> Json:
-        return {**self._facts, "object": kind, "choices": list(choices), **further}
+        return {**self.facts, "object": kind, "choices": list(choices), **further}
 
     @abstractmethod
     def _whole_choice(self, result: GenerationResult) -> Json: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,14 +18,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.errors import EdgespecError, InputError
 from edgespec.server.answers import ChatAnswer, CompletionAnswer
+from edgespec.server.choices import choices
+from edgespec.server.embeddings import embeddings
 from edgespec.server.endpoint import Served, TextEndpoint
-from edgespec.server.infill import InfillAnswer, InfillRequest
+from edgespec.server.infill import InfillRequest, InfillWriter
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
 from edgespec.server.models import ModelRoutes
 from edgespec.server.openapi import document
 from edgespec.server.page import page
 from edgespec.server.refusals import RequestError, fault, refused_input
 from edgespec.server.requests import ChatRequest, CompletionRequest
+from edgespec.server.response_requests import ResponsesRequest
+from edgespec.server.response_writer import ResponsesWriter
 from edgespec.server.tokens import TokenRoutes
 
 _log = logging.getLogger(__name__)
@@ -64,10 +69,12 @@ def application(
     def refuse(_request: Request, error: Exception) -> Response:
         return _refused(error, metrics)
 
+    chat = choices(ChatAnswer)
     texts = (
-        ("/v1/completions", TextEndpoint(served, CompletionRequest, CompletionAnswer)),
-        ("/v1/chat/completions", TextEndpoint(served, ChatRequest, ChatAnswer)),
-        ("/infill", TextEndpoint(served, InfillRequest, InfillAnswer)),
+        ("/v1/completions", TextEndpoint(served, CompletionRequest, choices(CompletionAnswer))),
+        ("/v1/chat/completions", TextEndpoint(served, ChatRequest, chat)),
+        ("/v1/responses", TextEndpoint(served, ResponsesRequest, partial(ResponsesWriter, chat))),
+        ("/infill", TextEndpoint(served, InfillRequest, InfillWriter)),
     )
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -84,6 +91,7 @@ def application(
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in texts),
+            Route("/v1/embeddings", embeddings(served), methods=["POST"]),
         ],
         # CORS comes before the gate, since browsers send preflight requests without the key.
         middleware=[pages, gate] if origins else [gate],

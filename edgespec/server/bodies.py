@@ -1,4 +1,4 @@
-"""Parsing of request bodies into the classes of `requests`, with readable errors."""
+"""Parsing of request bodies into classes of `Fields`, with readable errors."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
-        raise _refusal(error, what) from error
+        raise refusal(error, what) from error
 
 
-def _refusal(error: ValidationError, what: str) -> RequestError:
+def refusal(error: ValidationError, what: str = "the body") -> RequestError:
     """Describes the most deeply nested error."""
     found = error.errors(include_url=False, include_context=False)
     deepest = max(found, key=lambda each: len(each["loc"]))

@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse, Response
 
 from edgespec.api.llm import LLM
 from edgespec.runtime.text.infill import InfillFormat
+from edgespec.server.answers import Json
 from edgespec.server.endpoint import Served
-from edgespec.server.replies import Json
 
 CAPABILITIES: Mapping[str, Callable[[LLM], bool]] = {
     "completion": lambda llm: True,

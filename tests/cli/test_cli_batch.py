@@ -126,12 +126,14 @@ def test_what_is_wrong_is_said_in_its_line(batch, tmp_path):
         ('{"custom_id": "\\ud800"}', 400, "line 14: the line is not UTF-8 JSON"),
         (b'{"custom_id": "\xff"}', 400, "line 15: the line is not UTF-8 JSON"),
         ("[" * 1000, 400, "line 16: the line is not UTF-8 JSON"),
+        (completion("choices", "x", n=2), 400, "the line asks for 2 texts: ask for one"),
+        (completion("prompts", ["x", "y", "z"]), 400, "the line asks for 3 texts"),
         (completion("last", PROMPTS[1]), 200, None),
     ]
     given = write(tmp_path / "wrong", [line for line, *_ in wrong])
     result = batch(given=given)
     assert result.code == 4
-    assert result.err.startswith("17 answers (15 of them errors) in ")
+    assert result.err.startswith("19 answers (17 of them errors) in ")
     assert len(result.err.splitlines()) == 1
     found = answers(tmp_path / "out.jsonl")
     for (line, status, message), answer in zip(wrong, found, strict=True):

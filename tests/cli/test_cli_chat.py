@@ -157,7 +157,7 @@ def test_the_context_ends(cli, bundles):
     result = cli(*arguments, stdin=said("hello", "hello"))
     assert result.code == 0
     assert "new conversation with /reset" in result.err
-    assert "the prompt has" in result.err
+    assert "the prompt is too long" in result.err
 
 
 def test_what_cannot_be_saved_leaves_the_old_file(cli, bundles, tmp_path):

@@ -42,7 +42,8 @@ BAD_BODIES = {
     "no token": ({"prompt": [1, "a"]}, "prompt.1 is 'a'"),
     "echo": ({"prompt": "a", "echo": True}, "echo is True: Input should be false"),
     "echo by number": ({"prompt": "a", "echo": 0}, "echo is 0"),
-    "two prompts": ({"prompt": ["a", "b"]}, "prompt is ['a', 'b']: Send one prompt at a time"),
+    "an empty one of two prompts": ({"prompt": ["a", ""]}, "prompt.1 is ''"),
+    "too many prompts": ({"prompt": ["a"] * 129}, "prompt is ['a', 'a',"),
     "unknown token": ({"prompt": [331]}, "token id 331 is not in the vocabulary of 331"),
     "negative token": ({"prompt": [-1]}, "token id -1"),
     "unknown field": ({"prompt": "a", "topp": 1}, "topp is not supported: leave it out"),
@@ -51,7 +52,7 @@ BAD_BODIES = {
     "text for a number": ({"prompt": "a", "temperature": "1"}, "temperature is '1'"),
     "text for a switch": ({"prompt": "a", "stream": "yes"}, "stream is 'yes'"),
     "no tokens": ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0"),
-    "two texts": ({"prompt": "a", "n": 2}, "n is 2: Input should be less"),
+    "too many texts": ({"prompt": "a", "n": 129}, "n is 129: Input should be less"),
     "no whole number": ({"prompt": "a", "n": True}, "n is True"),
     "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
     "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
@@ -191,7 +192,7 @@ def test_json_is_json_whatever_is_said_of_it(running, kind):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"prompt": "a", "top_p": 3, "n": 2},
+        ({"prompt": "a", "top_p": 3, "n": 0},
          "top_p is 3: Input should be less than or equal to 1"),
         ({"prompt": "a", "top_p": 3, "speculative": {"num_draft_tokens": -1}},
          "speculative.num_draft_tokens is -1: Input should be greater than or equal to 0"),
