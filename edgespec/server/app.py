@@ -20,6 +20,7 @@ from edgespec.errors import ContextLengthError, EdgespecError, InputError
 from edgespec.server.answers import ChatAnswer, CompletionAnswer
 from edgespec.server.endpoint import Served, TextEndpoint
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
+from edgespec.server.ollama import routes as ollama
 from edgespec.server.openapi import document
 from edgespec.server.page import page
 from edgespec.server.refusals import RequestError, fault
@@ -73,8 +74,8 @@ def application(
     async def openapi(_request: Request) -> Response:
         return JSONResponse(described)
 
-    def refuse(_request: Request, error: Exception) -> Response:
-        return _refused(error, metrics)
+    def refuse(request: Request, error: Exception) -> Response:
+        return _refused(error, metrics, request.scope["path"])
 
     texts = (
         ("/v1/completions", TextEndpoint(served, CompletionRequest, CompletionAnswer)),
@@ -93,6 +94,7 @@ def application(
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in texts),
+            *ollama.routes(served),
         ],
         # CORS comes before the gate, since browsers send preflight requests without the key.
         middleware=[pages, gate] if origins else [gate],
@@ -122,7 +124,7 @@ class _Gate:
         if refusal is None:
             await self._app(scope, receive, send)
         else:
-            await _refused(refusal, self._metrics)(scope, receive, send)
+            await _refused(refusal, self._metrics, scope["path"])(scope, receive, send)
 
     def _refusal(self, request: Request) -> RequestError | None:
         host = request.headers.get("host", "").lower()
@@ -150,8 +152,8 @@ def _without_port(host: str) -> str:
     return name if colon and port.isdecimal() else host
 
 
-def _refused(error: Exception, metrics: Metrics) -> Response:
-    """Returns the response for an error."""
+def _refused(error: Exception, metrics: Metrics, path: str) -> Response:
+    """Returns the response for an error of a route."""
     headers: dict[str, str] = {}
     if isinstance(error, RequestError):
         refusal = error
@@ -173,4 +175,5 @@ def _refused(error: Exception, metrics: Metrics) -> Response:
     if refusal.status in (429, 503):
         headers["retry-after"] = "1"
     metrics.refused(refusal.status)
-    return JSONResponse(refusal.body, refusal.status, headers)
+    body = {"error": str(refusal)} if path.startswith(ollama.PREFIX) else refusal.body
+    return JSONResponse(body, refusal.status, headers)

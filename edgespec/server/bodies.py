@@ -8,21 +8,23 @@ from typing import TypeVar
 from pydantic import ValidationError
 from starlette.requests import Request
 
+from edgespec.server.fields import Fields
 from edgespec.server.refusals import SHOWN, RequestError, shown
-from edgespec.server.requests import TextRequest
 
 _UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[")  # pydantic's names of types
 
-Body = TypeVar("Body", bound=TextRequest)
+Body = TypeVar("Body", bound=Fields)
 
 
-async def read(request: Request, kind: type[Body], limit: int) -> Body:
+async def read(request: Request, kind: type[Body], limit: int, any_type: bool = False) -> Body:
     """Reads and checks the body of a request.
 
     Args:
         request: request to read.
         kind: class of the body.
         limit: maximum number of bytes.
+        any_type: whether programs may leave the content type as it is, as curl does with `-d`. Web
+            pages, whose requests have an origin, may not.
 
     Raises:
         ClientDisconnect: if the client disconnects meanwhile.
@@ -30,7 +32,7 @@ async def read(request: Request, kind: type[Body], limit: int) -> Body:
     """
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Browsers let pages of other sites post some content types without asking, but not JSON.
-    if content != "application/json":
+    if content != "application/json" and not (any_type and "origin" not in request.headers):
         raise RequestError(
             415, f"the content type is {shown(content)}: send application/json", "not_json"
         )
@@ -44,11 +46,11 @@ async def read(request: Request, kind: type[Body], limit: int) -> Body:
     try:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:
-        raise _refusal(error) from error
+        raise refusal(error) from error
 
 
-def _refusal(error: ValidationError) -> RequestError:
-    """Describes the most deeply nested error."""
+def refusal(error: ValidationError) -> RequestError:
+    """Describes the most deeply nested error of a body."""
     found = error.errors(include_url=False, include_context=False)
     deepest = max(found, key=lambda each: len(each["loc"]))
     if deepest["type"] == "json_invalid":

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.server.answers import Answer, Json, TokenTexts
 from edgespec.server.bodies import read
+from edgespec.server.metrics import Metrics
 from edgespec.server.refusals import RequestError, fault
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part, TextService
@@ -88,7 +89,7 @@ class TextEndpoint:
             work = self._stream(body, answer, _Events(send))
         else:
             work = self._whole(body, answer, partial(_send_json, scope, receive, send))
-        await _until_disconnect(receive, work)
+        await until_disconnect(receive, work)
 
     async def _whole(self, body: TextRequest, answer: Answer, send: SendJson) -> None:
         async def drop(_part: Part) -> None:
@@ -112,16 +113,21 @@ class TextEndpoint:
         except Exception as error:
             if not events.begun:
                 raise
-            if not isinstance(error, RequestError):
-                _log.exception("a text has failed")
-            refusal = error if isinstance(error, RequestError) else fault()
-            self._service.metrics.refused(refusal.status)
-            await events.end(refusal.body)
+            await events.end(failure(error, self._service.metrics).body)
             return
         await events.begin(answer.opening())
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         await events.send(*answer.closing(result, reported, usage))
         await events.end("[DONE]")
+
+
+def failure(error: Exception, metrics: Metrics) -> RequestError:
+    """Logs and counts an error that ends a stream, and returns it as the client may see it."""
+    if not isinstance(error, RequestError):
+        _log.error("a text has failed", exc_info=error)
+    refusal = error if isinstance(error, RequestError) else fault()
+    metrics.refused(refusal.status)
+    return refusal
 
 
 class _Events:
@@ -169,7 +175,7 @@ async def _send_json(scope: Scope, receive: Receive, send: Send, body: Json) -> 
     await JSONResponse(body)(scope, receive, send)
 
 
-async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Does the work, and cancels it if the client disconnects."""
     task = asyncio.ensure_future(work)
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 import edgespec
+from edgespec.server.ollama import document as ollama
 from edgespec.server.requests import ChatRequest, CompletionRequest
 
 Json = dict[str, Any]
@@ -50,10 +51,12 @@ def document(needs_key: bool) -> Json:
         needs_key: whether clients must send an API key.
     """
     _, schemas = models_json_schema(
-        [(CompletionRequest, "validation"), (ChatRequest, "validation")],
+        [(each, "validation") for each in (CompletionRequest, ChatRequest, *ollama.BODIES)],
         ref_template="#/components/schemas/{model}",
     )
-    components: Json = {"schemas": {**schemas["$defs"], "Error": _ERROR}}
+    components: Json = {
+        "schemas": {**schemas["$defs"], "Error": _ERROR, "OllamaError": ollama.ERROR}
+    }
     security: list[Json] = []
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -68,6 +71,7 @@ def document(needs_key: bool) -> Json:
             "/v1/models/{model}": _reads("the model of this name", _OBJECT, needs_key, "model"),
             "/v1/completions": _makes("the continuation of a prompt", "CompletionRequest"),
             "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
+            **ollama.paths(needs_key),
             "/": _reads("a chat page", _PAGE, False),
             "/metrics": _reads("metrics for Prometheus", _PLAIN, needs_key),
             "/health": _reads("whether the server is running", _OBJECT, False),

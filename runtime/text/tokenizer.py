@@ -75,6 +75,11 @@ class Tokenizer:
         return self._chat_source is not None
 
     @property
+    def chat_source(self) -> str | None:
+        """The jinja2 source of the chat template; None if the model has none."""
+        return self._chat_source
+
+    @property
     def backend(self) -> tokenizers.Tokenizer:
         """The tokenizer of the `tokenizers` library, which must not be changed."""
         return self._backend
