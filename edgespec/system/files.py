@@ -44,6 +44,14 @@ def replaced(path: Path) -> Iterator[Path]:
         ) from error
 
 
+def typed_path(name: str) -> Path:
+    """Returns the path that a user has typed, with ~ for the home folder where there is one."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def _target(path: Path) -> Path:
     try:
         return Path(os.path.realpath(path))
