@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
+from edgespec.errors import InputError
 from edgespec.system.cachedir import cache_folder, warn_unwritable
 from edgespec.system.files import replaced
 
@@ -36,7 +38,8 @@ class TypedHistory:
             return []
         entries = [entry for entry in found if entry][-_MOST:]
         if len(found) > 2 * _MOST:
-            with replaced(self._file) as partial:
+            # Where it cannot be written, it stays long.
+            with suppress(InputError), replaced(self._file) as partial:
                 partial.write_bytes(b"".join(map(_line, entries)))
         self._last = entries[-1] if entries else None
         return entries
@@ -63,8 +66,9 @@ def _line(entry: str) -> bytes:
 
 
 def _entry(line: bytes) -> str:
+    """Returns the entry of a line; empty if it is damaged, or none that could be typed."""
     try:
         entry = json.loads(line)
-    except ValueError:
+        return "" if "\0" in entry else entry.encode().decode()
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return ""
-    return entry if isinstance(entry, str) and "\0" not in entry else ""

@@ -113,7 +113,7 @@ class TextEndpoint:
         except Exception as error:
             if not events.begun:
                 raise
-            await events.end(failure(error, self._service.metrics).body)
+            await events.end(as_refusal(error, self._service.metrics).body)
             return
         await events.begin(answer.opening())
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
@@ -121,7 +121,7 @@ class TextEndpoint:
         await events.end("[DONE]")
 
 
-def failure(error: Exception, metrics: Metrics) -> RequestError:
+def as_refusal(error: Exception, metrics: Metrics) -> RequestError:
     """Logs and counts an error that ends a stream, and returns it as the client may see it."""
     if not isinstance(error, RequestError):
         _log.error("a text has failed", exc_info=error)

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from edgespec.api.stream import TextStream
 from edgespec.server.answers import TokenTexts
 from edgespec.server.bodies import read
-from edgespec.server.endpoint import Served, failure, until_disconnect
+from edgespec.server.endpoint import Served, as_refusal, until_disconnect
 from edgespec.server.ollama.answers import Json, OllamaAnswer
 from edgespec.server.ollama.models import require
 from edgespec.server.ollama.requests import OllamaTextRequest
@@ -71,7 +71,7 @@ class OllamaTextEndpoint:
             except Exception as error:
                 if not lines.begun:
                     raise
-                refusal = failure(error, self._service.metrics)
+                refusal = as_refusal(error, self._service.metrics)
                 await lines.send({"error": str(refusal)}, more=False)
                 return
             await lines.send(answer.closing(result, reported), more=False)

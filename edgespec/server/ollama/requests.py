@@ -113,7 +113,7 @@ class OllamaMessage(_Body):
     """A message of a conversation. What is not supported is accepted empty."""
 
     role: Literal["system", "user", "assistant"]
-    content: str = ""
+    content: str | None = None
     images: Empty | None = None
     tool_calls: Empty | None = None
 
@@ -130,7 +130,7 @@ class OllamaChatRequest(OllamaTextRequest):
         return not self.messages
 
     def _translated(self, llm: LLM, common: Json) -> ChatRequest:
-        said = [{"role": each.role, "content": each.content} for each in self.messages or ()]
+        said = [{"role": each.role, "content": each.content or ""} for each in self.messages or ()]
         effort = self.think if isinstance(self.think, str) else None
         return ChatRequest.model_validate(
             {
@@ -160,15 +160,21 @@ class OllamaGenerateRequest(OllamaTextRequest):
         return not (self.prompt or self.suffix)
 
     def _translated(self, llm: LLM, common: Json) -> CompletionRequest:
-        for name, remedy in (
-            ("suffix", "give the text before the gap as prompt alone"),
-            ("template", "the model's own one is used, or none with raw"),
-        ):
-            if getattr(self, name):
-                raise RequestError(400, f"{name} is not supported: {remedy}", "unsupported", name)
+        if self.template:
+            raise RequestError(
+                400, "template is not supported: the model's own one is used, or none with raw",
+                "unsupported", "template",
+            )  # fmt: skip
         likeliest = (self.top_logprobs or 0) if self.logprobs else None
-        prompt = (self.prompt or "") if self.raw else self._tokens(llm)
-        return CompletionRequest.model_validate({**common, "prompt": prompt, "logprobs": likeliest})
+        plain = self.raw or self.suffix
+        return CompletionRequest.model_validate(
+            {
+                **common,
+                "prompt": (self.prompt or "") if plain else self._tokens(llm),
+                "suffix": self.suffix or None,
+                "logprobs": likeliest,
+            }
+        )
 
     def _tokens(self, llm: LLM) -> list[int]:
         """Returns the prompt as the model's chat template writes it, after the `context`."""
