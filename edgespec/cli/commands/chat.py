@@ -42,9 +42,9 @@ _HELP = f"""\
 @FILE       puts the text of a file into the message; @"a b" if its name has spaces,
             \\@ if no file is meant. TAB completes names and commands.
 Lines between {_BLOCK} and {_BLOCK} are one message. So are lines that end in \\ with
-the next one, and pasted lines, except on Windows. Ctrl-C stops an answer, or drops
-such a message. The arrow keys bring back what was typed, in earlier chats too, save
-what begins with a space."""
+the next one, and pasted lines. Ctrl-C stops an answer, or drops such a message.
+The arrow keys bring back what was typed, in earlier chats too, unless it begins
+with a space. TAB, pasted lines and earlier chats are not for Windows."""
 
 _COMMANDS = ("/exit", "/help", "/reset", "/save", "/stats")
 
