@@ -75,11 +75,6 @@ class Tokenizer:
         return self._chat_source is not None
 
     @property
-    def chat_source(self) -> str | None:
-        """The jinja2 source of the chat template; None if the model has none."""
-        return self._chat_source
-
-    @property
     def backend(self) -> tokenizers.Tokenizer:
         """The tokenizer of the `tokenizers` library, which must not be changed."""
         return self._backend
@@ -150,6 +145,11 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Returns the text of token ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special)
+
+    @property
+    def chat_source(self) -> str:
+        """The source of the chat template; empty if there is none."""
+        return self._chat_source or ""
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
