@@ -304,6 +304,8 @@ def test_what_is_wrong_in_a_chat_is_named(running, fields, reason):
     [
         ({"suffix": "x"}, ""),  # the model has no tokens for it
         ({"template": "{{ .Prompt }}"}, "template is not supported"),
+        ({"raw": True, "system": "be brief"}, "system and raw are given"),
+        ({"raw": True, "context": [1]}, "context and raw are given"),
         ({"images": ["aGk="]}, "images is"),
         ({"context": [1, "x"]}, "context.1 is 'x'"),
         ({"context": [1 << 40]}, "is not in the vocabulary"),

@@ -165,6 +165,12 @@ class OllamaGenerateRequest(OllamaTextRequest):
                 400, "template is not supported: the model's own one is used, or none with raw",
                 "unsupported", "template",
             )  # fmt: skip
+        for name in ("system", "context"):
+            if self.raw and getattr(self, name):
+                raise RequestError(
+                    400, f"{name} and raw are given: drop one, since a raw prompt is whole",
+                    "invalid_value", name,
+                )  # fmt: skip
         likeliest = (self.top_logprobs or 0) if self.logprobs else None
         plain = self.raw or self.suffix
         return CompletionRequest.model_validate(
