@@ -24,6 +24,7 @@ from edgespec.server.endpoint import Served, TextEndpoint
 from edgespec.server.infill import InfillRequest, InfillWriter
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
 from edgespec.server.models import ModelRoutes
+from edgespec.server.ollama import routes as ollama
 from edgespec.server.openapi import document
 from edgespec.server.page import page
 from edgespec.server.refusals import RequestError, fault, refused_input
@@ -66,8 +67,8 @@ def application(
     async def openapi(_request: Request) -> Response:
         return JSONResponse(described)
 
-    def refuse(_request: Request, error: Exception) -> Response:
-        return _refused(error, metrics)
+    def refuse(request: Request, error: Exception) -> Response:
+        return _refused(error, metrics, request.scope["path"])
 
     chat = choices(ChatAnswer)
     texts = (
@@ -92,6 +93,7 @@ def application(
             Route("/openapi.json", openapi),
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in texts),
             Route("/v1/embeddings", embeddings(served), methods=["POST"]),
+            *ollama.routes(served),
         ],
         # CORS comes before the gate, since browsers send preflight requests without the key.
         middleware=[pages, gate] if origins else [gate],
@@ -121,7 +123,7 @@ class _Gate:
         if refusal is None:
             await self._app(scope, receive, send)
         else:
-            await _refused(refusal, self._metrics)(scope, receive, send)
+            await _refused(refusal, self._metrics, scope["path"])(scope, receive, send)
 
     def _refusal(self, request: Request) -> RequestError | None:
         host = request.headers.get("host", "").lower()
@@ -149,8 +151,8 @@ def _without_port(host: str) -> str:
     return name if colon and port.isdecimal() else host
 
 
-def _refused(error: Exception, metrics: Metrics) -> Response:
-    """Returns the response for an error."""
+def _refused(error: Exception, metrics: Metrics, path: str) -> Response:
+    """Returns the response for an error of a route."""
     headers: dict[str, str] = {}
     if isinstance(error, RequestError):
         refusal = error
@@ -168,4 +170,5 @@ def _refused(error: Exception, metrics: Metrics) -> Response:
     if refusal.status in (429, 503):
         headers["retry-after"] = "1"
     metrics.refused(refusal.status)
-    return JSONResponse(refusal.body, refusal.status, headers)
+    body = {"error": str(refusal)} if path.startswith(ollama.PREFIX) else refusal.body
+    return JSONResponse(body, refusal.status, headers)

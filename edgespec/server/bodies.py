@@ -17,13 +17,15 @@ Body = TypeVar("Body", bound=Fields)
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
-async def read(request: Request, kind: type[Body], limit: int) -> Body:
+async def read(request: Request, kind: type[Body], limit: int, any_type: bool = False) -> Body:
     """Reads and checks the body of a request.
 
     Args:
         request: request to read.
         kind: class of the body.
         limit: maximum number of bytes.
+        any_type: whether programs may leave the content type as it is, as curl does with `-d`. Web
+            pages, whose requests have an origin, may not.
 
     Raises:
         ClientDisconnect: if the client disconnects meanwhile.
@@ -31,7 +33,7 @@ async def read(request: Request, kind: type[Body], limit: int) -> Body:
     """
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Browsers let pages of other sites post some content types without asking, but not JSON.
-    if content != "application/json":
+    if content != "application/json" and not (any_type and "origin" not in request.headers):
         raise RequestError(
             415, f"the content type is {shown(content)}: send application/json", "not_json"
         )
@@ -63,7 +65,7 @@ def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:
 
 
 def refusal(error: ValidationError, what: str = "the body") -> RequestError:
-    """Describes the most deeply nested error."""
+    """Describes the most deeply nested error of a body."""
     found = error.errors(include_url=False, include_context=False)
     deepest = max(found, key=lambda each: len(each["loc"]))
     if deepest["type"] == "json_invalid":

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from edgespec.server.answers import Json, TokenTexts
 from edgespec.server.asked import Asked
 from edgespec.server.bodies import read
+from edgespec.server.metrics import Metrics
 from edgespec.server.refusals import RequestError, fault, require_model
 from edgespec.server.service import Part, TextService
 from edgespec.server.writers import Origin, Writer
@@ -89,7 +90,7 @@ class TextEndpoint(Generic[Body]):
             work = self._stream(body, writer, _Events(send, writer))
         else:
             work = self._whole(body, writer, partial(_send_json, scope, receive, send))
-        await _until_disconnect(receive, work)
+        await until_disconnect(receive, work)
 
     async def _whole(self, body: Body, writer: Writer, send: SendJson) -> None:
         async def drop(_part: Part) -> None:
@@ -108,14 +109,20 @@ class TextEndpoint(Generic[Body]):
         except Exception as error:
             if not events.begun:
                 raise
-            if not isinstance(error, RequestError):
-                _log.exception("a text has failed")
-            refusal = error if isinstance(error, RequestError) else fault()
-            self._service.metrics.refused(refusal.status)
+            refusal = as_refusal(error, self._service.metrics)
             await events.end(writer.failure(refusal))
             return
         await events.begin(writer.opening)
         await events.end(*writer.closing(results), *writer.last)
+
+
+def as_refusal(error: Exception, metrics: Metrics) -> RequestError:
+    """Logs and counts an error that ends a stream, and returns it as the client may see it."""
+    if not isinstance(error, RequestError):
+        _log.error("a text has failed", exc_info=error)
+    refusal = error if isinstance(error, RequestError) else fault()
+    metrics.refused(refusal.status)
+    return refusal
 
 
 class _Events:
@@ -168,7 +175,7 @@ async def _send_json(scope: Scope, receive: Receive, send: Send, body: Json) -> 
     await JSONResponse(body)(scope, receive, send)
 
 
-async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Does the work, and cancels it if the client disconnects."""
     task = asyncio.ensure_future(work)
 

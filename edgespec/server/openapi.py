@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 import edgespec
 from edgespec.server.embeddings import EmbeddingsRequest
 from edgespec.server.infill import InfillRequest
+from edgespec.server.ollama import document as ollama
 from edgespec.server.requests import ChatRequest, CompletionRequest
 from edgespec.server.response_requests import ResponsesRequest
 from edgespec.server.tokens import DetokenizeRequest, TokenizeRequest
@@ -17,7 +18,7 @@ Json = dict[str, Any]
 
 _BODIES = (
     CompletionRequest, ChatRequest, ResponsesRequest, EmbeddingsRequest, InfillRequest,
-    TokenizeRequest, DetokenizeRequest,
+    TokenizeRequest, DetokenizeRequest, *ollama.BODIES,
 )  # fmt: skip
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
 _EVENTS: Json = {"text/event-stream": {}}
@@ -61,7 +62,9 @@ def document(needs_key: bool) -> Json:
         [(each, "validation") for each in _BODIES],
         ref_template="#/components/schemas/{model}",
     )
-    components: Json = {"schemas": {**schemas["$defs"], "Error": _ERROR}}
+    components: Json = {
+        "schemas": {**schemas["$defs"], "Error": _ERROR, "OllamaError": ollama.ERROR}
+    }
     security: list[Json] = []
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -83,6 +86,7 @@ def document(needs_key: bool) -> Json:
             "/infill": _makes("the text at a cursor", "InfillRequest"),
             "/tokenize": _makes("the tokens of a text", "TokenizeRequest", streams=False),
             "/detokenize": _makes("the text of tokens", "DetokenizeRequest", streams=False),
+            **ollama.paths(needs_key),
             "/": _reads("a chat page", _PAGE, False),
             "/metrics": _reads("metrics for Prometheus", _PLAIN, needs_key),
             "/health": _reads("whether the server is running", _OBJECT, False),

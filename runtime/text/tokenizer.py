@@ -151,6 +151,11 @@ class Tokenizer:
         """Returns the text of token ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special)
 
+    @property
+    def chat_source(self) -> str:
+        """The source of the chat template; empty if there is none."""
+        return self._chat_source or ""
+
     def chat(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
     ) -> str:
