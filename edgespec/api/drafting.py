@@ -45,7 +45,7 @@ from edgespec.runtime.planning import (
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.grammar import GrammarMatcher
+    from edgespec.runtime.sampling.constraint import Constraint
 
 _Calls = HeadCalls | ModelCalls | RecodedCalls | SharedCalls
 
@@ -108,7 +108,7 @@ class Drafting:
         learned: DrafterState,
         sampled: bool,
         source: str,
-        grammar: GrammarMatcher | None = None,
+        grammar: Constraint | None = None,
     ) -> Drafter:
         """Creates the drafter of one text.
 
@@ -156,7 +156,7 @@ class Drafting:
         learned: DrafterState,
         sampled: bool,
         source: str,
-        grammar: GrammarMatcher | None,
+        grammar: Constraint | None,
     ) -> PlannedDrafter:
         models: list[PricedSource[Drafter]] = [
             self._priced_skip(skip, runners[TARGET], learned, sampled) for skip in self._skips

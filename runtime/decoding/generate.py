@@ -18,7 +18,7 @@ from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict, walk
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.grammar import GrammarMatcher
+    from edgespec.runtime.sampling.constraint import Constraint
 
 
 PROMPT = "prompt"
@@ -77,7 +77,7 @@ def generate(
     limits: Limits,
     budget: TreeBudget,
     logprobs: int | None = None,
-    grammar: GrammarMatcher | None = None,
+    grammar: Constraint | None = None,
 ) -> Iterator[Round]:
     """Decodes a text, one round at a time; the caller may stop at any time.
 
@@ -139,9 +139,7 @@ def generate(
 class _Choices:
     """The target's choices in the order of the text; each becomes the next token."""
 
-    def __init__(
-        self, sampler: Sampler, logprobs: int | None, grammar: GrammarMatcher | None
-    ) -> None:
+    def __init__(self, sampler: Sampler, logprobs: int | None, grammar: Constraint | None) -> None:
         self._sampler = sampler
         self._grammar = grammar
         self._logprobs = logprobs
