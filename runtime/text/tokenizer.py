@@ -146,8 +146,23 @@ class Tokenizer:
         """Returns the text of token ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special)
 
+    @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """Ids of the tokens that were added to the vocabulary, such as special ones, by content."""
+        added = self._backend.get_added_tokens_decoder()
+        return {token.content: id_ for id_, token in added.items()}
+
+    @property
+    def chat_source(self) -> str:
+        """The source of the chat template; empty if there is none."""
+        return self._chat_source or ""
+
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Returns a conversation in the model's chat template (see `ChatTemplate.render`).
 
@@ -155,7 +170,7 @@ class Tokenizer:
             InputError: If the model has no chat template, or an invalid one, or it refuses the
                 messages.
         """
-        return self._chat_template.render(messages, add_generation_prompt)
+        return self._chat_template.render(messages, add_generation_prompt, tools, variables)
 
     def chat_fault(self) -> str | None:
         """Returns what is wrong with the chat template; None if nothing is or there is none."""
@@ -188,10 +203,17 @@ class StreamDecoder:
         tokenizer: Tokenizer of the tokens to come.
         context: Tokens before them, whose text is not returned. Needed if the text may go on with a
             space.
+        shown: Special tokens that are shown, with their texts.
     """
 
-    def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        context: Sequence[int] = (),
+        shown: Mapping[int, str] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._special = shown or {}
         self._window = list(context)
         self._settled = len(self._window)  # number of tokens in the window whose text was returned
         self._shown = tokenizer.decode(self._window)
@@ -207,6 +229,11 @@ class StreamDecoder:
         return self._settle(self._piece())
 
     def _push(self, token: int) -> str:
+        special = self._special.get(token)
+        if special is not None:
+            before = self.flush()
+            self._window.append(token)
+            return before + self._settle("") + special
         self._window.append(token)
         piece = self._piece()
         return "" if not piece or piece.endswith(_REPLACEMENT) else self._settle(piece)
