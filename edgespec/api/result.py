@@ -11,6 +11,7 @@ from typing import Any
 from edgespec.runtime.decoding.generate import PROMPT, Round
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.text.answers import ToolCall
 
 _WARM_UP = 10  # rounds before the planner's forecast is compared with the measured speed
 
@@ -24,7 +25,7 @@ class GenerationResult:
         tokens: ids of the new tokens, including the one that ended the text.
         prompt_tokens: number of tokens in the prompt.
         new_tokens: number of new tokens.
-        finish_reason: stop, length, context or cancelled.
+        finish_reason: stop, tool_calls, length, context or cancelled.
         seed: seed in use; the same seed gives the same text again.
         ttft_ms: time to the first token in ms.
         tpot_ms: time per further token in ms; 0 if there was none.
@@ -53,6 +54,8 @@ class GenerationResult:
         reused: number of prompt tokens that were in the caches already, or in the prompt cache.
         logprobs: log-probabilities of each token; empty if they were not requested.
         simulated: machine that all times are simulated for; None if they were measured.
+        reasoning: reasoning of an answer in a conversation, which is not part of its text.
+        tool_calls: tool calls of an answer, complete ones only; nobody has executed them.
     """
 
     text: str
@@ -83,6 +86,8 @@ class GenerationResult:
     reused: int
     logprobs: tuple[TokenLogprobs, ...]
     simulated: str | None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Clock:

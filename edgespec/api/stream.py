@@ -13,7 +13,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,12 +30,13 @@ from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.text.answers import AnswerReader, Piece
 from edgespec.runtime.text.tokenizer import StopMatcher, StreamDecoder, Tokenizer
 from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:
     from edgespec.runtime.execution.model import Model
-    from edgespec.runtime.sampling.grammar import GrammarMatcher
+    from edgespec.runtime.sampling.constraint import Constraint
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Job:
         slot: slot of the text's session; None if it has no session.
         lock: lock that is held during a round, for which other texts of the same models wait.
         simulated: see `GenerationResult`.
+        reader: takes an answer apart; None for plain text.
+        shown: special tokens that the reader needs, with their texts.
     """
 
     tokenizer: Tokenizer
@@ -71,7 +74,7 @@ class Job:
     budget: TreeBudget
     stop: tuple[str, ...]
     logprobs: int | None
-    grammar: GrammarMatcher | None
+    grammar: Constraint | None
     draft_memory: str | None
     learning: Learning | None
     prompts: PromptCache | None
@@ -79,6 +82,8 @@ class Job:
     slot: Slot | None
     lock: FairLock
     simulated: str | None
+    reader: AnswerReader | None = None
+    shown: Mapping[int, str] = field(default_factory=dict)
 
 
 class TextStream:
@@ -94,6 +99,7 @@ class TextStream:
     def __init__(self, job: Job) -> None:
         self.generation = TextGeneration(job)
         self._pieces = self.generation.pieces()
+        self._texts = (piece.text for piece in self._pieces if piece.text)
 
     @property
     def logprobs(self) -> Sequence[TokenLogprobs]:
@@ -128,6 +134,10 @@ class TextStream:
 
     def __iter__(self) -> Iterator[str]:
         """Returns the pieces of text; none is empty, and together they are `result.text`."""
+        return self._texts
+
+    def pieces(self) -> Iterator[Piece]:
+        """Returns the pieces with all that an answer consists of, instead of its text alone."""
         return self._pieces
 
     def close(self) -> None:
@@ -148,7 +158,7 @@ class TextStream:
 
         def next_step() -> asyncio.Future[str]:
             # Not a task: the end of the event loop would cancel it while its thread goes on.
-            step = partial(contextvars.copy_context().run, next, self._pieces, "")
+            step = partial(contextvars.copy_context().run, next, self._texts, "")
             return asyncio.get_running_loop().run_in_executor(None, step)
 
         step = next_step()
@@ -196,10 +206,10 @@ class TextGeneration:
         """Ends the text after the current round."""
         self._cancelled.set()
 
-    def pieces(self) -> Generator[str]:
+    def pieces(self) -> Generator[Piece]:
         """Generates the text; yields its pieces, none of which is empty. Call it only once."""
         job, limits = self._job, self._job.limits
-        text = _Text(job.tokenizer, job.prompt, job.stop)
+        text = _Text(job)
         self.clock.start()
         with ExitStack() as entered:
             if job.learning is not None:
@@ -220,7 +230,7 @@ class TextGeneration:
             models = [runner.model for runner in runners.values()]
             yield from self._read(rounds, models, text, kept)
         self.result = GenerationResult(
-            text="".join(text.pieces),
+            text="".join(piece.text for piece in text.pieces),
             tokens=text.tokens,
             prompt_tokens=len(job.prompt),
             finish_reason=self._finish_reason(text),
@@ -235,6 +245,8 @@ class TextGeneration:
             reused=reused,
             logprobs=tuple(self.logprobs),
             simulated=job.simulated,
+            reasoning="".join(piece.reasoning for piece in text.pieces),
+            tool_calls=() if job.reader is None else tuple(job.reader.calls),
             **self.clock.facts(len(text.tokens)),
         )
         if job.learning is not None:
@@ -246,7 +258,7 @@ class TextGeneration:
         models: Sequence[Model],
         text: _Text,
         kept: StoredText | None,
-    ) -> Generator[str]:
+    ) -> Generator[Piece]:
         lock, clock = self._job.lock, self.clock
         while not (text.stopped or self._cancelled.is_set()):
             with lock:  # the text may have been cancelled while it waited
@@ -268,7 +280,7 @@ class TextGeneration:
     def _finish_reason(self, text: _Text) -> str:
         limits, made = self._job.limits, len(text.tokens)
         if text.stopped or (made and text.tokens[-1] in limits.stop_ids):
-            return "stop"
+            return "tool_calls" if self._job.reader and self._job.reader.calls else "stop"
         if made >= limits.max_new_tokens:
             return "length"
         if len(self._job.prompt) + made >= limits.context_length:
@@ -279,16 +291,26 @@ class TextGeneration:
 class _Text:
     """Turns tokens into text: whole characters only, cut before a stop string."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: list[int], stop: Sequence[str]) -> None:
-        self._decoder = StreamDecoder(tokenizer, prompt)
-        self._matcher = StopMatcher(stop)
-        self._stops = bool(stop)
+    def __init__(self, job: Job) -> None:
+        self._decoder = StreamDecoder(job.tokenizer, job.prompt, job.shown)
+        self._matcher = StopMatcher(job.stop)
+        self._reader = job.reader
+        self._stops = bool(job.stop)
         self.tokens: list[int] = []
-        self.pieces: list[str] = []
+        self.pieces: list[Piece] = []
         self.stopped = False
 
-    def push(self, tokens: Sequence[int]) -> str:
+    def push(self, tokens: Sequence[int]) -> Piece:
         """Adds tokens and returns the text that is now final; drops tokens after a stop string."""
+        return self._taken_apart(self._decoded(tokens))
+
+    def flush(self) -> Piece:
+        """Returns the rest of the text after the last token."""
+        rest = self._show(self._decoder.flush())
+        held = self._matcher.flush()
+        return self._taken_apart(rest + held, ended=True)
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
         if not self._stops:
             self.tokens += tokens
             return self._show(self._decoder.push(*tokens))
@@ -300,14 +322,16 @@ class _Text:
                 break
         return text
 
-    def flush(self) -> str:
-        """Returns the rest of the text after the last token."""
-        rest = self._show(self._decoder.flush())
-        held = self._matcher.flush()
-        self.pieces.append(held)
-        return rest + held
-
     def _show(self, text: str) -> str:
         piece, self.stopped = self._matcher.push(text)
+        return piece
+
+    def _taken_apart(self, text: str, ended: bool = False) -> Piece:
+        if self._reader is None:
+            piece = Piece(text)
+        else:
+            piece = self._reader.push(text)
+            if ended:
+                piece += self._reader.finish()
         self.pieces.append(piece)
         return piece
