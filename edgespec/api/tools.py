@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import json
 import re
 import types
 import typing
@@ -83,6 +84,10 @@ def _checked(tool: Mapping[str, Any]) -> dict[str, Any]:
     description = function.get("description") or ""
     if not isinstance(description, str):
         raise InputError(f"tool {name}: its description is {description!r:.40}: give a string")
+    try:
+        json.dumps(parameters, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"tool {name}: its parameters are no JSON ({reason(error)})") from error
     return {
         "type": "function",
         "function": {"name": name, "description": description, "parameters": dict(parameters)},
@@ -127,7 +132,7 @@ def _schema(hint: Any, where: str) -> dict[str, Any]:
     found: dict[str, Any] | None = None
     if hint is Any:
         found = {}
-    elif hint in _SIMPLE:
+    elif isinstance(hint, type) and hint in _SIMPLE:
         found = {"type": _SIMPLE[hint]}
     elif origin is typing.Annotated:
         note = next((each for each in arguments[1:] if isinstance(each, str)), None)

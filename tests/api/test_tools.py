@@ -154,6 +154,7 @@ def raw(a: bytes): ...
         (many, "takes \\*numbers"),
         (raw, "<class 'bytes'>, which JSON does not have"),
         (lambda: 1, "the name '<lambda>'"),
+        ({"function": {"name": "f", "parameters": {"default": float("nan")}}}, "are no JSON"),
         (3, "a tool is 3"),
         ({"type": "function"}, "give a function"),
         ({"function": {"name": "f", "parameters": {"type": "array"}}}, "of type object"),

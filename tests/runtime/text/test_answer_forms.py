@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from chats import CLOCK, FORMS, QUESTION, TOOLS, WEATHER, chat_tokenizer, template
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgespec.api.chat import ChatOptions, conversation
 from edgespec.errors import InputError
@@ -147,6 +151,51 @@ def test_marks_that_are_no_special_tokens_work_alike(name, tmp_path):
     chat = Chat(tmp_path, template(name))
     assert chat.accepted(form.before + form.call, tools=TOOLS) == (form.before + form.call, True)
     assert chat.read(form.before + form.call, 4, tools=TOOLS)[1] == [ROME]
+
+
+def test_a_mark_that_is_spelled_begins_a_call_too(tmp_path):
+    chat = Chat(tmp_path, template("hermes"), FORMS["hermes"].tokens)
+    grammar = chat.ask(tools=TOOLS).grammar
+    spelled = chat.tokenizer.encode("Well <tool", add_special=False)
+    spelled += chat.tokenizer.encode("_call>", add_special=False)
+    assert grammar.valid(spelled) == len(spelled)
+    for token in spelled:
+        grammar.advance(token)
+    forced = chat.tokenizer.decode(grammar.forced())
+    assert '\n{"name": "'.startswith(forced) or forced.startswith('\n{"name": "')
+    assert forced
+
+
+def test_no_tool_may_hide_in_its_schema(tmp_path):
+    """What stands in names and descriptions of a schema is no grammar."""
+    odd = {'a" %json {}': {"const": "</tool_call> {x} <[0]>"}}
+    parameters = {"type": "object", "properties": odd, "required": list(odd)}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    chat = Chat(tmp_path, template("hermes"), FORMS["hermes"].tokens)
+    given = json.dumps({key: each["const"] for key, each in odd.items()})
+    text = f'<tool_call>\n{{"name": "f", "arguments": {given}}}\n</tool_call>'
+    # Its text is spelled, since the token would end the call.
+    grammar = chat.ask(tools=[tool], tool_choice="required").grammar
+    assert chat.tokenizer.decode(grammar.forced(), skip_special=False) == text
+    assert chat.read(text, 3, tools=[tool])[1] == [("f", json.loads(given))]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+)
+
+
+@given(st.dictionaries(st.text(max_size=6), VALUES, max_size=4), st.integers(1, 9), st.booleans())
+def test_any_arguments_are_read_in_any_pieces(arguments, size, escaped):
+    form = call_form(template("hermes"))
+    reader, written = AnswerReader(None, form), json.dumps(arguments, ensure_ascii=escaped)
+    call = f'<tool_call>\n{{"name": "f", "arguments": {written}}}\n</tool_call>'
+    text = f"{call}\n{call}"
+    for place in range(0, len(text), size):
+        reader.push(text[place : place + size])
+    assert [each.text for each in reader.calls] == [written] * 2
+    assert reader.calls[0].arguments == arguments
 
 
 def test_text_may_follow_a_schema_or_be_a_call(tmp_path):
