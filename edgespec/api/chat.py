@@ -23,6 +23,8 @@ from edgespec.system.options import require_count
 if TYPE_CHECKING:
     from edgespec.runtime.sampling.grammar import GrammarCompiler
 
+_SMOL_TOOLS = "xml_tools"  # how SmolLM3's template calls tools
+
 _MODES = ("auto", "none", "required")
 
 
@@ -138,7 +140,8 @@ def conversation(
         id_: token for token, id_ in tokenizer.added_tokens.items()
         if id_ in tokenizer.special_ids and token in answer.marks
     }  # fmt: skip
-    return Conversation(prompt, grammar, AnswerReader(thinking, calls, inside), shown)
+    schemas = {function.name: function.parameters for function in functions}
+    return Conversation(prompt, grammar, AnswerReader(thinking, calls, inside, schemas), shown)
 
 
 def _call_form(tokenizer: Tokenizer) -> CallForm:
@@ -171,6 +174,7 @@ def _rendered(
         return tokenizer.chat(messages, variables=variables)
     tools = options.tools_described
     names = [tool["function"]["name"] for tool in tools]
+    variables = {_SMOL_TOOLS: tools, **(variables or {})}
     text = tokenizer.chat(messages, tools=tools, variables=variables)
     if calls.in_system and not all(name in text for name in names):
         functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)

@@ -27,8 +27,8 @@ class CallForm:
         end: text after the last call.
         first: whether calls begin an answer or do not come at all. Text that begins like `begin`
             is a call then.
-        arguments: `json` with spaces as Python's json module writes them, `compact` JSON, or
-            `gemma` (see `edgespec.runtime.text.gemma_arguments`).
+        arguments: `json` with spaces as Python's json module writes them, `compact` JSON, `gemma`
+            (see `edgespec.runtime.text.gemma_arguments`) or `tagged` (see `tagged_arguments`).
         in_system: whether the template takes tools from the system message, as JSON.
     """
 
@@ -97,6 +97,11 @@ _CALL_FORMS = (
         end="]",
     ),
     CallForm(
+        "tagged", ("<tool_call>", "<function=", "<parameter="),
+        begin="<tool_call>", opening="\n<function=", middle=">\n",
+        closing="</function>\n</tool_call>", separator="\n<tool_call>", arguments="tagged",
+    ),
+    CallForm(
         "hermes", ("<tool_call>", '"arguments"'),
         begin="<tool_call>", opening="\n" + _NAMED, middle=_ARGUMENTS,
         closing="}\n</tool_call>", separator="\n<tool_call>",
@@ -109,7 +114,7 @@ _CALL_FORMS = (
 )  # fmt: skip
 
 # Templates with these write calls in another form than the marks of the forms suggest.
-_OTHERS = ("<function=", "<arg_key>", "<|tool_list_start|>", "<tool_calls>")
+_OTHERS = ("<arg_key>", "<|tool_list_start|>", "<tool_calls>")
 
 _HARMONY = ThinkingForm(
     "<|channel|>analysis<|message|>",

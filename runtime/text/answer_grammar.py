@@ -15,6 +15,7 @@ from typing import Any
 
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
 from edgespec.runtime.text.gemma_arguments import QUOTE, GemmaRules
+from edgespec.runtime.text.tagged_arguments import tagged_rules
 
 CONTENT = "content"
 """Name of the grammar that an answer's text follows, if it follows one."""
@@ -136,12 +137,13 @@ class AnswerGrammar:
         for n, function in enumerate(self.functions):
             head = self._marks(form.opening + function.name + form.middle)
             yield f"call_{n}: {head} arguments_{n} {self._marks(form.closing)}".rstrip()
+            name, schema = f"arguments_{n}", function.parameters
             if form.arguments == "gemma":
-                quote = self._marks(QUOTE)
-                yield from GemmaRules(f"arguments_{n}", function.parameters, quote).lines
+                yield from GemmaRules(name, schema, self._marks(QUOTE)).lines
+            elif form.arguments == "tagged":
+                yield from tagged_rules(name, schema)
             else:
-                spaced = form.arguments == "json"
-                yield f"arguments_{n}: %json {_schema(function.parameters, spaced)}"
+                yield f"{name}: %json {_schema(schema, form.arguments == 'json')}"
 
     def _marks(self, text: str) -> str:
         return " ".join([self._part(part) for part in self._parts(text)])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
 from edgespec.runtime.text.gemma_arguments import GemmaArguments
+from edgespec.runtime.text.tagged_arguments import TaggedArguments
 
 _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # what Mistral's templates want of the ids of calls
@@ -99,16 +100,22 @@ class AnswerReader:
         thinking: how the model writes reasoning; None if it does not.
         calls: how it writes calls; None if none are expected.
         inside: whether the answer begins inside of reasoning, since the prompt has begun it.
+        schemas: JSON schemas of arguments by the names of the functions.
 
     Attributes:
         calls: complete calls so far.
     """
 
     def __init__(
-        self, thinking: ThinkingForm | None, calls: CallForm | None, inside: bool = False
+        self,
+        thinking: ThinkingForm | None,
+        calls: CallForm | None,
+        inside: bool = False,
+        schemas: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._thinking = thinking
         self._form = calls
+        self._schemas = schemas or {}
         self._unread = ""
         self._ended = False
         self._thought = False  # whether there was reasoning, behind which white space is dropped
@@ -186,7 +193,11 @@ class AnswerReader:
             return False
         self._unread = rest if form.middle else found + rest
         self._opened = ToolCall(_new_id(), name, "")
-        self._arguments = GemmaArguments() if form.arguments == "gemma" else _JsonObject()
+        self._arguments: _Arguments = _JsonObject()
+        if form.arguments == "gemma":
+            self._arguments = GemmaArguments()
+        elif form.arguments == "tagged":
+            self._arguments = TaggedArguments(self._schemas.get(name, {}))
         gathered.calls.append(CallPiece(len(self.calls), "", self._opened.id, name))
         self._state = self._argue
         return True
@@ -238,6 +249,20 @@ class AnswerReader:
             kept = len(text) - len(text[: len(text) - kept].rstrip())
         self._unread = text[len(text) - kept :]
         return text[: len(text) - kept], ""
+
+
+class _Arguments(Protocol):
+    """Reads arguments in some notation, as JSON.
+
+    Attributes:
+        complete: whether they have ended.
+    """
+
+    complete: bool
+
+    def push(self, text: str) -> tuple[str, str]:
+        """Returns the JSON of what was read, and the rest of a text."""
+        ...
 
 
 class _JsonObject:

@@ -62,6 +62,15 @@ FORMS = {
         f'<tool_call>\n{{"name": "get_weather", "arguments": {_ARGUMENTS}}}\n</tool_call>\n'
         '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>',
     ),
+    "tagged": Form(
+        "{% if tools %}{{ tools | tojson }}<tool_call><function=><parameter=>{% endif %}",
+        ("<tool_call>", "</tool_call>"),
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n"
+        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n"
+        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=clock>\n</function>\n</tool_call>",
+    ),
     "llama": Form(
         "{% if tools %}Environment: ipython {{ tools | tojson }} {'name': , \"parameters\": }"
         "{% endif %}",
