@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from edgespec.server.fields import LONG, Empty, Off
 from edgespec.server.tools import Call, Noted
+
+
+def _text_or_none(value: Any) -> Any:
+    return value if isinstance(value, str) else None
+
+
+_Noted = BeforeValidator(_text_or_none, json_schema_input_type=Any)  # other values are ignored
 
 
 class TextContent(Noted):
@@ -31,8 +38,8 @@ class Message(Noted):
     ] = None
     tool_calls: Annotated[list[Call], LONG] | None = None
     tool_call_id: str | None = None
-    name: Any = None
-    reasoning_content: Any = None
+    name: Annotated[str | None, _Noted] = None
+    reasoning_content: Annotated[str | None, _Noted] = None
     refusal: None = None
     audio: None = None
     images: Empty | None = None
@@ -46,6 +53,13 @@ class Message(Noted):
             raise PydanticCustomError("silent", "Only an answer's content may be null")
         return content
 
+    @field_validator("tool_calls")
+    @classmethod
+    def _called(cls, calls: Any, info: ValidationInfo) -> Any:
+        if calls and info.data.get("role") != "assistant":
+            raise PydanticCustomError("calls", "Only an answer may have tool calls")
+        return calls
+
     @property
     def plain(self) -> dict[str, Any]:
         """The message for chat templates; `developer` is OpenAI's newer name for `system`."""
@@ -56,9 +70,10 @@ class Message(Noted):
             "role": "system" if self.role == "developer" else self.role,
             "content": text,
         }
+        given: dict[str, Any] = {}
         if self.role == "tool":
             given = {"tool_call_id": self.tool_call_id, "name": self.name}
-        else:
+        elif self.role == "assistant":
             calls = [call.model_dump(exclude_none=True) for call in self.tool_calls or ()]
             given = {"tool_calls": calls, "reasoning_content": self.reasoning_content}
         return plain | {name: value for name, value in given.items() if value}

@@ -81,6 +81,7 @@ class Call(Noted):
     """A call in a message of the assistant."""
 
     id: str | None = None
+    type: Literal["function"] = "function"
     function: CalledFunction
 
 

@@ -54,22 +54,22 @@ class _State:
             rest = self.closing[1:]
             return replace(self, closing=rest, inside=bool(rest))
         tail = (*self.tail, token)[-_TAIL:]
-        text = how.decode(tail)
         if self.inside is None:
-            begun = text.lstrip()
+            begun = how.decode(tail).lstrip()
             if begun.startswith(how.begin):
-                return replace(self, inside=True, tail=()).checked("", how)
+                return replace(self, inside=True, tail=()).checked(how)
             return replace(self, tail=tail, inside=None if how.begin.startswith(begun) else False)
-        if how.end in text:
+        # The tail is decoded only where the reasoning may end.
+        if how.end[-1] in how.decode((token,)) and how.end in how.decode(tail):
             return replace(self, inside=False)
-        return replace(self, left=self.left - 1, tail=tail).checked(text, how)
+        return replace(self, left=self.left - 1, tail=tail).checked(how)
 
-    def checked(self, text: str, how: Reasoning) -> _State:
+    def checked(self, how: Reasoning) -> _State:
         """Returns the state with the closing tokens, if the budget is used up.
 
         The last character is completed first, so that the text stays valid.
         """
-        if not self.inside or self.left > 0 or text.endswith(_REPLACEMENT):
+        if not self.inside or self.left > 0 or how.decode(self.tail).endswith(_REPLACEMENT):
             return self
         return replace(self, closing=how.end_tokens)
 
@@ -96,7 +96,7 @@ class ThinkingBudget:
         self._how = reasoning
         self._vocab_size = vocab_size
         self._then = then
-        self._state = _State(True if inside else None, tokens).checked("", reasoning)
+        self._state = _State(True if inside else None, tokens).checked(reasoning)
 
     def allowed(self) -> Allowed | None:
         """See `Constraint`."""

@@ -231,6 +231,24 @@ def test_a_stream_and_a_session_give_calls_too(llm):
     assert asyncio.run(text()) == ""
 
 
+def test_a_budget_of_reasoning_holds_with_and_without_drafts(tmp_path):
+    source = "{{ messages[0].content }}{{ '</think>' if 0 }}<think>"
+    path = with_eos(make_bundle(tmp_path, source), tmp_path / "ending", 0)
+    with LLM(path, draft="lookup", **PLACE) as llm:
+        options = {"temperature": 1.0, "seed": 3, "max_new_tokens": 60, "thinking_budget": 8}
+        sources = llm.draft_sources
+        plain, *others = [llm.chat(QUESTION, draft_source=each, **options) for each in sources]
+        end = llm.tokenizer.encode("</think>", add_special=False)
+        place = next(n for n in range(60) if plain.tokens[n : n + len(end)] == end)
+        assert 8 <= place <= 12  # a character is completed first
+        assert plain.reasoning == llm.tokenizer.decode(plain.tokens[:place]).strip()
+        assert plain.text == llm.tokenizer.decode(plain.tokens[place + len(end) :]).lstrip()
+        assert others
+        for other in others:
+            assert other.tokens == plain.tokens
+            assert other.rounds < plain.rounds
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

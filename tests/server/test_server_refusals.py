@@ -71,6 +71,7 @@ def test_bad_bodies_are_refused_with_a_reason(running, name):
     refused(running.post(body), 400, reason)
 
 
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BAD_MESSAGES = {
     "none": ([], "messages is []"),
     "no list": ("hello", "messages is 'hello'"),
@@ -78,6 +79,11 @@ BAD_MESSAGES = {
     "no text of a user": ([{"role": "user", "content": None}], "messages.0.content is None"),
     "no text at all": ([{"role": "user"}], "messages.0.content is None"),
     "no call": ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "function is missing"),
+    "a user's call": (
+        [{"role": "user", "content": "a", "tool_calls": [CALL]}],
+        "Only an answer may have tool",
+    ),
+    "a call": ([{"role": "assistant", "tool_calls": [CALL]}], "knows no tools"),
     "a tool": ([{"role": "tool", "content": "a", "tool_call_id": "1"}], "knows no tools"),
     "images": ([{"role": "user", "content": "a", "images": ["aGk="]}], "messages.0.images is ["),
     "to go on": ([{"role": "assistant", "content": "a", "prefix": True}], "prefix is True"),
