@@ -194,7 +194,8 @@ def _with_system(messages: Sequence[Mapping[str, Any]], tools: str) -> list[Mapp
 def _thinking(tokenizer: Tokenizer, prompt: str) -> tuple[ThinkingForm | None, bool]:
     """Returns how the answer may reason, and whether the prompt has begun that."""
     form, end = thinking_form(tokenizer.chat_source), prompt.rstrip()
-    if form is None or end.endswith(form.end):  # the prompt has ended it already
+    # Where several parts may come, what ends one begins the next.
+    if form is None or (end.endswith(form.end) and not form.intros):
         return None, False
     return form, end.endswith(form.begin)
 

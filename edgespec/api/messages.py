@@ -26,7 +26,7 @@ def for_template(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str,
 
 def about_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether there are calls or results of tools among messages from `for_template`."""
-    return any(
+    return isinstance(messages, Sequence) and any(
         isinstance(message, Mapping) and (message.get("role") == "tool" or "tool_calls" in message)
         for message in messages
     )

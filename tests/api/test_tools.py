@@ -13,7 +13,7 @@ from pairs import with_eos
 from servers import PLACE, make_bundle
 
 from edgespec import LLM
-from edgespec.api.messages import for_template
+from edgespec.api.messages import about_tools, for_template
 from edgespec.api.tools import described
 from edgespec.errors import InputError
 
@@ -180,6 +180,10 @@ def test_messages_are_as_templates_want_them():
     assert third == {"role": "assistant", "content": "2"}
     plain = [{"role": "user", "content": "a"}]
     assert for_template(plain) == plain
+    assert about_tools([first])
+    assert about_tools([second])
+    for others in (plain, [third], "text", None, iter([second])):
+        assert not about_tools(others)
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,7 @@ class Form:
         call: a call of `get_weather`, as a model writes it.
         calls: that call and one of `clock`; None if there can only be one.
         before: free text and what comes between it and a call.
+        ending: how a prompt ends.
     """
 
     template: str
@@ -50,6 +51,7 @@ class Form:
     call: str
     calls: str | None
     before: str = "Well. "
+    ending: str = "<assistant>"
 
 
 _ARGUMENTS = '{"city": "Rome", "days": 2}'
@@ -122,13 +124,14 @@ FORMS = {
         '{"city":"Rome","days":2}',
         None,
         "",
+        "<|end|><|start|>assistant",
     ),
 }
 
 
 def template(form: str) -> str:
     """Returns the template of a form."""
-    return FORMS[form].template + _MESSAGES + "<assistant>"
+    return FORMS[form].template + _MESSAGES + FORMS[form].ending
 
 
 def chat_tokenizer(folder: Path, source: str, tokens: tuple[str, ...]) -> Tokenizer:
