@@ -13,6 +13,7 @@ from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.predictions import prediction_details
 from edgespec.server.service import Part
+from edgespec.server.tools import answered, call_delta
 
 Json = dict[str, Any]
 
@@ -81,7 +82,7 @@ class Answer(ABC):
 
     def part(self, part: Part) -> Json:
         """Returns the chunk of a part."""
-        choice = self._part_choice(part.text, part.logprobs)
+        choice = self._choice_of(part)
         if not part.rounds:
             return self._object(self._chunk, choice)
         return self._object(self._chunk, choice, edgespec=self._rounds(part))
@@ -112,6 +113,9 @@ class Answer(ABC):
 
     def _object(self, kind: str, *choices: Json, **further: Json) -> Json:
         return {**self.facts, "object": kind, "choices": list(choices), **further}
+
+    def _choice_of(self, part: Part) -> Json:
+        return self._part_choice(part.text, part.logprobs)
 
     @abstractmethod
     def _whole_choice(self, result: GenerationResult) -> Json: ...
@@ -169,9 +173,18 @@ class ChatAnswer(Answer):
         return [self._object(self._chunk, choice)]
 
     def _whole_choice(self, result: GenerationResult) -> Json:
-        message = {"role": "assistant", "content": result.text, "refusal": None}
+        message = {"role": "assistant", **answered(result)}
         shown = self._logprobs(result.logprobs)
         return {"index": 0, "message": message, "logprobs": shown} | _finish(result)
+
+    def _choice_of(self, part: Part) -> Json:
+        choice = super()._choice_of(part)
+        if part.reasoning or part.calls:
+            delta: Json = {"content": part.text} if part.text else {}
+            delta |= {"reasoning_content": part.reasoning} if part.reasoning else {}
+            delta |= {"tool_calls": list(map(call_delta, part.calls))} if part.calls else {}
+            choice["delta"] = delta
+        return choice
 
     def _part_choice(self, text: str, logprobs: Sequence[TokenLogprobs]) -> Json:
         shown = self._logprobs(logprobs)

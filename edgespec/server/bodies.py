@@ -11,7 +11,8 @@ from starlette.requests import Request
 from edgespec.server.fields import Fields
 from edgespec.server.refusals import SHOWN, RequestError, shown
 
-_UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[")  # pydantic's names of types
+# How pydantic names members of unions.
+_UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[|Chosen")
 
 Body = TypeVar("Body", bound=Fields)
 Checked = TypeVar("Checked", bound=BaseModel)

@@ -5,16 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
 from edgespec.api.llm import LLM
 from edgespec.api.stream import TextStream
@@ -22,7 +13,6 @@ from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.asked import SEEDS, Asked, Speculative
 from edgespec.server.fields import (
-    LONG,
     SOME,
     Count,
     Empty,
@@ -33,11 +23,14 @@ from edgespec.server.fields import (
     Text,
     Tokens,
     Unlimited,
+    Unset,
     unset,
 )
 from edgespec.server.llama_fields import LlamaFields
+from edgespec.server.messages import Message
 from edgespec.server.predictions import PredictedOutput
 from edgespec.server.refusals import RequestError, shown
+from edgespec.server.tools import ToolChoice, Tools, tool_options
 
 _COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
 _MAX_CHOICES = 128  # as in OpenAI's API
@@ -125,12 +118,9 @@ class TextRequest(Asked, LlamaFields):
             if (value := getattr(self, name)) is not None
         }
         structure = {} if self.response_format is None else self.response_format.structure
-        most, prompt = self.tokens, self.prompt_for(llm)
-        if isinstance(prompt, InfillPrompt):
-            given["stop_token_ids"] = prompt.stop_ids
-            prompt = prompt.tokens
-        return llm.stream(
-            prompt,
+        most = self.tokens
+        return self.ask(
+            llm,
             temperature=self._temperature,
             stop=() if self.stop is None else self.stop,
             max_new_tokens=llm.context_length if most is None else most,
@@ -142,6 +132,13 @@ class TextRequest(Asked, LlamaFields):
             **structure,
             **self.further,
         )
+
+    def ask(self, llm: LLM, **options: Any) -> TextStream:
+        """Creates the stream of the text with these options of a text."""
+        prompt = self.prompt_for(llm)
+        if isinstance(prompt, InfillPrompt):
+            return llm.stream(prompt.tokens, stop_token_ids=prompt.stop_ids, **options)
+        return llm.stream(prompt, **options)
 
     @property
     def _temperature(self) -> float:
@@ -232,53 +229,6 @@ class CompletionRequest(TextRequest):
         return llm.infill_prompt(prompt, self.suffix, (), self.tokens or llm.context_length)
 
 
-class _Part(Fields):
-    """Base of messages and their parts, in which unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class TextContent(_Part):
-    """A part of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(_Part):
-    """A message of a conversation.
-
-    The fields after `content` are not supported. They are accepted empty, since clients send
-    answers back with them.
-    """
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        str | Annotated[list[TextContent], LONG] | None, Field(validate_default=True)
-    ] = None
-    refusal: None = None
-    audio: None = None
-    images: Empty | None = None
-    function_call: None = None
-    tool_calls: Empty | None = None
-    prefix: Off | None = None
-
-    @field_validator("content")
-    @classmethod
-    def _said(cls, content: Any, info: ValidationInfo) -> Any:
-        if content is None and info.data.get("role") != "assistant":
-            raise PydanticCustomError("silent", "Only an answer's content may be null")
-        return content
-
-    @property
-    def plain(self) -> dict[str, str]:
-        """The message for chat templates; `developer` is OpenAI's newer name for `system`."""
-        text = self.content or ""
-        if not isinstance(text, str):
-            text = "".join(part.text for part in text)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
-
-
 class ChatRequest(TextRequest):
     """`POST /v1/chat/completions`."""
 
@@ -287,14 +237,24 @@ class ChatRequest(TextRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     modalities: list[Literal["text"]] | None = None
-    # Tools are not supported, but clients without tools may send these fields.
-    tools: Empty | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    # For the chat template. `enable_thinking` is also a field of its own, as some clients send it.
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    # The name in Qwen's API, then those in vLLM and in llama.cpp's server; -1 is no limit.
+    thinking_budget: Annotated[int, Field(ge=-1), Unset] | None = Field(
+        None,
+        validation_alias=AliasChoices(
+            "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"
+        ),
+    )
+    # An older way to call tools, which is not supported.
     functions: Empty | None = None
     function_call: Literal["none", "auto"] | None = None
-    # Fields for models that were trained to follow them; no effect here.
-    reasoning_effort: str | None = None
+    # For models that were trained to follow it; no effect here.
     verbosity: str | None = None
     # Fields that some clients send as null.
     audio: None = None
@@ -318,3 +278,25 @@ class ChatRequest(TextRequest):
 
     def prompt_for(self, llm: LLM) -> list[int]:  # noqa: D102
         return llm.chat_tokens([message.plain for message in self.messages])
+
+    def ask(self, llm: LLM, **options: Any) -> TextStream:  # noqa: D102
+        tools = tool_options(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return llm.chat_stream(
+            [message.plain for message in self.messages],
+            template_options=self.template_options,
+            thinking_budget=self.thinking_budget,
+            **tools,
+            **options,
+        )
+
+    @property
+    def template_options(self) -> dict[str, Any]:
+        """Variables for the chat template."""
+        given: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            given["reasoning_effort"] = self.reasoning_effort
+            # What hybrid models of 2025 understand instead.
+            given |= {"enable_thinking": False} if self.reasoning_effort == "none" else {}
+        if self.enable_thinking is not None:
+            given["enable_thinking"] = self.enable_thinking
+        return given | (self.chat_template_kwargs or {})

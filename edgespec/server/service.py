@@ -14,6 +14,7 @@ from edgespec.api.result import GenerationResult
 from edgespec.api.stream import TextStream
 from edgespec.runtime.decoding.generate import Round
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.text.answers import CallPiece
 from edgespec.server.metrics import Metrics
 from edgespec.server.queue import Queue
 from edgespec.server.refusals import shutting_down
@@ -24,16 +25,20 @@ class Part:
     """A piece of a text with its statistics.
 
     Attributes:
-        text: piece of text, not empty.
+        text: piece of text; it may be empty if there is reasoning or a call.
         logprobs: log-probabilities of the tokens since the last part; empty if not requested.
         rounds: rounds since the last part, without the prompt's.
         choice: which of a request's texts it belongs to.
+        reasoning: piece of reasoning.
+        calls: pieces of tool calls.
     """
 
     text: str
     logprobs: tuple[TokenLogprobs, ...]
     rounds: tuple[Round, ...]
     choice: int = 0
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
 
 
 Show = Callable[[Part], Awaitable[None]]
@@ -118,12 +123,12 @@ class TextService:
             waited = time.perf_counter() - asked
             tokens_sent = rounds_sent = 0
             with closing(stream):
-                for piece in stream:
+                for piece in stream.pieces():
                     logprobs = tuple(stream.logprobs[tokens_sent:])
                     rounds = tuple(stream.rounds[rounds_sent:])
                     tokens_sent += len(logprobs)
                     rounds_sent += len(rounds)
-                    part = Part(piece, logprobs, rounds, choice=choice)
+                    part = Part(piece.text, logprobs, rounds, choice, piece.reasoning, piece.calls)
                     loop.call_soon_threadsafe(parts.put_nowait, part)
             self.metrics.finished(stream.result, waited)
             return stream.result

@@ -72,14 +72,20 @@ def test_bad_bodies_are_refused_with_a_reason(running, name):
     refused(running.post(body), 400, reason)
 
 
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BAD_MESSAGES = {
     "none": ([], "messages is []"),
     "no list": ("hello", "messages is 'hello'"),
     "unknown role": ([{"role": "god", "content": "a"}], "messages.0.role is 'god'"),
     "no text of a user": ([{"role": "user", "content": None}], "messages.0.content is None"),
     "no text at all": ([{"role": "user"}], "messages.0.content is None"),
-    "a call": ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages.0.tool_calls is"),
-    "a tool": ([{"role": "tool", "content": "a", "tool_call_id": "1"}], "role is 'tool'"),
+    "no call": ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "function is missing"),
+    "a user's call": (
+        [{"role": "user", "content": "a", "tool_calls": [CALL]}],
+        "Only an answer may have tool",
+    ),
+    "a call": ([{"role": "assistant", "tool_calls": [CALL]}], "knows no tools"),
+    "a tool": ([{"role": "tool", "content": "a", "tool_call_id": "1"}], "knows no tools"),
     "images": ([{"role": "user", "content": "a", "images": ["aGk="]}], "messages.0.images is ["),
     "to go on": ([{"role": "assistant", "content": "a", "prefix": True}], "prefix is True"),
     "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "type is 'image_url'"),
@@ -87,10 +93,10 @@ BAD_MESSAGES = {
 
 
 UNMADE = {
-    "tools": ([{"type": "function", "function": {"name": "f"}}], "tools is [{"),
+    "functions": ([{"name": "f"}], "functions is [{"),
     "tool_choice": ("required", "tool_choice is 'required'"),
     "top_logprobs": (2, "top_logprobs is 2 without logprobs: give logprobs true"),
-    "chat_template_kwargs": ({"enable_thinking": False}, "chat_template_kwargs is not supported"),
+    "thinking": ({"type": "enabled"}, "thinking is not supported"),
     "web_search_options": ({}, "web_search_options is {}"),
     "frequency_penalty": (0.5, "frequency_penalty is 0.5"),
     "logit_bias": ({"1": 5}, "logit_bias is {'1': 5"),
@@ -118,6 +124,7 @@ def test_bad_messages_are_refused_with_a_reason(running, name):
         (CompletionRequest, {"prompt": [""] * 1000}),
         (ChatRequest, {"messages": [1] * 1000}),
         (ChatRequest, {"messages": [{"role": "user", "content": [1] * 1000}]}),
+        (ChatRequest, {"messages": [{"role": "user", "content": "a"}], "tools": [1] * 1000}),
     ],
 )
 def test_of_a_long_list_the_first_wrong_item_is_told(kind, body):

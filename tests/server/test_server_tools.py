@@ -1,0 +1,199 @@
+"""Tools and reasoning, asked for as OpenAI's client asks."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import Literal
+
+import httpx
+import jsonschema
+import openai
+import pydantic
+import pytest
+from chats import CLOCK, TOOLS, WEATHER, template
+from pairs import with_eos
+from servers import MODEL, PLACE, make_bundle, refused, serving
+
+from edgespec import LLM
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+CHAT = "/v1/chat/completions"
+SHAPE = WEATHER["function"]["parameters"]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@contextmanager
+def served(folder, source):
+    """A server of a model with this template, whose text can end."""
+    path = with_eos(make_bundle(folder, source), folder / "ending", 0)
+    with LLM(path, draft="lookup", **PLACE) as llm, serving(llm) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("tools"), template("hermes")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def reasoning(tmp_path_factory):
+    """A server of a model whose reasoning the prompt begins."""
+    source = template("hermes") + "{{ '</think>' if 0 }}{% if think %}<think>{% endif %}"
+    with served(tmp_path_factory.mktemp("reasoning"), source) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(running):
+    return running.client()
+
+
+def asked(client, **options):
+    options = {"tools": TOOLS, "max_tokens": 220, "seed": 1, **options}
+    return client.chat.completions.create(model=MODEL, messages=MESSAGES, **options)
+
+
+@pytest.mark.parametrize("draft", ["none", "lookup"])
+def test_calls_that_are_required_come_and_are_valid(client, draft):
+    for seed in range(4):
+        given = asked(
+            client, seed=seed, tool_choice="required", parallel_tool_calls=False,
+            extra_body={"speculative": {"draft": draft}},
+        )  # fmt: skip
+        [choice] = given.choices
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content is None
+        [call] = choice.message.tool_calls
+        assert call.type == "function"
+        assert call.function.name in ("get_weather", "clock")
+        shape = SHAPE if call.function.name == "get_weather" else {"maxProperties": 0}
+        jsonschema.validate(json.loads(call.function.arguments), shape)
+
+
+def test_a_stream_has_the_same_calls(client):
+    options = {"tool_choice": NAMED, "seed": 3, "parallel_tool_calls": False}
+    [call] = asked(client, **options).choices[0].message.tool_calls
+    chunks = list(asked(client, stream=True, **options))
+    pieces = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or ()]
+    first, *others = pieces
+    assert (first.index, first.type, first.function.name) == (0, "function", "get_weather")
+    assert first.id
+    assert first.function.arguments == ""
+    assert others
+    assert not any(each.id or each.function.name for each in others)
+    assert "".join(each.function.arguments for each in pieces) == call.function.arguments
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_some_tools_may_be_allowed(client):
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+    for seed in range(3):
+        given = asked(client, seed=seed, tool_choice=allowed, parallel_tool_calls=False)
+        [call] = given.choices[0].message.tool_calls
+        assert call.function.name == "get_weather"
+
+
+def test_without_a_choice_text_is_free(client):
+    """A model of random weights never writes the mark that begins a call."""
+    [choice] = asked(client, max_tokens=20).choices
+    assert choice.message.content
+    assert choice.message.tool_calls is None
+    assert choice.finish_reason in ("stop", "length")
+
+
+def test_a_conversation_with_calls_goes_on(client):
+    given = asked(client, tool_choice=NAMED, parallel_tool_calls=False)
+    [call] = given.choices[0].message.tool_calls
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call.to_dict()]},
+        {"role": "tool", "tool_call_id": call.id, "content": "sunny"},
+    ]
+    given = client.chat.completions.create(
+        model=MODEL, messages=messages, tools=TOOLS, max_tokens=2
+    )
+    assert given.usage.completion_tokens == 2
+
+
+def test_reasoning_comes_apart(reasoning):
+    client = reasoning.client()
+    body = {"chat_template_kwargs": {"think": True}, "thinking_budget": 6}
+    given = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, seed=2, max_tokens=40, extra_body=body
+    )
+    message = given.choices[0].message
+    assert "</think>" not in message.content + message.reasoning_content
+    assert message.reasoning_content
+    chunks = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, seed=2, max_tokens=40, extra_body=body, stream=True
+    )
+    deltas = [chunk.choices[0].delta.to_dict() for chunk in chunks]
+    for name in ("content", "reasoning_content"):
+        assert "".join(each.get(name) or "" for each in deltas) == getattr(message, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["thinking_budget", "thinking_token_budget", "thinking_budget_tokens"]
+)
+def test_a_budget_has_the_names_of_other_servers(reasoning, name):
+    body = {"messages": MESSAGES, "chat_template_kwargs": {"think": True}, "max_tokens": 30}
+    response = reasoning.post({**body, name: 0, "temperature": 0}, CHAT).json()
+    assert "reasoning_content" not in response["choices"][0]["message"]
+    response = reasoning.post({**body, name: -1, "temperature": 0}, CHAT).json()
+    assert response["choices"][0]["message"]["reasoning_content"]
+
+
+def function(**fields):
+    return [{"type": "function", "function": {"name": "f", **fields}}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools.0"),
+        ({"tools": function(name="f g")}, "tools.0.function.name is 'f g'"),
+        ({"tools": function(parameters={"type": "string"})}, "schema of type object"),
+        ({"tools": function(parameters={"type": "object", "properties": {"a": {"type": "b"}}})},
+         "tools cannot be used"),
+        ({"tools": function(parameters={"type": "object", "properties": []})}, "tools cannot be"),
+        ({"tools": [CLOCK, CLOCK]}, "two tools have the name 'clock'"),
+        ({"tool_choice": "required"}, "tool_choice is 'required'"),
+        ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice is 'any'"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
+         "tool_choice is 'f'"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {}}}, "name is missing"),
+        ({"thinking_budget": -2}, "thinking_budget is -2"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused(running, fields, reason):
+    refused(running.post({"messages": MESSAGES, **fields}, CHAT), 400, reason)
+
+
+def test_arguments_that_are_no_json_are_refused(running):
+    call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{"}}
+    messages = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}]
+    refused(running.post({"messages": messages}, CHAT), 400, "arguments that are a JSON object")
+
+
+def test_a_model_without_tools_refuses_them(served_bundle):
+    with LLM(served_bundle, draft="none", **PLACE) as llm, serving(llm) as running:
+        response = running.post({"messages": MESSAGES, "tools": TOOLS}, CHAT)
+        refused(response, 400, "knows no tools")
+        body = {"messages": MESSAGES, "tools": TOOLS, "tool_choice": "none", "max_tokens": 1}
+        assert httpx.post(running.url + CHAT, json=body).status_code == 200
+
+
+def test_the_openai_client_parses_calls(client):
+    class Weather(pydantic.BaseModel):
+        city: Literal["Rome", "Oslo"]
+
+    given = client.chat.completions.parse(
+        model=MODEL, messages=MESSAGES, seed=5, max_tokens=200, tool_choice="required",
+        tools=[openai.pydantic_function_tool(Weather)], parallel_tool_calls=False,
+    )  # fmt: skip
+    [call] = given.choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Weather)
