@@ -34,8 +34,9 @@ def about_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 def _converted(message: Mapping[str, Any], names: dict[Any, Any]) -> Mapping[str, Any]:
     """Converts a message; `names` holds the functions of earlier calls by id."""
-    if message.get("role") == "tool" and message.get("tool_call_id") in names:
-        return {"name": names[message["tool_call_id"]], **message}
+    call = message.get("tool_call_id")  # Ollama's API has no ids: then it is the last call
+    if message.get("role") == "tool" and call in names:
+        return {"name": names[call], **message}
     if "tool_calls" not in message:
         return message
     others = {key: value for key, value in message.items() if key != "tool_calls"}

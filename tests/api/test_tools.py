@@ -177,6 +177,9 @@ def test_messages_are_as_templates_want_them():
     assert (first["content"], first["thinking"]) == ("", "Hm.")
     assert second == {**messages[1], "name": "f"}
     assert third == {"role": "assistant", "content": "2"}
+    unnamed = [{**messages[0], "tool_calls": [{"function": call["function"]}]}]
+    _, last = for_template([*unnamed, {"role": "tool", "content": "2"}])
+    assert last == {"role": "tool", "content": "2", "name": "f"}
     plain = [{"role": "user", "content": "a"}]
     assert for_template(plain) == plain
     assert about_tools([first])

@@ -182,8 +182,8 @@ def test_functions_are_written_as_in_a_chat():
 
 def test_what_a_chat_does_not_take_is_refused_by_the_name_of_the_response():
     for given, fields, param in (
-        ([CALL], {}, "input"),
-        ("hi", {"tools": [{"type": "function", "name": "f"}]}, "tools"),
+        ([{"type": "reasoning", "content": []}], {}, "input"),
+        ("hi", {"tools": [{"type": "function", "name": "f g"}]}, "tools"),
     ):
         with pytest.raises(RequestError, match="as a chat: ") as caught:
             _ = asked(given, **fields).chat

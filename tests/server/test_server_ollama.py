@@ -279,9 +279,14 @@ def test_another_model_is_not_found(running, path, name):
     ("fields", "reason"),
     [
         ({"messages": [{**USER, "images": ["aGk="]}]}, "messages.0.images is"),
-        ({"messages": [{"role": "tool", "content": "1"}]}, "messages.0.role is 'tool'"),
+        ({"messages": [{"role": "tool", "content": "1"}]}, "knows no tools"),
+        (
+            {"messages": [{**USER, "tool_calls": [{"function": {"name": "f"}}]}]},
+            "Only an answer may have tool calls",
+        ),
         ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content is 1"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "knows no tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f g"}}]}, "name is 'f g'"),
         ({"format": "xml"}, "format is 'xml'"),
         ({"options": {"temperature": -1}}, "options.temperature is -1"),
         ({"options": {"temperature": "warm"}}, "options.temperature is 'warm'"),

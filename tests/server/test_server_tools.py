@@ -16,6 +16,8 @@ from pairs import with_eos
 from servers import MODEL, PLACE, make_bundle, refused, serving
 
 from edgespec import LLM
+from edgespec.server.answers import TokenTexts
+from edgespec.server.ollama.answers import OllamaChatAnswer
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -40,7 +42,8 @@ def running(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reasoning(tmp_path_factory):
     """A server of a model whose reasoning the prompt begins."""
-    source = template("hermes") + "{{ '</think>' if 0 }}{% if think %}<think>{% endif %}"
+    begun = "{% if think or reasoning_effort %}<think>{% endif %}"
+    source = template("hermes") + "{{ '</think>' if 0 }}" + begun
     with served(tmp_path_factory.mktemp("reasoning"), source) as running:
         yield running
 
@@ -197,3 +200,98 @@ def test_the_openai_client_parses_calls(client):
     )  # fmt: skip
     [call] = given.choices[0].message.tool_calls
     assert isinstance(call.function.parsed_arguments, Weather)
+
+
+# In the words of other APIs
+
+
+FUNCTIONS = [{"type": "function", **tool["function"]} for tool in TOOLS]
+ITEMS = {"tools": FUNCTIONS, "tool_choice": "required", "parallel_tool_calls": False}
+
+
+def test_a_response_has_calls(client):
+    given = client.responses.create(model=MODEL, input="hello", extra_body={"seed": 1}, **ITEMS)
+    [call] = given.output
+    assert (given.status, call.type, call.status) == ("completed", "function_call", "completed")
+    right = asked(client, tool_choice="required", parallel_tool_calls=False, seed=1)
+    [same] = right.choices[0].message.tool_calls
+    assert (call.name, call.arguments) == (same.function.name, same.function.arguments)
+    done = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    items = [{"role": "user", "content": "hello"}, call.to_dict(), done]
+    ended = client.responses.create(model=MODEL, input=items, tools=FUNCTIONS, max_output_tokens=2)
+    assert ended.usage.output_tokens == 2
+    assert ended.usage.input_tokens > given.usage.input_tokens
+
+
+def test_a_response_streams_calls(client):
+    choice = {"type": "function", "name": "get_weather"}
+    asking = {"model": MODEL, "input": "hello", **ITEMS, "tool_choice": choice}
+    [whole] = client.responses.create(**asking, extra_body={"seed": 1}).output
+    events = list(client.responses.create(**asking, stream=True, extra_body={"seed": 1}))
+    deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    assert len(deltas) > 1
+    assert "".join(deltas) == whole.arguments
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output[0].arguments == whole.arguments
+
+
+def test_responses_and_ollamas_answers_have_reasoning(reasoning):
+    given = reasoning.client().responses.create(
+        model=MODEL, input="hello", max_output_tokens=8, temperature=0,
+        reasoning={"effort": "low"},
+    )  # fmt: skip
+    assert given.output[0].type == "reasoning"
+    body = {"messages": MESSAGES, "options": {"temperature": 0, "num_predict": 8}, "model": MODEL}
+    same = reasoning.post({**body, "think": "low", "stream": False}, "/api/chat").json()
+    assert given.output[0].content[0].text == same["message"]["thinking"]
+    streamed = reasoning.post({**body, "think": "low"}, "/api/chat").text.splitlines()
+    thoughts = [json.loads(line)["message"].get("thinking", "") for line in streamed]
+    assert "".join(thoughts) == same["message"]["thinking"]
+    silent = reasoning.post({**body, "stream": False}, "/api/chat").json()
+    assert "thinking" not in silent["message"]
+
+
+def test_ollamas_chats_show_tools_and_calls(running, client):
+    options = {"seed": 1, "temperature": 1, "top_k": 0, "top_p": 1, "num_predict": 20}
+    body = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "options": options}
+    given = running.post({**body, "stream": False}, "/api/chat").json()
+    free = asked(client, max_tokens=20, seed=1, temperature=1)
+    assert given["message"]["content"] == free.choices[0].message.content
+    assert given["prompt_eval_count"] == free.usage.prompt_tokens
+    called = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
+    went = [
+        *MESSAGES,
+        {"role": "assistant", "content": "", "tool_calls": [called]},
+        {"role": "tool", "tool_name": "get_weather", "content": "sunny"},
+    ]
+    longer = running.post({**body, "messages": went, "stream": False}, "/api/chat").json()
+    assert "error" not in longer, longer
+    assert longer["prompt_eval_count"] > given["prompt_eval_count"]
+    wrong = [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]
+    response = running.post({**body, "messages": wrong}, "/api/chat")
+    assert response.status_code == 400
+    assert "is '{}'" in response.json()["error"]
+
+
+def test_ollamas_answers_have_whole_calls(running):
+    result = running.service.llm.chat(
+        MESSAGES, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=1,
+        temperature=1.0, max_new_tokens=220,
+    )  # fmt: skip
+    [call] = result.tool_calls
+    told = [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}]
+    answer = OllamaChatAnswer(MODEL, TokenTexts(running.service.llm.tokenizer))
+    whole = answer.whole(result)
+    assert whole["message"] == {"role": "assistant", "content": "", "tool_calls": told}
+    assert whole["done_reason"] == "stop"
+    called, last = answer.closing(result, 0)
+    assert (called["message"], called["done"]) == (whole["message"], False)
+    assert last["message"] == {"role": "assistant", "content": ""}
+    assert last["done_reason"] == "stop"
+
+
+def test_it_is_told_what_the_model_can_do(running, reasoning):
+    (model,) = httpx.get(f"{running.url}/v1/models").json()["data"]
+    assert model["capabilities"] == ["completion", "chat", "tools"]
+    shown = reasoning.post({"model": MODEL}, "/api/show").json()
+    assert shown["capabilities"] == ["completion", "tools", "thinking"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.text.answers import ToolCall
 from edgespec.server.answers import TokenTexts
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
@@ -17,6 +18,7 @@ from edgespec.server.service import Part
 Json = dict[str, Any]
 
 _NS_PER_MS = 1_000_000
+_WHOLE = ("stop", "tool_calls")
 
 
 class OllamaAnswer(ABC):
@@ -37,32 +39,41 @@ class OllamaAnswer(ABC):
 
     def loaded(self) -> Json:
         """Returns the response to a request without a prompt."""
-        return self._object("", done=True, done_reason="load")
+        return self._object(self._said(""), done=True, done_reason="load")
 
-    def part(self, part: Part) -> Json:
-        """Returns the line of a part."""
-        return self._object(part.text, done=False, **self._logprobs(part.logprobs))
+    def part(self, part: Part) -> list[Json]:
+        """Returns the lines of a part; none if it only has a piece of a call."""
+        if not (part.text or part.reasoning or part.logprobs):
+            return []
+        said = self._said(part.text, part.reasoning)
+        return [self._object(said, done=False, **self._logprobs(part.logprobs))]
 
     def whole(self, result: GenerationResult) -> Json:
         """Returns the response in one piece."""
-        return self._last(result.text, result, result.logprobs)
+        said = self._said(result.text, result.reasoning, result.tool_calls)
+        return self._last(said, result, result.logprobs)
 
-    def closing(self, result: GenerationResult, reported: int) -> Json:
-        """Returns the last line.
+    def closing(self, result: GenerationResult, reported: int) -> list[Json]:
+        """Returns the last lines; calls come whole.
 
         Args:
             result: finished text.
             reported: number of tokens whose log-probabilities were in parts.
         """
-        return self._last("", result, result.logprobs[reported:])
+        last = self._last(self._said(""), result, result.logprobs[reported:])
+        if not result.tool_calls:
+            return [last]
+        return [self._object(self._said("", calls=result.tool_calls), done=False), last]
 
-    def _last(self, text: str, result: GenerationResult, logprobs: Sequence[TokenLogprobs]) -> Json:
+    def _last(
+        self, said: Json, result: GenerationResult, logprobs: Sequence[TokenLogprobs]
+    ) -> Json:
         further = max(result.new_tokens - 1, 0)
         return self._object(
-            text,
+            said,
             **self._logprobs(logprobs),
             done=True,
-            done_reason="stop" if result.finish_reason == "stop" else "length",
+            done_reason="stop" if result.finish_reason in _WHOLE else "length",
             **self._memory(result),
             total_duration=time.perf_counter_ns() - self._began,
             load_duration=0,
@@ -72,8 +83,8 @@ class OllamaAnswer(ABC):
             eval_duration=_nanoseconds(result.tpot_ms * further),
         )
 
-    def _object(self, text: str, **further: Any) -> Json:
-        return {"model": self._model, "created_at": now(), **self._said(text), **further}
+    def _object(self, said: Json, **further: Any) -> Json:
+        return {"model": self._model, "created_at": now(), **said, **further}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json:
         if not logprobs:
@@ -95,14 +106,22 @@ class OllamaAnswer(ABC):
         return {}
 
     @abstractmethod
-    def _said(self, text: str) -> Json: ...
+    def _said(self, text: str, thinking: str = "", calls: Sequence[ToolCall] = ()) -> Json: ...
 
 
 class OllamaChatAnswer(OllamaAnswer):
     """A response of `/api/chat`."""
 
-    def _said(self, text: str) -> Json:
-        return {"message": {"role": "assistant", "content": text}}
+    def _said(self, text: str, thinking: str = "", calls: Sequence[ToolCall] = ()) -> Json:
+        message: Json = {"role": "assistant", "content": text}
+        if thinking:
+            message["thinking"] = thinking
+        if calls:
+            message["tool_calls"] = [
+                {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+                for call in calls
+            ]
+        return {"message": message}
 
 
 class OllamaGenerateAnswer(OllamaAnswer):
@@ -117,8 +136,8 @@ class OllamaGenerateAnswer(OllamaAnswer):
         prompt = getattr(request, "prompt", None)
         self._prompt = prompt if isinstance(prompt, list) else None
 
-    def _said(self, text: str) -> Json:
-        return {"response": text}
+    def _said(self, text: str, thinking: str = "", calls: Sequence[ToolCall] = ()) -> Json:
+        return {"response": text}  # a prompt's text is not taken apart
 
     def _memory(self, result: GenerationResult) -> Json:
         return {} if self._prompt is None else {"context": [*self._prompt, *result.tokens]}

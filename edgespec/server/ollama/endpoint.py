@@ -64,7 +64,7 @@ class OllamaTextEndpoint:
             async def show(part: Part) -> None:
                 nonlocal reported
                 reported += len(part.logprobs)
-                await lines.send(answer.part(part))
+                await lines.send(*answer.part(part))
 
             try:
                 result = await self._service.text(begin, show)
@@ -74,7 +74,7 @@ class OllamaTextEndpoint:
                 refusal = as_refusal(error, self._service.metrics)
                 await lines.send({"error": str(refusal)}, more=False)
                 return
-            await lines.send(answer.closing(result, reported), more=False)
+            await lines.send(*answer.closing(result, reported), more=False)
 
         await until_disconnect(receive, stream() if body.streamed else whole())
 
@@ -100,11 +100,11 @@ class _Lines:
         self._send = send
         self.begun = False
 
-    async def send(self, line: Json, more: bool = True) -> None:
-        """Sends a line, and before the first one the headers."""
+    async def send(self, *lines: Json, more: bool = True) -> None:
+        """Sends lines, and before the first ones the headers."""
         if not self.begun:
             self.begun = True
             headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache")]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        body = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+        body = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
         await self._send({"type": "http.response.body", "body": body, "more_body": more})

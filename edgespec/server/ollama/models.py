@@ -15,7 +15,9 @@ Json = dict[str, Any]
 
 _NEVER = "3000-01-01T00:00:00Z"
 _DEFAULT_TAG = "latest"
-_CAPABILITIES = {"completion": "completion", "infill": "insert"}  # by Ollama's names
+_CAPABILITIES = {
+    "completion": "completion", "infill": "insert", "tools": "tools", "reasoning": "thinking",
+}  # fmt: skip
 
 
 def require(served: Served, name: str | None) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from edgespec.api.llm import LLM
 from edgespec.server.bodies import refusal
-from edgespec.server.fields import LONG, Empty, Fields, Nothing, Text
+from edgespec.server.fields import LONG, Empty, Nothing, Text
+from edgespec.server.ollama.messages import Body, OllamaMessage, OllamaTool
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
 
@@ -23,13 +24,7 @@ _TEMPERATURE, _TOP_K, _TOP_P = 0.8, 40, 0.9  # Ollama's defaults
 Json = dict[str, Any]
 
 
-class _Body(Fields):
-    """Base of all bodies of Ollama's API, in which unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class OllamaOptions(_Body):
+class OllamaOptions(Body):
     """The `options` of a text.
 
     `repeat_penalty` is 1 by default and covers the whole text, not only its last tokens.
@@ -63,7 +58,7 @@ class OllamaOptions(_Body):
         }
 
 
-class OllamaTextRequest(_Body, ABC):
+class OllamaTextRequest(Body, ABC):
     """Fields that `/api/chat` and `/api/generate` have in common."""
 
     model: Text
@@ -109,20 +104,11 @@ class OllamaTextRequest(_Body, ABC):
     def _translated(self, llm: LLM, common: Json) -> TextRequest: ...
 
 
-class OllamaMessage(_Body):
-    """A message of a conversation. What is not supported is accepted empty."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str | None = None
-    images: Empty | None = None
-    tool_calls: Empty | None = None
-
-
 class OllamaChatRequest(OllamaTextRequest):
     """`POST /api/chat`."""
 
     messages: Annotated[list[OllamaMessage], LONG] | None = None
-    tools: Empty | None = None
+    tools: Annotated[list[OllamaTool], LONG] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @property
@@ -130,13 +116,14 @@ class OllamaChatRequest(OllamaTextRequest):
         return not self.messages
 
     def _translated(self, llm: LLM, common: Json) -> ChatRequest:
-        said = [{"role": each.role, "content": each.content or ""} for each in self.messages or ()]
-        effort = self.think if isinstance(self.think, str) else None
+        think = self.think
         return ChatRequest.model_validate(
             {
                 **common,
-                "messages": said,
-                "reasoning_effort": effort,
+                "messages": [message.translated() for message in self.messages or ()],
+                "tools": [tool.model_dump(exclude_none=True) for tool in self.tools or ()],
+                "reasoning_effort": think if isinstance(think, str) else None,
+                "enable_thinking": think if isinstance(think, bool) else None,
                 "logprobs": self.logprobs,
                 "top_logprobs": self.top_logprobs,
             }
@@ -198,7 +185,7 @@ class OllamaGenerateRequest(OllamaTextRequest):
         return [*before, *tokens]
 
 
-class OllamaShowRequest(_Body):
+class OllamaShowRequest(Body):
     """`POST /api/show`; `name` is an older name of `model`."""
 
     model: str | None = None
