@@ -98,10 +98,11 @@ class TextRequest(Asked):
         return self.prompts * (self.n or 1)
 
     def texts(self, llm: LLM) -> list[TextStream]:  # noqa: D102 - of the base class
-        if self.seed is None:
-            return [self.begin(llm) for _ in range(self.n or 1)]
+        count = self.n or 1
+        if count == 1 or self.seed is None:
+            return [self.begin(llm) for _ in range(count)]
         # Choices of the same seed would be the same text.
-        seeds = ((self.seed + choice) % SEEDS for choice in range(self.n or 1))
+        seeds = ((self.seed + choice) % SEEDS for choice in range(count))
         return [self.model_copy(update={"seed": seed}).begin(llm) for seed in seeds]
 
     def begin(self, llm: LLM) -> TextStream:
