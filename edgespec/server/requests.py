@@ -95,11 +95,11 @@ class TextRequest(Asked, LlamaFields):
         return self.prompts * (self.n or 1)
 
     def texts(self, llm: LLM) -> list[TextStream]:  # noqa: D102 - of the base class
-        choices = self.n or 1
-        if self.seed is None or choices == 1:
-            return [self.begin(llm) for _ in range(choices)]
+        count = self.n or 1
+        if count == 1 or self.seed is None:
+            return [self.begin(llm) for _ in range(count)]
         # Choices of the same seed would be the same text.
-        seeds = ((self.seed + choice) % SEEDS for choice in range(choices))
+        seeds = ((self.seed + choice) % SEEDS for choice in range(count))
         return [self.model_copy(update={"seed": seed}).begin(llm) for seed in seeds]
 
     def begin(self, llm: LLM) -> TextStream:
