@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -29,6 +29,8 @@ from edgespec.server.refusals import RequestError, fault, refused_input, require
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
 
 _log = logging.getLogger(__name__)
+
+_CALL_ID = 9  # characters, of which templates of Mistral want as many
 
 _ROUTES: dict[str, tuple[type[TextRequest], type[Answer]]] = {
     "/v1/chat/completions": (ChatRequest, ChatAnswer),
@@ -135,7 +137,7 @@ class Task:
             _log.error("line %d: internal error: %s: %s", self.line.number, name, error)
             return self._refused(fault())
         assert self._answer is not None, "set before the text was begun"
-        whole = self._answer.whole(result)
+        whole = self._answer.whole(self._with_call_ids(result))
         kind, _, _ = str(whole["id"]).partition("-")
         usage = {
             name: value for name, value in whole["usage"].items() if name != "prompt_tokens_details"
@@ -151,6 +153,14 @@ class Task:
             },
             None,
         )
+
+    def _with_call_ids(self, result: GenerationResult) -> GenerationResult:
+        """Gives tool calls ids that follow from the input, too."""
+        calls = tuple(
+            replace(call, id=_hashed(self._of.key, f"{self.line.number}:{place}")[:_CALL_ID])
+            for place, call in enumerate(result.tool_calls)
+        )
+        return replace(result, tool_calls=calls)
 
     def _request(self) -> BatchRequest:
         try:
@@ -191,5 +201,5 @@ def seed_of(custom_id: str) -> int:
     return int.from_bytes(hashlib.sha256(custom_id.encode()).digest()[:4], "big")
 
 
-def _hashed(key: str, number: int) -> str:
-    return hashlib.sha256(f"{key}:{number}".encode()).hexdigest()[:32]
+def _hashed(key: str, name: object) -> str:
+    return hashlib.sha256(f"{key}:{name}".encode()).hexdigest()[:32]
