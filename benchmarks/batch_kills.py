@@ -57,7 +57,7 @@ def main() -> None:
         "undisturbed_s": round(seconds, 1),
         "answers_at_kills": [answers for *_, answers in rows],
         "identical": identical,
-        "left_over": sorted(path.name for path in left_over),
+        "left_over": sorted(left_over),
     }
     print_result("batch_kills", values)
     if not identical or left_over:

@@ -4,11 +4,12 @@
 
 First, plain decoding generates greedy texts. Only the parts before any close call, which rounding
 could decide, are requested. Then `edgespec serve` runs in a separate process. Clients request these
-texts, half of them as streams, and close some of their connections at random times. It counts texts
-that differ from the expected ones (`wrong`), missing ones (`lost`), ones whose client disconnected
-(`cut`), of these the ones that ran for more than one further round (`late`), and ones still running
-at the end (`left`). The server's anonymous and shared memory must not grow: the mean of the last
-quarter of the time is compared with the second quarter, when the caches are full.
+texts, half of them as streams, some of them twice in one request, and close some of their
+connections at random times. It counts texts that differ from the expected ones (`wrong`), missing
+ones (`lost`), ones whose client disconnected (`cut`), of these the ones that ran for more than one
+further round (`late`), and ones still running at the end (`left`). The server's anonymous and
+shared memory must not grow: the mean of the last quarter of the time is compared with the second
+quarter, when the caches are full.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import httpx
 from common import add_threads, count, exit_code, memory, print_result, print_table
@@ -41,6 +41,7 @@ _TOKENS = 96
 _LEAST_TOKENS = 8
 _VARIANTS = 6  # of each prompt
 _CANCELLED = 0.3  # of the requests
+_TWICE = 0.2  # of the requests
 _GONE_WITHIN = 1.0  # seconds
 _MOST_GROWTH = 0.02
 _PATIENCE = 300  # seconds that an answer may take
@@ -161,38 +162,36 @@ async def _client(
         patience = rng.uniform(0, _GONE_WITHIN) if rng.random() < _CANCELLED else None
         try:
             async with asyncio.timeout(patience):
-                text = await _ask(client, asked, stream=rng.random() < 0.5)
+                choices = 2 if rng.random() < _TWICE else 1
+                texts = await _ask(client, asked, choices, stream=rng.random() < 0.5)
         except TimeoutError:
             outcomes["went"] += 1
         except (httpx.HTTPError, KeyError, ValueError) as error:
             print(f"lost: {error!r}", file=sys.stderr)
             outcomes["lost"] += 1
         else:
-            outcomes["right" if text == asked.text else "wrong"] += 1
+            outcomes["right" if texts == [asked.text] * choices else "wrong"] += 1
 
 
-async def _ask(client: httpx.AsyncClient, asked: Known, stream: bool) -> str:
+async def _ask(client: httpx.AsyncClient, asked: Known, choices: int, stream: bool) -> list[str]:
     body = {
         "prompt": asked.prompt, "max_tokens": asked.tokens, "temperature": 0, "stream": stream,
+        "n": choices,
     }  # fmt: skip
     if not stream:
         given = await client.post("/v1/completions", json=body)
-        return _text(given.raise_for_status().json())
-    text, last = "", ""
+        return [choice["text"] for choice in given.raise_for_status().json()["choices"]]
+    texts, last = [""] * choices, ""
     async with client.stream("POST", "/v1/completions", json=body) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
             last = line.removeprefix("data: ") or last
             if line and last != "[DONE]":
-                text += _text(json.loads(last))
+                for choice in json.loads(last)["choices"]:
+                    texts[choice["index"]] += choice["text"]
     if last != "[DONE]":
         raise ValueError(f"a stream ended with {last}")
-    return text
-
-
-def _text(answer: dict[str, Any]) -> str:
-    text: str = answer["choices"][0]["text"]
-    return text
+    return texts
 
 
 async def _settled(url: str) -> dict[str, float]:

@@ -18,7 +18,8 @@ import pytest
 
 import edgespec
 from edgespec import LLM
-from edgespec.api.keywords import GenerationKeywords, LoadKeywords
+from edgespec.api.chat import ChatOptions
+from edgespec.api.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.api.options import GenerationOptions
 from edgespec.api.session import Session
 from edgespec.runtime.deployment.options import LoadOptions
@@ -221,11 +222,15 @@ def test_public_names():
 LOADING = (LoadOptions, LoadKeywords, {}, [LLM.__init__])
 GENERATING = (
     GenerationOptions, GenerationKeywords, {"stop": str | Iterable[str]},
-    [LLM.generate, LLM.stream, LLM.chat, Session.generate, Session.stream, Session.chat],
+    [LLM.generate, LLM.stream, Session.generate, Session.stream],
+)  # fmt: skip
+CHATTING = (
+    ChatOptions, ChatKeywords, {"stop": str | Iterable[str]},
+    [LLM.chat, LLM.chat_stream, Session.chat],
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "keywords", "wider", "takers"), [LOADING, GENERATING])
+@pytest.mark.parametrize(("kind", "keywords", "wider", "takers"), [LOADING, GENERATING, CHATTING])
 def test_keywords_are_known_to_type_checkers_and_to_help(kind, keywords, wider, takers):
     assert get_type_hints(keywords) == get_type_hints(kind) | wider
     defaults = {field.name: field.default for field in fields(kind)}

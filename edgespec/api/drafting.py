@@ -48,7 +48,7 @@ from edgespec.runtime.planning import (
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.grammar import GrammarMatcher
+    from edgespec.runtime.sampling.constraint import Constraint
 
 _Calls = HeadCalls | ModelCalls | RecodedCalls | SharedCalls
 
@@ -111,7 +111,7 @@ class Drafting:
         learned: DrafterState,
         sampled: bool,
         source: str,
-        grammar: GrammarMatcher | None = None,
+        grammar: Constraint | None = None,
         prediction: Prediction | None = None,
     ) -> Drafter:
         """Creates the drafter of one text.

@@ -5,9 +5,11 @@ These are the fields of the option classes, with wider types where a class conve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
+
+from edgespec.api.tools import Tool
 
 
 class LoadKeywords(TypedDict, total=False):
@@ -53,3 +55,13 @@ class GenerationKeywords(TypedDict, total=False):
     json_schema: dict[str, Any] | str | None
     regex: str | None
     grammar: str | None
+
+
+class ChatKeywords(GenerationKeywords, total=False):
+    """See `edgespec.api.chat.ChatOptions`."""
+
+    tools: Sequence[Tool] | None
+    tool_choice: str
+    parallel_tool_calls: bool
+    template_options: Mapping[str, Any] | None
+    thinking_budget: int | None

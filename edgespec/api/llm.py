@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from edgespec import bundle as bundles
 from edgespec.api import at_once, snapshots
+from edgespec.api.chat import ChatOptions, Conversation, conversation
 from edgespec.api.drafting import Drafting
-from edgespec.api.keywords import GenerationKeywords, LoadKeywords
+from edgespec.api.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.api.learning import Learning
 from edgespec.api.options import GenerationOptions, checked, shown
 from edgespec.api.pipelining import pipelines
@@ -210,21 +211,45 @@ class LLM:
         with self.lock:
             self._slots.remove(slot)
 
-    @shown(GenerationOptions)
+    @shown(ChatOptions)
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[GenerationKeywords]
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatKeywords]
     ) -> GenerationResult:
         """Generates an answer in a conversation.
 
         Args:
-            messages: dicts with `role` and `content`, as the model's chat template expects them.
-            options: see `generate`.
+            messages: dicts with `role` and `content`, as the model's chat template expects them,
+                and `tool_calls` and `tool_call_id` as in OpenAI's API.
+            options: fields of `edgespec.api.chat.ChatOptions`: `tools`, `thinking_budget`, and
+                those of `generate`.
 
         Raises:
-            InputError: if the model has no chat template, or the template refuses the messages;
-                otherwise as `generate`.
+            InputError: if the model has no chat template, the template refuses the messages, or it
+                knows no tools; otherwise as `generate`.
         """
-        return self.generate(self.chat_tokens(messages), **options)
+        return self.chat_stream(messages, **options).finish()
+
+    @shown(ChatOptions)
+    def chat_stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        slot: Slot | None = None,
+        /,
+        **options: Unpack[ChatKeywords],
+    ) -> TextStream:
+        """Generates an answer in a conversation piece by piece; see `TextStream.pieces`.
+
+        Args:
+            messages: see `chat`.
+            slot: see `stream`.
+            options: see `chat`.
+
+        Raises:
+            EdgespecError: as `chat`.
+        """
+        made = checked(ChatOptions, options)
+        asked = conversation(self.tokenizer, lambda: self._grammars, messages, made)
+        return self._begin(asked, made, slot)
 
     def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Converts a conversation to a prompt of token ids with the model's chat template.
@@ -359,13 +384,19 @@ class LLM:
         self.require_open()
         made = checked(GenerationOptions, options)
         tokens = self._prompt_tokens(prompt)
+        grammar = None if made.structure is None else self._grammars.compile(*made.structure)
+        return self._begin(Conversation(tokens, grammar), made, slot)
+
+    def _begin(self, asked: Conversation, made: GenerationOptions, slot: Slot | None) -> TextStream:
+        """Creates the stream of a text."""
+        self.require_open()
+        tokens, grammar = self._prompt_tokens(asked.prompt), asked.grammar
         source = self._source(made)
         predicted = predicted_tokens(
             made.prediction, self.tokenizer, self.bundle.target.vocab_size
         )[: self.context_length]
         nodes = self._largest_tree(made, source, bool(predicted))
         prediction = Prediction(predicted) if predicted and nodes else None
-        grammar = None if made.structure is None else self._grammars.compile(*made.structure)
         drafter = partial(
             self._drafting.drafter,
             learned=self._drafter_state,
@@ -404,6 +435,8 @@ class LLM:
                 slot=slot,
                 lock=self.lock,
                 simulated=self.options.machine,
+                reader=asked.reader,
+                shown=asked.shown,
             )
         )
         with self._beginning:
@@ -497,8 +530,8 @@ class LLM:
             raise InputError(f"token id {wrong[0]} is not in the vocabulary of {vocabulary}")
         if len(tokens) >= self.context_length:
             raise ContextLengthError(
-                f"the prompt has {len(tokens)} tokens and, with one new token, is longer than the "
-                f"model's context length of {self.context_length}: shorten the prompt or raise "
+                f"the prompt is too long: its {len(tokens)} tokens and a new one are longer than "
+                f"the model's context length of {self.context_length}: shorten the prompt or raise "
                 "--context"
             )
         return tokens

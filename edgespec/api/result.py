@@ -10,6 +10,7 @@ from typing import Any
 
 from edgespec.runtime.decoding.generate import PROMPT, Round
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.text.answers import ToolCall
 
 _WARM_UP = 10  # rounds before the planner's forecast is compared with the measured speed
 
@@ -23,7 +24,7 @@ class GenerationResult:
         tokens: ids of the new tokens, including the one that ended the text.
         prompt_tokens: number of tokens in the prompt.
         new_tokens: number of new tokens.
-        finish_reason: stop, length, context or cancelled.
+        finish_reason: stop, tool_calls, length, context or cancelled.
         seed: seed in use; the same seed gives the same text again.
         ttft_ms: time to the first token in ms.
         tpot_ms: time per further token in ms; 0 if there was none.
@@ -55,6 +56,8 @@ class GenerationResult:
         accepted_prediction_tokens: number of tokens of the prediction that the text has where they
             were expected, whether or not they were drafted; None if no prediction was used.
         rejected_prediction_tokens: number of the prediction's other tokens.
+        reasoning: reasoning of an answer in a conversation, which is not part of its text.
+        tool_calls: tool calls of an answer, complete ones only; nobody has executed them.
     """
 
     text: str
@@ -87,6 +90,8 @@ class GenerationResult:
     simulated: str | None
     accepted_prediction_tokens: int | None = None
     rejected_prediction_tokens: int | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Clock:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.api import snapshots
-from edgespec.api.keywords import GenerationKeywords
+from edgespec.api.chat import ChatOptions
+from edgespec.api.keywords import ChatKeywords, GenerationKeywords
 from edgespec.api.options import GenerationOptions, shown
 from edgespec.api.result import GenerationResult
 from edgespec.api.stream import TextStream
@@ -53,12 +54,12 @@ class Session:
         """
         return self._llm.stream(prompt, self._open(), **options)
 
-    @shown(GenerationOptions)
+    @shown(ChatOptions)
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[GenerationKeywords]
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatKeywords]
     ) -> GenerationResult:
         """See `LLM.chat`: give the whole conversation; only the new part is computed."""
-        return self.generate(self._llm.chat_tokens(messages), **options)
+        return self._llm.chat_stream(messages, self._open(), **options).finish()
 
     def save(self, path: str | Path) -> None:
         """Writes the caches to a file, for `LLM.load_session` with the same bundle.

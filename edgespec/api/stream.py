@@ -13,7 +13,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,12 +32,13 @@ from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.text.answers import AnswerReader, Piece
 from edgespec.runtime.text.endings import TextEnd
 from edgespec.runtime.text.tokenizer import StreamDecoder, Tokenizer
 from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.grammar import GrammarMatcher
+    from edgespec.runtime.sampling.constraint import Constraint
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Job:
         slot: slot of the text's session; None if it has no session.
         lock: lock that is held during a round, for which other texts of the same models wait.
         simulated: see `GenerationResult`.
+        reader: takes an answer apart; None for plain text.
+        shown: special tokens that the reader needs, with their texts.
     """
 
     tokenizer: Tokenizer
@@ -75,7 +78,7 @@ class Job:
     budget: TreeBudget
     end: TextEnd
     logprobs: int | None
-    grammar: GrammarMatcher | None
+    grammar: Constraint | None
     prediction: Prediction | None
     draft_memory: str | None
     learning: Learning | None
@@ -85,6 +88,8 @@ class Job:
     slot: Slot | None
     lock: FairLock
     simulated: str | None
+    reader: AnswerReader | None = None
+    shown: Mapping[int, str] = field(default_factory=dict)
 
 
 class TextStream:
@@ -100,6 +105,7 @@ class TextStream:
     def __init__(self, job: Job) -> None:
         self.generation = TextGeneration(job)
         self._pieces = self.generation.pieces()
+        self._texts = (piece.text for piece in self._pieces if piece.text)
 
     @property
     def logprobs(self) -> Sequence[TokenLogprobs]:
@@ -134,6 +140,10 @@ class TextStream:
 
     def __iter__(self) -> Iterator[str]:
         """Returns the pieces of text; none is empty, and together they are `result.text`."""
+        return self._texts
+
+    def pieces(self) -> Iterator[Piece]:
+        """Returns the pieces with all that an answer consists of, instead of its text alone."""
         return self._pieces
 
     def close(self) -> None:
@@ -154,7 +164,7 @@ class TextStream:
 
         def next_step() -> asyncio.Future[str]:
             # Not a task: the end of the event loop would cancel it while its thread goes on.
-            step = partial(contextvars.copy_context().run, next, self._pieces, "")
+            step = partial(contextvars.copy_context().run, next, self._texts, "")
             return asyncio.get_running_loop().run_in_executor(None, step)
 
         step = next_step()
@@ -202,10 +212,10 @@ class TextGeneration:
         """Ends the text after the current round."""
         self._cancelled.set()
 
-    def pieces(self) -> Generator[str]:
+    def pieces(self) -> Generator[Piece]:
         """Generates the text; yields its pieces, none of which is empty. Call it only once."""
         job, limits = self._job, self._job.limits
-        text = _Text(job.tokenizer, job.prompt, job.end, limits.stop_ids)
+        text = _Text(job)
         self.clock.start()
         with ExitStack() as entered:
             if job.learning is not None:
@@ -231,7 +241,7 @@ class TextGeneration:
             finally:
                 rounds.close()
         self.result = GenerationResult(
-            text="".join(text.pieces),
+            text="".join(piece.text for piece in text.pieces),
             tokens=text.tokens,
             prompt_tokens=len(job.prompt),
             finish_reason=self._finish_reason(text),
@@ -246,6 +256,8 @@ class TextGeneration:
             reused=reused,
             logprobs=tuple(self.logprobs),
             simulated=job.simulated,
+            reasoning="".join(piece.reasoning for piece in text.pieces),
+            tool_calls=() if job.reader is None else tuple(job.reader.calls),
             **prediction_facts(job.prediction, text.tokens),
             **self.clock.facts(len(text.tokens)),
         )
@@ -257,7 +269,7 @@ class TextGeneration:
         rounds: TextRounds,
         text: _Text,
         kept: StoredText | None,
-    ) -> Generator[str]:
+    ) -> Generator[Piece]:
         lock, clock = self._job.lock, self.clock
         while not (text.stopped or self._cancelled.is_set()):
             with lock:  # the text may have been cancelled while it waited
@@ -281,7 +293,7 @@ class TextGeneration:
     def _finish_reason(self, text: _Text) -> str:
         limits, made = self._job.limits, len(text.tokens)
         if text.stopped or (made and text.tokens[-1] in limits.stop_ids):
-            return "stop"
+            return "tool_calls" if self._job.reader and self._job.reader.calls else "stop"
         if made >= limits.max_new_tokens:
             return "length"
         if len(self._job.prompt) + made >= limits.context_length:
@@ -292,35 +304,46 @@ class TextGeneration:
 class _Text:
     """Turns tokens into text: whole characters only, cut where it ends, without an end token."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, prompt: list[int], end: TextEnd, stop_ids: frozenset[int]
-    ) -> None:
-        self._decoder = StreamDecoder(tokenizer, prompt)
-        self._end = end
-        self._stop_ids = stop_ids
+    def __init__(self, job: Job) -> None:
+        self._decoder = StreamDecoder(job.tokenizer, job.prompt, job.shown)
+        self._end = job.end
+        self._reader = job.reader
+        # An end token may be a mark that the reader needs, such as one behind a call.
+        self._left_out = job.limits.stop_ids - job.shown.keys()
         self.tokens: list[int] = []
-        self.pieces: list[str] = []
+        self.pieces: list[Piece] = []
         self.stopped = False
 
-    def push(self, tokens: Sequence[int]) -> str:
+    def push(self, tokens: Sequence[int]) -> Piece:
         """Adds tokens and returns the text that is now final; drops tokens after its end."""
+        return self._taken_apart(self._decoded(tokens))
+
+    def flush(self) -> Piece:
+        """Returns the rest of the text after the last token."""
+        rest = self._show(self._decoder.flush())
+        held = self._end.flush()
+        return self._taken_apart(rest + held, ended=True)
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
         text = ""
         for token in tokens:
             self.tokens.append(token)
-            if token not in self._stop_ids:
+            if token not in self._left_out:
                 text += self._show(self._decoder.push(token))
             if self.stopped:
                 break
         return text
 
-    def flush(self) -> str:
-        """Returns the rest of the text after the last token."""
-        rest = self._show(self._decoder.flush())
-        held = self._end.flush()
-        self.pieces.append(held)
-        return rest + held
-
     def _show(self, text: str) -> str:
         piece, self.stopped = self._end.push(text)
+        return piece
+
+    def _taken_apart(self, text: str, ended: bool = False) -> Piece:
+        if self._reader is None:
+            piece = Piece(text)
+        else:
+            piece = self._reader.push(text)
+            if ended:
+                piece += self._reader.finish()
         self.pieces.append(piece)
         return piece

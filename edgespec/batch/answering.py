@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -22,14 +22,15 @@ from edgespec.api.result import GenerationResult
 from edgespec.api.stream import TextStream
 from edgespec.batch.lines import Line
 from edgespec.errors import EdgespecError, InputError
-from edgespec.server.answers import Answer, ChatAnswer, CompletionAnswer, TokenTexts
+from edgespec.server.answers import Answer, ChatAnswer, CompletionAnswer, Json, TokenTexts
 from edgespec.server.bodies import parsed
 from edgespec.server.fields import Fields, Text
 from edgespec.server.refusals import RequestError, fault, refused_input, require_model
-from edgespec.server.replies import Json
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
 
 _log = logging.getLogger(__name__)
+
+_CALL_ID = 9  # characters, of which templates of Mistral want as many
 
 _ROUTES: dict[str, tuple[type[TextRequest], type[Answer]]] = {
     "/v1/chat/completions": (ChatRequest, ChatAnswer),
@@ -105,6 +106,11 @@ class Task:
                 400, "stream is true: leave it out, since answers of a batch come whole",
                 "invalid_value", "stream",
             )  # fmt: skip
+        if body.choices > 1:
+            raise RequestError(
+                400, f"the line asks for {body.choices} texts: ask for one in each line",
+                "invalid_value", "n" if body.prompts == 1 else "prompt",
+            )  # fmt: skip
         if body.seed is None:
             body = body.model_copy(update={"seed": seed_of(request.custom_id)})
         self._answer = answers(self._of.model, self._of.fingerprint, self._of.texts)
@@ -131,7 +137,7 @@ class Task:
             _log.error("line %d: internal error: %s: %s", self.line.number, name, error)
             return self._refused(fault())
         assert self._answer is not None, "set before the text was begun"
-        whole = self._answer.whole(result)
+        whole = self._answer.whole(self._with_call_ids(result))
         kind, _, _ = str(whole["id"]).partition("-")
         usage = {
             name: value for name, value in whole["usage"].items() if name != "prompt_tokens_details"
@@ -147,6 +153,14 @@ class Task:
             },
             None,
         )
+
+    def _with_call_ids(self, result: GenerationResult) -> GenerationResult:
+        """Gives tool calls ids that follow from the input, too."""
+        calls = tuple(
+            replace(call, id=_hashed(self._of.key, f"{self.line.number}:{place}")[:_CALL_ID])
+            for place, call in enumerate(result.tool_calls)
+        )
+        return replace(result, tool_calls=calls)
 
     def _request(self) -> BatchRequest:
         try:
@@ -187,5 +201,5 @@ def seed_of(custom_id: str) -> int:
     return int.from_bytes(hashlib.sha256(custom_id.encode()).digest()[:4], "big")
 
 
-def _hashed(key: str, number: int) -> str:
-    return hashlib.sha256(f"{key}:{number}".encode()).hexdigest()[:32]
+def _hashed(key: str, name: object) -> str:
+    return hashlib.sha256(f"{key}:{name}".encode()).hexdigest()[:32]

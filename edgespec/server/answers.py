@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 import uuid
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.server.predictions import prediction_details
-from edgespec.server.replies import Json, Reply
 from edgespec.server.service import Part
+from edgespec.server.tools import answered, call_delta
+
+Json = dict[str, Any]
 
 _REPLACEMENT = "\ufffd"
 _FINISH_REASONS = {"context": "length"}  # the other names are the same
@@ -40,13 +43,16 @@ class TokenTexts:
         return self._tokenizer.decode([*self._before, token])[self._skipped :]
 
 
-class Answer(Reply):
+class Answer(ABC):
     """The response to one request in OpenAI's API.
 
     Args:
         model: name of the model for clients.
         fingerprint: fingerprint of the bundle.
         texts: text of single tokens.
+
+    Attributes:
+        facts: fields of the response and of all its chunks.
     """
 
     _prefix = ""
@@ -54,7 +60,7 @@ class Answer(Reply):
 
     def __init__(self, model: str, fingerprint: str, texts: TokenTexts) -> None:
         self._texts = texts
-        self._facts = {
+        self.facts: Json = {
             "id": f"{self._prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": model,
@@ -76,7 +82,7 @@ class Answer(Reply):
 
     def part(self, part: Part) -> Json:
         """Returns the chunk of a part."""
-        choice = self._part_choice(part.text, part.logprobs)
+        choice = self._choice_of(part)
         if not part.rounds:
             return self._object(self._chunk, choice)
         return self._object(self._chunk, choice, edgespec=self._rounds(part))
@@ -106,7 +112,10 @@ class Answer(Reply):
         return {"rounds": len(part.rounds), "tokens": tokens, "drafted": drafted}
 
     def _object(self, kind: str, *choices: Json, **further: Json) -> Json:
-        return {**self._facts, "object": kind, "choices": list(choices), **further}
+        return {**self.facts, "object": kind, "choices": list(choices), **further}
+
+    def _choice_of(self, part: Part) -> Json:
+        return self._part_choice(part.text, part.logprobs)
 
     @abstractmethod
     def _whole_choice(self, result: GenerationResult) -> Json: ...
@@ -164,9 +173,18 @@ class ChatAnswer(Answer):
         return [self._object(self._chunk, choice)]
 
     def _whole_choice(self, result: GenerationResult) -> Json:
-        message = {"role": "assistant", "content": result.text, "refusal": None}
+        message = {"role": "assistant", **answered(result)}
         shown = self._logprobs(result.logprobs)
         return {"index": 0, "message": message, "logprobs": shown} | _finish(result)
+
+    def _choice_of(self, part: Part) -> Json:
+        choice = super()._choice_of(part)
+        if part.reasoning or part.calls:
+            delta: Json = {"content": part.text} if part.text else {}
+            delta |= {"reasoning_content": part.reasoning} if part.reasoning else {}
+            delta |= {"tool_calls": list(map(call_delta, part.calls))} if part.calls else {}
+            choice["delta"] = delta
+        return choice
 
     def _part_choice(self, text: str, logprobs: Sequence[TokenLogprobs]) -> Json:
         shown = self._logprobs(logprobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,14 +18,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.errors import EdgespecError, InputError
 from edgespec.server.answers import ChatAnswer, CompletionAnswer
+from edgespec.server.choices import choices
+from edgespec.server.embeddings import embeddings
 from edgespec.server.endpoint import Served, TextEndpoint
-from edgespec.server.infill import InfillAnswer, InfillRequest
+from edgespec.server.infill import InfillRequest, InfillWriter
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
 from edgespec.server.models import ModelRoutes
+from edgespec.server.ollama import routes as ollama
 from edgespec.server.openapi import document
 from edgespec.server.page import page
 from edgespec.server.refusals import RequestError, fault, refused_input
 from edgespec.server.requests import ChatRequest, CompletionRequest
+from edgespec.server.response_requests import ResponsesRequest
+from edgespec.server.response_writer import ResponsesWriter
 from edgespec.server.tokens import TokenRoutes
 
 _log = logging.getLogger(__name__)
@@ -61,13 +67,15 @@ def application(
     async def openapi(_request: Request) -> Response:
         return JSONResponse(described)
 
-    def refuse(_request: Request, error: Exception) -> Response:
-        return _refused(error, metrics)
+    def refuse(request: Request, error: Exception) -> Response:
+        return _refused(error, metrics, request.scope["path"])
 
+    chat = choices(ChatAnswer)
     texts = (
-        ("/v1/completions", TextEndpoint(served, CompletionRequest, CompletionAnswer)),
-        ("/v1/chat/completions", TextEndpoint(served, ChatRequest, ChatAnswer)),
-        ("/infill", TextEndpoint(served, InfillRequest, InfillAnswer)),
+        ("/v1/completions", TextEndpoint(served, CompletionRequest, choices(CompletionAnswer))),
+        ("/v1/chat/completions", TextEndpoint(served, ChatRequest, chat)),
+        ("/v1/responses", TextEndpoint(served, ResponsesRequest, partial(ResponsesWriter, chat))),
+        ("/infill", TextEndpoint(served, InfillRequest, InfillWriter)),
     )
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -84,6 +92,8 @@ def application(
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in texts),
+            Route("/v1/embeddings", embeddings(served), methods=["POST"]),
+            *ollama.routes(served),
         ],
         # CORS comes before the gate, since browsers send preflight requests without the key.
         middleware=[pages, gate] if origins else [gate],
@@ -113,7 +123,7 @@ class _Gate:
         if refusal is None:
             await self._app(scope, receive, send)
         else:
-            await _refused(refusal, self._metrics)(scope, receive, send)
+            await _refused(refusal, self._metrics, scope["path"])(scope, receive, send)
 
     def _refusal(self, request: Request) -> RequestError | None:
         host = request.headers.get("host", "").lower()
@@ -141,8 +151,8 @@ def _without_port(host: str) -> str:
     return name if colon and port.isdecimal() else host
 
 
-def _refused(error: Exception, metrics: Metrics) -> Response:
-    """Returns the response for an error."""
+def _refused(error: Exception, metrics: Metrics, path: str) -> Response:
+    """Returns the response for an error of a route."""
     headers: dict[str, str] = {}
     if isinstance(error, RequestError):
         refusal = error
@@ -160,4 +170,5 @@ def _refused(error: Exception, metrics: Metrics) -> Response:
     if refusal.status in (429, 503):
         headers["retry-after"] = "1"
     metrics.refused(refusal.status)
-    return JSONResponse(refusal.body, refusal.status, headers)
+    body = {"error": str(refusal)} if path.startswith(ollama.PREFIX) else refusal.body
+    return JSONResponse(body, refusal.status, headers)

@@ -1,4 +1,4 @@
-"""Parsing of request bodies into the classes of `requests`, with readable errors."""
+"""Parsing of request bodies into classes of `Fields`, with readable errors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from starlette.requests import Request
 from edgespec.server.fields import Fields
 from edgespec.server.refusals import SHOWN, RequestError, shown
 
-_UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[")  # pydantic's names of types
+# How pydantic names members of unions.
+_UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[|Chosen")
 
 Body = TypeVar("Body", bound=Fields)
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
-async def read(request: Request, kind: type[Body], limit: int) -> Body:
+async def read(request: Request, kind: type[Body], limit: int, any_type: bool = False) -> Body:
     """Reads and checks the body of a request.
 
     Args:
         request: request to read.
         kind: class of the body.
         limit: maximum number of bytes.
+        any_type: whether programs may leave the content type as it is, as curl does with `-d`. Web
+            pages, whose requests have an origin, may not.
 
     Raises:
         ClientDisconnect: if the client disconnects meanwhile.
@@ -31,7 +34,7 @@ async def read(request: Request, kind: type[Body], limit: int) -> Body:
     """
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Browsers let pages of other sites post some content types without asking, but not JSON.
-    if content != "application/json":
+    if content != "application/json" and not (any_type and "origin" not in request.headers):
         raise RequestError(
             415, f"the content type is {shown(content)}: send application/json", "not_json"
         )
@@ -59,11 +62,11 @@ def parsed(kind: type[Checked], data: bytes, what: str = "the body") -> Checked:
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
-        raise _refusal(error, what) from error
+        raise refusal(error, what) from error
 
 
-def _refusal(error: ValidationError, what: str) -> RequestError:
-    """Describes the most deeply nested error."""
+def refusal(error: ValidationError, what: str = "the body") -> RequestError:
+    """Describes the most deeply nested error of a body."""
     found = error.errors(include_url=False, include_context=False)
     deepest = max(found, key=lambda each: len(each["loc"]))
     if deepest["type"] == "json_invalid":

@@ -8,18 +8,21 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from edgespec.server.answers import TokenTexts
+from edgespec.server.answers import Json, TokenTexts
+from edgespec.server.asked import Asked
 from edgespec.server.bodies import read
+from edgespec.server.metrics import Metrics
 from edgespec.server.refusals import RequestError, fault, require_model
-from edgespec.server.replies import Json, Reply
-from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part, TextService
+from edgespec.server.writers import Origin, Writer
+
+Body = TypeVar("Body", bound=Asked)
 
 SendJson = Callable[[Json], Awaitable[None]]
 """Sends a JSON response."""
@@ -50,27 +53,29 @@ class Served:
         require_model(model, self.model)
 
 
-class TextEndpoint:
+class TextEndpoint(Generic[Body]):
     """A route that generates text, as an ASGI application so that it can see clients disconnect.
 
     Args:
         served: model that is served.
         bodies: class of the request bodies.
-        answers: class of the responses; see `Answer` for its arguments.
+        writers: what makes the writer for a body.
     """
 
     def __init__(
         self,
         served: Served,
-        bodies: type[TextRequest],
-        answers: Callable[[str, str, TokenTexts], Reply],
+        bodies: type[Body],
+        writers: Callable[[Body, Origin], Writer],
     ) -> None:
         self._served = served
         self._service = served.service
         self._bodies = bodies
-        self._answers = answers
-        self._texts = TokenTexts(served.service.llm.tokenizer)
-        self._fingerprint = f"fp_{served.service.llm.bundle.digest[:12]}"
+        self._writers = writers
+        llm = served.service.llm
+        self._origin = Origin(
+            served.model, f"fp_{llm.bundle.digest[:12]}", TokenTexts(llm.tokenizer)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -80,46 +85,44 @@ class TextEndpoint:
             return
         if body.model is not None:
             self._served.require(body.model)
-        answer = self._answers(self._served.model, self._fingerprint, self._texts)
-        answer.about(body)
+        writer = self._writers(body, self._origin)
         if body.stream:
-            work = self._stream(body, answer, _Events(send))
+            work = self._stream(body, writer, _Events(send, writer))
         else:
-            work = self._whole(body, answer, partial(_send_json, scope, receive, send))
-        await _until_disconnect(receive, work)
+            work = self._whole(body, writer, partial(_send_json, scope, receive, send))
+        await until_disconnect(receive, work)
 
-    async def _whole(self, body: TextRequest, answer: Reply, send: SendJson) -> None:
+    async def _whole(self, body: Body, writer: Writer, send: SendJson) -> None:
         async def drop(_part: Part) -> None:
             pass
 
-        result = await self._service.text(partial(body.begin, self._service.llm), drop)
-        await send(answer.whole(result))
+        results = await self._service.texts(partial(body.texts, self._service.llm), drop)
+        await send(writer.whole(results))
 
-    async def _stream(self, body: TextRequest, answer: Reply, events: _Events) -> None:
-        reported = 0  # tokens whose log-probabilities were sent
-
+    async def _stream(self, body: Body, writer: Writer, events: _Events) -> None:
         async def show(part: Part) -> None:
-            nonlocal reported
-            await events.begin(answer.opening())
-            reported += len(part.logprobs)
-            await events.send(answer.part(part))
+            await events.begin(writer.opening)
+            await events.send(*writer.part(part))
 
-        begin = partial(body.begin, self._service.llm)
         try:
-            result = await self._service.text(begin, show)
+            results = await self._service.texts(partial(body.texts, self._service.llm), show)
         except Exception as error:
             if not events.begun:
                 raise
-            if not isinstance(error, RequestError):
-                _log.exception("a text has failed")
-            refusal = error if isinstance(error, RequestError) else fault()
-            self._service.metrics.refused(refusal.status)
-            await events.end(refusal.body)
+            refusal = as_refusal(error, self._service.metrics)
+            await events.end(writer.failure(refusal))
             return
-        await events.begin(answer.opening())
-        usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        await events.send(*answer.closing(result, reported, usage))
-        await events.end(*answer.last)
+        await events.begin(writer.opening)
+        await events.end(*writer.closing(results), *writer.last)
+
+
+def as_refusal(error: Exception, metrics: Metrics) -> RequestError:
+    """Logs and counts an error that ends a stream, and returns it as the client may see it."""
+    if not isinstance(error, RequestError):
+        _log.error("a text has failed", exc_info=error)
+    refusal = error if isinstance(error, RequestError) else fault()
+    metrics.refused(refusal.status)
+    return refusal
 
 
 class _Events:
@@ -127,16 +130,18 @@ class _Events:
 
     Args:
         send: the ASGI server's function to send messages.
+        writer: what names the events.
 
     Attributes:
         begun: whether the headers were sent, with status 200.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, writer: Writer) -> None:
         self._send = send
+        self._writer = writer
         self.begun = False
 
-    async def begin(self, opening: Iterable[Json]) -> None:
+    async def begin(self, opening: Callable[[], Iterable[Json]]) -> None:
         """Sends the headers and the first events; further calls do nothing."""
         if self.begun:
             return
@@ -147,27 +152,30 @@ class _Events:
             (b"cache-control", b"no-cache"),
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self.send(*opening)
+        await self.send(*opening())
 
     async def send(self, *events: Json | str, more: bool = True) -> None:
         """Sends events."""
-        body = "".join(f"data: {_line(event)}\n\n" for event in events).encode()
+        body = "".join(map(self._written, events)).encode()
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def end(self, *events: Json | str) -> None:
         """Sends the last events."""
         await self.send(*events, more=False)
 
-
-def _line(event: Json | str) -> str:
-    return event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
+    def _written(self, event: Json | str) -> str:
+        if isinstance(event, str):
+            return f"data: {event}\n\n"
+        name = self._writer.name(event)
+        line = f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+        return line if name is None else f"event: {name}\n{line}"
 
 
 async def _send_json(scope: Scope, receive: Receive, send: Send, body: Json) -> None:
     await JSONResponse(body)(scope, receive, send)
 
 
-async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Does the work, and cancels it if the client disconnects."""
     task = asyncio.ensure_future(work)
 

@@ -5,6 +5,7 @@ Fields and answers are those of llama-server's documentation (llama.cpp, tools/s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, PrivateAttr
@@ -12,11 +13,11 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.text.infill import InfillPrompt
-from edgespec.server.answers import TokenTexts, speculation
+from edgespec.server.answers import Json, speculation
 from edgespec.server.fields import LONG, Empty, Fields, Nothing, Off, One
-from edgespec.server.replies import Json, Reply
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
+from edgespec.server.writers import Origin, Writer
 
 _Milliseconds = Annotated[float, Field(le=1e9)]
 
@@ -50,6 +51,7 @@ class InfillRequest(TextRequest):
     return_tokens: bool | None = None
     response_fields: Annotated[list[str], LONG] | None = None
     t_max_prompt_ms: _Milliseconds | None = None  # without effect: prompts are read to their ends
+    n: One | None = None
     n_cmpl: One | None = None
     n_probs: Nothing | None = None
     ignore_eos: Off | None = None
@@ -107,35 +109,39 @@ class InfillRequest(TextRequest):
         return 0.0 if self.temperature is None else super()._temperature
 
 
-class InfillAnswer(Reply):
+class InfillWriter(Writer):
     """An answer of `/infill`.
 
     Args:
-        model: name of the model for clients.
-        fingerprint: fingerprint of the bundle.
-        texts: text of single tokens.
+        body: the request.
+        origin: see `Origin`.
     """
 
     last = ()
-    _body: InfillRequest
 
-    def __init__(self, model: str, fingerprint: str, texts: TokenTexts) -> None:
-        self._facts = {"index": 0, "model": model, "system_fingerprint": fingerprint}
+    def __init__(self, body: InfillRequest, origin: Origin) -> None:
+        self._body = body
+        self._facts = {
+            "index": 0, "model": origin.model, "system_fingerprint": origin.fingerprint,
+        }  # fmt: skip
 
-    def whole(self, result: GenerationResult) -> Json:
-        """See `Reply`."""
+    def whole(self, results: Sequence[GenerationResult]) -> Json:
+        """See `Writer`."""
+        [result] = results
         return self._final(result, "" if self._body.silent else result.text)
 
     def opening(self) -> list[Json]:
-        """See `Reply`."""
+        """See `Writer`."""
         return []
 
-    def part(self, part: Part) -> Json:
-        """See `Reply`."""
-        return {"index": 0, "content": "" if self._body.silent else part.text, "stop": False}
+    def part(self, part: Part) -> list[Json]:
+        """See `Writer`."""
+        content = "" if self._body.silent else part.text
+        return [{"index": 0, "content": content, "stop": False}]
 
-    def closing(self, result: GenerationResult, reported: int, usage: bool) -> list[Json]:
-        """See `Reply`."""
+    def closing(self, results: Sequence[GenerationResult]) -> list[Json]:
+        """See `Writer`."""
+        [result] = results
         return [self._final(result, "")]
 
     def _final(self, result: GenerationResult, content: str) -> Json:

@@ -9,14 +9,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from edgespec.api.llm import LLM
+from edgespec.runtime.text.answer_forms import call_form, thinking_form
 from edgespec.runtime.text.infill import InfillFormat
+from edgespec.server.answers import Json
 from edgespec.server.endpoint import Served
-from edgespec.server.replies import Json
 
 CAPABILITIES: Mapping[str, Callable[[LLM], bool]] = {
     "completion": lambda llm: True,
     "chat": lambda llm: llm.tokenizer.has_chat_template,
     "infill": lambda llm: InfillFormat.known(llm.tokenizer),
+    "tools": lambda llm: call_form(llm.tokenizer.chat_source) is not None,
+    "reasoning": lambda llm: thinking_form(llm.tokenizer.chat_source) is not None,
 }
 """What a model may be able to do, by the name that clients see."""
 

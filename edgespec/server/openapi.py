@@ -7,13 +7,19 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 import edgespec
+from edgespec.server.embeddings import EmbeddingsRequest
 from edgespec.server.infill import InfillRequest
+from edgespec.server.ollama import document as ollama
 from edgespec.server.requests import ChatRequest, CompletionRequest
+from edgespec.server.response_requests import ResponsesRequest
 from edgespec.server.tokens import DetokenizeRequest, TokenizeRequest
 
 Json = dict[str, Any]
 
-_BODIES = (CompletionRequest, ChatRequest, InfillRequest, TokenizeRequest, DetokenizeRequest)
+_BODIES = (
+    CompletionRequest, ChatRequest, ResponsesRequest, EmbeddingsRequest, InfillRequest,
+    TokenizeRequest, DetokenizeRequest, *ollama.BODIES,
+)  # fmt: skip
 _OBJECT: Json = {"application/json": {"schema": {"type": "object"}}}
 _EVENTS: Json = {"text/event-stream": {}}
 _PLAIN: Json = {"text/plain": {"schema": {"type": "string"}}}
@@ -56,7 +62,9 @@ def document(needs_key: bool) -> Json:
         [(each, "validation") for each in _BODIES],
         ref_template="#/components/schemas/{model}",
     )
-    components: Json = {"schemas": {**schemas["$defs"], "Error": _ERROR}}
+    components: Json = {
+        "schemas": {**schemas["$defs"], "Error": _ERROR, "OllamaError": ollama.ERROR}
+    }
     security: list[Json] = []
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -71,9 +79,14 @@ def document(needs_key: bool) -> Json:
             "/v1/models/{model}": _reads("the model of this name", _OBJECT, needs_key, "model"),
             "/v1/completions": _makes("the continuation of a prompt", "CompletionRequest"),
             "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
+            "/v1/responses": _makes("the answer to items of a conversation", "ResponsesRequest"),
+            "/v1/embeddings": _reads_body(
+                "says that the model makes no embeddings", "EmbeddingsRequest", {}
+            ),
             "/infill": _makes("the text at a cursor", "InfillRequest"),
             "/tokenize": _makes("the tokens of a text", "TokenizeRequest", streams=False),
             "/detokenize": _makes("the text of tokens", "DetokenizeRequest", streams=False),
+            **ollama.paths(needs_key),
             "/": _reads("a chat page", _PAGE, False),
             "/metrics": _reads("metrics for Prometheus", _PLAIN, needs_key),
             "/health": _reads("whether the server is running", _OBJECT, False),
@@ -95,11 +108,13 @@ def _reads(summary: str, content: Json, needs_key: bool, name: str | None = None
 
 
 def _makes(summary: str, schema: str, streams: bool = True) -> Json:
-    reference = {"$ref": f"#/components/schemas/{schema}"}
     content = {**_OBJECT, **_EVENTS} if streams else _OBJECT
-    responses = {"200": {"description": summary, "content": content}}
+    return _reads_body(summary, schema, {"200": {"description": summary, "content": content}})
+
+
+def _reads_body(summary: str, schema: str, responses: Json) -> Json:
+    reference = {"$ref": f"#/components/schemas/{schema}"}
     refusals = {"401": "the API key is missing or wrong", **_REFUSALS}
-    responses |= {status: _refusal(text) for status, text in refusals.items()}
     return {
         "post": {
             "summary": summary,
@@ -107,7 +122,7 @@ def _makes(summary: str, schema: str, streams: bool = True) -> Json:
                 "required": True,
                 "content": {"application/json": {"schema": reference}},
             },
-            "responses": responses,
+            "responses": responses | {status: _refusal(text) for status, text in refusals.items()},
         }
     }
 

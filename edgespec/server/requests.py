@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from abc import abstractmethod
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
 from edgespec.api.llm import LLM
 from edgespec.api.stream import TextStream
-from edgespec.runtime.deployment.options import MAX_DRAFT_TOKENS
 from edgespec.runtime.sampling.sampler import LEAST_TEMPERATURE
 from edgespec.runtime.text.infill import InfillPrompt
+from edgespec.server.asked import SEEDS, Asked, Speculative
 from edgespec.server.fields import (
-    LONG,
     SOME,
     Count,
     Empty,
@@ -29,18 +27,14 @@ from edgespec.server.fields import (
     unset,
 )
 from edgespec.server.llama_fields import LlamaFields
+from edgespec.server.messages import Message
 from edgespec.server.predictions import PredictedOutput
 from edgespec.server.refusals import RequestError, shown
+from edgespec.server.tools import ToolChoice, Tools, tool_options
 
 _COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
+_MAX_CHOICES = 128  # as in OpenAI's API
 _SAMPLING = ("seed", "top_p", "top_k", "min_p", "repetition_penalty")
-
-
-class StreamOptions(Fields):
-    """Options of a streamed response."""
-
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None  # chunks are never padded
 
 
 class JsonSchema(Fields):
@@ -76,41 +70,37 @@ class ResponseFormat(Fields):
         return {"json_schema": {"type": "object"}} if self.type == "json_object" else {}
 
 
-class Speculative(Fields):
-    """Draft options of a text, which never change it."""
-
-    draft: str | None = None
-    num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | None = None
-
-
-class TextRequest(LlamaFields, ABC):
+class TextRequest(Asked, LlamaFields):
     """Fields that completions and chat have in common.
 
     Options that are not implemented are accepted with the value that has no effect.
     """
 
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=-1, lt=1 << 64), Unset] | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1), Unset] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     max_tokens: Count | Unlimited | None = None
-    speculative: Speculative | None = None
-    user: str | None = None
-    cache_prompt: bool | None = None
-    n: One | None = None
+    n: Annotated[int, Field(ge=1, le=_MAX_CHOICES)] | None = None
     frequency_penalty: Nothing | None = None
     presence_penalty: Nothing | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
     response_format: ResponseFormat | None = None
-    regex: str | None = None
-    grammar: str | None = None
     prediction: PredictedOutput | None = None
+
+    @property
+    def prompts(self) -> int:
+        """The number of prompts."""
+        return 1
+
+    @property
+    def choices(self) -> int:
+        """The number of texts, of all prompts together."""
+        return self.prompts * (self.n or 1)
+
+    def texts(self, llm: LLM) -> list[TextStream]:  # noqa: D102 - of the base class
+        count = self.n or 1
+        if count == 1 or self.seed is None:
+            return [self.begin(llm) for _ in range(count)]
+        # Choices of the same seed would be the same text.
+        seeds = ((self.seed + choice) % SEEDS for choice in range(count))
+        return [self.model_copy(update={"seed": seed}).begin(llm) for seed in seeds]
 
     def begin(self, llm: LLM) -> TextStream:
         """Creates the stream of the text, without starting it.
@@ -128,12 +118,9 @@ class TextRequest(LlamaFields, ABC):
             if (value := getattr(self, name)) is not None
         }
         structure = {} if self.response_format is None else self.response_format.structure
-        most, prompt = self.tokens, self.prompt_for(llm)
-        if isinstance(prompt, InfillPrompt):
-            given["stop_token_ids"] = prompt.stop_ids
-            prompt = prompt.tokens
-        return llm.stream(
-            prompt,
+        most = self.tokens
+        return self.ask(
+            llm,
             temperature=self._temperature,
             stop=() if self.stop is None else self.stop,
             max_new_tokens=llm.context_length if most is None else most,
@@ -145,6 +132,13 @@ class TextRequest(LlamaFields, ABC):
             **structure,
             **self.further,
         )
+
+    def ask(self, llm: LLM, **options: Any) -> TextStream:
+        """Creates the stream of the text with these options of a text."""
+        prompt = self.prompt_for(llm)
+        if isinstance(prompt, InfillPrompt):
+            return llm.stream(prompt.tokens, stop_token_ids=prompt.stop_ids, **options)
+        return llm.stream(prompt, **options)
 
     @property
     def _temperature(self) -> float:
@@ -173,25 +167,28 @@ class TextRequest(LlamaFields, ABC):
         """Returns the prompt for the model."""
 
 
+def _are_several(prompt: Any) -> bool:
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
+
+
 def _only(prompt: Any) -> Any:
-    """Unpacks a list with one prompt, which clients send that support several prompts."""
-    if not isinstance(prompt, list) or not prompt or not isinstance(prompt[0], str | list):
-        return prompt
-    if len(prompt) > 1:
-        raise PydanticCustomError("several", "Send one prompt at a time")
-    return prompt[0]
+    """Unpacks a list with one prompt."""
+    return prompt[0] if _are_several(prompt) and len(prompt) == 1 else prompt
 
 
-Alone = Annotated[list[Text | Tokens], Field(min_length=1, max_length=1)]
-Prompt = Annotated[
-    Text | Tokens, BeforeValidator(_only, json_schema_input_type=Text | Tokens | Alone)
+_ONE, _SEVERAL = "literal[one]", "literal[several]"  # no part of a field's name, see `bodies`
+Several = Annotated[list[Text | Tokens], Field(max_length=_MAX_CHOICES, fail_fast=True)]
+Prompts = Annotated[
+    Annotated[Text | Tokens, Tag(_ONE)] | Annotated[Several, Tag(_SEVERAL)],
+    Discriminator(lambda prompt: _SEVERAL if _are_several(prompt) else _ONE),
+    BeforeValidator(_only, json_schema_input_type=Text | Tokens | Several),
 ]
 
 
 class CompletionRequest(TextRequest):
     """`POST /v1/completions`."""
 
-    prompt: Prompt
+    prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: One | None = None
     echo: Off | None = None
@@ -205,62 +202,31 @@ class CompletionRequest(TextRequest):
     def likeliest(self) -> int | None:  # noqa: D102
         return self.logprobs
 
+    @property
+    def prompts(self) -> int:  # noqa: D102
+        return len(self.prompt) if _are_several(self.prompt) else 1
+
+    def texts(self, llm: LLM) -> list[TextStream]:  # noqa: D102
+        if self.choices > _MAX_CHOICES:
+            raise RequestError(
+                400, f"n is {self.n} for {self.prompts} prompts: ask for {_MAX_CHOICES} choices in "
+                "all at most", "invalid_value", "n",
+            )  # fmt: skip
+        if self.prompts == 1:
+            return super().texts(llm)
+        alone = [self.model_copy(update={"prompt": prompt}) for prompt in self.prompt]
+        return [stream for each in alone for stream in each.texts(llm)]
+
     def prompt_for(self, llm: LLM) -> str | list[int] | InfillPrompt:  # noqa: D102
+        prompt = cast("str | list[int]", self.prompt)  # one, as `texts` asks for it
         if not self.suffix:
-            return self.prompt
-        if not isinstance(self.prompt, str):
+            return prompt
+        if not isinstance(prompt, str):
             raise RequestError(
                 400, "suffix goes with a prompt of text, not of tokens: give prompt as a string",
                 param="suffix",
             )  # fmt: skip
-        return llm.infill_prompt(self.prompt, self.suffix, (), self.tokens or llm.context_length)
-
-
-class _Part(Fields):
-    """Base of messages and their parts, in which unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class TextContent(_Part):
-    """A part of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(_Part):
-    """A message of a conversation.
-
-    The fields after `content` are not supported. They are accepted empty, since clients send
-    answers back with them.
-    """
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        str | Annotated[list[TextContent], LONG] | None, Field(validate_default=True)
-    ] = None
-    refusal: None = None
-    audio: None = None
-    images: Empty | None = None
-    function_call: None = None
-    tool_calls: Empty | None = None
-    prefix: Off | None = None
-
-    @field_validator("content")
-    @classmethod
-    def _said(cls, content: Any, info: ValidationInfo) -> Any:
-        if content is None and info.data.get("role") != "assistant":
-            raise PydanticCustomError("silent", "Only an answer's content may be null")
-        return content
-
-    @property
-    def plain(self) -> dict[str, str]:
-        """The message for chat templates; `developer` is OpenAI's newer name for `system`."""
-        text = self.content or ""
-        if not isinstance(text, str):
-            text = "".join(part.text for part in text)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+        return llm.infill_prompt(prompt, self.suffix, (), self.tokens or llm.context_length)
 
 
 class ChatRequest(TextRequest):
@@ -271,22 +237,24 @@ class ChatRequest(TextRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     modalities: list[Literal["text"]] | None = None
-    # Tools are not supported, but clients without tools may send these fields.
-    tools: Empty | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    # For the chat template. `enable_thinking` is also a field of its own, as some clients send it.
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    # The name in Qwen's API, then those in vLLM and in llama.cpp's server; -1 is no limit.
+    thinking_budget: Annotated[int, Field(ge=-1), Unset] | None = Field(
+        None,
+        validation_alias=AliasChoices(
+            "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"
+        ),
+    )
+    # An older way to call tools, which is not supported.
     functions: Empty | None = None
     function_call: Literal["none", "auto"] | None = None
-    # Fields for storage, scheduling and caching on OpenAI's servers; no effect here.
-    metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
-    # Fields for models that were trained to follow them; no effect here.
-    reasoning_effort: str | None = None
+    # For models that were trained to follow it; no effect here.
     verbosity: str | None = None
     # Fields that some clients send as null.
     audio: None = None
@@ -310,3 +278,25 @@ class ChatRequest(TextRequest):
 
     def prompt_for(self, llm: LLM) -> list[int]:  # noqa: D102
         return llm.chat_tokens([message.plain for message in self.messages])
+
+    def ask(self, llm: LLM, **options: Any) -> TextStream:  # noqa: D102
+        tools = tool_options(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return llm.chat_stream(
+            [message.plain for message in self.messages],
+            template_options=self.template_options,
+            thinking_budget=self.thinking_budget,
+            **tools,
+            **options,
+        )
+
+    @property
+    def template_options(self) -> dict[str, Any]:
+        """Variables for the chat template."""
+        given: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            given["reasoning_effort"] = self.reasoning_effort
+            # What hybrid models of 2025 understand instead.
+            given |= {"enable_thinking": False} if self.reasoning_effort == "none" else {}
+        if self.enable_thinking is not None:
+            given["enable_thinking"] = self.enable_thinking
+        return given | (self.chat_template_kwargs or {})

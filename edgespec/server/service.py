@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from edgespec.api.result import GenerationResult
 from edgespec.api.stream import TextStream
 from edgespec.runtime.decoding.generate import Round
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.text.answers import CallPiece
 from edgespec.server.metrics import Metrics
 from edgespec.server.queue import Queue
 from edgespec.server.refusals import shutting_down
@@ -24,14 +25,20 @@ class Part:
     """A piece of a text with its statistics.
 
     Attributes:
-        text: piece of text, not empty.
+        text: piece of text; it may be empty if there is reasoning or a call.
         logprobs: log-probabilities of the tokens since the last part; empty if not requested.
         rounds: rounds since the last part, without the prompt's.
+        choice: which of a request's texts it belongs to.
+        reasoning: piece of reasoning.
+        calls: pieces of tool calls.
     """
 
     text: str
     logprobs: tuple[TokenLogprobs, ...]
     rounds: tuple[Round, ...]
+    choice: int = 0
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
 
 
 Show = Callable[[Part], Awaitable[None]]
@@ -67,70 +74,87 @@ class TextService:
             stream.cancel()
 
     async def text(self, begin: Callable[[], TextStream], show: Show) -> GenerationResult:
-        """Generates a text when it is its turn; it ends after a round if the task is cancelled.
+        """Generates one text; see `texts`."""
+        [result] = await self.texts(lambda: [begin()], show)
+        return result
+
+    async def texts(
+        self, begin: Callable[[], Sequence[TextStream]], show: Show
+    ) -> list[GenerationResult]:
+        """Generates the texts of one request, one after the other, when it is its turn.
+
+        They end after a round if the task is cancelled.
 
         Args:
-            begin: function that checks the request and creates the stream; called on a thread.
+            begin: function that checks the request and creates the streams; called on a thread.
             show: called with the parts as they come.
 
         Raises:
-            EdgespecError: if `begin` or the text fails.
-            RequestError: if too many requests wait, or the server shuts down, also during the text.
+            EdgespecError: if `begin` or a text fails.
+            RequestError: if too many requests wait, or the server shuts down, also during a text.
         """
         asked = time.perf_counter()
         with ExitStack() as place:
             turn = place.enter_context(self.queue.place())
             try:
-                stream = await asyncio.to_thread(begin)
+                streams = await asyncio.to_thread(begin)
                 await turn
             except asyncio.CancelledError:  # the client has disconnected
                 self.metrics.unbegun()
                 raise
             if self._closed:
                 raise shutting_down()
-            result = await self._read(stream, show, time.perf_counter() - asked, place.close)
-        if result.finish_reason == "cancelled":
+            results = await self._read(streams, show, asked, place.close)
+        if any(result.finish_reason == "cancelled" for result in results):
             raise shutting_down()
-        return result
+        return results
 
     async def _read(
-        self, stream: TextStream, show: Show, waited: float, leave: Callable[[], None]
-    ) -> GenerationResult:
-        """Reads a text on a thread to its end, or to the end of a round if this task is cancelled.
+        self, streams: Sequence[TextStream], show: Show, asked: float, leave: Callable[[], None]
+    ) -> list[GenerationResult]:
+        """Reads texts on a thread to their end, or to the end of a round if this task is cancelled.
 
-        The text leaves the queue when it is finished, so that a slow client does not make others
-        wait.
+        They leave the queue when the last one is finished, so that a slow client does not make
+        others wait.
         """
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[Part | None]()
 
-        def read() -> GenerationResult:
+        def read(choice: int, stream: TextStream) -> GenerationResult:
+            waited = time.perf_counter() - asked
             tokens_sent = rounds_sent = 0
+            with closing(stream):
+                for piece in stream.pieces():
+                    logprobs = tuple(stream.logprobs[tokens_sent:])
+                    rounds = tuple(stream.rounds[rounds_sent:])
+                    tokens_sent += len(logprobs)
+                    rounds_sent += len(rounds)
+                    part = Part(piece.text, logprobs, rounds, choice, piece.reasoning, piece.calls)
+                    loop.call_soon_threadsafe(parts.put_nowait, part)
+            self.metrics.finished(stream.result, waited)
+            return stream.result
+
+        def read_all() -> list[GenerationResult]:
             try:
-                with closing(stream):
-                    for piece in stream:
-                        logprobs = tuple(stream.logprobs[tokens_sent:])
-                        rounds = tuple(stream.rounds[rounds_sent:])
-                        tokens_sent += len(logprobs)
-                        rounds_sent += len(rounds)
-                        part = Part(piece, logprobs, rounds)
-                        loop.call_soon_threadsafe(parts.put_nowait, part)
-                self.metrics.finished(stream.result, waited)
-                return stream.result
+                return [read(choice, stream) for choice, stream in enumerate(streams)]
             finally:
                 loop.call_soon_threadsafe(parts.put_nowait, None)
 
-        self._reading.add(stream)
-        reader = loop.run_in_executor(self._threads, read)
+        def rounds_made() -> int:
+            return sum(len(stream.rounds) for stream in streams)
+
+        self._reading.update(streams)
+        reader = loop.run_in_executor(self._threads, read_all)
         reader.add_done_callback(lambda _: leave())
         try:
             while (part := await parts.get()) is not None:
                 await show(part)
         except BaseException:  # the client has disconnected
-            rounds = len(stream.rounds)
-            stream.cancel()
+            rounds = rounds_made()
+            for stream in streams:
+                stream.cancel()
             await asyncio.wait([reader])
-            self.metrics.abandoned(len(stream.rounds) - rounds)
+            self.metrics.abandoned(rounds_made() - rounds)
             raise
         finally:
-            self._reading.discard(stream)
+            self._reading.difference_update(streams)
         return await reader

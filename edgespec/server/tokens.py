@@ -17,10 +17,10 @@ from starlette.responses import JSONResponse, Response
 from edgespec.errors import InputError
 from edgespec.runtime.text.plain import PlainEncoder
 from edgespec.runtime.text.vocabulary import Vocabulary
+from edgespec.server.answers import Json
 from edgespec.server.bodies import read
 from edgespec.server.endpoint import Served
 from edgespec.server.fields import LONG, Fields
-from edgespec.server.replies import Json
 
 
 class TokenizeRequest(Fields):

@@ -56,6 +56,14 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def typed_path(name: str) -> Path:
+    """Returns the path that a user has typed, with ~ for the home folder where there is one."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def _target(path: Path) -> Path:
     try:
         return Path(os.path.realpath(path))

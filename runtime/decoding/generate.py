@@ -21,7 +21,7 @@ from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict, walk
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.grammar import GrammarMatcher
+    from edgespec.runtime.sampling.constraint import Constraint
 
 
 PROMPT = "prompt"
@@ -100,7 +100,7 @@ def generate(
     limits: Limits,
     budget: TreeBudget,
     logprobs: int | None = None,
-    grammar: GrammarMatcher | None = None,
+    grammar: Constraint | None = None,
 ) -> Iterator[Round]:
     """Decodes a text alone, one round at a time; the caller may stop at any time.
 
@@ -129,7 +129,7 @@ def steps(
     limits: Limits,
     budget: TreeBudget,
     logprobs: int | None = None,
-    grammar: GrammarMatcher | None = None,
+    grammar: Constraint | None = None,
 ) -> Generator[Round | Pass, Passed | Company | None, None]:
     """Decodes a text, one round at a time; whoever runs it makes the passes.
 
@@ -203,9 +203,7 @@ def _left(budget: TreeBudget, depth: int, remaining: int, company: Company) -> T
 class _Choices:
     """The target's choices in the order of the text; each becomes the next token."""
 
-    def __init__(
-        self, sampler: Sampler, logprobs: int | None, grammar: GrammarMatcher | None
-    ) -> None:
+    def __init__(self, sampler: Sampler, logprobs: int | None, grammar: Constraint | None) -> None:
         self._sampler = sampler
         self._grammar = grammar
         self._logprobs = logprobs

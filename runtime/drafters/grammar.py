@@ -13,13 +13,13 @@ from edgespec.runtime.trees.tree import ROOT, TokenTree
 from edgespec.runtime.trees.walk import Verdict
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.grammar import GrammarMatcher
+    from edgespec.runtime.sampling.constraint import Constraint
 
 # Value of a forced token. A grammar forces bytes, which the target may split into other tokens.
 _FORCED_VALUE = 0.95
 
 
-def forced(grammar: GrammarMatcher, budget: TreeBudget) -> Proposal:
+def forced(grammar: Constraint, budget: TreeBudget) -> Proposal:
     """Returns a chain of the tokens that the grammar forces; often it is empty.
 
     It does not depend on what the target prefers.
@@ -31,7 +31,7 @@ def forced(grammar: GrammarMatcher, budget: TreeBudget) -> Proposal:
     return proposal
 
 
-def possible(grammar: GrammarMatcher, proposal: Proposal) -> Proposal:
+def possible(grammar: Constraint, proposal: Proposal) -> Proposal:
     """Returns the nodes of a proposal that the grammar allows at their places."""
     kept = Proposal(begun=proposal.begun)
     numbers, branches = {ROOT: ROOT}, {ROOT: list[int]()}
@@ -54,7 +54,7 @@ class GrammarDrafter:
         grammar: state of the text in its grammar, advanced by whoever chooses the tokens.
     """
 
-    def __init__(self, drafter: Drafter, grammar: GrammarMatcher) -> None:
+    def __init__(self, drafter: Drafter, grammar: Constraint) -> None:
         self.name = drafter.name
         self._drafter = drafter
         self._grammar = grammar

@@ -20,7 +20,7 @@ from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
 
 if TYPE_CHECKING:
-    from edgespec.runtime.sampling.grammar import GrammarMatcher
+    from edgespec.runtime.sampling.constraint import Constraint
 
 _PRIOR_TOKENS = 4.0  # weight of the assumption that forecasts are right, in drafted tokens
 _FREE_ROW_SHARE = 0.5  # share of a row's cost that a node without a call must be worth
@@ -47,7 +47,7 @@ class PlannedDrafter:
         sources: Sequence[Sequence[PricedSource[Drafter]]],
         verify: Curve,
         name: str = "auto",
-        grammar: GrammarMatcher | None = None,
+        grammar: Constraint | None = None,
     ) -> None:
         self.name = name
         self._groups = sources

@@ -6,21 +6,19 @@ nor transformers. It also tells which tokens a grammar forces, so these are draf
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
 from edgespec.errors import BundleError, InputError, reason
+from edgespec.runtime.sampling.constraint import Allowed
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
-
-Allowed = npt.NDArray[np.bool_]
-"""[V] bool: which tokens may come next."""
 
 # Where any amount of white space is allowed, some models write it for ever.
 _COMPACT: JsonCompileOptions = {"whitespace_flexible": False}
@@ -64,9 +62,32 @@ class GrammarCompiler:
         Raises:
             InputError: if the grammar is not valid, or too complex.
         """
-        matcher = LLMatcher(self._tokenizer, _compiled(kind, source), log_level=0)
+        return self._matcher(kind, _compiled(kind, source))
+
+    def compile_answer(self, lark: str, content: tuple[str, str] | None = None) -> GrammarMatcher:
+        """Returns a matcher at the beginning of an answer.
+
+        Args:
+            lark: grammar in llguidance's notation, which calls that of the content `content`.
+            content: kind and source of the content's grammar, as for `compile`.
+
+        Raises:
+            InputError: if a grammar is not valid, or too complex.
+        """
+        grammars: list[dict[str, Any]] = [{"name": "answer", "lark_grammar": lark}]
+        if content is not None:
+            self.compile(*content)  # for an error that is about this grammar alone
+            grammars.append(_content(*content))
+        return self._matcher("tools", json.dumps({"grammars": grammars}))
+
+    def special(self, tokens: Iterable[tuple[str, int]]) -> dict[str, int]:
+        """Returns those of some named tokens that grammars must name, since nothing spells them."""
+        return {name: id_ for name, id_ in tokens if self._tokenizer.is_special_token(id_)}
+
+    def _matcher(self, name: str, grammar: str) -> GrammarMatcher:
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise InputError(f"{kind} cannot be used ({_reason(matcher)}): correct it")
+            raise InputError(f"{name} cannot be used ({_reason(matcher)}): correct it")
         return GrammarMatcher(matcher, self._vocab_size)
 
 
@@ -119,6 +140,13 @@ class GrammarMatcher:
 def _reason(matcher: LLMatcher) -> str:
     """Returns the error message of a matcher, without the parser's state that follows it."""
     return reason(matcher.get_error().partition("<state>")[0])
+
+
+def _content(kind: str, source: str) -> dict[str, Any]:
+    """Returns a grammar as a part of another one."""
+    compiled = _compiled(kind, source)
+    part = {"lark_grammar": compiled} if kind == "grammar" else json.loads(compiled)["grammars"][0]
+    return {**part, "name": "content"}
 
 
 def _compiled(kind: str, source: str) -> str:

@@ -72,24 +72,33 @@ class ChatTemplate:
             ) from error
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Returns the text of a conversation, by default up to where the model's answer begins.
 
         Args:
             messages: Messages with `role` and `content`, and what else the template reads.
             add_generation_prompt: Whether the text ends with the opening of an answer.
+            tools: Functions that the model may call, in OpenAI's format.
+            variables: Further variables that the template reads, such as `enable_thinking`.
 
         Raises:
             InputError: If the template refuses the conversation.
         """
         try:
             return self._template.render(
-                messages=[dict(message) for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
+                {
+                    **self._special_tokens,
+                    "documents": None,
+                    **(variables or {}),
+                    "messages": [dict(message) for message in messages],
+                    "tools": None if tools is None else [dict(tool) for tool in tools],
+                    "add_generation_prompt": add_generation_prompt,
+                }
             )
         except MemoryError:
             raise

@@ -28,6 +28,7 @@ class Tokenizer:
         backend: The tokenizer of the `tokenizers` library. Truncation and padding are switched off.
         config: The content of `tokenizer_config.json`.
         chat_template: The jinja2 source, if the model has one; compiled at its first use.
+        tool_template: The source of another one for conversations with tools, if the model has one.
 
     Attributes:
         vocab_size: One more than the highest id, added tokens included. A model may have more
@@ -44,6 +45,7 @@ class Tokenizer:
         backend: tokenizers.Tokenizer,
         config: Mapping[str, Any],
         chat_template: str | None = None,
+        tool_template: str | None = None,
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
@@ -68,6 +70,7 @@ class Tokenizer:
         if config.get("add_bos_token") and self.bos_id is not None:
             self._prepended = [self.bos_id] * (self.bos_id not in backend.encode("").ids)
         self._chat_source = chat_template
+        self._tool_source = tool_template or chat_template
 
     @property
     def has_chat_template(self) -> bool:
@@ -124,8 +127,9 @@ class Tokenizer:
             raise _missing(path)
         config = _parsed(files, source / "special_tokens_map.json")
         config |= _parsed(files, source / "tokenizer_config.json")
-        template = files.get("chat_template.jinja", _chat_template(config))
-        return cls(_backend(files[_TOKENIZER], path), config, template)
+        template = files.get("chat_template.jinja", _chat_template(config, "default"))
+        tools = _chat_template(config, "tool_use")
+        return cls(_backend(files[_TOKENIZER], path), config, template, tools)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Returns the token ids of `text`.
@@ -151,8 +155,23 @@ class Tokenizer:
         """Returns the text of token ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special)
 
+    @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """Ids of the tokens that were added to the vocabulary, such as special ones, by content."""
+        added = self._backend.get_added_tokens_decoder()
+        return {token.content: id_ for id_, token in added.items()}
+
+    @property
+    def chat_source(self) -> str:
+        """The source of the chat template, for tools if there are two; empty if there is none."""
+        return self._tool_source or ""
+
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Returns a conversation in the model's chat template (see `ChatTemplate.render`).
 
@@ -160,7 +179,8 @@ class Tokenizer:
             InputError: If the model has no chat template, or an invalid one, or it refuses the
                 messages.
         """
-        return self._chat_template.render(messages, add_generation_prompt)
+        template = self._chat_template if tools is None else self._tool_template
+        return template.render(messages, add_generation_prompt, tools, variables)
 
     def chat_fault(self) -> str | None:
         """Returns what is wrong with the chat template; None if nothing is or there is none."""
@@ -172,11 +192,18 @@ class Tokenizer:
 
     @cached_property
     def _chat_template(self) -> ChatTemplate:
-        if self._chat_source is None:
+        return self._compiled(self._chat_source)
+
+    @cached_property
+    def _tool_template(self) -> ChatTemplate:
+        return self._compiled(self._tool_source)
+
+    def _compiled(self, source: str | None) -> ChatTemplate:
+        if source is None:
             raise InputError("the model has no chat template: give it a plain prompt")
         from edgespec.runtime.text.chat import ChatTemplate
 
-        return ChatTemplate(self._chat_source, self._special_tokens)
+        return ChatTemplate(source, self._special_tokens)
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._backend.token_to_id(token)
@@ -193,10 +220,17 @@ class StreamDecoder:
         tokenizer: Tokenizer of the tokens to come.
         context: Tokens before them, whose text is not returned. Needed if the text may go on with a
             space.
+        shown: Special tokens that are shown, with their texts.
     """
 
-    def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        context: Sequence[int] = (),
+        shown: Mapping[int, str] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._special = shown or {}
         self._window = list(context)
         self._settled = len(self._window)  # number of tokens in the window whose text was returned
         self._shown = tokenizer.decode(self._window)
@@ -212,6 +246,11 @@ class StreamDecoder:
         return self._settle(self._piece())
 
     def _push(self, token: int) -> str:
+        special = self._special.get(token)
+        if special is not None:
+            before = self.flush()
+            self._window.append(token)
+            return before + self._settle("") + special
         self._window.append(token)
         piece = self._piece()
         return "" if not piece or piece.endswith(_REPLACEMENT) else self._settle(piece)
@@ -367,13 +406,14 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _chat_template(config: Mapping[str, Any]) -> str | None:
-    """Returns the template in `tokenizer_config.json`, if any.
+def _chat_template(config: Mapping[str, Any], name: str) -> str | None:
+    """Returns the template of a name in `tokenizer_config.json`, if any.
 
-    Of several, it is the one named default.
+    One that stands alone is the default.
     """
     template = config.get("chat_template")
-    if isinstance(template, list):
-        named = [entry for entry in template if isinstance(entry, dict)]
-        template = next((e.get("template") for e in named if e.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+    if not isinstance(template, list):
+        template = [{"name": "default", "template": template}]
+    named = [entry for entry in template if isinstance(entry, dict)]
+    found = next((each.get("template") for each in named if each.get("name") == name), None)
+    return found if isinstance(found, str) else None

@@ -14,10 +14,13 @@ import time
 
 import pytest
 from batches import FEW, PROMPTS, answers, completion, usual, write
+from chats import QUESTION, TOOLS, template
 from commandline import FAST, fails
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
+from pairs import with_eos
 from rich.console import Console
+from servers import make_bundle
 
 from edgespec import LLM
 from edgespec.api.stream import TextStream
@@ -106,6 +109,30 @@ def test_a_bundle_of_the_users_chats(cli, served_bundle, tmp_path):
     assert body.id.startswith("chatcmpl-")
 
 
+def test_calls_are_the_same_in_every_run(cli, tmp_path):
+    bundle = with_eos(make_bundle(tmp_path / "tools", template("hermes")), tmp_path / "ending", 0)
+    chats = [
+        {
+            "custom_id": name, "method": "POST", "url": "/v1/chat/completions",
+            "body": {
+                "messages": QUESTION, "tools": TOOLS, "tool_choice": "required",
+                "parallel_tool_calls": False, "max_tokens": 220,
+            },
+        }
+        for name in ("one", "two")
+    ]  # fmt: skip
+    given = write(tmp_path / "in", chats)
+    for out in ("first", "again"):
+        assert cli("batch", bundle, given, "-o", tmp_path / out, *FEW).code == 0
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "again").read_bytes()
+    bodies = [line["response"]["body"] for line in answers(tmp_path / "first")]
+    found = [ChatCompletion.model_validate(body, strict=True).choices[0] for body in bodies]
+    assert [choice.finish_reason for choice in found] == ["tool_calls"] * 2
+    calls = [call for choice in found for call in choice.message.tool_calls]
+    assert len({call.id for call in calls}) == 2
+    assert all(len(call.id) == 9 for call in calls)
+
+
 def test_what_is_wrong_is_said_in_its_line(batch, tmp_path):
     url = {"custom_id": "url", "method": "POST", "url": "/v1/embeddings", "body": {}}
     good = completion("good", PROMPTS[0])
@@ -126,12 +153,14 @@ def test_what_is_wrong_is_said_in_its_line(batch, tmp_path):
         ('{"custom_id": "\\ud800"}', 400, "line 14: the line is not UTF-8 JSON"),
         (b'{"custom_id": "\xff"}', 400, "line 15: the line is not UTF-8 JSON"),
         ("[" * 1000, 400, "line 16: the line is not UTF-8 JSON"),
+        (completion("choices", "x", n=2), 400, "the line asks for 2 texts: ask for one"),
+        (completion("prompts", ["x", "y", "z"]), 400, "the line asks for 3 texts"),
         (completion("last", PROMPTS[1]), 200, None),
     ]
     given = write(tmp_path / "wrong", [line for line, *_ in wrong])
     result = batch(given=given)
     assert result.code == 4
-    assert result.err.startswith("17 answers (15 of them errors) in ")
+    assert result.err.startswith("19 answers (17 of them errors) in ")
     assert len(result.err.splitlines()) == 1
     found = answers(tmp_path / "out.jsonl")
     for (line, status, message), answer in zip(wrong, found, strict=True):

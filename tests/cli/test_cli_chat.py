@@ -103,6 +103,58 @@ def test_a_saved_conversation_goes_on(cli, bundles, answers, tmp_path):
     assert result.out == spoken(answers("hello", "and then?")[2:])
 
 
+def test_a_conversation_is_saved_as_markdown(cli, bundles, answers, tmp_path):
+    file = tmp_path / "talk.md"
+    lines = said("hello", '"""', "a", "", "b", '"""', f"/save {file}")
+    cli("chat", bundles / "chat", *SHORT, "--system", "be brief", stdin=lines)
+    talk = answers("hello", "a\n\nb", system="be brief")
+    names = {"system": "System", "user": "You", "assistant": "Assistant"}
+    parts = [f"## {names[each['role']]}\n\n{each['content'].strip(chr(10))}" for each in talk]
+    assert file.read_text("utf-8") == "\n\n".join(["# Conversation", *parts]) + "\n"
+    fails(cli("chat", bundles / "chat", "--history", file), str(file), "a .json file that /save")
+
+
+def test_a_file_of_others_is_replaced_only_at_the_second_word(cli, bundles, answers, tmp_path):
+    file = tmp_path / "talk.json"
+    file.write_text("theirs")
+    save = f"/save {file}"
+    result = cli("chat", bundles / "chat", *SHORT, stdin=said("hello", save))
+    assert f"{file} exists: repeat the command to replace it" in result.err
+    assert file.read_text() == "theirs"
+    result = cli("chat", bundles / "chat", *SHORT, stdin=said("hello", save, save, save))
+    assert result.err.count("exists") == 1
+    assert result.err.count(f"saved 2 messages to {file}, in place of the old file") == 2
+    assert json.loads(file.read_text("utf-8")) == answers("hello")
+
+
+def test_a_conversation_goes_on_in_its_file(cli, bundles, answers, tmp_path):
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps(answers("hello")))
+    lines = said("so?", f"/save {file}")
+    result = cli("chat", bundles / "chat", *SHORT, "--history", file, stdin=lines)
+    assert "in place of the old file" in result.err
+    assert json.loads(file.read_text("utf-8")) == answers("hello", "so?")
+
+
+def test_a_mentioned_file_becomes_part_of_a_message(cli, bundles, answers, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "long.txt").write_text("def f():\n" * 400)
+    lines = said("what is @a.py", "@long.txt", "@b.py", "@a.py \\", "and this")
+    result = cli("chat", bundles / "chat", *SHORT, stdin=lines)
+    block = "a.py:\n```py\nx = 1\n```"
+    expected = answers(f"what is a.py\n\n{block}", f"a.py \nand this\n\n{block}")
+    assert (result.code, result.out) == (0, spoken(expected))
+    assert "a.py is part of the message: " in result.err
+    assert "long.txt has " in result.err
+    assert "there is no file b.py" in result.err
+
+
+def test_a_backslash_at_the_very_end_belongs_to_the_message(cli, bundles, answers):
+    result = cli("chat", bundles / "chat", *SHORT, stdin=b"one\\\ntwo\\")
+    assert result.out == spoken(answers("one\ntwo\\"))
+
+
 def test_what_is_said_is_utf8(cli, bundles, tmp_path):
     file = tmp_path / "talk.json"
     lines = b"\xef\xbb\xbf" + said("naïve", f"/save {file}")
@@ -157,14 +209,14 @@ def test_the_context_ends(cli, bundles):
     result = cli(*arguments, stdin=said("hello", "hello"))
     assert result.code == 0
     assert "new conversation with /reset" in result.err
-    assert "the prompt has" in result.err
+    assert "the prompt is too long" in result.err
 
 
 def test_what_cannot_be_saved_leaves_the_old_file(cli, bundles, tmp_path):
     file = tmp_path / "talk.json"
     file.write_text("old")
     result = cli(
-        "chat", bundles / "chat", *SHORT, "--system", "\udcff", stdin=said(f"/save {file}")
+        "chat", bundles / "chat", *SHORT, "--system", "\udcff", stdin=said(*2 * [f"/save {file}"])
     )
     assert result.code == 0
     assert f"{file} cannot be written" in result.err

@@ -3,59 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import select
-import subprocess
 import sys
-import time
 
 import pytest
 from commandline import FAST
 from servers import make_bundle
+from terminals import LIBEDIT, PLAIN, Terminal, pasted
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
-
-PATIENCE = 60  # seconds
-CODE = "import sys; {before}from edgespec.cli import main; sys.exit(main())"
-# As a Python without line editing, and one whose readline knows no pastes.
-PLAIN = "sys.modules['readline'] = None; "
-LIBEDIT = "import types; sys.modules['readline'] = types.ModuleType('readline', 'libedit'); "
-
-
-class Terminal:
-    """A chat at a terminal of its own."""
-
-    def __init__(self, before, *arguments):
-        pty = pytest.importorskip("pty")
-        self._ours, theirs = pty.openpty()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", CODE.format(before=before), "chat", *map(str, arguments)],
-            stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"},
-        )  # fmt: skip
-        os.close(theirs)
-        self._seen = 0
-        self.shown = ""
-
-    def until(self, pattern):
-        """Wait for what is shown after all that was waited for."""
-        end = time.monotonic() + PATIENCE
-        while (found := re.compile(pattern).search(self.shown, self._seen)) is None:
-            assert select.select([self._ours], [], [], end - time.monotonic())[0], self.shown
-            self.shown += os.read(self._ours, 4096).decode()
-        self._seen = found.end()
-
-    def type(self, text):
-        os.write(self._ours, text.encode())
-
-    def leave(self):
-        self.type("/exit\r")
-        assert self._process.wait(PATIENCE) == 0
-
-    def close(self):
-        self._process.kill()
-        self._process.wait()
-        os.close(self._ours)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +23,8 @@ def chat(bundle):
     """Begin one, wait for its first prompt."""
     begun = []
 
-    def begin(before=""):
-        begun.append(Terminal(before, bundle, *FAST, "-n", 3, "--draft", "none"))
+    def begin(before="", **options):
+        begun.append(Terminal(before, bundle, *FAST, "-n", 3, "--draft", "none", **options))
         begun[-1].until("/help shows")
         begun[-1].until("> ")
         return begun[-1]
@@ -95,12 +50,6 @@ def brackets():
     readline = pytest.importorskip("readline")
     if "libedit" in readline.__doc__:
         pytest.skip("libedit knows no pastes")
-
-
-def pasted(text, marked):
-    """As a terminal sends it, and Enter."""
-    text = text.replace("\n", "\r")
-    return f"\x1b[200~{text}\x1b[201~\r" if marked else f"{text}\r"
 
 
 @pytest.fixture(params=["marked", "unmarked"])
@@ -164,3 +113,112 @@ def test_code_that_begins_with_a_docstring_is_no_block(chat, tmp_path, marked):
     terminal.until("stopped after 3 tokens")
     terminal.until("> ")
     assert heard(terminal, tmp_path) == [code]
+
+
+EDITORS = {"readline": "", "plain": PLAIN, "libedit": LIBEDIT}
+EITHER = pytest.mark.parametrize("before", EDITORS.values(), ids=EDITORS)
+
+
+def say(terminal, *lines):
+    """Type a message line by line, and wait for its answer."""
+    for line in lines[:-1]:
+        terminal.type(line + "\r")
+        terminal.until(r"\. ")
+    terminal.type(lines[-1] + "\r")
+    terminal.until("stopped after 3 tokens")
+    terminal.until("> ")
+
+
+@EITHER
+def test_a_line_that_ends_in_a_backslash_goes_on(chat, tmp_path, before):
+    terminal = chat(before)
+    say(terminal, "one\\", "  two \\", "three")
+    say(terminal, "a path C:\\\\")
+    assert heard(terminal, tmp_path) == ["one\n  two \nthree", "a path C:\\\\"]
+
+
+@EITHER
+@pytest.mark.parametrize("first", ['"""', "/begun\\"])
+def test_ctrl_c_drops_a_message_that_has_begun(chat, tmp_path, before, first):
+    terminal = chat(before)
+    for line in (first, "not this\\"):
+        terminal.type(line + "\r")
+        terminal.until(r"\. ")
+    terminal.type("\x03")
+    terminal.until("> ")
+    say(terminal, "this")
+    assert heard(terminal, tmp_path) == ["this"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with files to mention."""
+    made = tmp_path / "here"
+    (made / "sub").mkdir(parents=True)
+    for name in ("notes.txt", "two words.txt", "sub/deep.txt", ".hidden.txt"):
+        (made / name).write_text(f"text of {name}\n")
+    return made
+
+
+@EITHER
+def test_a_mentioned_file_is_part_of_the_message(chat, folder, tmp_path, before):
+    terminal = chat(before, folder=folder)
+    say(terminal, "@notes.txt")
+    say(terminal, 'see @notes.txt, @"two words.txt"')
+    shown = len(terminal.shown)
+    terminal.type("@noes.txt\r")
+    terminal.until("there is no file noes.txt: correct the name")
+    assert "stopped" not in terminal.shown[shown:]
+    first, second = heard(terminal, tmp_path)
+    assert first == "text of notes.txt\n"
+    assert second.startswith(
+        "see notes.txt, two words.txt\n\nnotes.txt:\n```txt\ntext of notes.txt"
+    )
+
+
+def test_tab_completes_names_and_commands(brackets, chat, folder, tmp_path):
+    terminal = chat(folder=folder)
+    for typed in ("@no\t", "@su\t\t", "@two\t", "@.h\t", "@./sub/\t"):
+        say(terminal, typed)
+    terminal.type("/sta\t\r")
+    terminal.until("tokens/s")
+    assert heard(terminal, tmp_path) == [
+        f"text of {name}\n"
+        for name in ("notes.txt", "sub/deep.txt", "two words.txt", ".hidden.txt", "sub/deep.txt")
+    ]
+
+
+@EITHER
+def test_tab_is_a_tab_elsewhere(chat, tmp_path, before):
+    terminal = chat(before)
+    say(terminal, "\tif x:\treturn")
+    assert heard(terminal, tmp_path) == ["\tif x:\treturn"]
+
+
+UP = "\x1b[A"
+
+
+def test_what_was_typed_comes_back_in_later_chats(brackets, chat, tmp_path, own_cache):
+    first = chat()
+    say(first, "typed")
+    first.type(pasted("pasted\nlines", True))
+    first.until("stopped after 3 tokens")
+    first.until("> ")
+    say(first, " not for later")
+    first.leave()
+    file = own_cache / "chat" / "typed.jsonl"
+    assert file.stat().st_mode & 0o777 == 0o600
+    kept = [json.loads(line) for line in file.read_text().splitlines()]
+    assert kept == ["typed", "pasted\nlines", "/exit"]
+    file.write_text("no json\n[1]\n" + file.read_text())
+    second = chat()
+    say(second, 2 * UP)
+    assert heard(second, tmp_path) == ["pasted\nlines"]
+
+
+def test_a_history_that_cannot_be_written_is_told(chat, own_cache, tmp_path):
+    (own_cache / "chat" / "typed.jsonl").mkdir(parents=True)
+    terminal = chat()
+    say(terminal, "typed")
+    assert "cannot write to" in terminal.shown
+    assert heard(terminal, tmp_path) == ["typed"]

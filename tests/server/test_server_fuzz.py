@@ -38,8 +38,10 @@ def test_whatever_is_sent_is_answered_or_refused_as_the_document_says(case, runn
 def test_the_document_has_all_routes(running):
     found = httpx.get(f"{running.url}/openapi.json").json()
     assert sorted(found["paths"]) == [
-        "/", "/detokenize", "/health", "/infill", "/metrics", "/openapi.json", "/tokenize",
-        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}",
+        "/", "/api/chat", "/api/generate", "/api/ps", "/api/show", "/api/tags", "/api/version",
+        "/detokenize", "/health", "/infill", "/metrics", "/openapi.json", "/tokenize",
+        "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
+        "/v1/models/{model}", "/v1/responses",
     ]  # fmt: skip
     for path, methods in found["paths"].items():
         for method, described in methods.items():

@@ -285,3 +285,18 @@ def test_a_suffix_behind_tokens_is_refused(running):
 def test_models_say_that_they_fill_in(running, bundle):
     (model,) = httpx.get(f"{running.url}/v1/models").json()["data"]
     assert "infill" in model["capabilities"]
+
+
+def test_a_suffix_in_ollamas_words(running, plain):
+    options = {"temperature": 0, "num_predict": 24}
+    body = {"model": MODEL, "prompt": BEFORE, "suffix": BEHIND, "stream": False}
+    given = running.post({**body, "options": options}, "/api/generate").json()
+    assert given["response"] == plain.infill(BEFORE, BEHIND, max_new_tokens=24).text
+    shown = running.post({"model": MODEL}, "/api/show").json()
+    assert shown["capabilities"] == ["completion", "insert"]
+
+
+@pytest.mark.parametrize("field", ["n", "n_cmpl"])
+def test_there_is_one_suggestion(running, field):
+    refused(running.post({**VSCODE, field: 2}, "/infill"), 400, f"{field} is 2")
+    assert running.post({**VSCODE, field: 1, "seed": 7}, "/infill").json()["content"]

@@ -42,7 +42,8 @@ BAD_BODIES = {
     "no token": ({"prompt": [1, "a"]}, "prompt.1 is 'a'"),
     "echo": ({"prompt": "a", "echo": True}, "echo is True: Input should be false"),
     "echo by number": ({"prompt": "a", "echo": 0}, "echo is 0"),
-    "two prompts": ({"prompt": ["a", "b"]}, "prompt is ['a', 'b']: Send one prompt at a time"),
+    "an empty one of two prompts": ({"prompt": ["a", ""]}, "prompt.1 is ''"),
+    "too many prompts": ({"prompt": ["a"] * 129}, "prompt is ['a', 'a',"),
     "unknown token": ({"prompt": [331]}, "token id 331 is not in the vocabulary of 331"),
     "negative token": ({"prompt": [-1]}, "token id -1"),
     "unknown field": ({"prompt": "a", "topp": 1}, "topp is not supported: leave it out"),
@@ -51,7 +52,7 @@ BAD_BODIES = {
     "text for a number": ({"prompt": "a", "temperature": "1"}, "temperature is '1'"),
     "text for a switch": ({"prompt": "a", "stream": "yes"}, "stream is 'yes'"),
     "no tokens": ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0"),
-    "two texts": ({"prompt": "a", "n": 2}, "n is 2: Input should be less"),
+    "too many texts": ({"prompt": "a", "n": 129}, "n is 129: Input should be less"),
     "no whole number": ({"prompt": "a", "n": True}, "n is True"),
     "penalty": ({"prompt": "a", "presence_penalty": 0.5}, "presence_penalty is 0.5"),
     "empty stop": ({"prompt": "a", "stop": ["b", ""]}, "stop.1 is ''"),
@@ -71,14 +72,20 @@ def test_bad_bodies_are_refused_with_a_reason(running, name):
     refused(running.post(body), 400, reason)
 
 
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BAD_MESSAGES = {
     "none": ([], "messages is []"),
     "no list": ("hello", "messages is 'hello'"),
     "unknown role": ([{"role": "god", "content": "a"}], "messages.0.role is 'god'"),
     "no text of a user": ([{"role": "user", "content": None}], "messages.0.content is None"),
     "no text at all": ([{"role": "user"}], "messages.0.content is None"),
-    "a call": ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages.0.tool_calls is"),
-    "a tool": ([{"role": "tool", "content": "a", "tool_call_id": "1"}], "role is 'tool'"),
+    "no call": ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "function is missing"),
+    "a user's call": (
+        [{"role": "user", "content": "a", "tool_calls": [CALL]}],
+        "Only an answer may have tool",
+    ),
+    "a call": ([{"role": "assistant", "tool_calls": [CALL]}], "knows no tools"),
+    "a tool": ([{"role": "tool", "content": "a", "tool_call_id": "1"}], "knows no tools"),
     "images": ([{"role": "user", "content": "a", "images": ["aGk="]}], "messages.0.images is ["),
     "to go on": ([{"role": "assistant", "content": "a", "prefix": True}], "prefix is True"),
     "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "type is 'image_url'"),
@@ -86,10 +93,10 @@ BAD_MESSAGES = {
 
 
 UNMADE = {
-    "tools": ([{"type": "function", "function": {"name": "f"}}], "tools is [{"),
+    "functions": ([{"name": "f"}], "functions is [{"),
     "tool_choice": ("required", "tool_choice is 'required'"),
     "top_logprobs": (2, "top_logprobs is 2 without logprobs: give logprobs true"),
-    "chat_template_kwargs": ({"enable_thinking": False}, "chat_template_kwargs is not supported"),
+    "thinking": ({"type": "enabled"}, "thinking is not supported"),
     "web_search_options": ({}, "web_search_options is {}"),
     "frequency_penalty": (0.5, "frequency_penalty is 0.5"),
     "logit_bias": ({"1": 5}, "logit_bias is {'1': 5"),
@@ -117,6 +124,7 @@ def test_bad_messages_are_refused_with_a_reason(running, name):
         (CompletionRequest, {"prompt": [""] * 1000}),
         (ChatRequest, {"messages": [1] * 1000}),
         (ChatRequest, {"messages": [{"role": "user", "content": [1] * 1000}]}),
+        (ChatRequest, {"messages": [{"role": "user", "content": "a"}], "tools": [1] * 1000}),
     ],
 )
 def test_of_a_long_list_the_first_wrong_item_is_told(kind, body):
@@ -191,7 +199,7 @@ def test_json_is_json_whatever_is_said_of_it(running, kind):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"prompt": "a", "top_p": 3, "n": 2},
+        ({"prompt": "a", "top_p": 3, "n": 0},
          "top_p is 3: Input should be less than or equal to 1"),
         ({"prompt": "a", "top_p": 3, "speculative": {"num_draft_tokens": -1}},
          "speculative.num_draft_tokens is -1: Input should be greater than or equal to 0"),

@@ -27,11 +27,11 @@ _TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<as
 _PATIENCE = 60  # seconds
 
 
-def make_bundle(folder: Path) -> Path:
+def make_bundle(folder: Path, template: str = _TEMPLATE) -> Path:
     """Make a bundle of random fp32 weights with a chat template, whose texts end by length only."""
     make_checkpoint(folder / "checkpoint", "llama", eos_token_id=None)
     write_tokenizer(folder / "checkpoint", 331)
-    (folder / "checkpoint" / "chat_template.jinja").write_text(_TEMPLATE)
+    (folder / "checkpoint" / "chat_template.jinja").write_text(template)
     export_bundle(folder / "checkpoint", folder / "bundle", None, ExportOptions(precision="fp32"))
     return folder / "bundle"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.api.options import GenerationOptions, checked
+from edgespec.cli import mentions, transcript
 from edgespec.cli.arguments import (
     GENERATION_DEFAULTS,
     LOAD_DEFAULTS,
@@ -22,9 +22,10 @@ from edgespec.cli.arguments import (
     given,
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
+from edgespec.cli.transcript import Message
 from edgespec.cli.typed import Typed
 from edgespec.errors import EdgespecError, InputError
-from edgespec.system.files import replaced
+from edgespec.system.files import typed_path
 
 if TYPE_CHECKING:
     from edgespec.api.llm import LLM
@@ -33,14 +34,19 @@ if TYPE_CHECKING:
 _BLOCK = '"""'
 _HELP = f"""\
 /reset      start a new conversation
-/save FILE  save the conversation to a JSON file, to continue it with --history FILE
+/save FILE  save the conversation as Markdown, or as JSON if FILE ends in .json:
+            --history FILE goes on from that
 /stats      show statistics of the last answer: speed, drafts, reused tokens
 /help       show this help
 /exit       quit, like Ctrl-D
-Lines between {_BLOCK} and {_BLOCK} are one message. So are pasted lines, except on
-Windows. Ctrl-C stops an answer."""
+@FILE       puts the text of a file into the message; @"a b" if its name has spaces,
+            \\@ if no file is meant. TAB completes names and commands.
+Lines between {_BLOCK} and {_BLOCK} are one message. So are lines that end in \\ with
+the next one, and pasted lines. Ctrl-C stops an answer, or drops such a message.
+The arrow keys bring back what was typed, in earlier chats too, unless it begins
+with a space. TAB, pasted lines and earlier chats are not for Windows."""
 
-Message = dict[str, str]
+_COMMANDS = ("/exit", "/help", "/reset", "/save", "/stats")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise InputError("chat needs stdin and stdout: leave them open")
     if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
         sys.stdin.reconfigure(encoding="utf-8-sig")  # not the code page that Windows has for pipes
-    messages = [] if arguments.history is None else _read(arguments.history)
+    messages = [] if arguments.history is None else transcript.read(arguments.history)
     if arguments.system is not None:
         if messages and messages[0]["role"] == "system":
             del messages[0]
@@ -81,7 +87,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.api.llm import LLM
 
     with LLM(arguments.bundle, **given(arguments, LOAD_DEFAULTS)) as llm:
-        _Conversation(llm, messages, options).talk()
+        _Conversation(llm, messages, options, arguments.history).talk()
         if arguments.draft_memory is not None:
             llm.save_draft_memory(arguments.draft_memory)
     return 0
@@ -90,14 +96,21 @@ def execute(arguments: argparse.Namespace) -> int:
 class _Conversation:
     """The messages so far, and the session with the model's caches for them."""
 
-    def __init__(self, llm: LLM, messages: list[Message], options: dict[str, Any]) -> None:
+    def __init__(
+        self, llm: LLM, messages: list[Message], options: dict[str, Any], history: Path | None
+    ) -> None:
         self._llm = llm
         self._session = llm.session()
         self._beginning = [each for each in messages[:1] if each["role"] == "system"]
         self._messages = messages
         self._options = options
         self._last: GenerationResult | None = None
-        self._typed = Typed()
+        self._typed = Typed(_complete)
+        self._mentions = mentions.Mentions(
+            lambda text: len(llm.tokenizer.encode(text, add_special=False)), llm.context_length
+        )
+        # Files that may be replaced: those of this conversation, and those that were asked about.
+        self._own = set() if history is None else {history.resolve()}
         if llm.tokenizer.has_chat_template:
             # Fails early if the chat template is broken.
             llm.tokenizer.chat([*messages, {"role": "user", "content": "hello"}])
@@ -107,40 +120,57 @@ class _Conversation:
     def talk(self) -> None:
         if self._typed.by_hand:
             _say("/help shows the commands")
-        while (line := self._line("> ")) is not None and line.strip() != "/exit":
+        while (line := self._line()) is not None and line.strip() != "/exit":
             said = self._message(line)
             try:
-                if line.startswith("/") and "\n" not in line:
+                if not said.strip():
+                    continue
+                if line.startswith("/") and "\n" not in said:
                     self._obey(*line.split(maxsplit=1))
-                elif said.strip():
-                    self._answer(said)
+                else:
+                    self._answer(self._with_files(said))
             except EdgespecError as error:  # the conversation goes on
                 _say(str(error))
 
     def _message(self, line: str) -> str:
-        """Returns the message that a line begins, with the other lines of its block."""
-        pasted = "\n" in line and not line.rstrip().endswith(_BLOCK)
-        if pasted or not line.startswith(_BLOCK):
+        """Returns the message that a line begins; empty if Ctrl-C drops it before its end."""
+        if "\n" in line and not line.rstrip().endswith(_BLOCK):  # pasted
             return line
-        lines = [line.removeprefix(_BLOCK)]
-        while not lines[-1].rstrip().endswith(_BLOCK):
-            further = self._line(". ")
-            if further is None:
-                break
-            lines.append(further)
-        return "\n".join(lines).rstrip().removesuffix(_BLOCK).strip("\n")
+        block = line.startswith(_BLOCK)
+        lines, unfinished = [line.removeprefix(_BLOCK)], _is_open if block else _goes_on
+        try:
+            while unfinished(lines[-1]):
+                lines.append(self._read(". "))
+        except EOFError:
+            pass
+        except KeyboardInterrupt:
+            print()
+            return ""
+        if block:
+            return "\n".join(lines).rstrip().removesuffix(_BLOCK).strip("\n")
+        return "\n".join([*(each[:-1] for each in lines[:-1]), lines[-1]])
 
-    def _line(self, mark: str) -> str | None:
+    def _line(self) -> str | None:
         while True:
             try:
-                return self._typed.read(mark)
+                return self._read("> ")
             except EOFError:
                 return None
             except KeyboardInterrupt:
                 print()
                 _say("quit with Ctrl-D or /exit")
-            except UnicodeDecodeError as error:
-                raise InputError(f"stdin is not UTF-8 ({error.reason}): convert it") from error
+
+    def _read(self, mark: str) -> str:
+        try:
+            return self._typed.read(mark)
+        except UnicodeDecodeError as error:
+            raise InputError(f"stdin is not UTF-8 ({error.reason}): convert it") from error
+
+    def _with_files(self, said: str) -> str:
+        text, notes = self._mentions.expand(said)
+        for note in notes:
+            _say(note)
+        return text
 
     def _obey(self, command: str, rest: str = "") -> None:
         if command == "/reset":
@@ -157,10 +187,15 @@ class _Conversation:
     def _save(self, name: str) -> None:
         if not name:
             raise InputError("/save needs a file name: /save FILE")
-        text = json.dumps(self._messages, ensure_ascii=False, indent=1) + "\n"
-        with replaced(Path(name)) as partial:
-            partial.write_bytes(text.encode())
-        _say(f"saved {len(self._messages)} messages to {name}")
+        path = typed_path(name)
+        exists = path.is_file()
+        if exists and path.resolve() not in self._own:
+            self._own.add(path.resolve())
+            raise InputError(f"{name} exists: repeat the command to replace it")
+        transcript.write(path, self._messages)
+        self._own.add(path.resolve())
+        replaced = ", in place of the old file" if exists else ""
+        _say(f"saved {len(self._messages)} messages to {name}{replaced}")
 
     def _answer(self, said: str) -> None:
         asked = [*self._messages, {"role": "user", "content": said}]
@@ -183,22 +218,20 @@ class _Conversation:
         return "".join(each["content"] for each in messages)
 
 
-def _read(path: Path) -> list[Message]:
-    """Reads a conversation from a file.
+def _is_open(line: str) -> bool:
+    """Whether the block of a line has not ended with it."""
+    return not line.rstrip().endswith(_BLOCK)
 
-    Raises:
-        InputError: if the file does not contain a conversation.
-        OSError: if the file cannot be read.
-    """
-    try:
-        messages = json.loads(path.read_text(encoding="utf-8-sig"))
-        texts = [each["role"] + each["content"] for each in messages]
-        if isinstance(messages, list) and all(isinstance(text, str) for text in texts):
-            "".join(texts).encode()  # fails on lone surrogates, which JSON may contain
-            return messages
-    except (ValueError, TypeError, KeyError, RecursionError):
-        pass
-    raise InputError(f"{path} does not contain a conversation: give a file that /save wrote")
+
+def _goes_on(line: str) -> bool:
+    """Whether a line ends in a backslash that is not itself written as two."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _complete(word: str, first: bool) -> list[str]:
+    if word.startswith("@"):
+        return mentions.complete(word)
+    return [each for each in _COMMANDS if first and word and each.startswith(word)]
 
 
 def _facts(result: GenerationResult) -> str:

@@ -144,7 +144,9 @@ def test_chat_templates_render_as_in_transformers(folder):
 
 def test_a_template_comes_from_its_file_or_from_a_named_list(folder):
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "listed"}]
-    assert configure(folder, chat_template=named).chat(MESSAGES) == "listed"
+    tokenizer = configure(folder, chat_template=named)
+    assert tokenizer.chat(MESSAGES) == "listed"
+    assert tokenizer.chat(MESSAGES, tools=[]) == tokenizer.chat_source == "x"
     odd = [*named, {"template": "nameless"}, "text"]
     assert configure(folder, chat_template=odd).chat(MESSAGES) == "listed"
     assert not configure(folder, chat_template=odd[2:]).has_chat_template

@@ -1,0 +1,226 @@
+"""Conversations: options of an answer, its prompt, and what it may consist of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from edgespec.api.messages import about_tools, for_template
+from edgespec.api.options import GenerationOptions
+from edgespec.api.tools import Tool, described
+from edgespec.errors import InputError
+from edgespec.runtime.sampling.constraint import Constraint
+from edgespec.runtime.sampling.thinking_budget import Reasoning, ThinkingBudget
+from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm, call_form, thinking_form
+from edgespec.runtime.text.answer_grammar import CONTENT, AnswerGrammar, Function
+from edgespec.runtime.text.answers import AnswerReader
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.system.options import require_count
+
+if TYPE_CHECKING:
+    from edgespec.runtime.sampling.grammar import GrammarCompiler
+
+_SMOL_TOOLS = "xml_tools"  # how SmolLM3's template calls tools
+
+_MODES = ("auto", "none", "required")
+
+
+@dataclass(frozen=True)
+class ChatOptions(GenerationOptions):
+    """Options of an answer in a conversation, in addition to `GenerationOptions`.
+
+    Attributes:
+        tools: functions that the model may call: Python functions with type hints and docstrings,
+            or dicts in OpenAI's format. They are never executed.
+        tool_choice: auto if the model decides whether to call, none, required, or the name of the
+            function that it must call.
+        parallel_tool_calls: whether an answer may have several calls.
+        template_options: further variables of the chat template, such as `enable_thinking` or
+            `reasoning_effort`. Templates ignore what they do not know.
+        thinking_budget: maximum number of tokens of reasoning; then the text that ends it is
+            forced. None for no limit.
+
+    Raises:
+        InputError: if a value is out of range, or two contradict each other.
+    """
+
+    tools: Sequence[Tool] | None = None
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
+    template_options: Mapping[str, Any] | None = None
+    thinking_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("thinking_budget", self.thinking_budget, 0, optional=True)
+        tools = [described(tool) for tool in self.tools or ()]
+        object.__setattr__(self, "tools", tools)
+        names = [tool["function"]["name"] for tool in tools]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"two tools have the name {twice!r}: rename one")
+        if self.tool_choice not in _MODES and self.tool_choice not in names:
+            raise InputError(
+                f"tool_choice is {self.tool_choice!r:.80}, which is no tool: use "
+                f"{', '.join((*_MODES, *names))}"
+            )
+        if self.tool_choice == "required" and not names:
+            raise InputError("tool_choice is 'required', but there are no tools: give some")
+
+    @property
+    def tools_described(self) -> list[dict[str, Any]]:
+        """The tools in OpenAI's format."""
+        return [dict(tool) for tool in self.tools or () if isinstance(tool, Mapping)]
+
+    @property
+    def functions(self) -> list[Function]:
+        """The functions that may be called."""
+        return [
+            Function(each["name"], each["parameters"])
+            for each in (tool["function"] for tool in self.tools_described)
+            if self.tool_choice in ("auto", "required", each["name"])
+        ]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation up to an answer, and how the answer is made and read.
+
+    Attributes:
+        prompt: tokens of the prompt.
+        grammar: what restricts the answer, if anything.
+        reader: takes the answer apart; None for plain text.
+        shown: special tokens that the reader needs, with their texts.
+    """
+
+    prompt: list[int]
+    grammar: Constraint | None = None
+    reader: AnswerReader | None = None
+    shown: Mapping[int, str] = field(default_factory=dict)
+
+
+def conversation(
+    tokenizer: Tokenizer,
+    grammars: Callable[[], GrammarCompiler],
+    messages: Sequence[Mapping[str, Any]],
+    options: ChatOptions,
+) -> Conversation:
+    """Prepares the answer in a conversation.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        grammars: returns the compiler of grammars, which takes a while to make.
+        messages: messages of the conversation.
+        options: options of the answer.
+
+    Raises:
+        InputError: if the chat template refuses the messages, it knows no tools while some are
+            given, or a schema cannot be used.
+    """
+    functions = options.functions
+    calls = _call_form(tokenizer) if functions else None
+    converted = for_template(messages)
+    if "tool" not in tokenizer.chat_source and about_tools(converted):
+        raise _no_tools()  # or the template would leave them out
+    text = _rendered(tokenizer, converted, options, calls)
+    thinking, inside = _thinking(tokenizer, text)
+    answer = AnswerGrammar(
+        thinking=thinking, inside=inside, calls=calls, functions=functions,
+        required=options.tool_choice != "auto", several=options.parallel_tool_calls,
+        content=CONTENT if options.structure else None,
+    )  # fmt: skip
+    grammar = _grammar(tokenizer, grammars, options, answer)
+    prompt = tokenizer.encode(text, add_special=False)
+    if thinking is None and calls is None:
+        return Conversation(prompt, grammar)
+    shown = {
+        id_: token for token, id_ in tokenizer.added_tokens.items()
+        if id_ in tokenizer.special_ids and token in answer.marks
+    }  # fmt: skip
+    schemas = {function.name: function.parameters for function in functions}
+    return Conversation(prompt, grammar, AnswerReader(thinking, calls, inside, schemas), shown)
+
+
+def _call_form(tokenizer: Tokenizer) -> CallForm:
+    found = call_form(tokenizer.chat_source)
+    if found is None:
+        raise _no_tools()
+    return found
+
+
+def _no_tools() -> InputError:
+    return InputError(
+        "the model's chat template knows no tools, or writes calls in a form that is not known "
+        "here: leave out tools and messages with them, or use a model that was trained to call"
+    )
+
+
+def _rendered(
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    options: ChatOptions,
+    calls: CallForm | None,
+) -> str:
+    """Returns the prompt's text.
+
+    Raises:
+        InputError: if the template refuses the messages, or does not show the tools.
+    """
+    variables = options.template_options
+    if calls is None:
+        return tokenizer.chat(messages, variables=variables)
+    tools = options.tools_described
+    names = [tool["function"]["name"] for tool in tools]
+    variables = {_SMOL_TOOLS: tools, **(variables or {})}
+    text = tokenizer.chat(messages, tools=tools, variables=variables)
+    if calls.in_system and not all(name in text for name in names):
+        functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+        text = tokenizer.chat(_with_system(messages, functions), variables=variables)
+    if not all(name in text for name in names):
+        raise _no_tools()
+    return text
+
+
+def _with_system(messages: Sequence[Mapping[str, Any]], tools: str) -> list[Mapping[str, Any]]:
+    first, *others = messages
+    if first.get("role") == "system":
+        return [{**first, "tools": tools}, *others]
+    return [{"role": "system", "content": "", "tools": tools}, *messages]
+
+
+def _thinking(tokenizer: Tokenizer, prompt: str) -> tuple[ThinkingForm | None, bool]:
+    """Returns how the answer may reason, and whether the prompt has begun that."""
+    form, end = thinking_form(tokenizer.chat_source), prompt.rstrip()
+    # Where several parts may come, what ends one begins the next.
+    if form is None or (end.endswith(form.end) and not form.intros):
+        return None, False
+    return form, end.endswith(form.begin)
+
+
+def _grammar(
+    tokenizer: Tokenizer,
+    grammars: Callable[[], GrammarCompiler],
+    options: ChatOptions,
+    answer: AnswerGrammar,
+) -> Constraint | None:
+    """Returns what restricts an answer; None if nothing does."""
+    grammar: Constraint | None = None
+    if answer.calls is not None or (answer.thinking is not None and options.structure):
+        special = grammars().special(
+            (token, id_) for token, id_ in tokenizer.added_tokens.items() if token in answer.marks
+        )
+        lark = replace(answer, special=special).lark()
+        grammar = grammars().compile_answer(lark, options.structure)
+    elif options.structure:
+        grammar = grammars().compile(*options.structure)
+    if options.thinking_budget is None or answer.thinking is None:
+        return grammar
+    begin, end = answer.thinking.begin, answer.thinking.end
+    tokens = tuple(tokenizer.encode(end, add_special=False))
+    how = Reasoning(begin, end, tokens, partial(tokenizer.decode, skip_special=False))
+    return ThinkingBudget(
+        how, options.thinking_budget, answer.inside, tokenizer.vocab_size, grammar
+    )

@@ -1,0 +1,67 @@
+"""Messages of OpenAI's API as chat templates expect them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgespec.errors import InputError, reason
+
+
+def for_template(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Returns messages as chat templates expect them; those without tools stay as they are.
+
+    Templates read the arguments of calls as values, while OpenAI's API has them as JSON text. Some
+    want to know a tool by its name, where the API gives the id of a call.
+
+    Raises:
+        InputError: if the arguments of a call are no JSON object.
+    """
+    if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
+        return messages  # the template tells what is wrong with them
+    names: dict[Any, Any] = {}
+    return [_converted(message, names) for message in messages]
+
+
+def about_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there are calls or results of tools among messages from `for_template`."""
+    return isinstance(messages, Sequence) and any(
+        isinstance(message, Mapping) and (message.get("role") == "tool" or "tool_calls" in message)
+        for message in messages
+    )
+
+
+def _converted(message: Mapping[str, Any], names: dict[Any, Any]) -> Mapping[str, Any]:
+    """Converts a message; `names` holds the functions of earlier calls by id."""
+    call = message.get("tool_call_id")  # Ollama's API has no ids: then it is the last call
+    if message.get("role") == "tool" and call in names:
+        return {"name": names[call], **message}
+    if "tool_calls" not in message:
+        return message
+    others = {key: value for key, value in message.items() if key != "tool_calls"}
+    if not message["tool_calls"]:
+        return others
+    calls = [_call(call) for call in message["tool_calls"]]
+    names |= {call.get("id"): call["function"]["name"] for call in calls}
+    content = others.get("content") or ""
+    reasoning = others.get("reasoning_content")
+    # How gpt-oss's template calls reasoning before a call; it refuses it beside a content.
+    thinking = {"thinking": reasoning} if reasoning and not content else {}
+    return {**others, "content": content, **thinking, "tool_calls": calls}
+
+
+def _call(call: Any) -> dict[str, Any]:
+    try:
+        function = dict(call["function"])
+        arguments = function.get("arguments") or {}
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments)
+        if not isinstance(arguments, Mapping):
+            raise TypeError("not an object")
+        return {**call, "function": {"name": function["name"], "arguments": dict(arguments)}}
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"a message has the tool call {reason(repr(call), 60)}: give a function with its name, "
+            "and arguments that are a JSON object"
+        ) from error

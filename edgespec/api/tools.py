@@ -1,0 +1,193 @@
+"""Tools: functions that a model may call, as Python functions or in OpenAI's format."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from edgespec.errors import InputError, reason
+
+Tool = Callable[..., Any] | Mapping[str, Any]
+"""A Python function, or a function in the format of OpenAI's API."""
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_SIMPLE = {
+    str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null",
+}  # fmt: skip
+_SECTION = re.compile(r"^[ \t]*(\w[\w ]*):[ \t]*$")
+_ENTRY = re.compile(r"^[ \t]*\*{0,2}(\w+)[ \t]*(?:\([^)]*\))?:[ \t]*(.*)$")
+
+
+def described(tool: Tool) -> dict[str, Any]:
+    """Returns a tool in OpenAI's format, with name, description and parameters.
+
+    A Python function is described by its type hints and its docstring (Google style: a summary, and
+    `Args:` with a line for each parameter). Parameters with defaults may be left out by the model.
+
+    Args:
+        tool: function, or description of one.
+
+    Raises:
+        InputError: if it is not described well enough.
+    """
+    if isinstance(tool, Mapping):
+        return _checked(tool)
+    if not callable(tool):
+        raise InputError(f"a tool is {reason(repr(tool), 60)}: give functions or dicts")
+    name = getattr(tool, "__name__", type(tool).__name__)
+    try:
+        parameters = inspect.signature(tool).parameters
+        hints = get_type_hints(tool, include_extras=True)
+    except (TypeError, ValueError, NameError) as error:
+        raise InputError(f"tool {name}: its parameters are not known ({reason(error)})") from error
+    summary, texts = _documented(inspect.getdoc(tool) or "")
+    properties: dict[str, Any] = {}
+    for key, parameter in parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise InputError(f"tool {name} takes {parameter}: name its parameters one by one")
+        if key not in hints:
+            raise InputError(f"tool {name}: parameter {key} has no type hint: give one")
+        schema = _schema(hints[key], f"tool {name}: parameter {key}")
+        properties[key] = {**schema, **({"description": texts[key]} if key in texts else {})}
+    required = [key for key, each in parameters.items() if each.default is each.empty]
+    schema = {"type": "object", "properties": properties, "required": required}
+    return _checked(
+        {"type": "function", "function": {
+            "name": name, "description": summary, "parameters": schema,
+        }}
+    )  # fmt: skip
+
+
+def _checked(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a tool in OpenAI's format with all its fields."""
+    function = tool.get("function")
+    if tool.get("type", "function") != "function" or not isinstance(function, Mapping):
+        raise InputError(
+            f"a tool is {reason(repr(dict(tool)), 60)}: give a function, as "
+            '{"type": "function", "function": {"name": ..., "parameters": ...}}'
+        )
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(
+            f"a tool has the name {reason(repr(name), 60)}: give up to 64 letters, digits, - and _"
+        )
+    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+        raise InputError(f"tool {name}: its parameters must have a JSON schema of type object")
+    description = function.get("description") or ""
+    if not isinstance(description, str):
+        raise InputError(f"tool {name}: its description is {description!r:.40}: give a string")
+    try:
+        json.dumps(parameters, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"tool {name}: its parameters are no JSON ({reason(error)})") from error
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": dict(parameters)},
+    }
+
+
+def _documented(text: str) -> tuple[str, dict[str, str]]:
+    """Returns the text of a docstring before its sections, and what it says about parameters."""
+    summary: list[str] = []
+    entries: dict[str, str] = {}
+    section = latest = ""
+    for line in text.splitlines():
+        header = _SECTION.match(line)
+        entry = _ENTRY.match(line) if section.lower() in ("args", "arguments") else None
+        if header:
+            section = header[1]
+        elif not section:
+            summary.append(line)
+        elif entry and (not latest or _indented(line) <= _indented(latest)):
+            latest, name = line, entry[1]
+            entries[name] = entry[2]
+        elif entries and line.strip() and section.lower() in ("args", "arguments"):
+            entries[name] += f" {line.strip()}"
+    return "\n".join(summary).strip(), entries
+
+
+def _indented(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _schema(hint: Any, where: str) -> dict[str, Any]:
+    """Returns the JSON schema of a type hint.
+
+    Args:
+        hint: the type.
+        where: what has it, for errors.
+
+    Raises:
+        InputError: if JSON has no such type.
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    found: dict[str, Any] | None = None
+    if hint is Any:
+        found = {}
+    elif isinstance(hint, type) and hint in _SIMPLE:
+        found = {"type": _SIMPLE[hint]}
+    elif origin is typing.Annotated:
+        note = next((each for each in arguments[1:] if isinstance(each, str)), None)
+        found = {**_schema(arguments[0], where), **({"description": note} if note else {})}
+    elif origin is Literal:
+        found = {"enum": list(arguments)}
+    elif origin in (Union, types.UnionType):
+        found = _union([_schema(each, where) for each in arguments])
+    elif isinstance(origin or hint, type):
+        found = _class_schema(origin or hint, arguments, where)
+    if found is None:
+        raise InputError(
+            f"{where} has the type {reason(repr(hint), 60)}, which JSON does not have: use str, "
+            "int, float, bool, lists, dicts, Literal or a dataclass"
+        )
+    return found
+
+
+def _class_schema(kind: type, arguments: Sequence[Any], where: str) -> dict[str, Any] | None:
+    """Returns the JSON schema of a class with its type arguments; None if it has none."""
+    found: dict[str, Any] | None = None
+    if issubclass(kind, enum.Enum):
+        found = {"enum": [each.value for each in kind]}
+    elif is_dataclass(kind):
+        optional = {
+            each.name for each in fields(kind)
+            if each.default is not MISSING or each.default_factory is not MISSING
+        }  # fmt: skip
+        found = _members(kind, optional, where)
+    elif typing.is_typeddict(kind):
+        found = _members(kind, getattr(kind, "__optional_keys__", frozenset()), where)
+    elif issubclass(kind, Mapping):
+        value = _schema(arguments[1], where) if len(arguments) == 2 else True
+        found = {"type": "object", "additionalProperties": value}
+    elif issubclass(kind, Sequence | Set) and kind is not bytes:
+        items = [_schema(each, where) for each in arguments if each is not Ellipsis]
+        if issubclass(kind, tuple) and items and Ellipsis not in arguments:
+            size = {"minItems": len(items), "maxItems": len(items)}
+            found = {"type": "array", "prefixItems": items, **size}
+        else:
+            found = {"type": "array", "items": items[0] if items else {}}
+    return found
+
+
+def _members(kind: type, optional: Iterable[str], where: str) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        "type": "object",
+        "properties": {key: _schema(hint, where) for key, hint in hints.items()},
+        "required": [key for key in hints if key not in optional],
+        "additionalProperties": False,
+    }
+
+
+def _union(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if all(set(schema) == {"type"} for schema in schemas):
+        return {"type": [schema["type"] for schema in schemas]}
+    return {"anyOf": list(schemas)}

@@ -1,0 +1,1 @@
+"""Ollama's API on the same server, for the same model, queue and limits."""

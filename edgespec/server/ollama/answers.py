@@ -1,0 +1,157 @@
+"""Conversion of texts to responses of Ollama's API, whole or as lines of a stream."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from edgespec.api.result import GenerationResult
+from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.text.answers import ToolCall
+from edgespec.server.answers import TokenTexts
+from edgespec.server.requests import TextRequest
+from edgespec.server.service import Part
+
+Json = dict[str, Any]
+
+_NS_PER_MS = 1_000_000
+_WHOLE = ("stop", "tool_calls")
+
+
+class OllamaAnswer(ABC):
+    """The response to one request.
+
+    Args:
+        model: name of the model as the client wrote it.
+        texts: text of single tokens.
+    """
+
+    def __init__(self, model: str, texts: TokenTexts) -> None:
+        self._model = model
+        self._texts = texts
+        self._began = time.perf_counter_ns()
+
+    def note(self, request: TextRequest) -> None:  # noqa: B027 - most answers need nothing of it
+        """Takes the translated request, before its text begins."""
+
+    def loaded(self) -> Json:
+        """Returns the response to a request without a prompt."""
+        return self._object(self._said(""), done=True, done_reason="load")
+
+    def part(self, part: Part) -> list[Json]:
+        """Returns the lines of a part; none if it only has a piece of a call."""
+        if not (part.text or part.reasoning or part.logprobs):
+            return []
+        said = self._said(part.text, part.reasoning)
+        return [self._object(said, done=False, **self._logprobs(part.logprobs))]
+
+    def whole(self, result: GenerationResult) -> Json:
+        """Returns the response in one piece."""
+        said = self._said(result.text, result.reasoning, result.tool_calls)
+        return self._last(said, result, result.logprobs)
+
+    def closing(self, result: GenerationResult, reported: int) -> list[Json]:
+        """Returns the last lines; calls come whole.
+
+        Args:
+            result: finished text.
+            reported: number of tokens whose log-probabilities were in parts.
+        """
+        last = self._last(self._said(""), result, result.logprobs[reported:])
+        if not result.tool_calls:
+            return [last]
+        return [self._object(self._said("", calls=result.tool_calls), done=False), last]
+
+    def _last(
+        self, said: Json, result: GenerationResult, logprobs: Sequence[TokenLogprobs]
+    ) -> Json:
+        further = max(result.new_tokens - 1, 0)
+        return self._object(
+            said,
+            **self._logprobs(logprobs),
+            done=True,
+            done_reason="stop" if result.finish_reason in _WHOLE else "length",
+            **self._memory(result),
+            total_duration=time.perf_counter_ns() - self._began,
+            load_duration=0,
+            prompt_eval_count=result.prompt_tokens,
+            prompt_eval_duration=_nanoseconds(result.ttft_ms),
+            eval_count=result.new_tokens,
+            eval_duration=_nanoseconds(result.tpot_ms * further),
+        )
+
+    def _object(self, said: Json, **further: Any) -> Json:
+        return {"model": self._model, "created_at": now(), **said, **further}
+
+    def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json:
+        if not logprobs:
+            return {}
+        told = [
+            {
+                **self._token(each.token, each.logprob),
+                "top_logprobs": [self._token(token, value) for token, value in each.top],
+            }
+            for each in logprobs
+        ]
+        return {"logprobs": told}
+
+    def _token(self, token: int, logprob: float) -> Json:
+        return {"token": self._texts[token], "logprob": logprob}
+
+    def _memory(self, result: GenerationResult) -> Json:
+        """Returns what a client may send back to go on from here."""
+        return {}
+
+    @abstractmethod
+    def _said(self, text: str, thinking: str = "", calls: Sequence[ToolCall] = ()) -> Json: ...
+
+
+class OllamaChatAnswer(OllamaAnswer):
+    """A response of `/api/chat`."""
+
+    def _said(self, text: str, thinking: str = "", calls: Sequence[ToolCall] = ()) -> Json:
+        message: Json = {"role": "assistant", "content": text}
+        if thinking:
+            message["thinking"] = thinking
+        if calls:
+            message["tool_calls"] = [
+                {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+                for call in calls
+            ]
+        return {"message": message}
+
+
+class OllamaGenerateAnswer(OllamaAnswer):
+    """A response of `/api/generate`."""
+
+    def __init__(self, model: str, texts: TokenTexts) -> None:
+        super().__init__(model, texts)
+        self._prompt: list[int] | None = None
+
+    def note(self, request: TextRequest) -> None:
+        """Keeps the tokens of the prompt; with `raw` it is a text, and there is no `context`."""
+        prompt = getattr(request, "prompt", None)
+        self._prompt = prompt if isinstance(prompt, list) else None
+
+    def _said(self, text: str, thinking: str = "", calls: Sequence[ToolCall] = ()) -> Json:
+        return {"response": text}  # a prompt's text is not taken apart
+
+    def _memory(self, result: GenerationResult) -> Json:
+        return {} if self._prompt is None else {"context": [*self._prompt, *result.tokens]}
+
+
+def now() -> str:
+    """Returns the time as Ollama writes it."""
+    return written(datetime.now(UTC))
+
+
+def written(moment: datetime) -> str:
+    """Returns a moment in UTC as Ollama writes it."""
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _nanoseconds(milliseconds: float) -> int:
+    return max(round(milliseconds * _NS_PER_MS), 1)  # clients divide by it

@@ -1,0 +1,152 @@
+"""How models write the parts of an answer: what they think, what they say and what they call.
+
+A chat template shows its model's forms, so they are recognized by marks in its source. The forms
+are those that the models' makers document, in their templates and model cards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a model writes tool calls.
+
+    Calls are written as `begin`, then for each call `opening`, the name, `middle`, the arguments
+    and `closing`, with `separator` between two calls, and at last `end`.
+
+    Attributes:
+        name: name of the form.
+        marks: what a chat template of the form contains; all of it.
+        begin: text that begins calls. Answers without calls never contain it.
+        opening: text before a name.
+        middle: text between name and arguments.
+        closing: text after arguments.
+        separator: text between two calls; None if an answer has one call at most.
+        end: text after the last call.
+        first: whether calls begin an answer or do not come at all. Text that begins like `begin`
+            is a call then.
+        arguments: `json` with spaces as Python's json module writes them, `compact` JSON, `gemma`
+            (see `edgespec.runtime.text.gemma_arguments`) or `tagged` (see `tagged_arguments`).
+        in_system: whether the template takes tools from the system message, as JSON.
+    """
+
+    name: str
+    marks: tuple[str, ...]
+    begin: str
+    opening: str
+    middle: str
+    closing: str
+    separator: str | None
+    end: str = ""
+    first: bool = False
+    arguments: str = "json"
+    in_system: bool = False
+
+
+@dataclass(frozen=True)
+class ThinkingForm:
+    """How a model writes its reasoning before an answer.
+
+    Attributes:
+        begin: text that begins reasoning, unless the prompt ends with it.
+        end: text that ends reasoning.
+        intros: texts of which one begins an answer; empty if it begins at once. With intros there
+            may be several parts, each ended by `end`.
+    """
+
+    begin: str
+    end: str
+    intros: tuple[str, ...] = ()
+
+
+_NAMED = '{"name": "'
+_ARGUMENTS = '", "arguments": '
+
+# The first whose marks are in a template is the template's.
+_CALL_FORMS = (
+    CallForm(
+        "harmony", ("<|channel|>", "functions."),
+        begin="<|channel|>commentary to=functions.", opening="",
+        middle=" <|constrain|>json<|message|>", closing="", separator=None,
+        first=True, arguments="compact",
+    ),
+    CallForm(
+        "gemma", ("<|tool_call>call:",),
+        begin="<|tool_call>", opening="call:", middle="", closing="<tool_call|>",
+        separator="<|tool_call>", arguments="gemma",
+    ),
+    CallForm(
+        "mistral", ("[TOOL_CALLS]", "[ARGS]"),
+        begin="[TOOL_CALLS]", opening="", middle="[ARGS]", closing="", separator="[TOOL_CALLS]",
+    ),
+    CallForm(
+        "mistral list", ("[TOOL_CALLS]",),
+        begin="[TOOL_CALLS] [", opening=_NAMED, middle=_ARGUMENTS, closing="}", separator=", ",
+        end="]",
+    ),
+    CallForm(
+        "phi", ("<|tool|>",),
+        begin="<|tool_call|>[", opening=_NAMED, middle=_ARGUMENTS, closing="}", separator=", ",
+        end="]<|/tool_call|>", in_system=True,
+    ),
+    CallForm(
+        "granite", ("<|tool_call|>",),
+        begin="<|tool_call|>[", opening=_NAMED, middle=_ARGUMENTS, closing="}", separator=", ",
+        end="]",
+    ),
+    CallForm(
+        "tagged", ("<tool_call>", "<function=", "<parameter="),
+        begin="<tool_call>", opening="\n<function=", middle=">\n",
+        closing="</function>\n</tool_call>", separator="\n<tool_call>", arguments="tagged",
+    ),
+    CallForm(
+        "hermes", ("<tool_call>", '"arguments"'),
+        begin="<tool_call>", opening="\n" + _NAMED, middle=_ARGUMENTS,
+        closing="}\n</tool_call>", separator="\n<tool_call>",
+    ),
+    CallForm(
+        "llama", ("ipython", '"parameters"'),
+        begin=_NAMED, opening="", middle='", "parameters": ', closing="}", separator=None,
+        first=True,
+    ),
+)  # fmt: skip
+
+# Templates with these write calls in another form than the marks of the forms suggest.
+_OTHERS = ("<arg_key>", "<|tool_list_start|>", "<tool_calls>")
+
+_HARMONY = ThinkingForm(
+    "<|channel|>analysis<|message|>",
+    "<|end|><|start|>assistant",
+    ("<|channel|>final<|message|>", "<|channel|>commentary<|message|>"),
+)
+_THINKING_FORMS = (
+    ("<|channel|>analysis", _HARMONY),
+    ("<|channel>", ThinkingForm("<|channel>thought", "<channel|>")),
+    ("[/THINK]", ThinkingForm("[THINK]", "[/THINK]")),
+    ("</think>", ThinkingForm("<think>", "</think>")),
+    ("<think>", ThinkingForm("<think>", "</think>")),
+)
+
+
+def call_form(template: str) -> CallForm | None:
+    """Returns the form of calls of a chat template; None if it knows no tools, or another form.
+
+    Args:
+        template: source of the template.
+    """
+    if "tools" not in template or any(mark in template for mark in _OTHERS):
+        return None
+    # Templates write quotes inside of strings with backslashes.
+    plain = template.replace('\\"', '"')
+    return next((form for form in _CALL_FORMS if all(m in plain for m in form.marks)), None)
+
+
+def thinking_form(template: str) -> ThinkingForm | None:
+    """Returns the form of reasoning of a chat template; None if the model is not known to reason.
+
+    Args:
+        template: source of the template.
+    """
+    return next((form for mark, form in _THINKING_FORMS if mark in template), None)

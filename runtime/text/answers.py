@@ -1,0 +1,308 @@
+"""Taking an answer apart as it comes: reasoning, text and tool calls."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
+from edgespec.runtime.text.gemma_arguments import GemmaArguments
+from edgespec.runtime.text.tagged_arguments import TaggedArguments
+
+_ID_LETTERS = string.ascii_letters + string.digits
+_ID_LENGTH = 9  # what Mistral's templates want of the ids of calls
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call of an answer, which nobody has executed.
+
+    Attributes:
+        id: identifier, for the message with the tool's result.
+        name: name of the function.
+        text: arguments as the model wrote them, a JSON object.
+    """
+
+    id: str
+    name: str
+    text: str
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name."""
+        arguments: dict[str, Any] = json.loads(self.text)
+        return arguments
+
+
+@dataclass(frozen=True)
+class CallPiece:
+    """A piece of a tool call.
+
+    Attributes:
+        index: number of the call in the answer, from 0.
+        arguments: piece of the arguments' JSON.
+        id: identifier, in the first piece of a call; else None.
+        name: name of the function, in the first piece; else None.
+    """
+
+    index: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a piece of a text adds to an answer.
+
+    Attributes:
+        text: text for the user.
+        reasoning: reasoning.
+        calls: pieces of tool calls.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
+
+    def __add__(self, other: Piece) -> Piece:
+        return Piece(
+            self.text + other.text, self.reasoning + other.reasoning, (*self.calls, *other.calls)
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.reasoning or self.calls)
+
+
+@dataclass
+class _Gathered:
+    """What one piece of a text has given so far."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[CallPiece] = field(default_factory=list)
+
+    def piece(self) -> Piece:
+        return Piece("".join(self.text), "".join(self.reasoning), tuple(self.calls))
+
+
+class AnswerReader:
+    """Takes an answer apart while it comes, in pieces of any size.
+
+    The white space around reasoning and before calls is no part of either. Calls are expected to
+    follow their form, as the grammar of `answer_grammar` holds them to it.
+
+    Args:
+        thinking: how the model writes reasoning; None if it does not.
+        calls: how it writes calls; None if none are expected.
+        inside: whether the answer begins inside of reasoning, since the prompt has begun it.
+        schemas: JSON schemas of arguments by the names of the functions.
+
+    Attributes:
+        calls: complete calls so far.
+    """
+
+    def __init__(
+        self,
+        thinking: ThinkingForm | None,
+        calls: CallForm | None,
+        inside: bool = False,
+        schemas: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._thinking = thinking
+        self._form = calls
+        self._schemas = schemas or {}
+        self._unread = ""
+        self._ended = False
+        self._thought = False  # whether there was reasoning, behind which white space is dropped
+        self._fresh = True  # at the beginning of a part, where white space is dropped
+        self._state: Callable[[_Gathered], bool] = self._reason if inside else self._begin
+        self._opened = ToolCall("", "", "")
+        self.calls: list[ToolCall] = []
+
+    def push(self, text: str) -> Piece:
+        """Returns what the next piece of the text adds."""
+        self._unread += text
+        gathered = _Gathered()
+        while self._state(gathered):
+            pass
+        return gathered.piece()
+
+    def finish(self) -> Piece:
+        """Returns what was held back, after the last piece of the text."""
+        self._ended = True
+        return self.push("")
+
+    # Each of these reads what it can of the unread text, and returns whether the next can go on.
+
+    def _begin(self, gathered: _Gathered) -> bool:
+        """Where reasoning, text or a call may begin."""
+        thinking, form = self._thinking, self._form
+        text = self._unread.lstrip()
+        begins = {} if thinking is None else {thinking.begin: self._reason}
+        if thinking is not None:
+            begins |= dict.fromkeys(thinking.intros, self._say)
+        if form is not None:
+            begins[form.begin] = self._open
+        for begin, state in begins.items():
+            if text.startswith(begin):
+                self._unread, self._fresh = text[len(begin) :], state == self._reason
+                self._state = state
+                return True
+        if not self._ended and any(begin.startswith(text) for begin in begins):
+            return False
+        if self._thought:
+            self._unread = text
+        self._state = self._say
+        return True
+
+    def _reason(self, gathered: _Gathered) -> bool:
+        assert self._thinking is not None
+        self._thought = True
+        if self._fresh:
+            self._unread = self._unread.lstrip()
+            self._fresh = not self._unread
+        said, found = self._until((self._thinking.end,), trimmed=True)
+        gathered.reasoning.append(said)
+        if found:
+            self._state = self._begin
+        return bool(found)
+
+    def _say(self, gathered: _Gathered) -> bool:
+        form, thinking = self._form, self._thinking
+        ends = [form.begin] if form is not None and not form.first else []
+        if thinking is not None and thinking.intros:
+            ends.append(thinking.end)
+        said, found = self._until(ends, trimmed=form is not None)
+        gathered.text.append(said)
+        if found:
+            self._state = self._open if form is not None and found == form.begin else self._begin
+        return bool(found)
+
+    def _open(self, gathered: _Gathered) -> bool:
+        """The name of a call."""
+        form = self._form
+        assert form is not None
+        opening = self._unread.removeprefix(form.opening)
+        name, found, rest = opening.partition(form.middle or "{")
+        if not found:
+            return False
+        self._unread = rest if form.middle else found + rest
+        self._opened = ToolCall(_new_id(), name, "")
+        self._arguments: _Arguments = _JsonObject()
+        if form.arguments == "gemma":
+            self._arguments = GemmaArguments()
+        elif form.arguments == "tagged":
+            self._arguments = TaggedArguments(self._schemas.get(name, {}))
+        gathered.calls.append(CallPiece(len(self.calls), "", self._opened.id, name))
+        self._state = self._argue
+        return True
+
+    def _argue(self, gathered: _Gathered) -> bool:
+        """The arguments of a call."""
+        piece, self._unread = self._arguments.push(self._unread)
+        opened = self._opened
+        self._opened = ToolCall(opened.id, opened.name, opened.text + piece)
+        if piece:
+            gathered.calls.append(CallPiece(len(self.calls), piece))
+        if self._arguments.complete:
+            self.calls.append(self._opened)
+            self._state = self._close
+        return self._arguments.complete
+
+    def _close(self, gathered: _Gathered) -> bool:
+        """Text after a call, until the next one."""
+        form = self._form
+        assert form is not None
+        if form.separator is None:
+            self._unread = ""
+            return False
+        following = form.closing + form.separator
+        if not self._unread.startswith(following):
+            return False
+        self._unread = self._unread[len(following) :]
+        self._state = self._open
+        return True
+
+    def _until(self, ends: Sequence[str], trimmed: bool) -> tuple[str, str]:
+        """Takes the unread text before the first of some texts.
+
+        Args:
+            ends: texts to look for.
+            trimmed: whether white space before one of them is dropped.
+
+        Returns:
+            The text that is certain by now, and which one was found; empty if none was.
+        """
+        text = self._unread
+        places = [(place, end) for end in ends if (place := text.find(end)) >= 0]
+        if places:
+            place, end = min(places)
+            self._unread = text[place + len(end) :]
+            return (text[:place].rstrip() if trimmed else text[:place]), end
+        kept = 0 if self._ended else _overlap(text, ends)
+        if trimmed and not self._ended:
+            kept = len(text) - len(text[: len(text) - kept].rstrip())
+        self._unread = text[len(text) - kept :]
+        return text[: len(text) - kept], ""
+
+
+class _Arguments(Protocol):
+    """Reads arguments in some notation, as JSON.
+
+    Attributes:
+        complete: whether they have ended.
+    """
+
+    complete: bool
+
+    def push(self, text: str) -> tuple[str, str]:
+        """Returns the JSON of what was read, and the rest of a text."""
+        ...
+
+
+class _JsonObject:
+    """Finds the end of a JSON object.
+
+    Attributes:
+        complete: whether it has ended.
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._depth = 0
+        self._quoted = self._escaped = False
+
+    def push(self, text: str) -> tuple[str, str]:
+        """Returns the part of a text that belongs to the object, and the rest."""
+        for place, letter in enumerate(text):
+            if self._escaped:
+                self._escaped = False
+            elif self._quoted:
+                self._escaped = letter == "\\"
+                self._quoted = letter != '"'
+            elif letter == '"':
+                self._quoted = True
+            elif letter in "{[":
+                self._depth += 1
+            elif letter in "}]":
+                self._depth -= 1
+                if not self._depth:
+                    self.complete = True
+                    return text[: place + 1], text[place + 1 :]
+        return text, ""
+
+
+def _overlap(text: str, ends: Sequence[str]) -> int:
+    """Returns the length of the longest end of a text with which one of others begins."""
+    longest = max(map(len, ends), default=1) - 1
+    lengths = range(min(longest, len(text)), 0, -1)
+    return next((n for n in lengths if any(end.startswith(text[-n:]) for end in ends)), 0)
+
+
+def _new_id() -> str:
+    return "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))

@@ -1,0 +1,213 @@
+"""Gemma 4's notation of arguments: as grammar rules of a JSON schema, and read back as JSON.
+
+It is like JSON, but names are bare, strings stand between two tokens `<|"|>` without any escapes,
+and there is no white space. Names are sorted. (Google, function calling with Gemma 4.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgespec.errors import InputError
+
+QUOTE = '<|"|>'
+"""Begins and ends a string; one token."""
+
+_SCALARS = ("integer", "number", "boolean", "null")
+_KEPT = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_NOTES = ("title", "description", "default", "examples", "format", "nullable", "$schema", "$defs",
+          "definitions", "deprecated", "readOnly", "writeOnly", "$id", "$comment")  # fmt: skip
+_KNOWN = {
+    "object": ("properties", "required", "additionalProperties"),
+    "array": ("items", "minItems", "maxItems"),
+    "string": ("minLength", "maxLength"),
+    **dict.fromkeys(_SCALARS, _KEPT),
+}
+
+
+class GemmaRules:
+    """Lark rules for the arguments of one function.
+
+    Args:
+        name: name of the first rule; further ones begin with it.
+        schema: JSON schema of the arguments.
+        quote: how the grammar writes `QUOTE`.
+
+    Attributes:
+        lines: the rules.
+
+    Raises:
+        InputError: if the schema has what this notation is not known for.
+    """
+
+    def __init__(self, name: str, schema: Mapping[str, Any], quote: str) -> None:
+        self._name = name
+        self._schema = schema
+        self._quote = quote
+        self._references: dict[str, str] = {}
+        self.lines: list[str] = []
+        self._rule(name, schema if "properties" in schema else {**schema, "properties": {}})
+
+    def _rule(self, name: str, schema: Any) -> str:
+        place = len(self.lines)
+        self.lines.append("")
+        self.lines[place] = f"{name}: {self._expression(schema)}"
+        return name
+
+    def _new(self, schema: Any) -> str:
+        return self._rule(f"{self._name}_{len(self.lines)}", schema)
+
+    def _expression(self, schema: Any) -> str:
+        if schema is True or schema == {}:
+            schema = {"type": ["string", *_SCALARS]}
+        if not isinstance(schema, Mapping):
+            raise _unknown(schema)
+        kind = schema.get("type", "object" if "properties" in schema else None)
+        if "$ref" in schema:
+            found = self._reference(schema["$ref"])
+        elif "anyOf" in schema or "oneOf" in schema:
+            found = self._any_of(schema.get("anyOf") or schema["oneOf"])
+        elif "const" in schema or "enum" in schema:
+            values = schema["enum"] if "enum" in schema else [schema["const"]]
+            found = " | ".join([self._value(value) for value in values])
+        elif isinstance(kind, list):
+            found = self._any_of([_narrowed(schema, each) for each in kind])
+        else:
+            found = self._typed(kind, schema)
+        return found
+
+    def _typed(self, kind: Any, schema: Mapping[str, Any]) -> str:
+        known = _KNOWN.get(kind) if isinstance(kind, str) else None
+        for key in schema:
+            if known is None or key not in ("type", *known, *_NOTES):
+                raise _unknown({key: schema[key]})
+        if kind == "object":
+            return self._object(schema)
+        if kind == "array":
+            return self._array(schema)
+        if kind == "string":
+            least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+            return f"{self._quote} /(.|\\n){{{least},{most}}}/ {self._quote}"
+        kept = {key: schema[key] for key in ("type", *_KEPT) if key in schema}
+        return f"%json {json.dumps(kept)}"
+
+    def _any_of(self, schemas: Sequence[Any]) -> str:
+        return " | ".join([self._new(schema) for schema in schemas])
+
+    def _reference(self, reference: str) -> str:
+        if reference not in self._references:
+            found: Any = self._schema
+            for part in reference.removeprefix("#/").split("/"):
+                found = found.get(part) if isinstance(found, Mapping) else None
+            if found is None:
+                raise _unknown({"$ref": reference})
+            self._references[reference] = name = f"{self._name}_{len(self.lines)}"
+            self._rule(name, found)
+        return self._references[reference]
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, str):
+            return f"{self._quote} {json.dumps(value, ensure_ascii=False)} {self._quote}"
+        return f"%json {json.dumps({'const': value})}"
+
+    def _object(self, schema: Mapping[str, Any]) -> str:
+        """Members in the order of their names; each rule is the rest after some of them."""
+        if isinstance(schema.get("additionalProperties"), Mapping):
+            raise _unknown({"additionalProperties": schema["additionalProperties"]})
+        members = sorted(schema.get("properties", {}).items())
+        required = schema.get("required", ())
+        first = later = '""'
+        for key, value in reversed(members):
+            member = f"{json.dumps(f'{key}:', ensure_ascii=False)} {self._new(value)}"
+            base = f"{self._name}_{len(self.lines)}"
+            optional = key not in required
+            none = (f" | {first}", f" | {later}") if optional else ("", "")
+            self.lines.append(f"{base}a: {member} {later}{none[0]}")
+            self.lines.append(f'{base}b: "," {member} {later}{none[1]}')
+            first, later = f"{base}a", f"{base}b"
+        return f'"{{" {first} "}}"'
+
+    def _array(self, schema: Mapping[str, Any]) -> str:
+        item = self._new(schema.get("items", True))
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        if most == 0:
+            return '"[]"'
+        more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
+        return f'"[" {item} {more} "]"' + (' | "[]"' if not least else "")
+
+
+class GemmaArguments:
+    """Reads arguments and gives them as JSON, in one piece when they are complete.
+
+    Attributes:
+        complete: whether they are.
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._read = ""
+
+    def push(self, text: str) -> tuple[str, str]:
+        """Returns the JSON of the arguments, if they are complete, and the rest of a text."""
+        self._read += text
+        try:
+            value, rest = _value(self._read)
+        except _IncompleteError:
+            return "", ""
+        self.complete = True
+        return json.dumps(value, ensure_ascii=False), rest
+
+
+class _IncompleteError(Exception):
+    """The text ends inside a value."""
+
+
+def _value(text: str) -> tuple[Any, str]:
+    """Reads a value at the beginning of a text; returns it and the rest."""
+    if text.startswith(QUOTE):
+        content, ended, rest = text.removeprefix(QUOTE).partition(QUOTE)
+        if not ended:
+            raise _IncompleteError
+        return content, rest
+    if text.startswith("{"):
+        members, rest = _items(text[1:], "}", _member)
+        return dict(members), rest
+    if text.startswith("["):
+        return _items(text[1:], "]", _value)
+    end = next((place for place, letter in enumerate(text) if letter in ",]}"), None)
+    if end is None:
+        raise _IncompleteError
+    return json.loads(text[:end]), text[end:]
+
+
+def _member(text: str) -> tuple[tuple[str, Any], str]:
+    name, colon, rest = text.partition(":")
+    if not colon:
+        raise _IncompleteError
+    value, rest = _value(rest)
+    return (name, value), rest
+
+
+def _items(text: str, end: str, read: Callable[[str], tuple[Any, str]]) -> tuple[list[Any], str]:
+    items = []
+    while not text.startswith(end):
+        item, text = read(text.removeprefix(","))
+        items.append(item)
+        if not text:
+            raise _IncompleteError
+    return items, text[1:]
+
+
+def _narrowed(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Returns a schema for one of its types alone."""
+    kept = ("type", *_KNOWN.get(kind, ()), *_NOTES)
+    return {**{key: value for key, value in schema.items() if key in kept}, "type": kind}
+
+
+def _unknown(schema: Any) -> InputError:
+    return InputError(
+        f"the schema of a tool has {json.dumps(schema)[:60]}, which calls of this model cannot be "
+        "held to: describe the parameter without it"
+    )

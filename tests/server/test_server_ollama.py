@@ -1,0 +1,415 @@
+"""Ollama's API: what goes in, what comes out, who is refused and how."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from itertools import count, pairwise
+from pathlib import Path
+
+import httpx
+import jsonschema
+import pytest
+from pairs import with_eos
+from servers import MODEL, PLACE, PROMPT, serving, until
+
+from edgespec import LLM
+
+USER = {"role": "user", "content": "hello"}
+MESSAGES = [{"role": "system", "content": "be brief"}, USER]
+GREEDY = {"temperature": 0, "num_predict": 24}
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 5}, "old": {"type": "boolean"}},
+    "required": ["name", "old"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def plain(served_bundle):
+    """What is right."""
+    return LLM(served_bundle, draft="none", **PLACE)
+
+
+@pytest.fixture(scope="module")
+def llm(served_bundle):
+    return LLM(served_bundle, draft="lookup", sessions=3, **PLACE)
+
+
+@pytest.fixture(scope="module")
+def running(llm):
+    with serving(llm, parallel=3) as running:
+        yield running
+
+
+def lines(response):
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def chat(running, **fields):
+    return running.post({"model": MODEL, "messages": MESSAGES, **fields}, "/api/chat")
+
+
+def generate(running, **fields):
+    return running.post({"model": MODEL, "prompt": PROMPT, **fields}, "/api/generate")
+
+
+def refused(response, status, *parts):
+    """Check for Ollama's shape of an error, with the reason and nothing about the machine."""
+    assert response.status_code == status, response.text
+    assert set(response.json()) == {"error"}
+    for part in parts:
+        assert part in response.json()["error"]
+    assert str(Path.cwd()) not in response.text
+    assert len(response.content) < 500
+
+
+# Texts
+
+
+def test_an_answer_comes_as_lines_by_default(running, plain):
+    expected = plain.chat(MESSAGES, max_new_tokens=24)
+    *parts, last = lines(chat(running, options=GREEDY))
+    assert len(parts) > 3
+    assert "".join(part["message"]["content"] for part in parts) == expected.text
+    assert {(part["model"], part["done"], part["message"]["role"]) for part in parts} == {
+        (MODEL, False, "assistant")
+    }
+    times = [datetime.fromisoformat(each["created_at"]) for each in (*parts, last)]
+    assert all(earlier <= later for earlier, later in pairwise(times))
+    assert last["message"] == {"role": "assistant", "content": ""}
+    assert (last["done"], last["done_reason"]) == (True, "length")
+    assert (last["prompt_eval_count"], last["eval_count"]) == (expected.prompt_tokens, 24)
+    assert last["load_duration"] == 0
+    assert 0 < last["prompt_eval_duration"] + last["eval_duration"] <= last["total_duration"]
+
+
+def test_an_answer_in_one_piece(running, plain):
+    given = chat(running, options=GREEDY, stream=False)
+    assert given.headers["content-type"] == "application/json"
+    body = given.json()
+    assert body["message"]["content"] == plain.chat(MESSAGES, max_new_tokens=24).text
+    assert (body["done"], body["eval_count"]) == (True, 24)
+
+
+def test_a_prompt_goes_through_the_template(running, plain):
+    expected = plain.chat(MESSAGES, max_new_tokens=24)
+    fields = {"prompt": "hello", "system": "be brief", "options": GREEDY}
+    whole = generate(running, stream=False, **fields).json()
+    *parts, last = lines(generate(running, **fields))
+    assert whole["response"] == "".join(part["response"] for part in parts) == expected.text
+    assert last["response"] == ""
+    assert last["context"] == whole["context"]
+    assert whole["context"] == [*plain.chat_tokens(MESSAGES), *expected.tokens]
+
+
+def test_a_raw_prompt_is_left_as_it_is(running, plain):
+    given = generate(running, raw=True, stream=False, options=GREEDY).json()
+    assert given["response"] == plain.generate(PROMPT, max_new_tokens=24).text
+    assert "context" not in given
+
+
+def test_a_conversation_goes_on_from_its_context(running, plain):
+    first = generate(running, prompt="hello", stream=False, options=GREEDY).json()
+    second = generate(
+        running, prompt="so?", context=first["context"], stream=False, options=GREEDY
+    ).json()
+    prompt = [*first["context"], *plain.chat_tokens([{"role": "user", "content": "so?"}])]
+    assert second["prompt_eval_count"] == len(prompt)
+    assert second["response"] == plain.generate(prompt, max_new_tokens=24).text
+
+
+def test_a_text_begins_only_once():
+    """The embedded pair has no template, and its tokenizer begins texts with a token."""
+    with LLM(draft="none", **PLACE) as llm, serving(llm) as running:
+        fields = {"stream": False, "options": GREEDY}
+        first = generate(running, system="# maths", **fields).json()
+        expected = llm.generate(f"# maths\n\n{PROMPT}", max_new_tokens=24)
+        assert first["response"] == expected.text
+        second = generate(running, prompt="\n", context=first["context"], **fields).json()
+        begin = llm.tokenizer.bos_id
+        assert second["context"].count(begin) == first["context"].count(begin)
+        refused(chat(running), 400, "no chat template")
+
+
+@pytest.mark.parametrize("empty", [{}, {"prompt": ""}, {"prompt": None, "keep_alive": 0}])
+def test_without_a_prompt_there_is_no_text(running, empty):
+    given = running.post({"model": MODEL, **empty}, "/api/generate").json()
+    assert (given["response"], given["done"], given["done_reason"]) == ("", True, "load")
+    given = running.post({"model": MODEL, "messages": []}, "/api/chat").json()
+    assert (given["message"]["content"], given["done_reason"]) == ("", "load")
+
+
+# Options
+
+
+def test_options_choose_the_text(running, plain):
+    options = {"temperature": 1.3, "seed": 7, "num_predict": 24, "top_k": 50, "top_p": 0.95,
+               "min_p": 0.01, "repeat_penalty": 1.2}  # fmt: skip
+    given = chat(running, stream=False, options=options).json()
+    expected = plain.chat(
+        MESSAGES, temperature=1.3, seed=7, max_new_tokens=24, top_k=50, top_p=0.95, min_p=0.01,
+        repetition_penalty=1.2,
+    )  # fmt: skip
+    assert given["message"]["content"] == expected.text
+    unpenalized = chat(running, stream=False, options={**options, "repeat_last_n": 0}).json()
+    assert unpenalized["message"]["content"] != expected.text
+
+
+def test_options_that_are_left_out_are_ollamas(running, plain):
+    seeded = {"seed": 3, "num_predict": 24}
+    for options in (seeded, {**seeded, "temperature": None, "top_k": None, "top_p": None}):
+        given = chat(running, stream=False, options=options).json()
+        expected = plain.chat(
+            MESSAGES, temperature=0.8, top_k=40, top_p=0.9, seed=3, max_new_tokens=24
+        )
+        assert given["message"]["content"] == expected.text
+
+
+@pytest.mark.parametrize("most", [-1, -2, 0, None])
+def test_a_text_without_a_limit_fills_the_context(running, plain, most):
+    given = chat(running, stream=False, options={"temperature": 0, "num_predict": most}).json()
+    assert given["prompt_eval_count"] + given["eval_count"] == plain.context_length
+    assert given["done_reason"] == "length"
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_stop_string_ends_the_text(running, plain, several):
+    text = plain.chat(MESSAGES, max_new_tokens=24).text
+    stop = ["not there", text[9:12]] if several else text[9:12]
+    given = chat(running, stream=False, options={**GREEDY, "stop": stop}).json()
+    assert given["message"]["content"] == text[: text.index(text[9:12])]
+    assert given["done_reason"] == "stop"
+
+
+def test_what_is_unknown_or_about_loading_is_passed_over(running, plain):
+    options = {**GREEDY, "num_ctx": 8, "num_gpu": 1, "mirostat": 2, "typical_p": 0.7,
+               "penalize_newline": False, "presence_penalty": 0, "frequency_penalty": 0.0,
+               "nobody_knows": "this"}  # fmt: skip
+    fields = {"keep_alive": "5m", "think": False, "tools": [], "format": "", "shift": True}
+    message = {**USER, "images": [], "tool_calls": None, "thinking": "hm"}
+    given = chat(running, messages=[message], stream=False, options=options, **fields).json()
+    assert given["message"]["content"] == plain.chat([USER], max_new_tokens=24).text
+
+
+def test_logprobs(running, plain):
+    expected = plain.chat(MESSAGES, max_new_tokens=24, logprobs=2).logprobs
+    fields = {"options": GREEDY, "logprobs": True, "top_logprobs": 2}
+    whole = chat(running, stream=False, **fields).json()["logprobs"]
+    streamed = [
+        each for line in lines(chat(running, **fields)) for each in line.get("logprobs", ())
+    ]
+    raw = generate(running, raw=True, logprobs=True, stream=False, options=GREEDY).json()
+    assert [each["token"] for each in streamed] == [each["token"] for each in whole]
+    assert "".join(each["token"] for each in raw["logprobs"]) == raw["response"]
+    for told, right in zip(whole, expected, strict=True):
+        assert told["logprob"] == pytest.approx(right.logprob, abs=1e-3)
+        assert [top["logprob"] for top in told["top_logprobs"]] == pytest.approx(
+            [value for _, value in right.top], abs=1e-3
+        )
+
+
+def test_the_format_holds(served_bundle, tmp_path):
+    path = with_eos(served_bundle, tmp_path / "bundle", 0)  # whose texts can end
+    with LLM(path, draft="lookup", **PLACE) as llm, serving(llm) as running:
+        for seed in range(3):
+            options = {"seed": seed, "num_predict": 100}
+            given = chat(running, format=SCHEMA, options=options, stream=False).json()
+            assert given["done_reason"] == "stop"
+            jsonschema.validate(json.loads(given["message"]["content"]), SCHEMA)
+            text = "".join(
+                line["response"]
+                for line in lines(generate(running, format=SCHEMA, options=options))
+            )
+            jsonschema.validate(json.loads(text), SCHEMA)
+        given = chat(running, format="json", options={"num_predict": 8}, stream=False).json()
+        assert given["message"]["content"].startswith("{")
+        refused(chat(running, format={"type": "nonsense"}), 400, "json_schema cannot be used")
+
+
+# Models
+
+
+def test_it_says_what_it_has(running, llm):
+    (listed,) = httpx.get(f"{running.url}/api/tags").json()["models"]
+    assert listed["name"] == listed["model"] == f"{MODEL}:latest"
+    assert (listed["size"], listed["digest"]) == (llm.bundle.size, llm.bundle.digest)
+    assert listed["details"]["family"] == "llama"
+    assert listed["details"]["quantization_level"] == "fp32"
+    (loaded,) = httpx.get(f"{running.url}/api/ps").json()["models"]
+    assert loaded["context_length"] == llm.context_length
+    assert loaded["size"] > loaded["size_vram"] == 0
+    version = httpx.get(f"{running.url}/api/version").json()["version"]
+    assert [int(part) for part in version.split(".")] >= [0, 6, 4]  # what clients ask for
+
+
+@pytest.mark.parametrize("field", ["model", "name"])
+@pytest.mark.parametrize("name", [MODEL, f"{MODEL}:latest"])
+def test_it_shows_its_model(running, llm, field, name):
+    shown = running.post({field: name}, "/api/show").json()
+    info, target = shown["model_info"], llm.bundle.target
+    assert info["general.architecture"] == "llama"
+    assert info["general.parameter_count"] == target.parameters
+    assert info["llama.context_length"] == llm.context_length
+    assert "add_generation_prompt" in shown["template"] or "<assistant>" in shown["template"]
+    assert "completion" in shown["capabilities"]
+    assert str(llm.bundle.path) not in json.dumps(shown)
+
+
+def test_a_model_may_be_named_with_its_tag(running):
+    given = chat(running, model=f"{MODEL}:latest", stream=False, options=GREEDY).json()
+    assert given["model"] == f"{MODEL}:latest"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/show"])
+@pytest.mark.parametrize("name", ["other", f"{MODEL}:7b", f"x/{MODEL}"])
+def test_another_model_is_not_found(running, path, name):
+    body = {"model": name, "prompt": "x", "messages": [USER]}
+    refused(running.post(body, path), 404, f"model '{name}' not found", f"'{MODEL}:latest'")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"messages": [{**USER, "images": ["aGk="]}]}, "messages.0.images is"),
+        ({"messages": [{"role": "tool", "content": "1"}]}, "knows no tools"),
+        (
+            {"messages": [{**USER, "tool_calls": [{"function": {"name": "f"}}]}]},
+            "Only an answer may have tool calls",
+        ),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content is 1"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "knows no tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f g"}}]}, "name is 'f g'"),
+        ({"format": "xml"}, "format is 'xml'"),
+        ({"options": {"temperature": -1}}, "options.temperature is -1"),
+        ({"options": {"temperature": "warm"}}, "options.temperature is 'warm'"),
+        ({"options": {"frequency_penalty": 0.5}}, "options.frequency_penalty is 0.5"),
+        ({"options": {"seed": 1 << 64}}, "options.seed is"),
+        ({"options": [1]}, "options is [1]"),
+        ({"stream": "yes"}, "stream is 'yes'"),
+        ({"top_logprobs": 3}, "top_logprobs is 3"),
+        ({"model": None}, "model is None"),
+        ({"messages": [{"role": "user", "content": "x" * 3000}]}, "shorten the prompt"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_in_a_chat_is_named(running, fields, reason):
+    refused(chat(running, **fields), 400, reason)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"suffix": "x"}, ""),  # the model has no tokens for it
+        ({"template": "{{ .Prompt }}"}, "template is not supported"),
+        ({"raw": True, "system": "be brief"}, "system and raw are given"),
+        ({"raw": True, "context": [1]}, "context and raw are given"),
+        ({"images": ["aGk="]}, "images is"),
+        ({"context": [1, "x"]}, "context.1 is 'x'"),
+        ({"context": [1 << 40]}, "is not in the vocabulary"),
+        ({"context": [-1], "raw": False}, "is not in the vocabulary"),
+        ({"prompt": ["x"]}, "prompt is"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_in_a_prompt_is_named(running, fields, reason):
+    refused(generate(running, **fields), 400, reason)
+
+
+def test_bodies_that_are_none(running):
+    refused(running.post(b"{", "/api/chat"), 400, "the body is not UTF-8 JSON")
+    refused(running.post(b"[]", "/api/generate"), 400, "the body is []")
+    refused(running.post({}, "/api/show"), 404, "model None not found")
+    refused(running.post(b" " * 100_001, "/api/show"), 413, "100000 bytes")
+    refused(httpx.get(f"{running.url}/api/nothing"), 404, "this route does not exist")
+    refused(httpx.get(f"{running.url}/api/chat"), 405, "does not support the method")
+
+
+@pytest.mark.parametrize("name", ["pull", "push", "create", "copy", "embed", "embeddings"])
+def test_what_is_about_other_models_is_refused(running, name):
+    refused(running.post({"model": MODEL}, f"/api/{name}"), 400, f"/api/{name} is not supported")
+
+
+def test_no_model_is_deleted(running):
+    given = httpx.request("DELETE", f"{running.url}/api/delete", json={"model": MODEL})
+    refused(given, 400, "/api/delete is not supported")
+
+
+# Access
+
+
+def test_programs_need_no_content_type_but_pages_do(running, plain):
+    """As `curl -d` posts it; pages of other sites may post that without asking, too."""
+    body = json.dumps({"model": MODEL, "prompt": "hello", "stream": False, "options": GREEDY})
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    url = f"{running.url}/api/generate"
+    given = httpx.post(url, content=body, headers=form)
+    assert given.json()["response"] == plain.chat([USER], max_new_tokens=24).text
+    for origin in ("http://evil.example", "null"):
+        given = httpx.post(url, content=body, headers={**form, "origin": origin})
+        refused(given, 415, "send application/json")
+    given = httpx.post(f"{running.url}/v1/completions", content=body, headers=form)
+    assert given.status_code == 415
+
+
+def test_the_key_and_the_host_are_asked_for(plain):
+    with serving(plain, api_key="secret") as running:
+        for path in ("tags", "ps", "version"):
+            refused(httpx.get(f"{running.url}/api/{path}"), 401, "the API key is missing")
+        for path in ("chat", "generate", "show", "pull"):
+            refused(running.post({"model": MODEL}, f"/api/{path}"), 401, "the API key is missing")
+        key = {"authorization": "Bearer secret"}
+        assert httpx.get(f"{running.url}/api/tags", headers=key).status_code == 200
+        strange = httpx.get(f"{running.url}/api/tags", headers={**key, "host": "evil.example"})
+        refused(strange, 403, "only accepts requests to localhost")
+
+
+# Life
+
+
+def test_texts_wait_their_turn_and_are_counted(plain):
+    with serving(plain, limit=0) as running, ThreadPoolExecutor(1) as threads:
+        with plain.lock:  # no round is made meanwhile
+            first = threads.submit(chat, running, options=GREEDY)
+            until(lambda: running.service.queue.running == 1)
+            refused(chat(running), 429, "waiting already")
+        assert lines(first.result())[-1]["done"] is True
+        numbers = running.metrics()
+    assert numbers['edgespec_texts_total{finish_reason="length"}'] == 1
+    assert numbers['edgespec_refusals_total{status="429"}'] == 1
+    assert numbers["edgespec_new_tokens_total"] == 24
+
+
+def test_a_client_that_goes_ends_its_text(plain):
+    with serving(plain) as running:
+        body = {"model": MODEL, "messages": MESSAGES, "options": {"temperature": 0}}
+        with httpx.stream("POST", f"{running.url}/api/chat", json=body) as response:
+            next(response.iter_lines())
+        until(lambda: running.service.queue.running == 0)
+        numbers = running.metrics()
+        assert numbers['edgespec_texts_total{finish_reason="cancelled"}'] == 1
+        assert numbers["edgespec_rounds_after_cancel_count"] == 1
+
+
+def test_a_device_that_fails_ends_the_stream_with_an_error(running, llm, monkeypatch, caplog):
+    executable = llm.target.executables[0]
+    run, calls = executable.run, count()
+
+    def fail_later(*arguments):
+        if next(calls) > 5:
+            raise RuntimeError(f"cannot read {Path.cwd()}/model.onnx")
+        return run(*arguments)
+
+    monkeypatch.setattr(executable, "run", fail_later)
+    *parts, last = lines(chat(running, messages=[{**USER, "content": "class Stack:"}]))
+    assert parts
+    assert last == {"error": "the server has failed: its log has the details"}
+    refused(chat(running, stream=False), 500, "the server has failed")
+    assert "a text has failed" in [record.getMessage() for record in caplog.records]

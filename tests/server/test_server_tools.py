@@ -1,0 +1,297 @@
+"""Tools and reasoning, asked for as OpenAI's client asks."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import Literal
+
+import httpx
+import jsonschema
+import openai
+import pydantic
+import pytest
+from chats import CLOCK, TOOLS, WEATHER, template
+from pairs import with_eos
+from servers import MODEL, PLACE, make_bundle, refused, serving
+
+from edgespec import LLM
+from edgespec.server.answers import TokenTexts
+from edgespec.server.ollama.answers import OllamaChatAnswer
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+CHAT = "/v1/chat/completions"
+SHAPE = WEATHER["function"]["parameters"]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@contextmanager
+def served(folder, source):
+    """A server of a model with this template, whose text can end."""
+    path = with_eos(make_bundle(folder, source), folder / "ending", 0)
+    with LLM(path, draft="lookup", **PLACE) as llm, serving(llm) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("tools"), template("hermes")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def reasoning(tmp_path_factory):
+    """A server of a model whose reasoning the prompt begins."""
+    begun = "{% if think or reasoning_effort %}<think>{% endif %}"
+    source = template("hermes") + "{{ '</think>' if 0 }}" + begun
+    with served(tmp_path_factory.mktemp("reasoning"), source) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(running):
+    return running.client()
+
+
+def asked(client, **options):
+    options = {"tools": TOOLS, "max_tokens": 220, "seed": 1, **options}
+    return client.chat.completions.create(model=MODEL, messages=MESSAGES, **options)
+
+
+@pytest.mark.parametrize("draft", ["none", "lookup"])
+def test_calls_that_are_required_come_and_are_valid(client, draft):
+    for seed in range(4):
+        given = asked(
+            client, seed=seed, tool_choice="required", parallel_tool_calls=False,
+            extra_body={"speculative": {"draft": draft}},
+        )  # fmt: skip
+        [choice] = given.choices
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content is None
+        [call] = choice.message.tool_calls
+        assert call.type == "function"
+        assert call.function.name in ("get_weather", "clock")
+        shape = SHAPE if call.function.name == "get_weather" else {"maxProperties": 0}
+        jsonschema.validate(json.loads(call.function.arguments), shape)
+
+
+def test_a_stream_has_the_same_calls(client):
+    options = {"tool_choice": NAMED, "seed": 3, "parallel_tool_calls": False}
+    [call] = asked(client, **options).choices[0].message.tool_calls
+    chunks = list(asked(client, stream=True, **options))
+    pieces = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or ()]
+    first, *others = pieces
+    assert (first.index, first.type, first.function.name) == (0, "function", "get_weather")
+    assert first.id
+    assert first.function.arguments == ""
+    assert others
+    assert not any(each.id or each.function.name for each in others)
+    assert "".join(each.function.arguments for each in pieces) == call.function.arguments
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_some_tools_may_be_allowed(client):
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+    for seed in range(3):
+        given = asked(client, seed=seed, tool_choice=allowed, parallel_tool_calls=False)
+        [call] = given.choices[0].message.tool_calls
+        assert call.function.name == "get_weather"
+
+
+def test_without_a_choice_text_is_free(client):
+    """A model of random weights never writes the mark that begins a call."""
+    [choice] = asked(client, max_tokens=20).choices
+    assert choice.message.content
+    assert choice.message.tool_calls is None
+    assert choice.finish_reason in ("stop", "length")
+
+
+def test_a_conversation_with_calls_goes_on(client):
+    given = asked(client, tool_choice=NAMED, parallel_tool_calls=False)
+    [call] = given.choices[0].message.tool_calls
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call.to_dict()]},
+        {"role": "tool", "tool_call_id": call.id, "content": "sunny"},
+    ]
+    given = client.chat.completions.create(
+        model=MODEL, messages=messages, tools=TOOLS, max_tokens=2
+    )
+    assert given.usage.completion_tokens == 2
+
+
+def test_reasoning_comes_apart(reasoning):
+    client = reasoning.client()
+    body = {"chat_template_kwargs": {"think": True}, "thinking_budget": 6}
+    given = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, seed=2, max_tokens=40, extra_body=body
+    )
+    message = given.choices[0].message
+    assert "</think>" not in message.content + message.reasoning_content
+    assert message.reasoning_content
+    chunks = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, seed=2, max_tokens=40, extra_body=body, stream=True
+    )
+    deltas = [chunk.choices[0].delta.to_dict() for chunk in chunks]
+    for name in ("content", "reasoning_content"):
+        assert "".join(each.get(name) or "" for each in deltas) == getattr(message, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["thinking_budget", "thinking_token_budget", "thinking_budget_tokens"]
+)
+def test_a_budget_has_the_names_of_other_servers(reasoning, name):
+    body = {"messages": MESSAGES, "chat_template_kwargs": {"think": True}, "max_tokens": 30}
+    response = reasoning.post({**body, name: 0, "temperature": 0}, CHAT).json()
+    assert "reasoning_content" not in response["choices"][0]["message"]
+    response = reasoning.post({**body, name: -1, "temperature": 0}, CHAT).json()
+    assert response["choices"][0]["message"]["reasoning_content"]
+
+
+def function(**fields):
+    return [{"type": "function", "function": {"name": "f", **fields}}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools.0"),
+        ({"tools": function(name="f g")}, "tools.0.function.name is 'f g'"),
+        ({"tools": function(parameters={"type": "string"})}, "schema of type object"),
+        ({"tools": function(parameters={"type": "object", "properties": {"a": {"type": "b"}}})},
+         "tools cannot be used"),
+        ({"tools": function(parameters={"type": "object", "properties": []})}, "tools cannot be"),
+        ({"tools": [CLOCK, CLOCK]}, "two tools have the name 'clock'"),
+        ({"tool_choice": "required"}, "tool_choice is 'required'"),
+        ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice is 'any'"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
+         "tool_choice is 'f'"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {}}}, "name is missing"),
+        ({"thinking_budget": -2}, "thinking_budget is -2"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused(running, fields, reason):
+    refused(running.post({"messages": MESSAGES, **fields}, CHAT), 400, reason)
+
+
+def test_arguments_that_are_no_json_are_refused(running):
+    call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{"}}
+    messages = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}]
+    refused(running.post({"messages": messages}, CHAT), 400, "arguments that are a JSON object")
+
+
+def test_a_model_without_tools_refuses_them(served_bundle):
+    with LLM(served_bundle, draft="none", **PLACE) as llm, serving(llm) as running:
+        response = running.post({"messages": MESSAGES, "tools": TOOLS}, CHAT)
+        refused(response, 400, "knows no tools")
+        body = {"messages": MESSAGES, "tools": TOOLS, "tool_choice": "none", "max_tokens": 1}
+        assert httpx.post(running.url + CHAT, json=body).status_code == 200
+
+
+def test_the_openai_client_parses_calls(client):
+    class Weather(pydantic.BaseModel):
+        city: Literal["Rome", "Oslo"]
+
+    given = client.chat.completions.parse(
+        model=MODEL, messages=MESSAGES, seed=5, max_tokens=200, tool_choice="required",
+        tools=[openai.pydantic_function_tool(Weather)], parallel_tool_calls=False,
+    )  # fmt: skip
+    [call] = given.choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Weather)
+
+
+# In the words of other APIs
+
+
+FUNCTIONS = [{"type": "function", **tool["function"]} for tool in TOOLS]
+ITEMS = {"tools": FUNCTIONS, "tool_choice": "required", "parallel_tool_calls": False}
+
+
+def test_a_response_has_calls(client):
+    given = client.responses.create(model=MODEL, input="hello", extra_body={"seed": 1}, **ITEMS)
+    [call] = given.output
+    assert (given.status, call.type, call.status) == ("completed", "function_call", "completed")
+    right = asked(client, tool_choice="required", parallel_tool_calls=False, seed=1)
+    [same] = right.choices[0].message.tool_calls
+    assert (call.name, call.arguments) == (same.function.name, same.function.arguments)
+    done = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    items = [{"role": "user", "content": "hello"}, call.to_dict(), done]
+    ended = client.responses.create(model=MODEL, input=items, tools=FUNCTIONS, max_output_tokens=2)
+    assert ended.usage.output_tokens == 2
+    assert ended.usage.input_tokens > given.usage.input_tokens
+
+
+def test_a_response_streams_calls(client):
+    choice = {"type": "function", "name": "get_weather"}
+    asking = {"model": MODEL, "input": "hello", **ITEMS, "tool_choice": choice}
+    [whole] = client.responses.create(**asking, extra_body={"seed": 1}).output
+    events = list(client.responses.create(**asking, stream=True, extra_body={"seed": 1}))
+    deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    assert len(deltas) > 1
+    assert "".join(deltas) == whole.arguments
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output[0].arguments == whole.arguments
+
+
+def test_responses_and_ollamas_answers_have_reasoning(reasoning):
+    given = reasoning.client().responses.create(
+        model=MODEL, input="hello", max_output_tokens=8, temperature=0,
+        reasoning={"effort": "low"},
+    )  # fmt: skip
+    assert given.output[0].type == "reasoning"
+    body = {"messages": MESSAGES, "options": {"temperature": 0, "num_predict": 8}, "model": MODEL}
+    same = reasoning.post({**body, "think": "low", "stream": False}, "/api/chat").json()
+    assert given.output[0].content[0].text == same["message"]["thinking"]
+    streamed = reasoning.post({**body, "think": "low"}, "/api/chat").text.splitlines()
+    thoughts = [json.loads(line)["message"].get("thinking", "") for line in streamed]
+    assert "".join(thoughts) == same["message"]["thinking"]
+    silent = reasoning.post({**body, "stream": False}, "/api/chat").json()
+    assert "thinking" not in silent["message"]
+
+
+def test_ollamas_chats_show_tools_and_calls(running, client):
+    options = {"seed": 1, "temperature": 1, "top_k": 0, "top_p": 1, "num_predict": 20}
+    body = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "options": options}
+    given = running.post({**body, "stream": False}, "/api/chat").json()
+    free = asked(client, max_tokens=20, seed=1, temperature=1)
+    assert given["message"]["content"] == free.choices[0].message.content
+    assert given["prompt_eval_count"] == free.usage.prompt_tokens
+    called = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
+    went = [
+        *MESSAGES,
+        {"role": "assistant", "content": "", "tool_calls": [called]},
+        {"role": "tool", "tool_name": "get_weather", "content": "sunny"},
+    ]
+    longer = running.post({**body, "messages": went, "stream": False}, "/api/chat").json()
+    assert "error" not in longer, longer
+    assert longer["prompt_eval_count"] > given["prompt_eval_count"]
+    wrong = [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]
+    response = running.post({**body, "messages": wrong}, "/api/chat")
+    assert response.status_code == 400
+    assert "is '{}'" in response.json()["error"]
+
+
+def test_ollamas_answers_have_whole_calls(running):
+    result = running.service.llm.chat(
+        MESSAGES, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=1,
+        temperature=1.0, max_new_tokens=220,
+    )  # fmt: skip
+    [call] = result.tool_calls
+    told = [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}]
+    answer = OllamaChatAnswer(MODEL, TokenTexts(running.service.llm.tokenizer))
+    whole = answer.whole(result)
+    assert whole["message"] == {"role": "assistant", "content": "", "tool_calls": told}
+    assert whole["done_reason"] == "stop"
+    called, last = answer.closing(result, 0)
+    assert (called["message"], called["done"]) == (whole["message"], False)
+    assert last["message"] == {"role": "assistant", "content": ""}
+    assert last["done_reason"] == "stop"
+
+
+def test_it_is_told_what_the_model_can_do(running, reasoning):
+    (model,) = httpx.get(f"{running.url}/v1/models").json()["data"]
+    assert model["capabilities"] == ["completion", "chat", "tools"]
+    shown = reasoning.post({"model": MODEL}, "/api/show").json()
+    assert shown["capabilities"] == ["completion", "tools", "thinking"]
