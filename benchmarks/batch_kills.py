@@ -42,11 +42,7 @@ def main() -> None:
             rows.append([number, *left])
         _finish(_start(requests, killed, arguments))
         identical = whole.read_bytes() == killed.read_bytes()
-        left_over = {path.name for path in folder.iterdir()} - {
-            requests.name,
-            whole.name,
-            killed.name,
-        }
+        left_over = set(folder.iterdir()) - {requests, whole, killed}
     print_table(["kill", "seconds", "answers"], rows)
     values = {
         "texts": arguments.texts,
