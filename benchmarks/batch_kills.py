@@ -2,9 +2,9 @@
 
     python benchmarks/batch_kills.py [BUNDLE] [--prompts HumanEval.jsonl] [--texts 200] [--kills 5]
 
-Half of the requests are greedy, half are sampled without a seed. Each killed process has first
-finished a random number of texts, and then lives for up to a second. `answers` is what it left in
-the journal. In the end the outputs must be equal byte for byte, and no other file may be left.
+Half of the requests are greedy, half are sampled without a seed. A process is killed when a random
+number of texts is finished, or up to a fifth of a second later; `answers` is what it left in the
+journal. In the end the outputs must be equal byte for byte, and no other file may be left.
 """
 
 from __future__ import annotations
@@ -37,16 +37,12 @@ def main() -> None:
         summary = _finish(_start(requests, whole, arguments))
         seconds = time.perf_counter() - begin
         rows = []
-        for number in range(arguments.kills):
-            left = _kill_later(requests, killed, arguments, rng)
-            rows.append([number + 1, *left])
+        for number, wanted in enumerate(_moments(arguments, rng), 1):
+            left = _kill_later(requests, killed, arguments, wanted, rng.random() / 5)
+            rows.append([number, *left])
         _finish(_start(requests, killed, arguments))
         identical = whole.read_bytes() == killed.read_bytes()
-        left_over = {path.name for path in folder.iterdir()} - {
-            requests.name,
-            whole.name,
-            killed.name,
-        }
+        left_over = set(folder.iterdir()) - {requests, whole, killed}
     print_table(["kill", "seconds", "answers"], rows)
     values = {
         "texts": arguments.texts,
@@ -98,17 +94,22 @@ def _finish(process: subprocess.Popen[bytes]) -> str:
     return said.splitlines()[-1].rpartition(": ")[2]
 
 
+def _moments(arguments: argparse.Namespace, rng: random.Random) -> list[int]:
+    """Returns how many texts are finished at each kill, in rising order."""
+    most = max(arguments.texts - 2 * arguments.parallel, 1)
+    return sorted(rng.randrange(most) for _ in range(arguments.kills))
+
+
 def _kill_later(
-    requests: Path, output: Path, arguments: argparse.Namespace, rng: random.Random
+    requests: Path, output: Path, arguments: argparse.Namespace, wanted: int, more: float
 ) -> tuple[float, int]:
     """Starts the batch and kills it; returns how long it lived, and the answers it left."""
     journal = Path(f"{output}.partial")
-    wanted = _answers(journal) + rng.randrange(2 * arguments.texts // (arguments.kills + 1))
     begin = time.perf_counter()
     process = _start(requests, output, arguments)
-    while process.poll() is None and _answers(journal) < wanted:
+    while process.poll() is None and not (journal.exists() and _answers(journal) >= wanted):
         time.sleep(0.01)
-    time.sleep(rng.random())
+    time.sleep(more)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     if process.returncode != -signal.SIGKILL:
