@@ -127,7 +127,7 @@ def test_a_prompt_holds_others_up_for_a_chunk_at_most(passes):
         next(iter(long))
         assert sum(texts == 1 for texts in passes) > 8  # its chunks
         ready = [len(each) for each in (llm._rounds._texts[n].ready for n in range(2))]
-        assert ready == [2, 2]  # as far as a text may be ahead of its reader
+        assert min(ready) >= 1
         assert passes.index(2) <= 1
 
 
