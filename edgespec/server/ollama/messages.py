@@ -5,20 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
-
-from edgespec.server.fields import LONG, Empty, Fields
+from edgespec.server.fields import LONG, Empty, Noted
 
 Json = dict[str, Any]
 
 
-class Body(Fields):
-    """Base of all bodies of Ollama's API and their parts, in which unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class OllamaFunction(Body):
+class OllamaFunction(Noted):
     """A function that the model may call."""
 
     name: str
@@ -26,21 +18,21 @@ class OllamaFunction(Body):
     parameters: Json | None = None
 
 
-class OllamaTool(Body):
+class OllamaTool(Noted):
     """A tool."""
 
     type: Literal["function"] = "function"
     function: OllamaFunction
 
 
-class OllamaCalled(Body):
+class OllamaCalled(Noted):
     """The function of a call, with its arguments as they are and not as a text."""
 
     name: str
     arguments: Json | None = None
 
 
-class OllamaCall(Body):
+class OllamaCall(Noted):
     """A call in a message of the assistant."""
 
     id: str | None = None
@@ -52,7 +44,7 @@ class OllamaCall(Body):
         return {"id": self.id, "function": {"name": self.function.name, "arguments": arguments}}
 
 
-class OllamaMessage(Body):
+class OllamaMessage(Noted):
     """A message of a conversation. Images are not supported, but accepted empty."""
 
     role: Literal["system", "user", "assistant", "tool"]

@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 
 from edgespec.api.llm import LLM
 from edgespec.server.bodies import refusal
-from edgespec.server.fields import LONG, Empty, Nothing, Text
-from edgespec.server.ollama.messages import Body, OllamaMessage, OllamaTool
+from edgespec.server.fields import LONG, Empty, Noted, Nothing, Text
+from edgespec.server.ollama.messages import OllamaMessage, OllamaTool
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
 
@@ -24,7 +24,7 @@ _TEMPERATURE, _TOP_K, _TOP_P = 0.8, 40, 0.9  # Ollama's defaults
 Json = dict[str, Any]
 
 
-class OllamaOptions(Body):
+class OllamaOptions(Noted):
     """The `options` of a text.
 
     `repeat_penalty` is 1 by default and covers the whole text, not only its last tokens.
@@ -58,7 +58,7 @@ class OllamaOptions(Body):
         }
 
 
-class OllamaTextRequest(Body, ABC):
+class OllamaTextRequest(Noted, ABC):
     """Fields that `/api/chat` and `/api/generate` have in common."""
 
     model: Text
@@ -185,7 +185,7 @@ class OllamaGenerateRequest(OllamaTextRequest):
         return [*before, *tokens]
 
 
-class OllamaShowRequest(Body):
+class OllamaShowRequest(Noted):
     """`POST /api/show`; `name` is an older name of `model`."""
 
     model: str | None = None
