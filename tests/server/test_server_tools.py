@@ -16,8 +16,6 @@ from pairs import with_eos
 from servers import MODEL, PLACE, make_bundle, refused, serving
 
 from edgespec import LLM
-from edgespec.server.answers import TokenTexts
-from edgespec.server.ollama.answers import OllamaChatAnswer
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -119,6 +117,17 @@ def test_a_conversation_with_calls_goes_on(client):
         model=MODEL, messages=messages, tools=TOOLS, max_tokens=2
     )
     assert given.usage.completion_tokens == 2
+
+
+def test_calls_and_results_need_no_ids(running):
+    call = {"type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "noon"},
+    ]
+    body = {"messages": messages, "tools": TOOLS, "max_tokens": 2}
+    assert running.post(body, CHAT).json()["usage"]["completion_tokens"] == 2
 
 
 def test_reasoning_comes_apart(reasoning):
@@ -249,45 +258,6 @@ def test_responses_and_ollamas_answers_have_reasoning(reasoning):
     assert "".join(thoughts) == same["message"]["thinking"]
     silent = reasoning.post({**body, "stream": False}, "/api/chat").json()
     assert "thinking" not in silent["message"]
-
-
-def test_ollamas_chats_show_tools_and_calls(running, client):
-    options = {"seed": 1, "temperature": 1, "top_k": 0, "top_p": 1, "num_predict": 20}
-    body = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "options": options}
-    given = running.post({**body, "stream": False}, "/api/chat").json()
-    free = asked(client, max_tokens=20, seed=1, temperature=1)
-    assert given["message"]["content"] == free.choices[0].message.content
-    assert given["prompt_eval_count"] == free.usage.prompt_tokens
-    called = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
-    went = [
-        *MESSAGES,
-        {"role": "assistant", "content": "", "tool_calls": [called]},
-        {"role": "tool", "tool_name": "get_weather", "content": "sunny"},
-    ]
-    longer = running.post({**body, "messages": went, "stream": False}, "/api/chat").json()
-    assert "error" not in longer, longer
-    assert longer["prompt_eval_count"] > given["prompt_eval_count"]
-    wrong = [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]
-    response = running.post({**body, "messages": wrong}, "/api/chat")
-    assert response.status_code == 400
-    assert "is '{}'" in response.json()["error"]
-
-
-def test_ollamas_answers_have_whole_calls(running):
-    result = running.service.llm.chat(
-        MESSAGES, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=1,
-        temperature=1.0, max_new_tokens=220,
-    )  # fmt: skip
-    [call] = result.tool_calls
-    told = [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}]
-    answer = OllamaChatAnswer(MODEL, TokenTexts(running.service.llm.tokenizer))
-    whole = answer.whole(result)
-    assert whole["message"] == {"role": "assistant", "content": "", "tool_calls": told}
-    assert whole["done_reason"] == "stop"
-    called, last = answer.closing(result, 0)
-    assert (called["message"], called["done"]) == (whole["message"], False)
-    assert last["message"] == {"role": "assistant", "content": ""}
-    assert last["done_reason"] == "stop"
 
 
 def test_it_is_told_what_the_model_can_do(running, reasoning):
