@@ -12,6 +12,8 @@ import openai
 import pydantic
 import pytest
 from chats import CLOCK, TOOLS, WEATHER, template
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pairs import with_eos
 from servers import MODEL, PLACE, make_bundle, refused, serving
 
@@ -43,6 +45,18 @@ def reasoning(tmp_path_factory):
     begun = "{% if think or reasoning_effort %}<think>{% endif %}"
     source = template("hermes") + "{{ '</think>' if 0 }}" + begun
     with served(tmp_path_factory.mktemp("reasoning"), source) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("gemma"), template("gemma")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("tagged"), template("tagged")) as running:
         yield running
 
 
@@ -183,6 +197,36 @@ def function(**fields):
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused(running, fields, reason):
     refused(running.post({"messages": MESSAGES, **fields}, CHAT), 400, reason)
+
+
+KEYWORDS = st.sampled_from(
+    [
+        "type", "properties", "required", "items", "enum", "const", "anyOf", "oneOf", "allOf",
+        "$ref", "pattern", "format", "minimum", "maxLength", "minItems", "maxItems",
+        "additionalProperties", "prefixItems", "x-guidance", "description",
+    ]
+)  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9)
+    | st.sampled_from(["string", "object", "array", "integer", "#", "#/properties/a", "["])
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(KEYWORDS, inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["a", "b", ""]), inner, max_size=2),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.dictionaries(KEYWORDS, VALUES, max_size=4))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("name", ["running", "gemma", "tagged"])
+def test_whatever_is_a_schema_is_used_or_refused(name, request, parameters):
+    running = request.getfixturevalue(name)
+    body = {"messages": MESSAGES, "tools": function(parameters=parameters), "max_tokens": 8}
+    response = running.post({**body, "tool_choice": "required"}, CHAT)
+    assert response.status_code in (200, 400), response.text
+    if response.status_code == 400:
+        refused(response, 400, "")
 
 
 def test_arguments_that_are_no_json_are_refused(running):
