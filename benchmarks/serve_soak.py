@@ -4,12 +4,12 @@
 
 First, plain decoding generates greedy texts. Only the parts before any close call, which rounding
 could decide, are requested. Then `edgespec serve` runs in a separate process. Clients request these
-texts, half of them as streams, some of them twice in one request, and close some of their
-connections at random times. It counts texts that differ from the expected ones (`wrong`), missing
-ones (`lost`), ones whose client disconnected (`cut`), of these the ones that ran for more than one
-further round (`late`), and ones still running at the end (`left`). The server's anonymous and
-shared memory must not grow: the mean of the last quarter of the time is compared with the second
-quarter, when the caches are full.
+texts, half of them as streams, some of them twice in one request and some in Ollama's API, and
+close some of their connections at random times. It counts texts that differ from the expected ones
+(`wrong`), missing ones (`lost`), ones whose client disconnected (`cut`), of these the ones that ran
+for more than one further round (`late`), and ones still running at the end (`left`). The server's
+anonymous and shared memory must not grow: the mean of the last quarter of the time is compared with
+the second quarter, when the caches are full.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _LEAST_TOKENS = 8
 _VARIANTS = 6  # of each prompt
 _CANCELLED = 0.3  # of the requests
 _TWICE = 0.2  # of the requests
+_OLLAMA = 0.3  # of those whose prompts have a text
 _GONE_WITHIN = 1.0  # seconds
 _MOST_GROWTH = 0.02
 _PATIENCE = 300  # seconds that an answer may take
@@ -53,6 +54,7 @@ class Known:
     """A prompt and the expected text."""
 
     prompt: list[int]
+    written: str | None  # the prompt as a text, if that has the same tokens
     tokens: int
     text: str
 
@@ -120,7 +122,9 @@ def _known(arguments: argparse.Namespace) -> list[Known]:
                 chosen = [each.token for each in run]
                 if clear and len(chosen) >= _LEAST_TOKENS:
                     text = llm.generate(tokens, max_new_tokens=len(chosen)).text
-                    known[text] = Known(list(tokens), len(chosen), text)
+                    written = llm.tokenizer.decode(tokens)
+                    same = llm.tokenizer.encode(written) == tokens
+                    known[text] = Known(list(tokens), written if same else None, len(chosen), text)
                 tokens += chosen
     return list(known.values())
 
@@ -138,8 +142,9 @@ async def _soak(
     outcomes: Counter[str] = Counter()
     sizes = []
     async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE) as client:
+        model = (await client.get("/api/tags")).json()["models"][0]["name"]
         tasks = [
-            asyncio.create_task(_client(client, known, random.Random(number), end, outcomes))
+            asyncio.create_task(_client(client, model, known, random.Random(number), end, outcomes))
             for number in range(arguments.clients)
         ]
         while time.monotonic() < end:
@@ -151,6 +156,7 @@ async def _soak(
 
 async def _client(
     client: httpx.AsyncClient,
+    model: str,
     known: list[Known],
     rng: random.Random,
     end: float,
@@ -162,8 +168,11 @@ async def _client(
         patience = rng.uniform(0, _GONE_WITHIN) if rng.random() < _CANCELLED else None
         try:
             async with asyncio.timeout(patience):
-                choices = 2 if rng.random() < _TWICE else 1
-                texts = await _ask(client, asked, choices, stream=rng.random() < 0.5)
+                stream, choices = rng.random() < 0.5, 2 if rng.random() < _TWICE else 1
+                if asked.written is not None and rng.random() < _OLLAMA:
+                    choices, texts = 1, [await _ask_ollama(client, model, asked, stream)]
+                else:
+                    texts = await _ask(client, asked, choices, stream)
         except TimeoutError:
             outcomes["went"] += 1
         except (httpx.HTTPError, KeyError, ValueError) as error:
@@ -192,6 +201,22 @@ async def _ask(client: httpx.AsyncClient, asked: Known, choices: int, stream: bo
     if last != "[DONE]":
         raise ValueError(f"a stream ended with {last}")
     return texts
+
+
+async def _ask_ollama(client: httpx.AsyncClient, model: str, asked: Known, stream: bool) -> str:
+    body = {
+        "model": model, "prompt": asked.written, "raw": True, "stream": stream,
+        "options": {"temperature": 0, "num_predict": asked.tokens},
+    }  # fmt: skip
+    text, last = "", {"done": False}
+    async with client.stream("POST", "/api/generate", json=body) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            last = json.loads(line)
+            text += last["response"]
+    if not last["done"]:
+        raise ValueError(f"a stream ended with {last}")
+    return text
 
 
 async def _settled(url: str) -> dict[str, float]:

@@ -34,7 +34,7 @@ def about_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 def _converted(message: Mapping[str, Any], names: dict[Any, Any]) -> Mapping[str, Any]:
     """Converts a message; `names` holds the functions of earlier calls by id."""
-    call = message.get("tool_call_id")  # Ollama's API has no ids: then it is the last call
+    call = message.get("tool_call_id")  # some clients name no ids: then it is the last call
     if message.get("role") == "tool" and call in names:
         return {"name": names[call], **message}
     if "tool_calls" not in message:

@@ -12,7 +12,7 @@ from edgespec.server.fields import Fields
 from edgespec.server.refusals import SHOWN, RequestError, shown
 
 # How pydantic names members of unions.
-_UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[|Chosen")
+_UNION_MEMBER = re.compile(r"str$|constrained-|list\[|literal\[|Chosen|FunctionChoice|AllowedTools")
 
 Body = TypeVar("Body", bound=Fields)
 Checked = TypeVar("Checked", bound=BaseModel)

@@ -26,6 +26,12 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class Noted(Fields):
+    """Base of what may hold notes of a client's: unknown fields are passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 def _off(value: bool) -> bool:
     if value:
         raise PydanticCustomError("on", "Input should be false")

@@ -14,7 +14,7 @@ from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.server.answers import Json, speculation
-from edgespec.server.fields import LONG, Empty, Fields, Nothing, Off, One
+from edgespec.server.fields import LONG, Empty, Noted, Nothing, Off, One
 from edgespec.server.requests import TextRequest
 from edgespec.server.service import Part
 from edgespec.server.writers import Origin, Writer
@@ -22,10 +22,8 @@ from edgespec.server.writers import Origin, Writer
 _Milliseconds = Annotated[float, Field(le=1e9)]
 
 
-class ExtraFile(Fields):
+class ExtraFile(Noted):
     """A part of another file."""
-
-    model_config = ConfigDict(extra="ignore")
 
     text: str
     filename: str = "file"

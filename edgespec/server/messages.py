@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from edgespec.server.fields import LONG, Empty, Off
-from edgespec.server.tools import Call, Noted
+from edgespec.server.fields import LONG, Empty, Noted, Off
+from edgespec.server.tools import Call
 
 
 def _text_or_none(value: Any) -> Any:
     return value if isinstance(value, str) else None
 
 
-_Noted = BeforeValidator(_text_or_none, json_schema_input_type=Any)  # other values are ignored
+_Note = BeforeValidator(_text_or_none, json_schema_input_type=Any)  # other values are ignored
 
 
 class TextContent(Noted):
@@ -38,8 +38,8 @@ class Message(Noted):
     ] = None
     tool_calls: Annotated[list[Call], LONG] | None = None
     tool_call_id: str | None = None
-    name: Annotated[str | None, _Noted] = None
-    reasoning_content: Annotated[str | None, _Noted] = None
+    name: Annotated[str | None, _Note] = None
+    reasoning_content: Annotated[str | None, _Note] = None
     refusal: None = None
     audio: None = None
     images: Empty | None = None

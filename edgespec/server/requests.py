@@ -16,7 +16,6 @@ from edgespec.server.fields import (
     SOME,
     Count,
     Empty,
-    Fields,
     Nothing,
     Off,
     One,
@@ -26,48 +25,16 @@ from edgespec.server.fields import (
     Unset,
     unset,
 )
+from edgespec.server.formats import ResponseFormat
 from edgespec.server.llama_fields import LlamaFields
 from edgespec.server.messages import Message
 from edgespec.server.predictions import PredictedOutput
-from edgespec.server.refusals import RequestError, shown
+from edgespec.server.refusals import RequestError
 from edgespec.server.tools import ToolChoice, Tools, tool_options
 
 _COMPLETION_TOKENS = 16  # default of a completion's max_tokens in OpenAI's API
 _MAX_CHOICES = 128  # as in OpenAI's API
 _SAMPLING = ("seed", "top_p", "top_k", "min_p", "repetition_penalty")
-
-
-class JsonSchema(Fields):
-    """A JSON schema in OpenAI's format. It is always enforced, whatever `strict` is."""
-
-    name: str | None = None
-    description: str | None = None
-    schema_: Annotated[dict[str, Any], Field(alias="schema")]
-    strict: bool | None = None
-
-
-class ResponseFormat(Fields):
-    """The format of the answer."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    @property
-    def structure(self) -> dict[str, Any]:
-        """The generation option for this format.
-
-        Raises:
-            RequestError: if a schema is given with another type than json_schema, or is missing
-                with that type.
-        """
-        if (self.json_schema is not None) != (self.type == "json_schema"):
-            raise RequestError(
-                400, f"response_format.type is {shown(self.type)}: give json_schema with the type "
-                "'json_schema' and with no other", param="response_format",
-            )  # fmt: skip
-        if self.json_schema is not None:
-            return {"json_schema": self.json_schema.schema_}
-        return {"json_schema": {"type": "object"}} if self.type == "json_object" else {}
 
 
 class TextRequest(Asked, LlamaFields):

@@ -9,27 +9,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Tag
+from pydantic import Discriminator, Tag
 
-from edgespec.server.fields import LONG, Fields
+from edgespec.server.fields import LONG, Noted
 
 Json = dict[str, Any]
 
 
-class _Noted(Fields):
-    """Base of items and their parts, in which unknown fields are ignored, as in messages."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class InputText(_Noted):
+class InputText(Noted):
     """A part of a message, or of what a function returned."""
 
     type: Literal["input_text", "output_text"]
     text: str
 
 
-class ReasoningText(_Noted):
+class ReasoningText(Noted):
     """A part of what a model thought."""
 
     type: Literal["reasoning_text"]
@@ -39,7 +33,7 @@ class ReasoningText(_Noted):
 Content = str | Annotated[list[InputText], LONG]
 
 
-class Item(_Noted, ABC):
+class Item(Noted, ABC):
     """An item of a conversation."""
 
     @abstractmethod

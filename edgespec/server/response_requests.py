@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     model_validator,
@@ -20,7 +19,7 @@ from edgespec.api.llm import LLM
 from edgespec.api.stream import TextStream
 from edgespec.server.asked import Asked
 from edgespec.server.bodies import refusal
-from edgespec.server.fields import LONG, SOME, Count, Fields, Off
+from edgespec.server.fields import LONG, SOME, Count, Fields, Noted, Off
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import ChatRequest
 from edgespec.server.response_items import AnyItem, Json, chat_messages
@@ -78,19 +77,15 @@ class TextOptions(Fields):
     verbosity: str | None = None
 
 
-class Reasoning(Fields):
+class Reasoning(Noted):
     """How much the model thinks, where it does."""
-
-    model_config = ConfigDict(extra="ignore")
 
     effort: str | None = None
     summary: str | None = None  # thoughts are told as they are, or not at all
 
 
-class Function(Fields):
+class Function(Noted):
     """A function that the model may call."""
-
-    model_config = ConfigDict(extra="ignore")
 
     type: Literal["function"]
     name: str

@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from edgespec.api.result import GenerationResult
 from edgespec.runtime.text.answers import CallPiece
-from edgespec.server.fields import LONG, SOME, Fields
+from edgespec.server.fields import LONG, SOME, Fields, Noted
 from edgespec.server.refusals import RequestError, shown
 
 Json = dict[str, Any]
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-
-
-class Noted(BaseModel):
-    """Base of messages and their parts, in which unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
 class Function(Fields):

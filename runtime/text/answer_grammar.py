@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgespec.errors import InputError, reason
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
 from edgespec.runtime.text.gemma_arguments import QUOTE, GemmaRules
 from edgespec.runtime.text.tagged_arguments import tagged_rules
@@ -137,13 +138,22 @@ class AnswerGrammar:
         for n, function in enumerate(self.functions):
             head = self._marks(form.opening + function.name + form.middle)
             yield f"call_{n}: {head} arguments_{n} {self._marks(form.closing)}".rstrip()
-            name, schema = f"arguments_{n}", function.parameters
-            if form.arguments == "gemma":
-                yield from GemmaRules(name, schema, self._marks(QUOTE)).lines
-            elif form.arguments == "tagged":
-                yield from tagged_rules(name, schema)
-            else:
-                yield f"{name}: %json {_schema(schema, form.arguments == 'json')}"
+            yield from self._arguments(f"arguments_{n}", function, form.arguments)
+
+    def _arguments(self, rule: str, function: Function, notation: str) -> list[str]:
+        """Returns rules for the arguments of a function; the first has the given name."""
+        schema = function.parameters
+        try:
+            if notation == "gemma":
+                return GemmaRules(rule, schema, self._marks(QUOTE)).lines
+            if notation == "tagged":
+                return tagged_rules(rule, schema)
+            return [f"{rule}: %json {_schema(schema, notation == 'json')}"]
+        except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
+            raise InputError(
+                f"tool {function.name}: its parameters are no valid JSON schema "
+                f"({reason(error)}): correct them"
+            ) from error
 
     def _marks(self, text: str) -> str:
         return " ".join([self._part(part) for part in self._parts(text)])

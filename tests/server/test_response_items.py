@@ -117,6 +117,7 @@ def why(given):
         ({"given": "hi", "max_output_tokens": 0}, "max_output_tokens is 0"),
         ({"given": "hi", "include": ["everything"]}, "include.0 is 'everything'"),
         ({"given": "hi", "tools": [{"type": "web_search"}]}, "tools.0.type is 'web_search'"),
+        ({"given": "hi", "tool_choice": {"type": "function"}}, "tool_choice.name is missing"),
         ({"given": "hi", "text": {"format": {"type": "json_schema", "name": "x"}}},
          "Give schema with the type json_schema"),
         ({"given": "hi", "metadata": {"a": 1}}, "metadata.a is 1"),

@@ -12,12 +12,12 @@ import openai
 import pydantic
 import pytest
 from chats import CLOCK, TOOLS, WEATHER, template
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pairs import with_eos
 from servers import MODEL, PLACE, make_bundle, refused, serving
 
 from edgespec import LLM
-from edgespec.server.answers import TokenTexts
-from edgespec.server.ollama.answers import OllamaChatAnswer
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -45,6 +45,18 @@ def reasoning(tmp_path_factory):
     begun = "{% if think or reasoning_effort %}<think>{% endif %}"
     source = template("hermes") + "{{ '</think>' if 0 }}" + begun
     with served(tmp_path_factory.mktemp("reasoning"), source) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("gemma"), template("gemma")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("tagged"), template("tagged")) as running:
         yield running
 
 
@@ -121,6 +133,17 @@ def test_a_conversation_with_calls_goes_on(client):
     assert given.usage.completion_tokens == 2
 
 
+def test_calls_and_results_need_no_ids(running):
+    call = {"type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "noon"},
+    ]
+    body = {"messages": messages, "tools": TOOLS, "max_tokens": 2}
+    assert running.post(body, CHAT).json()["usage"]["completion_tokens"] == 2
+
+
 def test_reasoning_comes_apart(reasoning):
     client = reasoning.client()
     body = {"chat_template_kwargs": {"think": True}, "thinking_budget": 6}
@@ -174,6 +197,36 @@ def function(**fields):
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused(running, fields, reason):
     refused(running.post({"messages": MESSAGES, **fields}, CHAT), 400, reason)
+
+
+KEYWORDS = st.sampled_from(
+    [
+        "type", "properties", "required", "items", "enum", "const", "anyOf", "oneOf", "allOf",
+        "$ref", "pattern", "format", "minimum", "maxLength", "minItems", "maxItems",
+        "additionalProperties", "prefixItems", "x-guidance", "description",
+    ]
+)  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9)
+    | st.sampled_from(["string", "object", "array", "integer", "#", "#/properties/a", "["])
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(KEYWORDS, inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["a", "b", ""]), inner, max_size=2),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.dictionaries(KEYWORDS, VALUES, max_size=4))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("name", ["running", "gemma", "tagged"])
+def test_whatever_is_a_schema_is_used_or_refused(name, request, parameters):
+    running = request.getfixturevalue(name)
+    body = {"messages": MESSAGES, "tools": function(parameters=parameters), "max_tokens": 8}
+    response = running.post({**body, "tool_choice": "required"}, CHAT)
+    assert response.status_code in (200, 400), response.text
+    if response.status_code == 400:
+        refused(response, 400, "")
 
 
 def test_arguments_that_are_no_json_are_refused(running):
@@ -249,45 +302,6 @@ def test_responses_and_ollamas_answers_have_reasoning(reasoning):
     assert "".join(thoughts) == same["message"]["thinking"]
     silent = reasoning.post({**body, "stream": False}, "/api/chat").json()
     assert "thinking" not in silent["message"]
-
-
-def test_ollamas_chats_show_tools_and_calls(running, client):
-    options = {"seed": 1, "temperature": 1, "top_k": 0, "top_p": 1, "num_predict": 20}
-    body = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "options": options}
-    given = running.post({**body, "stream": False}, "/api/chat").json()
-    free = asked(client, max_tokens=20, seed=1, temperature=1)
-    assert given["message"]["content"] == free.choices[0].message.content
-    assert given["prompt_eval_count"] == free.usage.prompt_tokens
-    called = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
-    went = [
-        *MESSAGES,
-        {"role": "assistant", "content": "", "tool_calls": [called]},
-        {"role": "tool", "tool_name": "get_weather", "content": "sunny"},
-    ]
-    longer = running.post({**body, "messages": went, "stream": False}, "/api/chat").json()
-    assert "error" not in longer, longer
-    assert longer["prompt_eval_count"] > given["prompt_eval_count"]
-    wrong = [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]
-    response = running.post({**body, "messages": wrong}, "/api/chat")
-    assert response.status_code == 400
-    assert "is '{}'" in response.json()["error"]
-
-
-def test_ollamas_answers_have_whole_calls(running):
-    result = running.service.llm.chat(
-        MESSAGES, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=1,
-        temperature=1.0, max_new_tokens=220,
-    )  # fmt: skip
-    [call] = result.tool_calls
-    told = [{"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}]
-    answer = OllamaChatAnswer(MODEL, TokenTexts(running.service.llm.tokenizer))
-    whole = answer.whole(result)
-    assert whole["message"] == {"role": "assistant", "content": "", "tool_calls": told}
-    assert whole["done_reason"] == "stop"
-    called, last = answer.closing(result, 0)
-    assert (called["message"], called["done"]) == (whole["message"], False)
-    assert last["message"] == {"role": "assistant", "content": ""}
-    assert last["done_reason"] == "stop"
 
 
 def test_it_is_told_what_the_model_can_do(running, reasoning):

@@ -18,7 +18,7 @@ from edgespec.server.service import Part
 Json = dict[str, Any]
 
 _NS_PER_MS = 1_000_000
-_WHOLE = ("stop", "tool_calls")
+_ENDED = ("stop", "tool_calls")  # finish reasons of texts that are whole
 
 
 class OllamaAnswer(ABC):
@@ -42,28 +42,25 @@ class OllamaAnswer(ABC):
         return self._object(self._said(""), done=True, done_reason="load")
 
     def part(self, part: Part) -> list[Json]:
-        """Returns the lines of a part; none if it only has a piece of a call."""
+        """Returns the lines of a part; those of calls come with the end, since they are whole."""
         if not (part.text or part.reasoning or part.logprobs):
             return []
-        said = self._said(part.text, part.reasoning)
-        return [self._object(said, done=False, **self._logprobs(part.logprobs))]
+        return [self._object(self._said(part.text, part.reasoning), part.logprobs)]
 
     def whole(self, result: GenerationResult) -> Json:
         """Returns the response in one piece."""
-        said = self._said(result.text, result.reasoning, result.tool_calls)
-        return self._last(said, result, result.logprobs)
+        calls = result.tool_calls
+        return self._last(self._said(result.text, result.reasoning, calls), result, result.logprobs)
 
     def closing(self, result: GenerationResult, reported: int) -> list[Json]:
-        """Returns the last lines; calls come whole.
+        """Returns the last lines.
 
         Args:
             result: finished text.
             reported: number of tokens whose log-probabilities were in parts.
         """
-        last = self._last(self._said(""), result, result.logprobs[reported:])
-        if not result.tool_calls:
-            return [last]
-        return [self._object(self._said("", calls=result.tool_calls), done=False), last]
+        calls = [self._object(self._said("", calls=result.tool_calls))] * bool(result.tool_calls)
+        return [*calls, self._last(self._said(""), result, result.logprobs[reported:])]
 
     def _last(
         self, said: Json, result: GenerationResult, logprobs: Sequence[TokenLogprobs]
@@ -71,9 +68,9 @@ class OllamaAnswer(ABC):
         further = max(result.new_tokens - 1, 0)
         return self._object(
             said,
-            **self._logprobs(logprobs),
+            logprobs,
             done=True,
-            done_reason="stop" if result.finish_reason in _WHOLE else "length",
+            done_reason="stop" if result.finish_reason in _ENDED else "length",
             **self._memory(result),
             total_duration=time.perf_counter_ns() - self._began,
             load_duration=0,
@@ -83,8 +80,11 @@ class OllamaAnswer(ABC):
             eval_duration=_nanoseconds(result.tpot_ms * further),
         )
 
-    def _object(self, said: Json, **further: Any) -> Json:
-        return {"model": self._model, "created_at": now(), **said, **further}
+    def _object(
+        self, said: Json, logprobs: Sequence[TokenLogprobs] = (), done: bool = False, **further: Any
+    ) -> Json:
+        facts = {"model": self._model, "created_at": now(), **said, "done": done}
+        return {**facts, **further, **self._logprobs(logprobs)}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> Json:
         if not logprobs:
@@ -106,21 +106,18 @@ class OllamaAnswer(ABC):
         return {}
 
     @abstractmethod
-    def _said(self, text: str, thinking: str = "", calls: Sequence[ToolCall] = ()) -> Json: ...
+    def _said(self, text: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Json: ...
 
 
 class OllamaChatAnswer(OllamaAnswer):
     """A response of `/api/chat`."""
 
-    def _said(self, text: str, thinking: str = "", calls: Sequence[ToolCall] = ()) -> Json:
+    def _said(self, text: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Json:
         message: Json = {"role": "assistant", "content": text}
-        if thinking:
-            message["thinking"] = thinking
+        if reasoning:
+            message["thinking"] = reasoning
         if calls:
-            message["tool_calls"] = [
-                {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
-                for call in calls
-            ]
+            message["tool_calls"] = [_call(number, call) for number, call in enumerate(calls)]
         return {"message": message}
 
 
@@ -136,11 +133,16 @@ class OllamaGenerateAnswer(OllamaAnswer):
         prompt = getattr(request, "prompt", None)
         self._prompt = prompt if isinstance(prompt, list) else None
 
-    def _said(self, text: str, thinking: str = "", calls: Sequence[ToolCall] = ()) -> Json:
-        return {"response": text}  # a prompt's text is not taken apart
+    def _said(self, text: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Json:
+        return {"response": text}
 
     def _memory(self, result: GenerationResult) -> Json:
         return {} if self._prompt is None else {"context": [*self._prompt, *result.tokens]}
+
+
+def _call(number: int, call: ToolCall) -> Json:
+    function = {"index": number, "name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "function": function}
 
 
 def now() -> str:

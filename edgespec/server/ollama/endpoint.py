@@ -72,9 +72,9 @@ class OllamaTextEndpoint:
                 if not lines.begun:
                     raise
                 refusal = as_refusal(error, self._service.metrics)
-                await lines.send({"error": str(refusal)}, more=False)
+                await lines.end({"error": str(refusal)})
                 return
-            await lines.send(*answer.closing(result, reported), more=False)
+            await lines.end(*answer.closing(result, reported))
 
         await until_disconnect(receive, stream() if body.streamed else whole())
 
@@ -102,9 +102,15 @@ class _Lines:
 
     async def send(self, *lines: Json, more: bool = True) -> None:
         """Sends lines, and before the first ones the headers."""
+        if not lines:
+            return
         if not self.begun:
             self.begun = True
             headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache")]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        body = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
+        body = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def end(self, *lines: Json) -> None:
+        """Sends the last lines."""
+        await self.send(*lines, more=False)

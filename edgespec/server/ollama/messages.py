@@ -1,24 +1,17 @@
-"""Messages and tools in the bodies of Ollama's API, and their translation to OpenAI's."""
+"""The messages and tools of Ollama's API, and their translation to those of OpenAI's."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
-
-from edgespec.server.fields import LONG, Empty, Fields
+from edgespec.server.fields import LONG, Empty, Noted
 
 Json = dict[str, Any]
 
 
-class Body(Fields):
-    """Base of all bodies of Ollama's API and their parts, in which unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class OllamaFunction(Body):
+class OllamaFunction(Noted):
     """A function that the model may call."""
 
     name: str
@@ -26,50 +19,74 @@ class OllamaFunction(Body):
     parameters: Json | None = None
 
 
-class OllamaTool(Body):
+class OllamaTool(Noted):
     """A tool."""
 
     type: Literal["function"] = "function"
     function: OllamaFunction
 
 
-class OllamaCalled(Body):
-    """The function of a call, with its arguments as they are and not as a text."""
+class OllamaCalled(Noted):
+    """The function of a call, with its arguments as an object."""
 
     name: str
     arguments: Json | None = None
 
 
-class OllamaCall(Body):
+class OllamaCall(Noted):
     """A call in a message of the assistant."""
 
     id: str | None = None
     function: OllamaCalled
 
-    def translated(self) -> Json:
-        """Returns the call of OpenAI's API."""
-        arguments = json.dumps(self.function.arguments or {}, ensure_ascii=False)
-        return {"id": self.id, "function": {"name": self.function.name, "arguments": arguments}}
 
-
-class OllamaMessage(Body):
-    """A message of a conversation. Images are not supported, but accepted empty."""
+class OllamaMessage(Noted):
+    """A message of a conversation. Images are accepted empty, since they are not supported."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
-    images: Empty | None = None
     tool_calls: Annotated[list[OllamaCall], LONG] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
+    images: Empty | None = None
 
-    def translated(self) -> Json:
-        """Returns the message of OpenAI's API."""
-        return {
-            "role": self.role,
-            "content": self.content or "",
-            "reasoning_content": self.thinking,
-            "tool_calls": [call.translated() for call in self.tool_calls or ()],
-            "name": self.tool_name,
-            "tool_call_id": self.tool_call_id,
-        }
+
+def translated(messages: Sequence[OllamaMessage]) -> list[Json]:
+    """Returns messages in OpenAI's API.
+
+    There a result names the id of its call, which a client of Ollama's may leave out: then it is
+    the result of the first call without one, of the same function if the message names one.
+    """
+    unanswered: list[Json] = []
+    made = []
+    for number, message in enumerate(messages):
+        said: Json = {"role": message.role, "content": message.content or ""}
+        if message.role == "assistant":
+            calls = [
+                _call(call, number, index) for index, call in enumerate(message.tool_calls or ())
+            ]
+            unanswered += calls
+            said |= {"reasoning_content": message.thinking, "tool_calls": calls}
+        elif message.role == "tool":
+            answered = next((call for call in unanswered if _is_result(message, call)), None)
+            if answered is not None:
+                unanswered.remove(answered)
+            id_ = message.tool_call_id if answered is None else answered["id"]
+            said |= {"name": message.tool_name, "tool_call_id": id_}
+        made.append(said)
+    return made
+
+
+def _call(call: OllamaCall, message: int, number: int) -> Json:
+    # Some templates want ids of nine letters or digits.
+    id_ = call.id or f"{message % 10**6:06}{number % 1000:03}"
+    arguments = json.dumps(call.function.arguments or {}, ensure_ascii=False)
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": id_, "type": "function", "function": function}
+
+
+def _is_result(message: OllamaMessage, call: Json) -> bool:
+    if message.tool_call_id is not None:
+        return bool(message.tool_call_id == call["id"])
+    return message.tool_name in (None, call["function"]["name"])

@@ -7,24 +7,22 @@ options are ignored, and so are those about loading a model, which is loaded alr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
 from edgespec.api.llm import LLM
 from edgespec.server.bodies import refusal
-from edgespec.server.fields import LONG, Empty, Nothing, Text
-from edgespec.server.ollama.messages import Body, OllamaMessage, OllamaTool
+from edgespec.server.fields import LONG, Empty, Noted, Nothing, Text
+from edgespec.server.ollama.messages import Json, OllamaMessage, OllamaTool, translated
 from edgespec.server.refusals import RequestError
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
 
 _UNLIMITED = -1
 _TEMPERATURE, _TOP_K, _TOP_P = 0.8, 40, 0.9  # Ollama's defaults
 
-Json = dict[str, Any]
 
-
-class OllamaOptions(Body):
+class OllamaOptions(Noted):
     """The `options` of a text.
 
     `repeat_penalty` is 1 by default and covers the whole text, not only its last tokens.
@@ -42,7 +40,7 @@ class OllamaOptions(Body):
     presence_penalty: Nothing | None = None
     frequency_penalty: Nothing | None = None
 
-    def translated(self) -> Json:
+    def as_openai(self) -> Json:
         """Returns the fields of OpenAI's API, with Ollama's defaults."""
         most, top_k = self.num_predict, _TOP_K if self.top_k is None else self.top_k
         penalized = self.repeat_last_n != 0
@@ -58,7 +56,7 @@ class OllamaOptions(Body):
         }
 
 
-class OllamaTextRequest(Body, ABC):
+class OllamaTextRequest(Noted, ABC):
     """Fields that `/api/chat` and `/api/generate` have in common."""
 
     model: Text
@@ -86,7 +84,7 @@ class OllamaTextRequest(Body, ABC):
             InputError: if the model's chat template refuses the messages.
             RequestError: if the text is not possible here.
         """
-        fields = (self.options or OllamaOptions()).translated()
+        fields = (self.options or OllamaOptions()).as_openai()
         try:
             return self._translated(llm, {**fields, "response_format": self._response_format})
         except ValidationError as error:
@@ -116,14 +114,14 @@ class OllamaChatRequest(OllamaTextRequest):
         return not self.messages
 
     def _translated(self, llm: LLM, common: Json) -> ChatRequest:
-        think = self.think
+        # The templates of hybrid models take a switch, others an effort.
+        switch = "enable_thinking" if isinstance(self.think, bool) else "reasoning_effort"
         return ChatRequest.model_validate(
             {
                 **common,
-                "messages": [message.translated() for message in self.messages or ()],
+                switch: self.think,
+                "messages": translated(self.messages or ()),
                 "tools": [tool.model_dump(exclude_none=True) for tool in self.tools or ()],
-                "reasoning_effort": think if isinstance(think, str) else None,
-                "enable_thinking": think if isinstance(think, bool) else None,
                 "logprobs": self.logprobs,
                 "top_logprobs": self.top_logprobs,
             }
@@ -185,7 +183,7 @@ class OllamaGenerateRequest(OllamaTextRequest):
         return [*before, *tokens]
 
 
-class OllamaShowRequest(Body):
+class OllamaShowRequest(Noted):
     """`POST /api/show`; `name` is an older name of `model`."""
 
     model: str | None = None
