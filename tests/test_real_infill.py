@@ -21,7 +21,11 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 FOLDER = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""))
 CODER, CHAT = "qwen-coder-0.5b", "smollm2-135m"
 PLACE = {"device": "onnxruntime:cpu", "threads": 2, "context": 1024}
-BEFORE, BEHIND = "def add(first, second):\n    return ", "\n\n\nprint(add(2, 3))\n"
+BEFORE = (
+    "def test_add():\n    assert add(2, 3) == 5\n\n\n"
+    'def add(first, second):\n    """Return the sum of both."""\n    return '
+)
+BEHIND = '\n\n\nif __name__ == "__main__":\n    test_add()\n'
 
 pytestmark = [
     pytest.mark.slow,
@@ -81,15 +85,14 @@ def test_it_writes_what_belongs_between(llm):
 
 def test_it_reads_other_files(llm):
     files = [("shapes.py", "def circumference_of_circle(radius):\n    return 6.28 * radius\n")]
-    found = llm.infill("from shapes import ", "\n\n\nprint(", files, max_new_tokens=12)
-    assert found.text.strip() == "circumference_of_circle"
+    found = llm.infill("import shapes\n\nprint(shapes.", "(3))\n", files, max_new_tokens=12)
+    assert found.text.startswith("circumference_of_circle")
 
 
 def test_an_editor_gets_it_and_reads_what_is_new_only(llm):
     body = {
-        "input_prefix": "import math\n\n\n" * 20, "prompt": BEFORE, "input_suffix": BEHIND,
-        "n_predict": 32, "n_indent": 4, "samplers": ["top_k", "top_p", "infill"],
-        "t_max_predict_ms": 60_000,
+        "input_prefix": "", "input_suffix": BEHIND, "n_predict": 32, "n_indent": 4,
+        "samplers": ["top_k", "top_p", "infill"], "t_max_predict_ms": 60_000,
     }  # fmt: skip
     with serving(llm) as running:
         first, second = (
@@ -99,4 +102,4 @@ def test_an_editor_gets_it_and_reads_what_is_new_only(llm):
     assert first["content"].strip() == "first + second"
     assert second["content"].strip() == "st + second"
     assert first["stop_type"] == second["stop_type"] == "eos"
-    assert second["timings"]["prompt_n"] < 40 < second["tokens_cached"]
+    assert second["timings"]["prompt_n"] < 24 < second["tokens_cached"]

@@ -133,6 +133,11 @@ def test_a_prompt_may_be_longer_than_any_path_but_not_than_the_context(cli):
 # Options
 
 
+NOT_OF_THE_COMMAND = (
+    "stop", "sessions", "prefix_reuse", "draft_source", "stop_token_ids", "min_indent", "max_time",
+)  # fmt: skip
+
+
 def test_defaults_are_those_of_the_api(monkeypatch, cli):
     seen = {}
 
@@ -153,7 +158,7 @@ def test_defaults_are_those_of_the_api(monkeypatch, cli):
     assert tuple(stop) == GenerationOptions().stop
     for options in (LoadOptions(), GenerationOptions()):
         for field in fields(options):
-            if field.name not in ("stop", "sessions", "prefix_reuse", "draft_source"):
+            if field.name not in NOT_OF_THE_COMMAND:
                 assert seen.pop(field.name) == getattr(options, field.name)
     assert not seen
 
