@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from common import add_threads, count, exit_code, print_result, print_table
+from common import add_threads, count, exit_code, names, print_result, print_table
 from texts import facts_of
 
 from edgespec import LLM
@@ -101,7 +101,9 @@ class Answer:
 
 def main() -> None:
     arguments = _parse_arguments()
-    source = _FILE.read_text(encoding="utf-8")
+    lines = _FILE.read_text(encoding="utf-8").splitlines(keepends=True)
+    source = "".join(lines[-arguments.lines :])
+    edits = [edit for edit in _EDITS if edit.name in arguments.edits]
     tokenizer = Tokenizer.from_folder(arguments.bundle)
     length = len(tokenizer.encode(source))
     most = length * 5 // 4 + _SPARE
@@ -115,7 +117,7 @@ def main() -> None:
         arguments.bundle, threads=arguments.threads, context=2 * most + length,
         sessions=len(settings), draft="auto",
     ) as llm, ExitStack() as stack:  # fmt: skip
-        prompts = {edit.name: llm.chat_tokens(_messages(source, edit)) for edit in _EDITS}
+        prompts = {edit.name: llm.chat_tokens(_messages(source, edit)) for edit in edits}
         sessions = {name: stack.enter_context(llm.session()) for name in settings}
 
         def make(edit: Edit, tokens: int) -> dict[str, Answer]:
@@ -126,9 +128,9 @@ def main() -> None:
                 streams[name] = sessions[name].stream(prompts[edit.name], **asked)
             return _answers(edit.name, streams)
 
-        make(_EDITS[0], _WARM_UP)
+        make(edits[0], _WARM_UP)
         for _ in range(arguments.repeat):
-            for edit in _EDITS:
+            for edit in edits:
                 for name, answer in make(edit, most).items():
                     answers[name].append(answer)
         judge = Judge(llm.target, llm.tokenizer)
@@ -141,11 +143,11 @@ def main() -> None:
         }
     rows = [
         _row(setting, edit.name, answers, verdicts[setting])
-        for edit in _EDITS
+        for edit in edits
         for setting in settings
     ]
     print_table(list(rows[0]), [list(row.values()) for row in rows])
-    likenesses = {edit.name: _likeness(edit, source, answers[_PLAIN]) for edit in _EDITS}
+    likenesses = {edit.name: _likeness(edit, source, answers[_PLAIN]) for edit in edits}
     print("\nlines of the answers that are as they should be:", likenesses)
     passes = _passes([step for made in answers.values() for each in made for step in each.rounds])
     print("median ms of a pass, by its rows:", passes)
@@ -244,6 +246,15 @@ def _passes(rounds: Sequence[Round]) -> dict[int, float]:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Editing a file with it as a prediction.")
     parser.add_argument("bundle", type=Path, help="folder of a bundle with a chat template")
+    parser.add_argument(
+        "--lines", type=count, default=sys.maxsize,
+        help="last lines of the file, for a machine that is short of time (default all)",
+    )  # fmt: skip
+    known = [edit.name for edit in _EDITS]
+    parser.add_argument(
+        "--edits", type=lambda text: names(text, known), default=known,
+        help=f"of {','.join(known)} (default all)",
+    )  # fmt: skip
     parser.add_argument(
         "--repeat", type=count, default=1, help="answers to each edit and setting (default 1)"
     )

@@ -51,7 +51,7 @@ class PredictionDrafter:
         """See `Drafter`."""
         proposal = Proposal()
         self.extend(proposal, text, budget)
-        return proposal
+        return proposal.best(budget.max_nodes)  # each way on may have taken all of them
 
     def extend(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> None:
         """Add a chain for each way on to a proposal."""

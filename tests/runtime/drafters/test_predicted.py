@@ -122,6 +122,22 @@ def test_another_drafter_is_asked_where_nothing_was_predicted():
     assert len(rounds_of(alone(TEXT[:60]), text, 7)) > 200
 
 
+@pytest.mark.parametrize("nodes", [1, 7, 31])
+def test_two_ways_on_share_the_nodes(nodes):
+    """One nearby, behind one token in common, and one far away, behind three."""
+    near, between = [303, *range(110, 160)], [301, 302, 9, *TEXT[:60]]
+    drafter = alone([5, 6, *near, *between, 301, 302, 303, *range(10, 60)])
+    drafter.begin(PROMPT, Sampler(SamplingOptions(), VOCABULARY))
+    text = [*PROMPT, 5, 6, 9, 301, 302, 303]
+    proposal = drafter.draft(text, TreeBudget(nodes, nodes, 4))
+    assert len(proposal) == nodes
+    ways = {
+        token for token, parent in zip(proposal.tokens, proposal.parents, strict=True) if parent < 0
+    }
+    assert ways <= {10, 110}
+    assert nodes == 1 or len(ways) == 2
+
+
 def test_no_budget_no_tree():
     drafter = alone(TEXT)
     drafter.begin(PROMPT, Sampler(SamplingOptions(), VOCABULARY))
