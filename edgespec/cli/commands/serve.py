@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--parallel", type=int, default=1, metavar="N",
-        help="number of texts to generate at once; they share the speed (default: %(default)s)",
+        help="number of texts to generate at once; they share passes (default: %(default)s)",
     )  # fmt: skip
     texts.add_argument(
         "--queue", type=int, default=64, metavar="N",
