@@ -62,7 +62,7 @@ _FIXED_LEAST_GAIN = 0.3
 class LLM:
     """A loaded bundle that generates text.
 
-    Any number of threads may use it at once: their texts take turns, round by round. It is also a
+    Any number of threads may use it at once: their texts share passes of the target. It is also a
     context manager that closes the model.
 
     Args:

@@ -49,7 +49,7 @@ class TextService:
 
     Args:
         llm: model to use.
-        parallel: number of texts at once; they take turns, round by round.
+        parallel: number of texts at once; they share passes of the target.
         limit: maximum number of waiting requests.
 
     Attributes:
