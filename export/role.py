@@ -101,7 +101,7 @@ class RoleWriter:
         formats = replace(self._formats, attention=SplitAttention) if gated else self._formats
         stages = self._write_stages(self._name, cuts, formats, gated)
         of_texts: tuple[bundle.Stage, ...] = ()
-        if texts and self._parts_by_text(cuts):
+        if texts and self._parts_by_text(stages):
             formats = replace(formats, texts=SeveralTexts)
             of_texts = self._write_stages(f"{self._name}-texts", cuts, formats, gated)
         tables = [_table(name, rope) for name, rope in decoder.ropes.items()]
@@ -143,7 +143,7 @@ class RoleWriter:
         formats = replace(self._formats, attention=SplitAttention)
         return self._write_stages(f"{bundle.TARGET}-{bundle.NPU}", cuts, formats, gated=False)
 
-    def _parts_by_text(self, cuts: Sequence[int]) -> bool:
+    def _parts_by_text(self, stages: Sequence[bundle.Stage]) -> bool:
         """Whether calls can hold rows of several texts.
 
         Recurrent layers hold one text's states, stages pass on keys and values by row alone, and
@@ -151,8 +151,8 @@ class RoleWriter:
         """
         decoder = self._checkpoint.decoder
         recurrent = any(each.recurrent is not None for each in described(decoder))
-        ordered = self._formats.attention is OrderedAttention
-        return ordered and not recurrent and not (cuts and decoder.shared)
+        ordered = all(stage.ordered for stage in stages if stage.attends)
+        return ordered and not recurrent and not (len(stages) > 1 and decoder.shared)
 
     def _write_stages(
         self, name: str, cuts: Sequence[int], formats: StageFormats, gated: bool

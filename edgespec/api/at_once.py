@@ -62,7 +62,7 @@ class TextsAtOnce:
         """
         waiting = iter(items)
         running: dict[Future[GenerationResult], T] = {}
-        threads = ThreadPoolExecutor(self._parallel, "edgespec-text")
+        threads = ThreadPoolExecutor(self._parallel, "edgespec-at-once")
         try:
             while True:
                 free = 0 if self._cancelled else self._parallel - len(running)

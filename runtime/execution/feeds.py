@@ -108,11 +108,13 @@ class AttentionInputs(Protocol):
     """The inputs that tell one form of attention what rows see (docs/graph.md).
 
     Attributes:
-        inputs: the inputs by name; among them a bias for each mask. Those that tell texts apart
-            have a first dimension of texts, which a stage for one text does not know.
+        inputs: the inputs by name, of a stage for one text; among them a bias for each mask.
+        of_texts: the same for a stage whose calls hold several: what tells texts apart has a first
+            dimension of texts.
     """
 
     inputs: dict[str, Array]
+    of_texts: dict[str, Array]
 
     def fill(self, rows: Rows, length: int, text: int = 0) -> None:
         """Set the inputs for a text's rows, after a committed text of `length` rows."""
@@ -144,6 +146,7 @@ class SplitAttentionInputs:
         for mask in (CAUSAL, *rings):
             kept = kept_rows(sizes.capacity, rings.get(mask))
             self.inputs[mask_input("lengths", mask)] = np.array([kept, sizes.rows], np.int64)
+        self.of_texts = self.inputs
 
     def fill(self, rows: Rows, length: int, text: int = 0) -> None:
         """See `AttentionInputs`. Padding rows see themselves, since fully masked rows give NaN."""
@@ -196,15 +199,18 @@ class OrderedAttentionInputs:
         self._rows = np.zeros((texts, rows, COLUMNS), np.int32)
         self._columns = np.zeros((texts, rows, self._near + rows), np.int32)
         self._mask = np.zeros((rows, sizes.scratch + rows), np.bool_)
-        self.inputs: dict[str, Array] = {
+        self.of_texts: dict[str, Array] = {
             **{bias_input(mask): bias for mask, bias in self._biases.items()},
             **{mask_input("window_rows", mask): last for mask, last in self._windows.items()},
             "recent_rows": self._rows,
             "recent_columns": self._columns,
         }
+        self.inputs = {name: each[0] for name, each in self.of_texts.items()}
         for mask in self._windows:
             kept = kept_rows(sizes.capacity, rings.get(mask))
-            self.inputs[mask_input("lengths", mask)] = np.array([COLUMNS, kept], np.int64)
+            lengths = np.array([COLUMNS, kept], np.int64)
+            self.inputs[mask_input("lengths", mask)] = lengths
+            self.of_texts[mask_input("lengths", mask)] = lengths
 
     def fill(self, rows: Rows, length: int, text: int = 0) -> None:
         """See `AttentionInputs`. Padding rows are like the first row after the text.
@@ -382,14 +388,12 @@ class Feeds:
             shared |= dict(zip(rope_inputs(name), rotation, strict=True))
         self.stages: list[dict[str, Array]] = []
         for stage in role.stages:
-            attention = self._attention_inputs[stage.ordered].inputs if stage.attends else {}
-            inputs = shared | attention
+            inputs = shared
+            if stage.attends:
+                attention = self._attention_inputs[stage.ordered]
+                inputs = shared | (attention.of_texts if stage.several_texts else attention.inputs)
             shapes = {tensor.name: tensor.shape for tensor in stage.inputs}
-            mine = {
-                name: array if array.ndim == len(shapes[name]) else array[0]
-                for name, array in inputs.items()
-                if name in shapes
-            }
+            mine = {name: array for name, array in inputs.items() if name in shapes}
             if "hidden" in shapes:
                 mine["hidden"] = np.zeros((rows, int(shapes["hidden"][-1])), np.float32)
             self.stages.append(mine)

@@ -187,9 +187,13 @@ def _stage_for(
     role = bundle.manifest.roles[name]
     variant = bundle.variant(name, engine.variant) if engine.variant else None
     if variant is None:
-        of_texts = engine.several_texts and not engine.shapes.capacities and role.stages_of_texts
-        return (of_texts or role.stages)[number], role.precision, ()
+        own = role.stages_of_texts if _takes_texts(engine) else ()
+        return (own or role.stages)[number], role.precision, ()
     return variant.stages[number], variant.precision, variant.compiled
+
+
+def _takes_texts(engine: Engine) -> bool:
+    return engine.several_texts and engine.variant is None and not engine.shapes.capacities
 
 
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:

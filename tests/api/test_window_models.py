@@ -43,8 +43,8 @@ def test_layers_with_a_window_keep_no_more_rows_than_it_needs(runner, name):
         held.prefill(TEXT[:length])
         assert held.bytes == capacity * widths[None] + rows * widths[WINDOW]
         views = held._caches[0].views
-        assert views["past.0.key"].shape[1] == rows  # the first layer has the window
-        assert views["past.1.key"].shape[1] == capacity
+        assert views["past.0.key"].shape[-2] == rows  # the first layer has the window
+        assert views["past.1.key"].shape[-2] == capacity
 
 
 @windows

@@ -109,13 +109,14 @@ def made(folder, architecture, tokens=331, **options):
 def float_activations(bundle, folder):
     """A copy of the bundle that asks both engines to leave activations in float32."""
     shutil.copytree(bundle.path, folder)
-    file = folder / bundle.target.stages[0].graph
-    model = onnx.load(str(file), load_external_data=False)
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.name == "accuracy_level":
-                attribute.i = 1
-    file.write_bytes(model.SerializeToString())
+    for stage in (*bundle.target.stages, *bundle.target.stages_of_texts):
+        file = folder / stage.graph
+        model = onnx.load(str(file), load_external_data=False)
+        for node in model.graph.node:
+            for attribute in node.attribute:
+                if attribute.name == "accuracy_level":
+                    attribute.i = 1
+        file.write_bytes(model.SerializeToString())
     role = replace(bundle.target, precision=replace(bundle.target.precision, block_size=0))
     manifest = replace(bundle.manifest, roles={bundles.TARGET: role})
     return bundles.Bundle(folder, manifest)

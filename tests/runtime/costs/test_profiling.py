@@ -135,7 +135,7 @@ def test_a_text_is_as_long_as_the_cache_allows(pairs, monkeypatch):
     run = executable.run
 
     def watched(feeds, cache):
-        visible = (feeds["attention_bias"] == 0).sum(axis=1).min() - 1  # and the first row itself
+        visible = (feeds["attention_bias"] == 0).sum(axis=-1).min() - 1  # and the first row itself
         seen.add((cache.capacity, len(feeds["input_ids"]), int(cache.capacity - visible)))
         return run(feeds, cache)
 

@@ -312,7 +312,8 @@ def test_devices_that_are_not_known(measured, small, device):
 def test_what_no_engine_takes_is_found_out_once(small, own_cache, monkeypatch, tmp_path, caplog):
     broken = tmp_path / "broken"
     copytree(small.path, broken)
-    (broken / small.target.stages[0].graph).write_bytes(b"no graph at all")
+    for stage in (*small.target.stages, *small.target.stages_of_texts):
+        (broken / stage.graph).write_bytes(b"no graph at all")
     files = bundles.describe_files(broken)
     bundles.save_manifest(broken, replace(small.manifest, files=files))
     bundle = bundles.load(broken)

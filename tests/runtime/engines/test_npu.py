@@ -130,7 +130,7 @@ def test_a_manifest_says_no_more_than_it_knows(with_variant, tmp_path):
 def test_who_needs_no_variant_gets_the_role(with_variant):
     for number in range(2):
         stage = stage_file(with_variant, TARGET, number, engine(CPU))
-        assert stage.graph.name == f"target-{number}.onnx"
+        assert stage.graph.name == f"target-texts-{number}.onnx"
         assert {group.dtype for group in stage.cache_groups} == {"float16"}
 
 
