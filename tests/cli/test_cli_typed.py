@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import pytest
 from commandline import FAST
@@ -144,6 +145,7 @@ def test_ctrl_c_drops_a_message_that_has_begun(chat, tmp_path, before, first):
     for line in (first, "not this\\"):
         terminal.type(line + "\r")
         terminal.until(r"\. ")
+    time.sleep(0.5)  # the prompt is shown before the keys are listened to, and Ctrl-C would wait
     terminal.type("\x03")
     terminal.until("> ")
     say(terminal, "this")
