@@ -23,9 +23,7 @@ from edgespec.runtime.trees.company import Company, PassCost
 Steps = Generator[Round | Pass, Passed | Company | None, None]
 """A text as `edgespec.runtime.decoding.generate.steps` makes it."""
 
-_AHEAD = (
-    2  # rounds that a text may be ahead of its reader, so that no thread has to wait for another
-)
+_AHEAD = 2  # rounds that a text may be ahead of its reader, so that threads need not keep step
 
 
 class TextRounds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -29,7 +29,10 @@ class HostSeats:
     def __init__(self, stage: StageFile, count: int, capacity: int) -> None:
         self.capacity = capacity
         self._groups = [_Shared(group, count, capacity) for group in stage.cache_groups]
-        self._seats = [SeatCache(self, seat) for seat in range(count)]
+        self._seats = [
+            SeatCache(self, seat, [_Seat(group, seat) for group in self._groups])
+            for seat in range(count)
+        ]
         self._rows = dict[range, SeatedRows]()
 
     def seat(self, number: int) -> SeatCache:
@@ -57,10 +60,6 @@ class HostSeats:
         for group in self._groups:
             group.grow(capacity)
 
-    def parts(self, seat: int) -> Iterable[_Seat]:
-        """Returns the groups of one text's cache."""
-        return [_Seat(group, seat) for group in self._groups]
-
 
 class SeatedRows:
     """The caches that a call reads.
@@ -79,12 +78,13 @@ class SeatCache(GroupedCache["_Seat"]):
     Args:
         seats: all caches.
         number: which one this is.
+        groups: its part of the cache of each group of layers.
     """
 
     recurrence = None
 
-    def __init__(self, seats: HostSeats, number: int) -> None:
-        super().__init__([*seats.parts(number)])
+    def __init__(self, seats: HostSeats, number: int, groups: Sequence[_Seat]) -> None:
+        super().__init__(groups)
         self._seats, self._number = seats, number
 
     @property

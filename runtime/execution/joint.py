@@ -1,4 +1,4 @@
-"""Passes of the target that several texts share: each row is read once for all of them.
+"""Passes of the target that several texts share: weights are read once for all of them.
 
 The products of a pass are over the rows of all texts at once, which costs little more than over
 those of one; each text attends to its own cache. So that a call can read them, the caches of such
@@ -99,7 +99,7 @@ class JointPasses:
             texts=len(texts), text_rows=bucket(most),
         )  # fmt: skip
         feeds = model.feeds_of(sizes)
-        feeds.fill_texts([(rows, length) for rows, length in texts])
+        feeds.fill_texts(texts)
         begin, hidden, outputs = time.perf_counter(), None, []
         with self._failures:
             for stage, executable in enumerate(model.executables):
@@ -161,11 +161,7 @@ class _Table:
             if seat is None or seat > last:
                 break
             self._move(mover, seat)
-        with_room = max(runner.length for runner, _ in asked) + 1
-        wanted = self._model.shapes.capacity_bucket(with_room)
-        for stage in self._stages:
-            if stage.capacity < wanted:
-                stage.grow(wanted)
+        self._make_room(max(runner.length for runner, _ in asked))
         by_runner = {id(runner): rows for runner, rows in asked}
         seated = ((seat, self._at(seat)) for seat in range(len(self._seated)))
         return {
@@ -229,14 +225,18 @@ class _Table:
 
     def _move(self, runner: Runner, seat: int) -> None:
         old = self._seat_of(runner)
-        rows = self._model.shapes.capacity_bucket(runner.length + 1)
-        for stage in self._stages:
-            if stage.capacity < rows:
-                stage.grow(rows)
+        self._make_room(runner.length)
         runner.sit([stage.seat(seat) for stage in self._stages])
         if old is not None:
             self._seated[old] = None
         self._seated[seat] = weakref.ref(runner)
+
+    def _make_room(self, length: int) -> None:
+        """Grows all caches to what a text of this length needs for a further row."""
+        wanted = self._model.shapes.capacity_bucket(length + 1)
+        for stage in self._stages:
+            if stage.capacity < wanted:
+                stage.grow(wanted)
 
     def _add_seats(self) -> None:
         """Doubles the number of seats."""
