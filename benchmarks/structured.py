@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jsonschema
 from common import add_threads, count, exit_code, print_result, print_table
-from texts import further
+from texts import mean_length, speed
 
 from edgespec import LLM, GenerationResult
 from edgespec.measuring.prompts import PYTHON
@@ -62,9 +62,9 @@ def main() -> None:
             length = max(2, shaped[-1].new_tokens)  # as long, so that caches and shapes are alike
             free.append(llm.generate(prompt, seed=seed, **{**options, "max_new_tokens": length}))
     valid = sum(_is_valid(result.text) for result in shaped)
-    speeds = {"schema": _speed(shaped), "free": _speed(free)}
+    speeds = {"schema": speed(shaped), "free": speed(free)}
     ratio = round(speeds["schema"] / speeds["free"], 2)
-    lengths = {"schema": _mean_length(shaped), "free": _mean_length(free)}
+    lengths = {"schema": mean_length(shaped), "free": mean_length(free)}
     print_table(
         ["text", "valid", "tokens/s", "to free text", "tokens a round"],
         [
@@ -99,15 +99,6 @@ def _is_valid(text: str) -> bool:
     except (ValueError, jsonschema.ValidationError):
         return False
     return True
-
-
-def _speed(results: list[GenerationResult]) -> float:
-    tokens, seconds = further(results)
-    return round(tokens / seconds, 1)
-
-
-def _mean_length(results: list[GenerationResult]) -> float:
-    return round(further(results)[0] / sum(result.rounds for result in results), 2)
 
 
 def _parse_arguments() -> argparse.Namespace:

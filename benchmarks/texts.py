@@ -127,6 +127,18 @@ def further(results: Iterable[GenerationResult]) -> tuple[int, float]:
     return sum(tokens for tokens, _ in pairs), sum(seconds for _, seconds in pairs)
 
 
+def speed(results: Sequence[GenerationResult]) -> float:
+    """Returns the tokens per second of all texts together, without the first of each."""
+    tokens, seconds = further(results)
+    return round(tokens / seconds, 1)
+
+
+def mean_length(results: Sequence[GenerationResult]) -> float:
+    """Returns the mean number of tokens of a round; 0 if there was none."""
+    rounds = sum(result.rounds for result in results)
+    return round(further(results)[0] / max(1, rounds), 2)
+
+
 def facts_of(bundle: Path) -> Mapping[str, object]:
     """Returns the facts about a bundle for a benchmark's JSON line."""
     found = bundles.load(bundle)

@@ -19,7 +19,7 @@ from typing import Any
 
 import jsonschema
 from common import add_threads, count, exit_code, print_result, print_table
-from texts import further
+from texts import mean_length, speed
 
 from edgespec import LLM, GenerationResult
 from edgespec.runtime.deployment.options import DRAFTS
@@ -98,9 +98,9 @@ def main() -> None:
             options_of_free = {**options, "max_new_tokens": length}
             free.append(llm.chat(messages, seed=seed, **options_of_free))
     valid = sum(_is_valid(result) for result in called)
-    speeds = {"calls": _speed(called), "free": _speed(free)}
+    speeds = {"calls": speed(called), "free": speed(free)}
     ratio = round(speeds["calls"] / speeds["free"], 2)
-    lengths = {"calls": _mean_length(called), "free": _mean_length(free)}
+    lengths = {"calls": mean_length(called), "free": mean_length(free)}
     print_table(
         ["text", "valid", "tokens/s", "to free text", "tokens a round"],
         [
@@ -144,15 +144,6 @@ def _is_valid(result: GenerationResult) -> bool:
     except (ValueError, KeyError, jsonschema.ValidationError):
         return False
     return True
-
-
-def _speed(results: list[GenerationResult]) -> float:
-    tokens, seconds = further(results)
-    return round(tokens / seconds, 1)
-
-
-def _mean_length(results: list[GenerationResult]) -> float:
-    return round(further(results)[0] / max(1, sum(result.rounds for result in results)), 2)
 
 
 def _parse_arguments() -> argparse.Namespace:
