@@ -99,8 +99,8 @@ def test_the_first_error_ends_the_others(pairs, monkeypatch):
         llm.generate(PROMPTS, max_new_tokens=200)
     assert len(streams) == 3
     ended = [stream.generation.result for stream in streams]
-    assert ended.count(None) >= 1  # those of the pass that failed
-    assert {result.finish_reason for result in ended if result} == {"cancelled"}
+    assert ended.count(None) >= 1  # those of the pass that failed, which may be all three
+    assert {result.finish_reason for result in ended if result} <= {"cancelled"}
     running = [each.name for each in threading.enumerate()]
     assert not [name for name in running if name.startswith("edgespec-at-once")]
     assert llm.generate(SHORT_PROMPT, **OPTIONS).tokens == fresh(pairs, SHORT_PROMPT).tokens
