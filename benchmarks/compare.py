@@ -58,6 +58,7 @@ def main() -> None:
             threads=arguments.threads,
             context=longest,
             eos_ids=load_checkpoint(pair.target).config.eos_ids,
+            device=arguments.device,
         ),
         cache=arguments.cache.absolute(),
     )
@@ -96,6 +97,7 @@ def _keep(arguments: argparse.Namespace, job: Job, found: Measured, lines: list[
             "draft": arguments.draft and arguments.draft.name,
             "threads": arguments.threads,
             "new_tokens": arguments.new_tokens,
+            "device": arguments.device,
             "prompts": len({number for number, _ in job.requests}),
             "repeats": arguments.repeat,
             "settings": {name: peer(name).settings for name in arguments.peers},
@@ -164,6 +166,9 @@ def _parse_arguments() -> argparse.Namespace:
         "--settings", type=lambda text: names(text, _SETTINGS), default=list(_SETTINGS),
         help=f"of {','.join(_SETTINGS)}, where a peer has them (default all)",
     )  # fmt: skip
+    parser.add_argument(
+        "--device", default="cpu", help="device of edgespec's target (default cpu)"
+    )
     parser.add_argument(
         "--prompts", type=Path, nargs="+", default=(), help="JSON lines with prompt or turns"
     )

@@ -41,6 +41,7 @@ class Loading:
         threads: For its operators.
         context: Tokens of prompt and output together.
         eos_ids: Tokens that end a text.
+        device: Device of edgespec's target; the others have one engine each.
     """
 
     setting: str
@@ -48,6 +49,7 @@ class Loading:
     threads: int
     context: int
     eos_ids: tuple[int, ...]
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

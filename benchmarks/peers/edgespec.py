@@ -44,8 +44,10 @@ class _Edgespec:
         from edgespec import LLM
 
         draft = _DRAFTS[loading.setting]
-        context = loading.context
-        llm = LLM(loading.folder / "bundle", draft=draft, threads=loading.threads, context=context)
+        llm = LLM(
+            loading.folder / "bundle", draft=draft, threads=loading.threads,
+            context=loading.context, device=loading.device,
+        )  # fmt: skip
         return _Decoder(llm)
 
 

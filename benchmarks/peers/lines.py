@@ -143,10 +143,11 @@ def speed_lines(ways: Sequence[Way], rows: Sequence[Row], temperature: float) ->
 def context_cells(
     ways: Sequence[Way], rows: Sequence[Row], contexts: Sequence[int]
 ) -> tuple[list[str], list[list[object]]]:
-    """Header and lines of the table by context: TTFT, then milliseconds a token."""
+    """Header and lines of the table by context: TTFT, milliseconds a token, and memory."""
     header = ["peer", "weights", "setting"]
     header += [f"TTFT ms at {context}" for context in contexts]
     header += [f"ms/token at {context}" for context in contexts]
+    header.append("peak MiB")
     lines: list[list[object]] = []
     for way in ways:
         by_context: dict[int, list[Row]] = defaultdict(list)
@@ -159,6 +160,7 @@ def context_cells(
         for context in contexts:
             tpots = _tpots(by_context[context])
             line.append(round(median(tpots) * 1e3, 2) if tpots else "-")
+        line.append(round(way.peak_mib))
         lines.append(line)
     return header, lines
 

@@ -83,8 +83,10 @@ def test_contexts_have_a_column_each_and_a_dash_where_nothing_came():
         "TTFT ms at 2048",
         "ms/token at 512",
         "ms/token at 2048",
+        "peak MiB",
     ]
-    assert line == ["a", "int4", "plain", 100.0, "-", 200.0, "-"]
+    peak = round(way("a", "plain").peak_mib)
+    assert line == ["a", "int4", "plain", 100.0, "-", 200.0, "-", peak]
 
 
 def test_peers_that_give_no_scores_say_only_whether_texts_are_equal():
