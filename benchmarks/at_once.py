@@ -2,15 +2,19 @@
 
     python benchmarks/at_once.py qwen-bundle --prompts HumanEval.jsonl
     python benchmarks/at_once.py qwen-bundle --prompts HumanEval.jsonl --drafts none --texts 8
+    python benchmarks/at_once.py qwen-bundle --prompts prompts.jsonl --genai genai/bin/python qwen-ir
 
 For each draft source, the first N prompts are made one after the other and then on N threads at
 once, in turns. All texts are compared with those made alone. A table of passes follows: T texts
-with a row each, beside one text with one row and with T rows.
+with a row each, beside one text with one row and with T rows. With --genai, the same prompts go to
+OpenVINO GenAI's continuous batching in turn, in the Python of an environment that has it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import threading
 import time
@@ -22,6 +26,7 @@ import numpy as np
 from common import add_threads, count, counts, exit_code, names, print_result, print_table
 
 from edgespec import LLM
+from edgespec.errors import DeviceError
 from edgespec.measuring.prompts import read_prompts
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.joint import JointPasses
@@ -36,10 +41,44 @@ _DRAFTS = ("none", "lookup", "recycling", "model", "head", "auto")
 _PASSES = 7  # of each kind
 
 
+class _GenAi:
+    """OpenVINO GenAI in a process of its own.
+
+    Args:
+        command: a Python that has it, and the folder of the model.
+        threads: number of threads.
+        precision: "f32" or "bf16".
+    """
+
+    def __init__(self, command: Sequence[str], threads: int, precision: str) -> None:
+        python, folder = command
+        script = str(Path(__file__).with_name("genai_batches.py"))
+        self._process = subprocess.Popen(
+            [python, "-P", script, folder, str(threads), precision],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def speed(self, prompts: Sequence[list[int]], new_tokens: int) -> float:
+        """Returns the tokens per second of all prompts together."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([prompts, new_tokens]), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            raise DeviceError("OpenVINO GenAI has ended: its last words are above")
+        seconds, tokens = json.loads(line)
+        return float(tokens / seconds)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate()
+
+
 def main() -> None:
     arguments = _parse_arguments()
     prompts = read_prompts(arguments.prompts, max(arguments.texts))
     rows, differing = [], 0
+    peer = arguments.genai and _GenAi(arguments.genai, arguments.threads, arguments.genai_precision)
     for draft in arguments.drafts:
         with LLM(
             arguments.bundle, device=arguments.device, draft=draft, threads=arguments.threads,
@@ -48,12 +87,22 @@ def main() -> None:
             print(f"{draft}: {llm.target.device}, texts share passes: {llm.target.joins_texts}")
             for texts in arguments.texts:
                 row, wrong = _compared(llm, prompts[:texts], arguments)
+                if peer:
+                    tokens = [llm.tokenizer.encode(each) for each in prompts[:texts]]
+                    speeds = [
+                        peer.speed(tokens, arguments.new_tokens)
+                        for _ in range(arguments.repeat + (texts == arguments.texts[0]))
+                    ]
+                    row["genai"] = round(median(speeds[-arguments.repeat :]), 2)
                 rows.append({"draft": draft, "texts": texts, **row})
                 differing += wrong
             if draft == arguments.drafts[0]:
                 passes = _passes(llm, arguments.texts, arguments.length)
+    if peer:
+        peer.close()
     print_table(
-        ["draft", "texts", "one after the other, tokens/s", "at once, tokens/s", "ratio"],
+        ["draft", "texts", "one after the other, tokens/s", "at once, tokens/s", "ratio"]
+        + ["OpenVINO GenAI, tokens/s"] * bool(peer),
         [list(row.values()) for row in rows],
     )
     print_table(["texts", "pass, ms", "one text of as many rows, ms"], passes)
@@ -62,7 +111,8 @@ def main() -> None:
         "at_once",
         {
             "bundle": arguments.bundle.name, "new_tokens": arguments.new_tokens,
-            "threads": arguments.threads, "rows": rows, "passes": passes, "differing": differing,
+            "threads": arguments.threads, "genai": arguments.genai_precision if peer else None,
+            "rows": rows, "passes": passes, "differing": differing,
         },
     )  # fmt: skip
 
@@ -158,6 +208,8 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--length", type=count, default=400, help="rows before a timed pass")
     parser.add_argument("--context", type=count, default=1024)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--genai", nargs=2, metavar=("PYTHON", "MODEL"))
+    parser.add_argument("--genai-precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument("--repeat", type=count, default=1)
     add_threads(parser)
     return parser.parse_args()

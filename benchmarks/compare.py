@@ -166,9 +166,7 @@ def _parse_arguments() -> argparse.Namespace:
         "--settings", type=lambda text: names(text, _SETTINGS), default=list(_SETTINGS),
         help=f"of {','.join(_SETTINGS)}, where a peer has them (default all)",
     )  # fmt: skip
-    parser.add_argument(
-        "--device", default="cpu", help="device of edgespec's target (default cpu)"
-    )
+    parser.add_argument("--device", default="cpu", help="device of edgespec's target (default cpu)")
     parser.add_argument(
         "--prompts", type=Path, nargs="+", default=(), help="JSON lines with prompt or turns"
     )

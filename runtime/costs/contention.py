@@ -85,7 +85,7 @@ def _processors(engines: Iterable[str]) -> set[str]:
     found = set[str]()
     for name in engines:
         bare, *options = name.split("#")
-        on_cpu = bare.endswith((":cpu", ":emulated"))
+        on_cpu = bare.endswith((":cpu", ":cpu-bf16", ":emulated"))
         found |= {"cpu"} if on_cpu else {bare}
         found |= {"cpu"} if "partly" in options else set()
     return found

@@ -210,6 +210,37 @@ def deploy(bundle: Bundle, options: LoadOptions) -> Deployment:
     )
 
 
+def texts_with_room(bundle: Bundle, options: LoadOptions, most: int) -> int:
+    """Returns the number of texts to make at once where the user did not say.
+
+    It is 1 where texts cannot share passes. Else there is memory for as many texts of full length,
+    without giving up anything that one text has.
+
+    Args:
+        bundle: the bundle.
+        options: the user's options; those for one text are kept as they are.
+        most: largest number to return; tried are this, its half, and so on.
+
+    Raises:
+        DeviceError: as `deploy`.
+        InputError: as `deploy`.
+    """
+    found = deploy(bundle, replace(options, sessions=1))
+    engines = found.roles[TARGET].engines
+    if not (bundle.target.stages_of_texts and all(each.several_texts for each in engines)):
+        return 1
+    alone = _terms(found)
+    while most > 1 and _terms(deploy(bundle, replace(options, sessions=most))) != alone:
+        most //= 2
+    return most
+
+
+def _terms(found: Deployment) -> tuple[object, ...]:
+    """Returns what a deployment may give up for want of memory."""
+    sizes = (found.context, found.draft, found.max_tree, found.prefill_chunk)
+    return found.fits, sizes, found.engines
+
+
 def with_costs(deployment: Deployment, always: bool = False) -> Deployment:
     """Adds measured costs to a deployment, and sorts each role's candidates by them.
 

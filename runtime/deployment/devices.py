@@ -8,6 +8,7 @@ from itertools import count
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.engines import (
+    CHANGING_CPU_ENGINES,
     CPU_ENGINES,
     GPU_ENGINES,
     NPU_ENGINES,
@@ -45,7 +46,7 @@ class Device:
 def find_devices() -> list[Device]:
     """Returns all devices that there is an engine for, CPU devices first."""
     found = []
-    for name in (*CPU_ENGINES, *GPU_ENGINES, *NPU_ENGINES):
+    for name in (*CPU_ENGINES, *CHANGING_CPU_ENGINES, *GPU_ENGINES, *NPU_ENGINES):
         found.append(_examined(name))
         kind, _, number = name.partition(":")
         if number.isdigit() and found[-1].reason is None:
@@ -69,4 +70,4 @@ def _examined(name: str) -> Device:
         found = engine(name)
         return Device(name, found.hardware, found.version, found.memory, found.available_bytes())
     except DeviceError as error:
-        return Device(name, reason=re.sub(r"^device [\w:]+: ", "", str(error)))
+        return Device(name, reason=re.sub(r"^device [\w:-]+: ", "", str(error)))

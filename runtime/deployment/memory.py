@@ -280,7 +280,7 @@ class _Account:
                 known = shared[engine.memory].get((name, engine.name), 0)
                 shared[engine.memory][name, engine.name] = max(known, taken.shared)
                 held = cache_bytes(cache_groups(self._bundle, name, number, engine), rows)
-                kv[engine.memory] += self._request.texts * (held + stage.recurrent_bytes)
+                kv[engine.memory] += self._texts(name, engine) * (held + stage.recurrent_bytes)
                 libraries[_library(engine)] = engine.library_bytes
             role = self._bundle.manifest.roles[name]
             inputs += _input_bytes(role, calls)
@@ -306,6 +306,12 @@ class _Account:
             )
             for device in sorted({HOST, *prints})
         )
+
+    def _texts(self, name: str, engine: Engine) -> int:
+        """Returns the number of caches of a role; those that lie side by side double at a time."""
+        texts = self._request.texts
+        side_by_side = self._bundle.manifest.roles[name].stages_of_texts and engine.several_texts
+        return 1 << (texts - 1).bit_length() if side_by_side else texts
 
     def _calls(self, name: str, choice: _Choice, shapes: Shapes) -> CallSizes:
         rows = min(self._round_rows(name, choice), shapes.rows[-1])

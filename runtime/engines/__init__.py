@@ -45,6 +45,7 @@ from edgespec.runtime.engines.telemetry import switch_off
 from edgespec.runtime.shapes import Shapes
 
 __all__ = [
+    "CHANGING_CPU_ENGINES",
     "CPU_ENGINES",
     "EXPERIMENTAL",
     "GPU_ENGINES",
@@ -90,6 +91,7 @@ switch_off()  # here, since no engine's module is imported before this package
 _ENGINES = {
     "onnxruntime:cpu": ("edgespec.runtime.engines.cpu.onnxruntime", "OnnxRuntimeCpu"),
     "openvino:cpu": ("edgespec.runtime.engines.cpu.openvino", "OpenVinoCpu"),
+    "openvino:cpu-bf16": ("edgespec.runtime.engines.cpu.openvino", "OpenVinoCpuBfloat16"),
     "openvino:gpu": ("edgespec.runtime.engines.gpu.openvino_gpu", "OpenVinoGpu"),
     "openvino:npu": ("edgespec.runtime.engines.npu.openvino_npu", "OpenVinoNpu"),
     "qnn:npu": ("edgespec.runtime.engines.npu.qnn", "QnnNpu"),
@@ -102,6 +104,9 @@ _NUMBERED = {
 
 CPU_ENGINES = ("onnxruntime:cpu", "openvino:cpu")
 """The candidates for the device `cpu`."""
+
+CHANGING_CPU_ENGINES = ("openvino:cpu-bf16",)
+"""CPU engines that compute something else than was exported: only their own names choose them."""
 
 GPU_ENGINES = ("cuda:0", "webgpu:0", "openvino:gpu")
 """The candidates for the device `gpu`, the best first.

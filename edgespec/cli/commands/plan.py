@@ -20,6 +20,7 @@ from edgespec.cli.arguments import (
     add_bundle,
     add_device_options,
     add_draft,
+    add_option,
     given,
 )
 from edgespec.runtime.deployment.options import LoadOptions
@@ -42,6 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_bundle(parser)
     add_draft(parser)
     add_device_options(parser)
+    add_option(
+        parser, "sessions",
+        "number of texts of full length to reserve cache memory for, as `serve` does", "--parallel",
+    )  # fmt: skip
     parser.add_argument(
         "--compare", action="store_true",
         help="also compare the expected speed of ways to run the bundle, from measured costs: "

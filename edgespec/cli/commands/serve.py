@@ -7,6 +7,8 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from edgespec.cli.arguments import (
     LOAD_DEFAULTS,
@@ -23,6 +25,7 @@ from edgespec.errors import InputError
 from edgespec.runtime.deployment.options import parse_size
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
+_TEXTS_AT_ONCE = 4  # texts share a pass of eight rows or so at little cost, but not their memory
 _PORTS = range(1 << 16)
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
 
@@ -54,8 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     texts = parser.add_argument_group("texts")
     texts.add_argument(
-        "--parallel", type=int, default=1, metavar="N",
-        help="number of texts to generate at once; they share passes (default: %(default)s)",
+        "--parallel", type=int, metavar="N",
+        help="number of texts to generate at once; they share passes (default: up to "
+        f"{_TEXTS_AT_ONCE}, as there is memory for texts as long as one alone)",
     )  # fmt: skip
     texts.add_argument(
         "--queue", type=int, default=64, metavar="N",
@@ -95,9 +99,10 @@ def execute(arguments: argparse.Namespace) -> int:
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
         options = given(arguments, LOAD_DEFAULTS)
-        options["sessions"] = arguments.sessions or arguments.parallel
+        parallel = arguments.parallel or _texts_at_once(arguments.bundle, options)
+        options["sessions"] = arguments.sessions or parallel
         with LLM(arguments.bundle, **options) as llm:
-            service = TextService(llm, arguments.parallel, arguments.queue)
+            service = TextService(llm, parallel, arguments.queue)
             name = arguments.model_name or model_name(llm.bundle)
             served = Served(service, name, arguments.max_body)
             url = f"http://{_host_and_port(sock.getsockname()[:2])}"
@@ -110,6 +115,15 @@ def execute(arguments: argparse.Namespace) -> int:
             if arguments.draft_memory is not None:
                 llm.save_draft_memory(arguments.draft_memory)
     return 0
+
+
+def _texts_at_once(bundle: str, options: Mapping[str, Any]) -> int:
+    """Returns how many texts to make at once where the user did not say."""
+    from edgespec import bundle as bundles
+    from edgespec.runtime.deployment.deployment import texts_with_room
+    from edgespec.runtime.deployment.options import LoadOptions
+
+    return texts_with_room(bundles.load(bundle), LoadOptions(**options), _TEXTS_AT_ONCE)
 
 
 def _check(arguments: argparse.Namespace) -> None:
