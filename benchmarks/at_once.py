@@ -2,7 +2,7 @@
 
     python benchmarks/at_once.py qwen-bundle --prompts HumanEval.jsonl
     python benchmarks/at_once.py qwen-bundle --prompts HumanEval.jsonl --drafts none --texts 8
-    python benchmarks/at_once.py qwen-bundle --prompts prompts.jsonl --genai genai/bin/python qwen-ir
+    python benchmarks/at_once.py qwen-bundle --prompts HumanEval.jsonl --genai bin/python qwen-ir
 
 For each draft source, the first N prompts are made one after the other and then on N threads at
 once, in turns. All texts are compared with those made alone. A table of passes follows: T texts
