@@ -153,7 +153,7 @@ class OrderedAttention:
         last = self._declare(mask_input("window_rows", mask), INT64, *t, "W")
         # The cache's last rows and the new ones, W + L of them.
         keys, values = (
-            _near(g, texts, old, last, own, heads) for old, own in zip(past, new, strict=True)
+            _near(g, texts, old, last, own, layer) for old, own in zip(past, new, strict=True)
         )
         old = _scores(g, texts, q, past[0])
         rows = self._for_scores(self._declare("recent_rows", INT32, *by_row, "N"), heads)
@@ -201,15 +201,15 @@ def _for_group(graph: GraphBuilder, texts: Texts, rows: str, heads: Heads) -> st
 
 
 def _near(
-    graph: GraphBuilder, texts: Texts, past: Kept, last: str, new: Kept, heads: Heads
+    graph: GraphBuilder, texts: Texts, past: Kept, last: str, new: Kept, layer: Attention
 ) -> Kept:
     """Puts some rows of the cache before the new ones."""
 
-    def joined(old: str, own: str) -> str:
-        return graph.op("Concat", texts.window(old, last, heads.keys), own, axis=-2)
+    def joined(old: str, own: str, width: int) -> str:
+        return graph.op("Concat", texts.window(old, last, layer.kv_heads, width), own, axis=-2)
 
-    scales = joined(past.scales, new.scales) if past.scales and new.scales else None
-    return Kept(joined(past.numbers, new.numbers), scales)
+    scales = joined(past.scales, new.scales, 1) if past.scales and new.scales else None
+    return Kept(joined(past.numbers, new.numbers, layer.head_dim), scales)
 
 
 def _scores(graph: GraphBuilder, texts: Texts, q: str, keys: Kept) -> str:

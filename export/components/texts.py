@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 from onnx import TensorProto
 
 from edgespec.bundle.caches import TEXT_PLACES, TEXT_ROWS
@@ -35,8 +36,8 @@ class Texts(Protocol):
     def join(self, x: str, width: int) -> str:
         """Brings rows [T, L, …] of `width` numbers back to [S, width]."""
 
-    def window(self, cache: str, rows: str, heads: int) -> str:
-        """Takes rows of a cache [T, KV, C, hd], of each text those at its `rows`."""
+    def window(self, cache: str, rows: str, heads: int, width: int) -> str:
+        """Takes rows of a cache [T, KV, C, width], of each text those at its `rows`."""
 
     def swapped(self, x: str) -> str:
         """Exchanges the last two dimensions of [T, heads, L, hd]."""
@@ -68,7 +69,7 @@ class OneText:
         """See `Texts`."""
         return self._graph.op("Reshape", x, self._graph.ints(-1, width))
 
-    def window(self, cache: str, rows: str, heads: int) -> str:
+    def window(self, cache: str, rows: str, heads: int, width: int) -> str:
         """See `Texts`."""
         return self._graph.op("Gather", cache, rows, axis=1)
 
@@ -114,14 +115,28 @@ class SeveralTexts:
         flat = g.op("Reshape", x, g.ints(-1, width))
         return g.op("Gather", flat, self._declare(TEXT_PLACES, _INT64, "S"), axis=0)
 
-    def window(self, cache: str, rows: str, heads: int) -> str:
+    def window(self, cache: str, rows: str, heads: int, width: int) -> str:
         """See `Texts`."""
         g = self._graph
         if (rows, heads) not in self._windows:
-            by_head = g.op("Unsqueeze", rows, g.ints(1, 3))  # [T, 1, W, 1]
-            by_head = g.op("Concat", *[by_head] * heads, axis=1) if heads > 1 else by_head
-            self._windows[rows, heads] = by_head
-        return g.op("GatherND", cache, self._windows[rows, heads], batch_dims=2)
+            self._windows[rows, heads] = self._places(cache, rows, heads)
+        flat = g.op("Reshape", cache, g.ints(-1, width))
+        return g.op("Gather", flat, self._windows[rows, heads], axis=0)
+
+    def _places(self, cache: str, rows: str, heads: int) -> str:
+        """Returns [T, KV, W], where the rows are among those of all texts and heads.
+
+        Layers with the same mask share it, since their caches have the same capacity. GatherND
+        would need no such places, but is slower.
+        """
+        g = self._graph
+        shape = g.op("Shape", cache)
+        capacity = g.op("Gather", shape, g.constant(2, np.int64), axis=0)
+        sizes = g.op("Slice", shape, g.ints(0), g.ints(3), g.ints(0))
+        every = g.op("ReduceProd", sizes, keepdims=0)
+        firsts = g.op("Range", g.constant(0, np.int64), every, capacity)
+        firsts = g.op("Reshape", firsts, g.ints(-1, heads, 1))
+        return g.op("Add", firsts, g.op("Unsqueeze", rows, g.ints(1)))
 
     def swapped(self, x: str) -> str:
         """See `Texts`."""

@@ -42,7 +42,7 @@ from edgespec.runtime.deployment.selection import (
 from edgespec.runtime.engines import Engines, is_experimental
 from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.model import Model, TextSizes
-from edgespec.runtime.execution.stage_files import multiplies, require_suited
+from edgespec.runtime.execution.stage_files import multiplies, require_suited, takes_texts
 
 _log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ def texts_with_room(bundle: Bundle, options: LoadOptions, most: int) -> int:
     """
     found = deploy(bundle, replace(options, sessions=1))
     engines = found.roles[TARGET].engines
-    if not (bundle.target.stages_of_texts and all(each.several_texts for each in engines)):
+    if not (bundle.target.stages_of_texts and all(map(takes_texts, engines))):
         return 1
     alone = _terms(found)
     while most > 1 and _terms(deploy(bundle, replace(options, sessions=most))) != alone:

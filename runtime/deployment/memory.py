@@ -36,7 +36,7 @@ from edgespec.runtime.engines import (
 )
 from edgespec.runtime.execution.features import FEATURE_ROWS, feature_width
 from edgespec.runtime.execution.sizes import cache_groups, stage_sizes
-from edgespec.runtime.execution.stage_files import role_shapes
+from edgespec.runtime.execution.stage_files import role_shapes, takes_texts
 from edgespec.runtime.shapes import (
     ANY_SHAPES,
     COLUMNS,
@@ -310,7 +310,7 @@ class _Account:
     def _texts(self, name: str, engine: Engine) -> int:
         """Returns the number of caches of a role; those that lie side by side double at a time."""
         texts = self._request.texts
-        side_by_side = self._bundle.manifest.roles[name].stages_of_texts and engine.several_texts
+        side_by_side = self._bundle.manifest.roles[name].stages_of_texts and takes_texts(engine)
         return 1 << (texts - 1).bit_length() if side_by_side else texts
 
     def _calls(self, name: str, choice: _Choice, shapes: Shapes) -> CallSizes:

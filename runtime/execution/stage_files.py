@@ -81,6 +81,11 @@ def multiplies(engine: Engine, precision: Precision) -> bool:
     return W8A8 not in (precision.weights, precision.lm_head) or engine.integer_products
 
 
+def takes_texts(engine: Engine) -> bool:
+    """Returns whether calls of an engine may hold rows of several texts."""
+    return engine.several_texts and engine.variant is None and not engine.shapes.capacities
+
+
 def suited(role: Role, engines: Sequence[Engine]) -> list[Engine]:
     """Returns the engines that run a role; all if none does, so that loading says why."""
     return [
@@ -187,13 +192,9 @@ def _stage_for(
     role = bundle.manifest.roles[name]
     variant = bundle.variant(name, engine.variant) if engine.variant else None
     if variant is None:
-        own = role.stages_of_texts if _takes_texts(engine) else ()
+        own = role.stages_of_texts if takes_texts(engine) else ()
         return (own or role.stages)[number], role.precision, ()
     return variant.stages[number], variant.precision, variant.compiled
-
-
-def _takes_texts(engine: Engine) -> bool:
-    return engine.several_texts and engine.variant is None and not engine.shapes.capacities
 
 
 def _is_of(compiled: Compiled, bundle: Bundle, stage: Stage) -> bool:

@@ -321,6 +321,20 @@ def test_a_key_from_the_environment(start, served_bundle):
     assert httpx.get(f"{url}/v1/models", headers=headers).json()["data"][0]["id"] == "mine"
 
 
+def test_texts_are_made_at_once_without_being_asked_to(start, served_bundle):
+    """A text that begins later ends first."""
+    process = start("serve", served_bundle, "--port=0", *FAST, "--draft=none", "--memory=4GiB")
+    name, url = started(process)
+    long = {"model": name, "prompt": PROMPT, "max_tokens": 1500, "stream": True}
+    address = f"{url}/v1/completions"
+    with httpx.stream("POST", address, json=long, timeout=60) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: {")
+        short = {**long, "max_tokens": 2, "stream": False}
+        assert httpx.post(address, json=short, timeout=60).json()["choices"][0]["text"]
+        assert "edgespec_texts_running 1" in httpx.get(f"{url}/metrics").text
+
+
 def test_what_cannot_be_served_is_refused_before_anything_is_loaded(cli, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -99,6 +99,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 "anybody who can reach %s can use the model: set --api-key", arguments.host
             )
         options = given(arguments, LOAD_DEFAULTS)
+        options["sessions"] = 1
         parallel = arguments.parallel or _texts_at_once(arguments.bundle, options)
         options["sessions"] = arguments.sessions or parallel
         with LLM(arguments.bundle, **options) as llm:

@@ -304,7 +304,7 @@ def test_devices_in_a_terminal_of_eighty_columns(cli, monkeypatch):
     assert words == f"cuda:0 cannot be used: {HERE[1].reason}".split()
 
 
-TRIED = {*engines.CPU_ENGINES, "qnn:emulated"}
+TRIED = {"openvino:cpu-bf16", *engines.CPU_ENGINES, "qnn:emulated"}
 
 
 def test_devices_that_never_ran_on_hardware_are_experimental(cli, monkeypatch):

@@ -16,7 +16,7 @@ from edgespec import LLM
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError, MemoryLimitError
 from edgespec.runtime.deployment.demands import MIB
-from edgespec.runtime.deployment.deployment import deploy
+from edgespec.runtime.deployment.deployment import deploy, texts_with_room
 from edgespec.runtime.deployment.options import LoadOptions, parse_size
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.system import control_groups
@@ -74,6 +74,41 @@ def test_a_plan_as_a_table(cli):
     assert result.code == 0
     for part in ("KV caches", "16.0", "953.7", "context of 2,048 tokens, draft none"):
         assert part in result.out
+
+
+def test_a_plan_for_several_texts(cli):
+    alone, three, four = (
+        json.loads(cli("plan", "--json", *FAST[:2], "--parallel", n).out)["devices"][0]["kv_mb"]
+        for n in (1, 3, 4)
+    )
+    # The draft's caches are one for each text, the target's lie side by side in twos and fours.
+    assert alone * 3 < three < four == pytest.approx(4 * alone, rel=0.01)
+
+
+def limit_of(texts):
+    """Returns options with memory for exactly so many texts."""
+    options = LoadOptions(**PLACE, draft="model", context=2048)
+    (demand,) = deploy(EMBEDDED, replace(options, sessions=texts)).devices
+    return replace(options, memory=demand.total + MIB)
+
+
+def test_as_many_texts_at_once_as_memory_has_room_for():
+    assert [texts_with_room(EMBEDDED, limit_of(texts), 4) for texts in (1, 2, 3, 4)] == [1, 2, 2, 4]
+    assert texts_with_room(EMBEDDED, limit_of(4), 1) == 1
+
+
+def test_further_texts_do_not_cost_the_first_its_context():
+    options = replace(limit_of(4), context=None, memory=limit_of(2).memory)
+    assert texts_with_room(EMBEDDED, options, 4) == 2
+    assert deploy(EMBEDDED, replace(options, sessions=4)).context < 2048
+
+
+def test_texts_that_cannot_share_passes_take_turns():
+    options = replace(limit_of(4), device=f"{CPU_ENGINES[0]}#8/32x1024", draft="none", context=None)
+    assert texts_with_room(EMBEDDED, options, 4) == 1
+    roles = {**EMBEDDED.manifest.roles, TARGET: replace(EMBEDDED.target, stages_of_texts=())}
+    older = replace(EMBEDDED, manifest=replace(EMBEDDED.manifest, roles=roles))
+    assert texts_with_room(older, limit_of(4), 4) == 1
 
 
 def test_the_limit_is_what_is_free_unless_one_is_given(cli):
