@@ -120,7 +120,7 @@ class AnswerGrammar:
             yield from self._spelling.ended("head", calls.begin, but=BARE if self.bare else "")
         yield from self._calls(calls)
         if self.bare is not None:
-            ways.append("bare")
+            ways.insert(0, "bare")  # of terminals that end at one place, the lexer may take the first
             yield from self._bare(self.bare)
         yield f"answer: {' | '.join(ways)}"
 
@@ -129,7 +129,9 @@ class AnswerGrammar:
         calls = self.calls
         if self.bare is not None:
             return "PLAIN"
-        if calls is None or not calls.first or self._spelling.begins_with_token(calls.begin):
+        if calls is None or not (calls.first and calls.begin):
+            return _TEXT
+        if self._spelling.begins_with_token(calls.begin):
             return _TEXT
         return f"/([^{escaped(calls.begin[0])}]{TEXT})?/"
 
