@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.api.messages import about_tools, for_template
 from edgespec.api.options import GenerationOptions
 from edgespec.api.tools import Tool, described
+from edgespec.api.written_calls import with_calls_as_text
 from edgespec.errors import InputError
 from edgespec.runtime.sampling.constraint import Constraint
 from edgespec.runtime.sampling.thinking_budget import Reasoning, ThinkingBudget
@@ -125,7 +126,9 @@ def conversation(
     converted = for_template(messages)
     if "tool" not in tokenizer.chat_source and about_tools(converted):
         raise _no_tools()  # or the template would leave them out
-    text = _rendered(tokenizer, converted, options, calls)
+    text = _rendered(
+        tokenizer, with_calls_as_text(converted, tokenizer.chat_source), options, calls
+    )
     thinking, inside = _thinking(tokenizer, text)
     answer = AnswerGrammar(
         thinking=thinking, inside=inside, calls=calls, functions=functions,
@@ -141,7 +144,8 @@ def conversation(
         if id_ in tokenizer.special_ids and token in answer.marks
     }  # fmt: skip
     schemas = {function.name: function.parameters for function in functions}
-    return Conversation(prompt, grammar, AnswerReader(thinking, calls, inside, schemas), shown)
+    reader = AnswerReader(thinking, calls, inside, schemas, answer.bare)
+    return Conversation(prompt, grammar, reader, shown)
 
 
 def _call_form(tokenizer: Tokenizer) -> CallForm:

@@ -6,7 +6,12 @@ are those that the models' makers document, in their templates and model cards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from edgespec.runtime.text.bare_calls import LINE, OBJECT, BareForm
+from edgespec.runtime.text.notations import NOTATIONS
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,8 @@ class CallForm:
     Attributes:
         name: name of the form.
         marks: what a chat template of the form contains; all of it.
-        begin: text that begins calls. Answers without calls never contain it.
+        begin: text that begins calls. Answers without calls never contain it. Empty if calls can
+            be told from text by `bare` alone.
         opening: text before a name.
         middle: text between name and arguments.
         closing: text after arguments.
@@ -27,9 +33,10 @@ class CallForm:
         end: text after the last call.
         first: whether calls begin an answer or do not come at all. Text that begins like `begin`
             is a call then.
-        arguments: `json` with spaces as Python's json module writes them, `compact` JSON, `gemma`
-            (see `edgespec.runtime.text.gemma_arguments`) or `tagged` (see `tagged_arguments`).
+        arguments: notation of the arguments (see `edgespec.runtime.text.notations`).
         in_system: whether the template takes tools from the system message, as JSON.
+        bare: what calls look like that come without these marks, if an answer may begin with one.
+        unless: what a chat template of the form does not contain; none of it.
     """
 
     name: str
@@ -43,6 +50,27 @@ class CallForm:
     first: bool = False
     arguments: str = "json"
     in_system: bool = False
+    bare: BareForm | None = None
+    unless: tuple[str, ...] = ()
+
+    def is_of(self, template: str) -> bool:
+        """Whether a chat template is of the form."""
+        return all(mark in template for mark in self.marks) and not any(
+            mark in template for mark in self.unless
+        )
+
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str | None:
+        """Returns how a model writes calls; None if only its chat template knows.
+
+        Args:
+            calls: names of functions, and their arguments by name.
+        """
+        write = NOTATIONS[self.arguments].write
+        if write is None:
+            return None
+        between = f"{self.closing}{self.separator or ''}{self.opening}"
+        written = [f"{name}{self.middle}{write(arguments)}" for name, arguments in calls]
+        return f"{self.begin}{self.opening}{between.join(written)}{self.closing}{self.end}"
 
 
 @dataclass(frozen=True)
@@ -64,6 +92,8 @@ class ThinkingForm:
 _NAMED = '{"name": "'
 _ARGUMENTS = '", "arguments": '
 
+_OTHERS = ("<arg_key", "<tool_calls>")  # of forms that also have `<tool_call>`
+
 # The first whose marks are in a template is the template's.
 _CALL_FORMS = (
     CallForm(
@@ -84,27 +114,58 @@ _CALL_FORMS = (
     CallForm(
         "mistral list", ("[TOOL_CALLS]",),
         begin="[TOOL_CALLS] [", opening=_NAMED, middle=_ARGUMENTS, closing="}", separator=", ",
-        end="]",
+        end="]", bare=OBJECT,
     ),
     CallForm(
         "phi", ("<|tool|>",),
         begin="<|tool_call|>[", opening=_NAMED, middle=_ARGUMENTS, closing="}", separator=", ",
-        end="]<|/tool_call|>", in_system=True,
+        end="]<|/tool_call|>", in_system=True, bare=OBJECT,
     ),
     CallForm(
         "granite", ("<|tool_call|>",),
         begin="<|tool_call|>[", opening=_NAMED, middle=_ARGUMENTS, closing="}", separator=", ",
-        end="]",
+        end="]", bare=OBJECT,
+    ),
+    CallForm(
+        "lfm", ("List of tools: ", "<|im_start|>"),
+        begin="<|tool_call_start|>[", opening="", middle="(", closing=")", separator=", ",
+        end="]<|tool_call_end|>", arguments="python",
+    ),
+    CallForm(
+        "olmo", ("<function_calls>", "<functions>"),
+        begin="<function_calls>", opening="", middle="(", closing=")", separator="\n",
+        end="</function_calls>", arguments="keywords",
+    ),
+    CallForm(
+        "hunyuan", ("<tool_calls>", "<tool_call>function_name", "```json"),
+        begin="<tool_calls>", opening="<tool_call>", middle="\n```json\n",
+        closing="\n```</tool_call>", separator="\n", end="</tool_calls>",
+    ),
+    CallForm(
+        "glm 4.7", ("<tool_call>{function-name}<arg_key>",),
+        begin="<tool_call>", opening="", middle="", closing="</tool_call>",
+        separator="<tool_call>", arguments="keys in line",
+    ),
+    CallForm(
+        "glm 4.5", ("<tool_call>{function-name}", "<arg_key>"),
+        begin="<tool_call>", opening="", middle="\n", closing="</tool_call>",
+        separator="\n<tool_call>", arguments="keys",
+    ),
+    CallForm(
+        "glm", ('"metadata"', "observation"),
+        begin="", opening="", middle="\n", closing="", separator=None, first=True, bare=LINE,
     ),
     CallForm(
         "tagged", ("<tool_call>", "<function=", "<parameter="),
         begin="<tool_call>", opening="\n<function=", middle=">\n",
         closing="</function>\n</tool_call>", separator="\n<tool_call>", arguments="tagged",
+        unless=_OTHERS,
     ),
     CallForm(
         "hermes", ("<tool_call>", '"arguments"'),
         begin="<tool_call>", opening="\n" + _NAMED, middle=_ARGUMENTS,
-        closing="}\n</tool_call>", separator="\n<tool_call>",
+        closing="}\n</tool_call>", separator="\n<tool_call>", bare=OBJECT,
+        unless=_OTHERS,
     ),
     CallForm(
         "llama", ("ipython", '"parameters"'),
@@ -112,9 +173,6 @@ _CALL_FORMS = (
         first=True,
     ),
 )  # fmt: skip
-
-# Templates with these write calls in another form than the marks of the forms suggest.
-_OTHERS = ("<arg_key>", "<|tool_list_start|>", "<tool_calls>")
 
 _HARMONY = ThinkingForm(
     "<|channel|>analysis<|message|>",
@@ -136,11 +194,11 @@ def call_form(template: str) -> CallForm | None:
     Args:
         template: source of the template.
     """
-    if "tools" not in template or any(mark in template for mark in _OTHERS):
+    if "tools" not in template:
         return None
     # Templates write quotes inside of strings with backslashes.
     plain = template.replace('\\"', '"')
-    return next((form for form in _CALL_FORMS if all(m in plain for m in form.marks)), None)
+    return next((form for form in _CALL_FORMS if form.is_of(plain)), None)
 
 
 def thinking_form(template: str) -> ThinkingForm | None:

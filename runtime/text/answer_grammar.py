@@ -7,21 +7,21 @@ their ids.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from edgespec.errors import InputError, reason
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
-from edgespec.runtime.text.gemma_arguments import QUOTE, GemmaRules
-from edgespec.runtime.text.tagged_arguments import tagged_rules
+from edgespec.runtime.text.bare_calls import BARE, BareForm, bare_rules
+from edgespec.runtime.text.notations import NOTATIONS
+from edgespec.runtime.text.spelling import TEXT, Spelling, escaped
 
 CONTENT = "content"
 """Name of the grammar that an answer's text follows, if it follows one."""
 
-_TEXT = r"/(.|\n)*/"
+_TEXT = f"/{TEXT}/"
 _GAP = r"/\n{0,2}/"  # what models write between reasoning and what follows it
 
 
@@ -68,13 +68,22 @@ class AnswerGrammar:
         thinking, calls = self.thinking, self.calls
         marks = [] if thinking is None else [thinking.begin, thinking.end, *thinking.intros]
         if calls is not None:
-            marks += [calls.begin, calls.middle, calls.closing, calls.separator or "", calls.end]
-            marks += [QUOTE] if calls.arguments == "gemma" else []
+            marks += [calls.begin, calls.opening, calls.middle, calls.closing]
+            marks += [calls.separator or "", calls.end, NOTATIONS[calls.arguments].marks]
         return "\n".join(marks)
+
+    @property
+    def bare(self) -> BareForm | None:
+        """The form of calls without marks; None if they may not come."""
+        return None if self.required or self.content or not self.calls else self.calls.bare
 
     def lark(self) -> str:
         """Returns the grammar, with the rule `start`."""
         return "\n".join([f"start: {self._thought}answer", *self._answer(), *self._reasoning()])
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        return Spelling(self.special)
 
     @property
     def _thought(self) -> str:
@@ -87,24 +96,14 @@ class AnswerGrammar:
         if self.thinking is None:
             return
         if not self.inside:
-            yield f"begun: {self._marks(self.thinking.begin)}"
-        yield from self._ended("reasoning", self.thinking.end)
-
-    def _ended(self, rule: str, mark: str) -> Iterator[str]:
-        """Yields rules for free text that ends with the first of a mark, spelled or as a token."""
-        first, *others = self._parts(mark)
-        rest = "".join(f" {self._part(each)}" for each in others)
-        spelled = f"{rule}_spelled"
-        yield f"{rule}_text: {_TEXT}"
-        yield f"{spelled}[lazy]: {_TEXT[:-1]}{_escaped(first)}/"
-        token = f"{rule}_text {self._part(first)} | " if first in self.special else ""
-        yield f"{rule}: ({token}{spelled}){rest}"
+            yield f"begun: {self._spelling.marks(self.thinking.begin)}"
+        yield from self._spelling.ended("reasoning", self.thinking.end)
 
     def _answer(self) -> Iterator[str]:
         thinking, calls = self.thinking, self.calls
         intro = gap = ""
         if thinking is not None and thinking.intros:
-            intro = f"{self._marks(thinking.intros[0])} "
+            intro = f"{self._spelling.marks(thinking.intros[0])} "
         elif thinking is not None:
             gap = "gap "
             yield f"gap: {_GAP}"
@@ -112,80 +111,54 @@ class AnswerGrammar:
         if calls is None:
             yield f"answer: {said}"
             return
-        begun = f"{gap}{self._marks(calls.begin)}"
-        if self.required:
-            yield f"answer: {begun} calls"
-        elif calls.first or self.content is not None:
-            yield f"answer: {said} | {begun} calls"
-        else:
-            yield f"answer: {said} | head calls"
-            yield from self._ended("head", calls.begin)
+        begun = f"{gap}{self._spelling.marks(calls.begin)} calls"
+        ways = [] if self.required else [said]
+        if self.required or self.content is not None or (calls.first and not self.bare):
+            ways.append(begun)
+        elif calls.begin:
+            ways.append("head calls")
+            yield from self._spelling.ended("head", calls.begin, but=BARE if self.bare else "")
         yield from self._calls(calls)
+        if self.bare is not None:
+            ways.insert(0, "bare")  # of terminals that end at one place, the lexer may take the first
+            yield from self._bare(self.bare)
+        yield f"answer: {' | '.join(ways)}"
 
     def _free(self) -> str:
-        """Returns a regular expression of text without calls."""
+        """Returns what stands in a rule for text without calls."""
         calls = self.calls
-        if calls is None or not calls.first or self._parts(calls.begin)[0] in self.special:
+        if self.bare is not None:
+            return "PLAIN"
+        if calls is None or not (calls.first and calls.begin):
             return _TEXT
-        return f"/([^{_escaped(calls.begin[0])}](.|\\n)*)?/"
+        if self._spelling.begins_with_token(calls.begin):
+            return _TEXT
+        return f"/([^{escaped(calls.begin[0])}]{TEXT})?/"
 
     def _calls(self, form: CallForm) -> Iterator[str]:
-        more = ""
+        marks, more = self._spelling.marks, ""
         if self.several and form.separator is not None:
-            more = f" ({self._marks(form.separator)} call)*"
-        yield f"calls: call{more} {self._marks(form.end)}".rstrip()
+            more = f" ({marks(form.separator)} call)*"
+        yield f"calls: call{more} {marks(form.end)}".rstrip()
         yield "call: " + " | ".join([f"call_{n}" for n in range(len(self.functions))])
         for n, function in enumerate(self.functions):
-            head = self._marks(form.opening + function.name + form.middle)
-            yield f"call_{n}: {head} arguments_{n} {self._marks(form.closing)}".rstrip()
+            head = marks(form.opening + function.name + form.middle)
+            yield f"call_{n}: {head} arguments_{n} {marks(form.closing)}".rstrip()
             yield from self._arguments(f"arguments_{n}", function, form.arguments)
+
+    def _bare(self, form: BareForm) -> Iterator[str]:
+        arguments = {each.name: f"bare_{n}" for n, each in enumerate(self.functions)}
+        yield f"PLAIN: {_TEXT} & ~{BARE}"
+        yield from bare_rules(form, arguments, self.several)
+        for function in self.functions:
+            yield from self._arguments(arguments[function.name], function, form.arguments)
 
     def _arguments(self, rule: str, function: Function, notation: str) -> list[str]:
         """Returns rules for the arguments of a function; the first has the given name."""
-        schema = function.parameters
         try:
-            if notation == "gemma":
-                return GemmaRules(rule, schema, self._marks(QUOTE)).lines
-            if notation == "tagged":
-                return tagged_rules(rule, schema)
-            return [f"{rule}: %json {_schema(schema, notation == 'json')}"]
+            return NOTATIONS[notation].rules(rule, function.parameters, self._spelling)
         except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
             raise InputError(
                 f"tool {function.name}: its parameters are no valid JSON schema "
                 f"({reason(error)}): correct them"
             ) from error
-
-    def _marks(self, text: str) -> str:
-        return " ".join([self._part(part) for part in self._parts(text)])
-
-    def _part(self, text: str) -> str:
-        if text in self.special:
-            return f"<[{self.special[text]}]>"
-        return json.dumps(text, ensure_ascii=False)
-
-    def _parts(self, text: str) -> list[str]:
-        """Splits a text into special tokens and what is between them."""
-        if not self.special:
-            return [text] if text else []
-        longest_first = sorted(self.special, key=len, reverse=True)
-        pattern = "|".join(map(re.escape, longest_first))
-        return [part for part in re.split(f"({pattern})", text) if part]
-
-
-def _schema(parameters: Mapping[str, Any], spaced: bool) -> str:
-    """Returns a schema for llguidance, without white space that the form does not have.
-
-    Parameters that are not named would be additional properties. They are left out unless the
-    schema allows them by name.
-    """
-    space = " " if spaced else ""
-    options = {
-        "whitespace_flexible": False, "item_separator": f",{space}", "key_separator": f":{space}",
-    }  # fmt: skip
-    closed = {"additionalProperties": False} if "properties" in parameters else {}
-    return json.dumps({"type": "object", **closed, **parameters, "x-guidance": options})
-
-
-def _escaped(text: str) -> str:
-    """Returns a text as a regular expression between slashes."""
-    return re.sub(r"([^\w\s<>\"':;,=!@%&_-])", r"\\\1", text).replace("\n", r"\n")

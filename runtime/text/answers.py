@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
-from edgespec.runtime.text.gemma_arguments import GemmaArguments
-from edgespec.runtime.text.tagged_arguments import TaggedArguments
+from edgespec.runtime.text.bare_calls import BareCalls, BareForm
+from edgespec.runtime.text.notations import NOTATIONS, ArgumentReader
 
 _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # what Mistral's templates want of the ids of calls
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class AnswerReader:
         calls: how it writes calls; None if none are expected.
         inside: whether the answer begins inside of reasoning, since the prompt has begun it.
         schemas: JSON schemas of arguments by the names of the functions.
+        bare: form of calls without marks, with which an answer may begin; None if it may not.
 
     Attributes:
         calls: complete calls so far.
@@ -112,16 +115,20 @@ class AnswerReader:
         calls: CallForm | None,
         inside: bool = False,
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
+        bare: BareForm | None = None,
     ) -> None:
         self._thinking = thinking
         self._form = calls
         self._schemas = schemas or {}
+        self._bare = None if bare is None else BareCalls(bare, list(self._schemas))
         self._unread = ""
         self._ended = False
         self._thought = False  # whether there was reasoning, behind which white space is dropped
         self._fresh = True  # at the beginning of a part, where white space is dropped
         self._state: Callable[[_Gathered], bool] = self._reason if inside else self._begin
         self._opened = ToolCall("", "", "")
+        self._arguments: ArgumentReader = NOTATIONS["json"].reader({})
+        self._alone = False  # whether calls stand without marks
         self.calls: list[ToolCall] = []
 
     def push(self, text: str) -> Piece:
@@ -146,14 +153,20 @@ class AnswerReader:
         begins = {} if thinking is None else {thinking.begin: self._reason}
         if thinking is not None:
             begins |= dict.fromkeys(thinking.intros, self._say)
-        if form is not None:
+        if form is not None and (form.begin or self._bare is None):
             begins[form.begin] = self._open
         for begin, state in begins.items():
             if text.startswith(begin):
                 self._unread, self._fresh = text[len(begin) :], state == self._reason
                 self._state = state
                 return True
-        if not self._ended and any(begin.startswith(text) for begin in begins):
+        bare = None if self._bare is None else self._bare.first(text)
+        if bare is not None and bare.name:
+            self._alone = True
+            self._call(bare.name, bare.rest, gathered)
+            return True
+        undecided = bare is not None and not bare.decided
+        if not self._ended and (undecided or any(begin.startswith(text) for begin in begins)):
             return False
         if self._thought:
             self._unread = text
@@ -187,20 +200,23 @@ class AnswerReader:
         """The name of a call."""
         form = self._form
         assert form is not None
-        opening = self._unread.removeprefix(form.opening)
-        name, found, rest = opening.partition(form.middle or "{")
-        if not found:
+        name = _NAME.match(self._unread, len(form.opening))
+        if name is None or name.end() == len(self._unread):
             return False
-        self._unread = rest if form.middle else found + rest
+        if not self._unread.startswith(form.middle, name.end()):
+            return False
+        self._call(name[0], self._unread[name.end() + len(form.middle) :], gathered)
+        return True
+
+    def _call(self, name: str, arguments: str, gathered: _Gathered) -> None:
+        """Begins a call, of which the arguments are what is unread."""
+        form = self._bare.form if self._alone and self._bare is not None else self._form
+        assert form is not None
+        self._unread = arguments
         self._opened = ToolCall(_new_id(), name, "")
-        self._arguments: _Arguments = _JsonObject()
-        if form.arguments == "gemma":
-            self._arguments = GemmaArguments()
-        elif form.arguments == "tagged":
-            self._arguments = TaggedArguments(self._schemas.get(name, {}))
+        self._arguments = NOTATIONS[form.arguments].reader(self._schemas.get(name, {}))
         gathered.calls.append(CallPiece(len(self.calls), "", self._opened.id, name))
         self._state = self._argue
-        return True
 
     def _argue(self, gathered: _Gathered) -> bool:
         """The arguments of a call."""
@@ -211,7 +227,7 @@ class AnswerReader:
             gathered.calls.append(CallPiece(len(self.calls), piece))
         if self._arguments.complete:
             self.calls.append(self._opened)
-            self._state = self._close
+            self._state = self._close_bare if self._alone else self._close
         return self._arguments.complete
 
     def _close(self, gathered: _Gathered) -> bool:
@@ -227,6 +243,14 @@ class AnswerReader:
         self._unread = self._unread[len(following) :]
         self._state = self._open
         return True
+
+    def _close_bare(self, gathered: _Gathered) -> bool:
+        """Text after a call without marks, until the next one."""
+        assert self._bare is not None
+        found = self._bare.next(self._unread)
+        if found.name:
+            self._call(found.name, found.rest, gathered)
+        return bool(found.name)
 
     def _until(self, ends: Sequence[str], trimmed: bool) -> tuple[str, str]:
         """Takes the unread text before the first of some texts.
@@ -249,52 +273,6 @@ class AnswerReader:
             kept = len(text) - len(text[: len(text) - kept].rstrip())
         self._unread = text[len(text) - kept :]
         return text[: len(text) - kept], ""
-
-
-class _Arguments(Protocol):
-    """Reads arguments in some notation, as JSON.
-
-    Attributes:
-        complete: whether they have ended.
-    """
-
-    complete: bool
-
-    def push(self, text: str) -> tuple[str, str]:
-        """Returns the JSON of what was read, and the rest of a text."""
-        ...
-
-
-class _JsonObject:
-    """Finds the end of a JSON object.
-
-    Attributes:
-        complete: whether it has ended.
-    """
-
-    def __init__(self) -> None:
-        self.complete = False
-        self._depth = 0
-        self._quoted = self._escaped = False
-
-    def push(self, text: str) -> tuple[str, str]:
-        """Returns the part of a text that belongs to the object, and the rest."""
-        for place, letter in enumerate(text):
-            if self._escaped:
-                self._escaped = False
-            elif self._quoted:
-                self._escaped = letter == "\\"
-                self._quoted = letter != '"'
-            elif letter == '"':
-                self._quoted = True
-            elif letter in "{[":
-                self._depth += 1
-            elif letter in "}]":
-                self._depth -= 1
-                if not self._depth:
-                    self.complete = True
-                    return text[: place + 1], text[place + 1 :]
-        return text, ""
 
 
 def _overlap(text: str, ends: Sequence[str]) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgespec.errors import InputError
+from edgespec.runtime.text.schemas import chained, length
+from edgespec.runtime.text.spelling import Spelling, quoted
 
 QUOTE = '<|"|>'
 """Begins and ends a string; one token."""
@@ -33,7 +35,7 @@ class GemmaRules:
     Args:
         name: name of the first rule; further ones begin with it.
         schema: JSON schema of the arguments.
-        quote: how the grammar writes `QUOTE`.
+        spelling: how the grammar writes marks.
 
     Attributes:
         lines: the rules.
@@ -42,10 +44,10 @@ class GemmaRules:
         InputError: if the schema has what this notation is not known for.
     """
 
-    def __init__(self, name: str, schema: Mapping[str, Any], quote: str) -> None:
+    def __init__(self, name: str, schema: Mapping[str, Any], spelling: Spelling) -> None:
         self._name = name
         self._schema = schema
-        self._quote = quote
+        self._quote = spelling.marks(QUOTE)
         self._references: dict[str, str] = {}
         self.lines: list[str] = []
         self._rule(name, schema if "properties" in schema else {**schema, "properties": {}})
@@ -88,8 +90,7 @@ class GemmaRules:
         if kind == "array":
             return self._array(schema)
         if kind == "string":
-            least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-            return f"{self._quote} /(.|\\n){{{least},{most}}}/ {self._quote}"
+            return f"{self._quote} /(.|\\n){length(schema)}/ {self._quote}"
         kept = {key: schema[key] for key in ("type", *_KEPT) if key in schema}
         return f"%json {json.dumps(kept)}"
 
@@ -109,24 +110,20 @@ class GemmaRules:
 
     def _value(self, value: Any) -> str:
         if isinstance(value, str):
-            return f"{self._quote} {json.dumps(value, ensure_ascii=False)} {self._quote}"
+            return f"{self._quote} {quoted(value)} {self._quote}"
         return f"%json {json.dumps({'const': value})}"
 
     def _object(self, schema: Mapping[str, Any]) -> str:
-        """Members in the order of their names; each rule is the rest after some of them."""
+        """Members in the order of their names."""
         if isinstance(schema.get("additionalProperties"), Mapping):
             raise _unknown({"additionalProperties": schema["additionalProperties"]})
-        members = sorted(schema.get("properties", {}).items())
         required = schema.get("required", ())
-        first = later = '""'
-        for key, value in reversed(members):
-            member = f"{json.dumps(f'{key}:', ensure_ascii=False)} {self._new(value)}"
-            base = f"{self._name}_{len(self.lines)}"
-            optional = key not in required
-            none = (f" | {first}", f" | {later}") if optional else ("", "")
-            self.lines.append(f"{base}a: {member} {later}{none[0]}")
-            self.lines.append(f'{base}b: "," {member} {later}{none[1]}')
-            first, later = f"{base}a", f"{base}b"
+        members = [
+            (f"{quoted(f'{key}:')} {self._new(value)}", key in required)
+            for key, value in sorted(schema.get("properties", {}).items())
+        ]
+        first, rules = chained(f"{self._name}_{len(self.lines)}", members, '","')
+        self.lines += rules
         return f'"{{" {first} "}}"'
 
     def _array(self, schema: Mapping[str, Any]) -> str:

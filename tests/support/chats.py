@@ -8,6 +8,9 @@ from pathlib import Path
 from checkpoints import write_tokenizer
 from tokenizers import Tokenizer as Backend
 
+from edgespec.api.chat import ChatOptions, conversation
+from edgespec.runtime.sampling.grammar import GrammarCompiler
+from edgespec.runtime.text.answers import Piece
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 WEATHER = {
@@ -55,6 +58,7 @@ class Form:
 
 
 _ARGUMENTS = '{"city": "Rome", "days": 2}'
+_KEYS = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 
 FORMS = {
     "hermes": Form(
@@ -115,6 +119,52 @@ FORMS = {
         '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:2}<tool_call|>'
         "<|tool_call>call:clock{}<tool_call|>",
     ),
+    "lfm": Form(
+        "{% if tools %}<|im_start|>List of tools: {{ tools | tojson }}{% endif %}",
+        ("<|tool_call_start|>", "<|tool_call_end|>"),
+        '<|tool_call_start|>[get_weather(city="Rome", days=2)]<|tool_call_end|>',
+        '<|tool_call_start|>[get_weather(city="Rome", days=2), clock()]<|tool_call_end|>',
+    ),
+    "olmo": Form(
+        "{% if tools %}<functions>{{ tools | tojson }}</functions>"
+        "Output any function calls within <function_calls>{% endif %}",
+        ("<function_calls>", "</function_calls>"),
+        '<function_calls>get_weather(city="Rome", days=2)</function_calls>',
+        '<function_calls>get_weather(city="Rome", days=2)\nclock()</function_calls>',
+    ),
+    "hunyuan": Form(
+        "{% if tools %}{{ tools | tojson }}you should first print <tool_calls>"
+        "<tool_call>function_name\n```json\n{% endif %}",
+        ("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>"),
+        f"<tool_calls><tool_call>get_weather\n```json\n{_ARGUMENTS}\n```</tool_call></tool_calls>",
+        f"<tool_calls><tool_call>get_weather\n```json\n{_ARGUMENTS}\n```</tool_call>\n"
+        "<tool_call>clock\n```json\n{}\n```</tool_call></tool_calls>",
+    ),
+    "glm 4.7": Form(
+        "{% if tools %}{{ tools | tojson }}<tool_call>{function-name}<arg_key>{% endif %}",
+        _KEYS,
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value>"
+        "<arg_key>days</arg_key><arg_value>2</arg_value></tool_call>",
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value>"
+        "<arg_key>days</arg_key><arg_value>2</arg_value></tool_call><tool_call>clock</tool_call>",
+    ),
+    "glm 4.5": Form(
+        "{% if tools %}{{ tools | tojson }}<tool_call>{function-name}\n<arg_key>{% endif %}",
+        _KEYS,
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n"
+        "<tool_call>clock\n</tool_call>",
+    ),
+    "glm": Form(
+        "{% if tools %}{{ tools | tojson }}{% endif %}"
+        '{{ \'observation\' if 0 }}{{ messages[0].get("metadata", "") }}',
+        (),
+        f"get_weather\n{_ARGUMENTS}",
+        None,
+        "",
+    ),
     "harmony": Form(
         "{% if tools %}namespace functions. {{ tools | tojson }}{% endif %}"
         "{{ '<|channel|>analysis' if 0 }}",
@@ -142,3 +192,32 @@ def chat_tokenizer(folder: Path, source: str, tokens: tuple[str, ...]) -> Tokeni
     backend.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(source)
     return Tokenizer.from_folder(folder)
+
+
+class Chat:
+    """Conversations with one tokenizer, which is written to a folder."""
+
+    def __init__(self, folder, source, tokens=()):
+        self.tokenizer = chat_tokenizer(folder, source, tokens)
+        self._compiler = GrammarCompiler(folder, self.tokenizer.vocab_size, [0])
+
+    def ask(self, **options):
+        made = ChatOptions(**options)
+        return conversation(self.tokenizer, lambda: self._compiler, QUESTION, made)
+
+    def accepted(self, text, **options):
+        """Returns how much of a text the grammar allows, and whether it may end there."""
+        grammar = self.ask(**options).grammar
+        tokens = self.tokenizer.encode(text, add_special=False)
+        count = grammar.valid(tokens)
+        for token in tokens[:count]:
+            grammar.advance(token)
+        return self.tokenizer.decode(tokens[:count], skip_special=False), bool(grammar.allowed()[0])
+
+    def read(self, text, size=1, **options):
+        """Returns what an answer consists of, read in pieces of some size."""
+        reader = self.ask(**options).reader
+        whole = Piece()
+        for place in range(0, len(text), size):
+            whole += reader.push(text[place : place + size])
+        return whole + reader.finish(), [(call.name, call.arguments) for call in reader.calls]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from chats import FORMS, QUESTION, chat_tokenizer, template
@@ -62,20 +63,61 @@ def in_gemma(value):
     return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
 
 
+def told(value):
+    """Pairs of name and value in the order of the schema."""
+    return [(key, value[key]) for key in SCHEMA["properties"] if key in value]
+
+
+def in_json(value):
+    return json.dumps(value, ensure_ascii=False)
+
+
+def in_python(value):
+    """Write a value as LFM2 does."""
+    return str(value) if value is None or isinstance(value, bool) else in_json(value)
+
+
+def between_tags(key, value):
+    """All but two parameters may be no strings."""
+    return value if key in ("title", "colour") else in_json(value)
+
+
 def in_tags(value):
-    """Write arguments as Qwen3-Coder does; all but two may be no strings."""
-    texts = []
-    for key in SCHEMA["properties"]:
-        if key in value:
-            bare = key in ("title", "colour")
-            text = value[key] if bare else json.dumps(value[key], ensure_ascii=False)
-            texts.append(f"<parameter={key}>\n{text}\n</parameter>\n")
-    return "".join(texts)
+    """Write arguments as Qwen3-Coder does."""
+    pairs = [(key, between_tags(key, each)) for key, each in told(value)]
+    return "".join([f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in pairs])
+
+
+def in_keys(value):
+    """Write arguments as GLM-4.5 does."""
+    pairs = [(key, between_tags(key, each)) for key, each in told(value)]
+    return "".join(
+        [f"<arg_key>{key}</arg_key>\n<arg_value>{text}</arg_value>\n" for key, text in pairs]
+    )
+
+
+def in_keys_in_line(value):
+    """Write arguments as GLM-4.7 does."""
+    return re.sub("(</arg_(key|value)>)\n", r"\1", in_keys(value))
+
+
+def in_keywords(value):
+    """Write arguments as OLMo 3 does."""
+    return ", ".join([f"{key}={in_json(each)}" for key, each in told(value)])
+
+
+def in_python_keywords(value):
+    """Write arguments as LFM2 does."""
+    return ", ".join([f"{key}={in_python(each)}" for key, each in told(value)])
 
 
 WRITTEN = {
     "gemma": ("<|tool_call>call:f", in_gemma, "<tool_call|>"),
     "tagged": ("<tool_call>\n<function=f>\n", in_tags, "</function>\n</tool_call>"),
+    "glm 4.5": ("<tool_call>f\n", in_keys, "</tool_call>"),
+    "glm 4.7": ("<tool_call>f", in_keys_in_line, "</tool_call>"),
+    "olmo": ("<function_calls>f(", in_keywords, ")</function_calls>"),
+    "lfm": ("<|tool_call_start|>[f(", in_python_keywords, ")]<|tool_call_end|>"),
 }
 
 
@@ -185,3 +227,52 @@ def test_between_tags_a_pattern_is_enforced_as_json(tmp_path):
     assert not notation.allows(notation.call({"tags": "ac"}), schema)
     with pytest.raises(InputError, match="tools cannot be used"):
         notation.ask({"type": "object", "properties": {"tags": {"type": "thing"}}})
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("'Rome'", "Rome"),
+        ('"Rome"', "Rome"),
+        ("""'a "b" \\'c\\' \\\\'""", """a "b" 'c' \\"""),
+        ('"a, b)"', "a, b)"),
+        ("'first\\nsecond\tthird\nfourth'", "first\nsecond\tthird\nfourth"),
+        ("''", ""),
+    ],
+)
+def test_strings_of_lfm_may_have_either_quotes(tmp_path, written, read):
+    notation = Notation("lfm", tmp_path)
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    text = f"{notation.begin}text={written}{notation.end}"
+    assert notation.allows(text, schema)
+    reader = notation.ask(schema).reader
+    for letter in text:
+        reader.push(letter)
+    assert reader.calls[0].arguments == {"text": read}
+
+
+def test_strings_of_olmo_are_json(tmp_path):
+    notation = Notation("olmo", tmp_path)
+    reader = notation.ask(SCHEMA).reader
+    reader.push(
+        f'{notation.begin}title="\\ud83d\\ude00 \\u00e9\\/", tags=["a)"], x=1{notation.end}'
+    )
+    assert reader.calls[0].arguments == {"title": "\U0001f600 \u00e9/", "tags": ["a)"], "x": 1}
+
+
+@pytest.mark.parametrize("name", ["olmo", "lfm"])
+def test_a_parameter_that_keywords_cannot_name_is_refused(tmp_path, name):
+    parameters = {"type": "object", "properties": {"a=b": {"type": "string"}}}
+    with pytest.raises(InputError, match=r"'a=b'.* rename it"):
+        Notation(name, tmp_path).ask(parameters)
+
+
+def test_a_union_in_keywords_may_refer_to_itself(tmp_path):
+    tree = {"anyOf": [{"type": "boolean"}, {"type": "array", "items": {"$ref": "#/$defs/tree"}}]}
+    schema = {
+        "type": "object", "$defs": {"tree": tree}, "properties": {"tree": {"$ref": "#/$defs/tree"}},
+        "required": ["tree"],
+    }  # fmt: skip
+    notation = Notation("lfm", tmp_path)
+    for value, allowed in (("True", True), ("[true, [false]]", True), ("[1]", False)):
+        assert notation.allows(f"{notation.begin}tree={value}{notation.end}", schema) is allowed

@@ -1,0 +1,155 @@
+"""Calls without the marks of their form, told from text by what they begin with.
+
+Qwen2.5-Coder, asked for `<tool_call>{"name": ...}</tool_call>`, often writes the object alone, in a
+fence of Markdown, or between `<tools>` tags; GLM-4 was trained to write name and arguments alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from edgespec.runtime.text.spelling import TEXT, escaped
+
+_SPACE = " \t\r\n"
+_ANY_SPACE = r"[ \t\r\n]*"
+_SOME_SPACE = r"[ \t\r\n]{0,64}"  # bounded, since some models write white space for ever
+_NAME = "%s"
+
+
+@dataclass(frozen=True)
+class BareForm:
+    """What calls look like that stand alone at the beginning of an answer.
+
+    Attributes:
+        parts: what comes before the arguments, which begin with `{`; `%s` stands for the name.
+        arguments: notation of the arguments.
+        closing: what comes behind the arguments.
+        fences: texts that may stand before and behind all calls, the longer ones first.
+        spaced: whether there may be white space around each part; else only before the first.
+        several: whether there may be several calls.
+    """
+
+    parts: tuple[str, ...]
+    arguments: str
+    closing: str = ""
+    fences: tuple[tuple[str, str], ...] = ()
+    spaced: bool = True
+    several: bool = True
+
+
+OBJECT = BareForm(
+    parts=("{", '"name"', ":", f'"{_NAME}"', ",", '"arguments"', ":"),
+    arguments="loose",
+    closing="}",
+    fences=(("```json", "```"), ("```", "```"), ("<tools>", "</tools>")),
+)
+"""An object with name and arguments."""
+
+LINE = BareForm(parts=(_NAME, "\n"), arguments="json", spaced=False, several=False)
+"""The name in a line of its own, and the arguments."""
+
+BARE = "BARE"
+"""Name of the terminal of all texts that begin with a call."""
+
+
+def bare_rules(form: BareForm, arguments: Mapping[str, str], several: bool) -> Iterator[str]:
+    """Yields Lark rules for calls of a form: the rule `bare`, and the terminal `BARE`.
+
+    All that comes before the arguments is one terminal for each function and kind of fence: behind
+    a shorter one the lexer would go on with free text, since that matches more.
+
+    Args:
+        form: the form.
+        arguments: names of rules for the functions' arguments, by names of functions.
+        several: whether there may be several calls.
+    """
+    space = _SOME_SPACE if form.spaced else ""
+    closing = f" /{space}{escaped(form.closing)}/" if form.closing else ""
+    heads, ways = [], []
+    fences = groupby([("", ""), *form.fences], key=lambda fence: fence[1])
+    for kind, (end, alike) in enumerate(fences):
+        begin = "|".join(escaped(fence[0]) for fence in alike)
+        calls = []
+        for number, (name, rule) in enumerate(arguments.items()):
+            head = f"BARE_{kind}_{number}"
+            opening = f"{_ANY_SPACE}({begin}){_ANY_SPACE}"
+            yield f"{head}: /{opening}{_head(form, name, _ANY_SPACE)}/"
+            heads.append(head)
+            calls.append(f"{head} {rule}")
+        more = " bare_more*" if several and form.several else ""
+        behind = f" /{space}{escaped(end)}{space}/" if form.spaced else ""
+        ways.append(f"({' | '.join(calls)}){closing}{more}{behind}")
+    if several and form.several:
+        calls = [f"/{space}{_head(form, name, space)}/ {rule}" for name, rule in arguments.items()]
+        yield f"bare_more: ({' | '.join(calls)}){closing}"
+    yield f"bare: {' | '.join(ways)}"
+    yield f"{BARE}: ({' | '.join(heads)}) /\\{{{TEXT}/"
+
+
+def _head(form: BareForm, name: str, space: str) -> str:
+    """Returns a regular expression of what comes before arguments, for one function."""
+    parts = [escaped(part.replace(_NAME, name)) for part in form.parts]
+    return "".join([part + (space if form.spaced else "") for part in parts])
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a text begins with.
+
+    Attributes:
+        decided: whether further text can change nothing.
+        name: name of the function; empty if no call begins.
+        rest: the text from the arguments on.
+    """
+
+    decided: bool
+    name: str = ""
+    rest: str = ""
+
+
+class BareCalls:
+    """Finds where calls of a form begin.
+
+    Args:
+        form: the form.
+        names: names of the functions.
+    """
+
+    def __init__(self, form: BareForm, names: Sequence[str]) -> None:
+        self.form = form
+        self._names = names
+
+    def first(self, text: str) -> Begun:
+        """Tells whether an answer begins with a call, as far as it has come."""
+        text = text.lstrip(_SPACE)
+        fences = [begin for begin, _ in self.form.fences]
+        if any(fence.startswith(text) and fence != text for fence in fences):
+            return Begun(decided=False)
+        fence = next((fence for fence in fences if text.startswith(fence)), "")
+        return self._begun(text.removeprefix(fence), self.form.parts)
+
+    def next(self, text: str) -> Begun:
+        """Tells whether another call follows behind the arguments of one."""
+        return self._begun(text, (self.form.closing, *self.form.parts))
+
+    def _begun(self, text: str, parts: Sequence[str]) -> Begun:
+        """Tells whether a text begins with some parts and an object."""
+        rest, called = text.lstrip(_SPACE), ""
+        for part in parts:
+            if self.form.spaced:
+                rest = rest.lstrip(_SPACE)
+            texts = {part.replace(_NAME, name): name for name in self._names}
+            if any(each.startswith(rest) and each != rest for each in texts):
+                return Begun(decided=False)
+            # Of names that begin alike, the longest.
+            found = max((each for each in texts if rest.startswith(each)), key=len, default=None)
+            if found is None:
+                return Begun(decided=True)
+            called = texts[found] if _NAME in part else called
+            rest = rest[len(found) :]
+        rest = rest.lstrip(_SPACE) if self.form.spaced else rest
+        if not rest.startswith("{"):
+            return Begun(decided=bool(rest))
+        return Begun(True, called, rest)

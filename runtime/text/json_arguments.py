@@ -1,0 +1,74 @@
+"""Arguments as a JSON object, as most models write them: as grammar rules, and where they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_SEPARATED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SPACINGS: Mapping[str, Mapping[str, Any]] = {
+    "json": _SEPARATED,
+    "compact": {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"},
+    # Bounded, since some models write white space for ever where any amount may come.
+    "loose": {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}"},
+}
+"""White space in JSON: `json` as Python's json module writes it, none, or any."""
+
+
+def json_rules(name: str, schema: Mapping[str, Any], spacing: str = "json") -> list[str]:
+    """Returns a Lark rule for an object.
+
+    Parameters that are not named would be additional properties. They are left out unless the
+    schema allows them by name.
+
+    Args:
+        name: name of the rule.
+        schema: JSON schema of the arguments.
+        spacing: name of one of `SPACINGS`.
+    """
+    closed = {"additionalProperties": False} if "properties" in schema else {}
+    return [f"{name}: {json_value({'type': 'object', **closed, **schema}, spacing)}"]
+
+
+def json_value(schema: Mapping[str, Any], spacing: str = "json") -> str:
+    """Returns what stands in a Lark rule for a value of a schema; see `json_rules`."""
+    return f"%json {json.dumps({**schema, 'x-guidance': SPACINGS[spacing]})}"
+
+
+def json_written(value: Any, spacing: str = "json") -> str:
+    """Returns a value as a model writes it."""
+    separators = (",", ":") if spacing == "compact" else None
+    return json.dumps(value, ensure_ascii=False, separators=separators)
+
+
+class JsonArguments:
+    """Finds the end of a JSON object or array.
+
+    Attributes:
+        complete: whether it has ended.
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._depth = 0
+        self._quoted = self._escaped = False
+
+    def push(self, text: str) -> tuple[str, str]:
+        """Returns the part of a text that belongs to the object, and the rest."""
+        for place, letter in enumerate(text):
+            if self._escaped:
+                self._escaped = False
+            elif self._quoted:
+                self._escaped = letter == "\\"
+                self._quoted = letter != '"'
+            elif letter == '"':
+                self._quoted = True
+            elif letter in "{[":
+                self._depth += 1
+            elif letter in "}]":
+                self._depth -= 1
+                if not self._depth:
+                    self.complete = True
+                    return text[: place + 1], text[place + 1 :]
+        return text, ""

@@ -1,0 +1,73 @@
+"""Looking into the JSON schemas of arguments that are not written as one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_PLAIN = ("type", "title", "description", "default", "examples", "minLength", "maxLength")
+
+
+def is_plain(schema: Any) -> bool:
+    """Whether values are strings of which the schema asks for no more than a length."""
+    return (
+        isinstance(schema, Mapping)
+        and schema.get("type") == "string"
+        and all(key in _PLAIN for key in schema)
+    )
+
+
+def length(schema: Mapping[str, Any]) -> str:
+    """Returns how often a character may come in a string, as a regular expression says it."""
+    return f"{{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}"
+
+
+def named_values(schema: Any) -> Sequence[Any] | None:
+    """Returns the values of a schema that names them; else None."""
+    if not isinstance(schema, Mapping) or not ("enum" in schema or "const" in schema):
+        return None
+    values: Sequence[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
+    return values
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """Returns the schema that another one refers to, within the root, or itself."""
+    if not isinstance(schema, Mapping) or set(schema) - {"description", "title"} != {"$ref"}:
+        return schema
+    found: Any = root
+    for part in str(schema["$ref"]).removeprefix("#/").split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return schema if found is None else found
+
+
+def alone(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a schema with the definitions of the root to which it may refer."""
+    if not isinstance(schema, Mapping):
+        return {}
+    refers = '"$ref"' in json.dumps(schema)
+    shared = {each: root[each] for each in ("$defs", "definitions") if refers and each in root}
+    return {**shared, **schema}
+
+
+def chained(
+    name: str, members: Sequence[tuple[str, bool]], separator: str
+) -> tuple[str, list[str]]:
+    """Returns Lark rules for members in their order, some of which may be left out.
+
+    Args:
+        name: beginning of the rules' names.
+        members: what stands for each member in a rule, and whether it must come.
+        separator: what stands in a rule between two members.
+
+    Returns:
+        What stands for all members, and the rules that it needs.
+    """
+    rules: list[str] = []
+    first = later = '""'  # each rule is the rest behind some members: none yet, or at least one
+    for number, (member, required) in reversed(list(enumerate(members))):
+        without = ("", "") if required else (f" | {first}", f" | {later}")
+        rules.append(f"{name}_{number}a: {member} {later}{without[0]}")
+        rules.append(f"{name}_{number}b: {separator} {member} {later}{without[1]}")
+        first, later = f"{name}_{number}a", f"{name}_{number}b"
+    return first, rules
