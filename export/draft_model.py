@@ -9,6 +9,7 @@ import tokenizers
 
 from edgespec import bundle
 from edgespec.export.calibration.calibrate import Calibrate
+from edgespec.export.embeddings import check_draft, check_drafted
 from edgespec.export.exporter import ExportOptions, with_candidates
 from edgespec.export.precisions import rounding
 from edgespec.export.role import Progress, RoleWriter
@@ -38,10 +39,12 @@ def attach_model(
 
     Raises:
         CheckpointError: if the checkpoint is damaged or not supported.
-        InputError: if an option does not suit it.
+        InputError: if an option does not suit it, or it or the target makes embeddings.
     """
     name, manifest = bundle.DRAFT, bundle.load(folder).manifest
+    check_drafted(manifest.roles[bundle.TARGET])
     checkpoint = load_checkpoint(draft)
+    check_draft(checkpoint)
     source, tokens = read_tokenizer(checkpoint)
     checkpoint, ids = with_candidates(checkpoint, tokens, options)
     with (

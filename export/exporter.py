@@ -15,6 +15,7 @@ from edgespec.bundle.sublayers import Sublayers, parse
 from edgespec.errors import InputError
 from edgespec.export.calibration.calibrate import Calibrate
 from edgespec.export.destination import replacing
+from edgespec.export.embeddings import check_embeddings
 from edgespec.export.formats.blocks import BLOCK_SIZES
 from edgespec.export.keeping import describe
 from edgespec.export.precisions import (
@@ -183,6 +184,7 @@ def write_bundle(
     check_skip_sets(given, layout)
     skips = tuple(map(bundle.SkipSet, given))
     _check_recurrent(checkpoints, bool(given) or skip_search is not None)
+    check_embeddings(checkpoints, bool(given) or skip_search is not None)
     tokenizer = checkpoints[bundle.TARGET].tokenizer_files
     for name, text in {**tokenizer, "tokenizer.json": source}.items():
         (folder / name).write_bytes(text.encode())

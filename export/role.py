@@ -131,6 +131,7 @@ class RoleWriter:
             mask_token=config.mask_token,
             layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
             stages_of_texts=of_texts,
+            embedding=self._checkpoint.embedding,
         )
 
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
@@ -147,9 +148,11 @@ class RoleWriter:
         """Whether calls can hold rows of several texts.
 
         Recurrent layers hold one text's states, stages pass on keys and values by row alone, and
-        only ordered attention keeps a text what it is alone.
+        only ordered attention keeps a text what it is alone. Embeddings are made of whole chunks.
         """
         decoder = self._checkpoint.decoder
+        if decoder.embeds:
+            return False
         recurrent = any(each.recurrent is not None for each in described(decoder))
         ordered = all(stage.ordered for stage in stages if stage.attends)
         return ordered and not recurrent and not (len(stages) > 1 and decoder.shared)

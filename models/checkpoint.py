@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from edgespec.errors import CheckpointError
@@ -34,6 +34,7 @@ from edgespec.models.families.stablelm import StableLm
 from edgespec.models.fields import Fields, read_text
 from edgespec.models.gguf.opening import open_gguf
 from edgespec.models.opened import TOKENIZER_FILES, Opened
+from edgespec.models.pooled import Pooled, inner_name, read_pooled, without_projection
 from edgespec.models.quantized.opening import opened as unpacked
 from edgespec.models.safetensors_folder import SafetensorsFolder
 from edgespec.models.tensors import TensorSource, check_shapes, equal_tensors
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from edgespec.bundle.manifest import Embedding
     from edgespec.models.layers import Decoder
 
 ARCHITECTURES: Mapping[str, type[Llama]] = {
@@ -95,6 +97,7 @@ class Checkpoint:
         eos_token: The tokenizer's end-of-text token; None if it has none.
         quantization: The format in which the file quantizes matrices, such as gptq; empty if it
             has none that is known.
+        embedding: How embeddings are made with it; None: it writes text.
     """
 
     path: Path
@@ -105,6 +108,7 @@ class Checkpoint:
     chat_template: str | None
     eos_token: str | None
     quantization: str = ""
+    embedding: Embedding | None = None
 
     @property
     def quantized(self) -> bool:
@@ -125,6 +129,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     opened = open_gguf(path) if path.is_file() else _open_folder(path)
     fields, files = opened.fields, opened.tokenizer_files
+    if opened.pooled is not None:
+        fields = without_projection(fields)
     architecture = _architecture(fields)
     config = ModelConfig.from_fields(
         architecture.usual(fields.with_defaults(architecture.defaults)),
@@ -132,6 +138,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     )
     model = architecture(config)
     decoder, tensors = model.decoder(), model.arranged(opened.tensors)
+    if opened.pooled is not None:
+        decoder = _embedding(decoder, opened.pooled)
     _check_tensors(fields, decoder, tensors)
     _log_unused(path, decoder, tensors)
     return Checkpoint(
@@ -143,7 +151,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
         chat_template=chat_template(path, files),
         eos_token=eos_token(path, files),
         quantization=opened.quantization,
+        embedding=None if opened.pooled is None else opened.pooled.embedding,
     )
+
+
+def _embedding(decoder: Decoder, pooled: Pooled) -> Decoder:
+    """Returns the description of a model that makes embeddings."""
+    length = decoder.context_length
+    return replace(decoder, embeds=True, context_length=min(length, pooled.length or length))
 
 
 def _architecture(fields: Fields) -> type[Llama]:
@@ -163,13 +178,17 @@ def _open_folder(path: Path) -> Opened:
     fields = Fields.read(path / "config.json")
     contents = tokenizer_contents(path)
     composite = fields.get("model_type") in COMPOSITES
+    pooled = read_pooled(path)
     if composite:
+        if pooled is not None:
+            raise fields.unsupported("model_type", "use an embedding model of text alone")
         _architecture(fields.group("text_config"))
-    folder = SafetensorsFolder(path, text_name) if composite else SafetensorsFolder(path)
+    named = text_name if composite else str if pooled is None else inner_name
+    folder = SafetensorsFolder(path, named)
     tensors, quantization = unpacked(folder, _quantization(path, fields))
     if composite:
         fields = text_fields(fields, tensors.names)
-    return Opened(fields, tensors, contents, quantization)
+    return Opened(fields, tensors, contents, quantization, pooled)
 
 
 def tokenizer_contents(path: Path) -> dict[str, str]:
@@ -217,6 +236,7 @@ def _check_tensors(fields: Fields, decoder: Decoder, tensors: TensorSource) -> N
     check_shapes(tensors, decoder.tensors())
     if (
         decoder.tied
+        and not decoder.embeds
         and _HEAD in tensors.names
         and not equal_tensors(tensors, _HEAD, decoder.embedding)
     ):

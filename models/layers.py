@@ -486,6 +486,8 @@ class Decoder:
         layer_inputs: What `Injection` sublayers read besides the stream; None: there are none.
         layer_factors: Names of the [1] tensors by which the stream is multiplied behind each layer;
             empty: it is not.
+        embeds: Whether its results are the rows behind the last norm, of which embeddings are made,
+            and not scores of tokens. `lm_head` is then never computed.
     """
 
     embedding: str
@@ -501,6 +503,7 @@ class Decoder:
     logit_softcap: float | None = None
     layer_inputs: LayerInputs | None = None
     layer_factors: tuple[str, ...] = ()
+    embeds: bool = False
 
     @property
     def sublayers(self) -> tuple[Sublayer, ...]:

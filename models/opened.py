@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgespec.models.fields import Fields
+    from edgespec.models.pooled import Pooled
     from edgespec.models.tensors import TensorSource
 
 TOKENIZER_FILES = (
@@ -29,9 +30,11 @@ class Opened:
         tensors: The weights.
         tokenizer_files: Contents of those of `TOKENIZER_FILES` that exist, by name.
         quantization: See `Checkpoint`.
+        pooled: How embeddings are made with it; None: it writes text.
     """
 
     fields: Fields
     tensors: TensorSource
     tokenizer_files: Mapping[str, str]
     quantization: str = ""
+    pooled: Pooled | None = None

@@ -95,8 +95,15 @@ def are_prompts(prompt: object) -> TypeGuard[list[Prompt]]:
     return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list)
 
 
-def tokens_of_all(prompts: list[Prompt], tokens: Callable[[Prompt], list[int]]) -> list[list[int]]:
+def tokens_of_all(
+    prompts: list[Prompt], tokens: Callable[[Prompt], list[int]], name: str = "prompts"
+) -> list[list[int]]:
     """Converts prompts to token ids.
+
+    Args:
+        prompts: the prompts.
+        tokens: converts one of them.
+        name: what errors call the list.
 
     Raises:
         InputError: if a prompt is invalid; names its index.
@@ -106,7 +113,7 @@ def tokens_of_all(prompts: list[Prompt], tokens: Callable[[Prompt], list[int]]) 
         try:
             found.append(tokens(prompt))
         except InputError as error:
-            raise type(error)(f"prompts[{index}]: {error}") from error
+            raise type(error)(f"{name}[{index}]: {error}") from error
     return found
 
 

@@ -15,6 +15,7 @@ from edgespec import bundle as bundles
 from edgespec.api import at_once, snapshots
 from edgespec.api.chat import ChatOptions, Conversation, conversation
 from edgespec.api.drafting import Drafting
+from edgespec.api.embedding import Embedder, Inputs
 from edgespec.api.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.api.learning import Learning
 from edgespec.api.options import GenerationOptions, checked, shown
@@ -27,6 +28,7 @@ from edgespec.api.session import Session
 from edgespec.api.stream import Job, TextGeneration, TextStream
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.models.embedded import BUNDLE
+from edgespec.runtime.arrays import Floats
 from edgespec.runtime.decoding.fair_lock import FairLock
 from edgespec.runtime.decoding.generate import Limits
 from edgespec.runtime.decoding.rounds import Rounds
@@ -37,6 +39,7 @@ from edgespec.runtime.deployment.options import (
     LoadOptions,
     default_tree,
 )
+from edgespec.runtime.deployment.resolve import suited_to
 from edgespec.runtime.drafters import DrafterState, Prediction, TreeBudget, drafter_state
 from edgespec.runtime.drafters.drafter_state import AcceptanceCounts
 from edgespec.runtime.drafters.successors import Successors
@@ -60,7 +63,7 @@ _FIXED_LEAST_GAIN = 0.3
 
 
 class LLM:
-    """A loaded bundle that generates text.
+    """A loaded bundle that generates text, or makes embeddings if its model is for that.
 
     Any number of threads may use it at once: their texts share passes of the target. It is also a
     context manager that closes the model.
@@ -90,8 +93,9 @@ class LLM:
 
     @shown(LoadOptions)
     def __init__(self, bundle: str | Path | None = None, **options: Unpack[LoadKeywords]) -> None:
-        self.options = checked(LoadOptions, options)
+        asked = checked(LoadOptions, options)
         self.bundle = bundles.load(BUNDLE if bundle is None else Path(bundle))
+        self.options = suited_to(self.bundle, asked)
         self.tokenizer = Tokenizer.from_folder(self.bundle.path)
         self.draft = self.options.draft
         prompts = _prompt_files(self.options)
@@ -171,6 +175,18 @@ class LLM:
         if self._closed:
             raise InputError("the model was closed: load it again")
 
+    def require_texts(self) -> None:
+        """Checks that the model generates text.
+
+        Raises:
+            InputError: if it makes embeddings.
+        """
+        if self.bundle.target.embedding is not None:
+            raise InputError(
+                "the model makes embeddings, and no text: use LLM.embed or /v1/embeddings, or a "
+                "bundle of a model that writes text"
+            )
+
     def __enter__(self) -> LLM:
         return self
 
@@ -248,6 +264,7 @@ class LLM:
             EdgespecError: as `chat`.
         """
         made = checked(ChatOptions, options)
+        self.require_texts()
         asked = conversation(self.tokenizer, lambda: self._grammars, messages, made)
         return self._begin(asked, made, slot)
 
@@ -390,6 +407,7 @@ class LLM:
     def _begin(self, asked: Conversation, made: GenerationOptions, slot: Slot | None) -> TextStream:
         """Creates the stream of a text."""
         self.require_open()
+        self.require_texts()
         tokens, grammar = self._prompt_tokens(asked.prompt), asked.grammar
         source = self._source(made)
         predicted = predicted_tokens(
@@ -443,6 +461,39 @@ class LLM:
             self.require_open()
             self._texts.add(stream.generation)
         return stream
+
+    def embed(
+        self, texts: Inputs, dimensions: int | None = None, prompt_name: str | None = None
+    ) -> Floats:
+        """Makes embeddings, if the model is for that: vectors that are near where texts are alike.
+
+        Args:
+            texts: a text, or token ids, which are used unchanged; or a list of such.
+            dimensions: how many numbers to keep of each vector, the first ones; what the
+                checkpoint normalizes is normalized again. None: all.
+            prompt_name: name of the checkpoint's prompt to put before texts, such as query; None:
+                its default one, if it has one.
+
+        Returns:
+            [N, dimensions] float32: a vector for each text, in their order.
+
+        Raises:
+            InputError: if the model generates text, a text is empty or invalid, or there is no such
+                prompt or so many dimensions.
+            ContextLengthError: if a text does not fit the context.
+        """
+        embedder = self.embedder
+        return embedder.vectors(embedder.tokens(texts, prompt_name), dimensions)
+
+    @property
+    def embedder(self) -> Embedder:
+        """What makes embeddings.
+
+        Raises:
+            InputError: if the model generates text, or was closed.
+        """
+        self.require_open()
+        return Embedder(self, self._slots)
 
     def save_draft_memory(self, path: str | Path) -> None:
         """Saves what recycling learned about this bundle's target, for `LoadOptions.draft_memory`.
@@ -509,6 +560,21 @@ class LLM:
 
     def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """Converts a prompt to token ids, and checks that they are valid and leave room for one."""
+        tokens = self.valid_ids(prompt)
+        if len(tokens) >= self.context_length:
+            raise ContextLengthError(
+                f"the prompt is too long: its {len(tokens)} tokens and a new one are longer than "
+                f"the model's context length of {self.context_length}: shorten the prompt or raise "
+                "--context"
+            )
+        return tokens
+
+    def valid_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """Converts a prompt, or a text to embed, to token ids.
+
+        Raises:
+            InputError: if it is empty, or neither a text nor token ids of the vocabulary.
+        """
         if isinstance(prompt, str):
             # An empty text would become a begin-of-text token alone, which is not a prompt.
             tokens = self.tokenizer.encode(prompt) if prompt else []
@@ -528,12 +594,6 @@ class LLM:
         wrong = [token for token in tokens if not 0 <= token < vocabulary]
         if wrong:
             raise InputError(f"token id {wrong[0]} is not in the vocabulary of {vocabulary}")
-        if len(tokens) >= self.context_length:
-            raise ContextLengthError(
-                f"the prompt is too long: its {len(tokens)} tokens and a new one are longer than "
-                f"the model's context length of {self.context_length}: shorten the prompt or raise "
-                "--context"
-            )
         return tokens
 
 

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 from edgespec.bundle.caches import KEY_VALUE, SCALES, is_rows_symbol
 from edgespec.bundle.manifest import (
     FEATURES,
+    LAST_HIDDEN,
+    LOGITS,
+    POOLINGS,
     W8A8,
     Manifest,
     Precision,
@@ -34,8 +37,9 @@ _WEIGHTS = (*_BLOCKS, *_FLOATS, W8A8)
 _VARIANT_WEIGHTS = (*_WEIGHTS, "w8a16", "w4a16")
 _DTYPES = ("float16", "float32", "int8", "int32", "int64")
 _INNER = [("next_hidden",)]
-_LAST = [("logits",), ("top_ids", "top_logits", "logsumexp")]
+_LAST = [(LOGITS,), ("top_ids", "top_logits", "logsumexp")]
 _OF_HEAD = [(*_LAST[1], "next_hidden")]
+_OF_EMBEDDING = [(LAST_HIDDEN,)]
 
 # The smallest and largest allowed sizes of a role. No real model comes near the upper limits, which
 # keep a damaged manifest from causing endless work.
@@ -74,6 +78,7 @@ def _checks(manifest: Manifest) -> Iterator[_Check]:
         role = manifest.roles[variant.role]
         yield from _of_variant(f"variants[{number}]", variant, role)
     yield from _of_taps(manifest)
+    yield from _of_embedding(manifest)
     for number, skips in enumerate(manifest.skip_sets):
         yield from _of_skips(f"skip_sets[{number}]", skips, manifest.roles["target"])
 
@@ -122,6 +127,18 @@ def _of_taps(manifest: Manifest) -> Iterator[_Check]:
     for name, stages in (("target", target.stages), *texts, *variants):
         tapped = [_width(each) for s in stages for each in s.outputs if each.name == FEATURES]
         yield f"{name}: {FEATURES}", tapped, sum(tapped) == len(taps) * target.hidden_size
+
+
+def _of_embedding(manifest: Manifest) -> Iterator[_Check]:
+    """Checks that only a target alone is an embedding model, and how it makes vectors."""
+    for name, role in manifest.roles.items():
+        if (found := role.embedding) is None:
+            continue
+        place, known = f"roles.{name}.embedding", ("", *found.prompts)
+        yield place, found, len(manifest.roles) == 1 and not manifest.skip_sets and not role.taps
+        yield f"{place}.pooling", found.pooling, found.pooling in POOLINGS
+        yield f"{place}.default_prompt", found.default_prompt, found.default_prompt in known
+        yield f"roles.{name}.stages_of_texts", role.stages_of_texts, not role.stages_of_texts
 
 
 def _width(tensor: Tensor) -> int:
@@ -190,6 +207,8 @@ def _of_stages(where: str, stages: Sequence[Stage], role: Role) -> Iterator[_Che
     yield where, stages, bool(stages)
     start, head = 0, role.layout.head
     last_results = _OF_HEAD if role.is_head else _LAST
+    if role.embedding is not None:
+        last_results = _OF_EMBEDDING
     if role.is_head:  # a draft's levels run all but the fusion
         yield where, [stage.start for stage in stages], [s.start for s in stages] == [0, 1]
     for number, stage in enumerate(stages):

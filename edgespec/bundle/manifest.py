@@ -25,6 +25,13 @@ NPU = "npu"
 FEATURES = "features"
 """Output of a target's stage with the hidden rows that a draft head reads, see `Role.taps`."""
 
+LOGITS, LAST_HIDDEN = "logits", "last_hidden"
+"""Outputs of a target's last stage: scores of tokens, or of an embedding model the rows behind the
+last norm."""
+
+POOLINGS = LAST_TOKEN, MEAN = "last", "mean"
+"""How an embedding model makes one row of all: that of the last token, or their mean."""
+
 W8A8 = "w8a8"
 """Precision with 8-bit weights and 8-bit activations, multiplied as integers."""
 
@@ -229,6 +236,28 @@ class RopeTable:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """How an embedding model makes a vector of the rows of a text.
+
+    Attributes:
+        pooling: one of `POOLINGS`.
+        normalized: whether the vector is divided by its length.
+        prompts: texts to put before what is embedded, by name, such as query and document.
+        default_prompt: name of the prompt that is put there if none is asked for; empty: none is.
+    """
+
+    pooling: str
+    normalized: bool
+    prompts: dict[str, str]
+    default_prompt: str = field(default="", metadata=LEFT_OUT)
+
+    def __str__(self) -> str:
+        rows = "the last token's row" if self.pooling == LAST_TOKEN else "the mean of all rows"
+        prompts = f"; prompts: {', '.join(self.prompts)}" if self.prompts else ""
+        return f"{rows}{', normalized' * self.normalized}{prompts}"
+
+
+@dataclass(frozen=True)
 class Role:
     """One model of a bundle.
 
@@ -267,6 +296,7 @@ class Role:
             there is none. Stages pass those of all layers in the columns behind the hidden row.
         stages_of_texts: the stages again, cut at the same places, for calls that hold rows of
             several texts; empty if there are none.
+        embedding: how an embedding model makes vectors; None: it makes texts.
     """
 
     architecture: str
@@ -295,6 +325,7 @@ class Role:
     trees: bool = field(default=True, metadata=LEFT_OUT)
     layer_inputs: int = field(default=0, metadata=LEFT_OUT)
     stages_of_texts: tuple[Stage, ...] = field(default=(), metadata=LEFT_OUT)
+    embedding: Embedding | None = field(default=None, metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:
@@ -320,6 +351,11 @@ class Role:
     def recurrent(self) -> bool:
         """Whether a sublayer carries a state, or rows of its own, from position to position."""
         return any(each.recurrent is not None for each in self.layout)
+
+    @property
+    def result(self) -> str:
+        """The output with a row for each row that was asked for, of what is no draft."""
+        return LOGITS if self.embedding is None else LAST_HIDDEN
 
     @property
     def rope_tables(self) -> tuple[RopeTable, ...]:

@@ -174,6 +174,8 @@ class Reading:
         last: int | None = None,
     ) -> None:
         self._llms = [llm] if reference is None else [llm, reference]
+        for each in self._llms:
+            each.require_texts()
         self._beginning = llm.tokenizer.encode("")
         self._tokens = llm.tokenizer.encode(text, add_special=False)
         if reference is not None:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from edgespec.errors import EdgespecError, InputError
 from edgespec.server.answers import ChatAnswer, CompletionAnswer
 from edgespec.server.choices import choices
-from edgespec.server.embeddings import embeddings
+from edgespec.server.embeddings import EmbeddingsEndpoint
 from edgespec.server.endpoint import Served, TextEndpoint
 from edgespec.server.infill import InfillRequest, InfillWriter
 from edgespec.server.metrics import CONTENT_TYPE, Metrics
@@ -92,7 +92,7 @@ def application(
             Route("/metrics", numbers),
             Route("/openapi.json", openapi),
             *(Route(path, endpoint, methods=["POST"]) for path, endpoint in texts),
-            Route("/v1/embeddings", embeddings(served), methods=["POST"]),
+            Route("/v1/embeddings", EmbeddingsEndpoint(served), methods=["POST"]),
             *ollama.routes(served),
         ],
         # CORS comes before the gate, since browsers send preflight requests without the key.

@@ -43,6 +43,7 @@ class Metrics:
         self._texts = Counter(
             "edgespec_texts", "texts by finish reason", ["finish_reason"], registry=registry
         )
+        self._embeddings = Counter("edgespec_embeddings", "vectors of texts", registry=registry)
         self._refusals = Counter(
             "edgespec_refusals", "requests without a complete text, by status", ["status"],
             registry=registry,
@@ -90,6 +91,11 @@ class Metrics:
             self._ttft.observe(waited + result.ttft_ms / 1e3)
         if result.new_tokens > 1:
             self._tpot.observe(result.tpot_ms / 1e3)
+
+    def embedded(self, vectors: int, tokens: int) -> None:
+        """Counts vectors of texts, and the tokens of these."""
+        self._embeddings.inc(vectors)
+        self._sums["prompt_tokens"].inc(tokens)
 
     def abandoned(self, rounds: int) -> None:
         """Counts the rounds that a text made after its client disconnected."""

@@ -21,7 +21,14 @@ CAPABILITIES: Mapping[str, Callable[[LLM], bool]] = {
     "tools": lambda llm: call_form(llm.tokenizer.chat_source) is not None,
     "reasoning": lambda llm: thinking_form(llm.tokenizer.chat_source) is not None,
 }
-"""What a model may be able to do, by the name that clients see."""
+"""What a model that makes texts may be able to do, by the name that clients see."""
+
+
+def capabilities(llm: LLM) -> list[str]:
+    """Returns what a model can do: those of `CAPABILITIES`, or `embedding` alone."""
+    if llm.bundle.target.embedding is not None:
+        return ["embedding"]
+    return [name for name, holds in CAPABILITIES.items() if holds(llm)]
 
 
 class ModelRoutes:
@@ -34,6 +41,7 @@ class ModelRoutes:
     def __init__(self, served: Served) -> None:
         self._served = served
         llm = served.service.llm
+        able = capabilities(llm)
         self._facts: Json = {
             "id": served.model,
             "object": "model",
@@ -42,8 +50,8 @@ class ModelRoutes:
             # By the names of OpenRouter and of vLLM, which clients look for.
             "context_length": llm.context_length,
             "max_model_len": llm.context_length,
-            "capabilities": [name for name, holds in CAPABILITIES.items() if holds(llm)],
-            "edgespec": {"chat": llm.tokenizer.has_chat_template, "draft": llm.draft},
+            "capabilities": able,
+            "edgespec": {"chat": "chat" in able, "draft": llm.draft},
         }
 
     async def all(self, _request: Request) -> Response:

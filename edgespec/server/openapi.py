@@ -80,9 +80,7 @@ def document(needs_key: bool) -> Json:
             "/v1/completions": _makes("the continuation of a prompt", "CompletionRequest"),
             "/v1/chat/completions": _makes("the answer in a conversation", "ChatRequest"),
             "/v1/responses": _makes("the answer to items of a conversation", "ResponsesRequest"),
-            "/v1/embeddings": _reads_body(
-                "says that the model makes no embeddings", "EmbeddingsRequest", {}
-            ),
+            "/v1/embeddings": _makes("vectors of texts", "EmbeddingsRequest", streams=False),
             "/infill": _makes("the text at a cursor", "InfillRequest"),
             "/tokenize": _makes("the tokens of a text", "TokenizeRequest", streams=False),
             "/detokenize": _makes("the text of tokens", "DetokenizeRequest", streams=False),

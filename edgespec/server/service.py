@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import TypeVar
 
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
@@ -42,6 +44,9 @@ class Part:
 
 
 Show = Callable[[Part], Awaitable[None]]
+
+Begun = TypeVar("Begun")
+Made = TypeVar("Made")
 
 
 class TextService:
@@ -108,6 +113,41 @@ class TextService:
         if any(result.finish_reason == "cancelled" for result in results):
             raise shutting_down()
         return results
+
+    async def in_turn(
+        self,
+        begin: Callable[[], Begun],
+        make: Callable[[Begun, Callable[[], None]], Made],
+    ) -> Made:
+        """Does work for a request that is no text, when it is its turn.
+
+        Args:
+            begin: function that checks the request; called on a thread.
+            make: function that does the work with what `begin` returned; called on a thread. It
+                calls its second argument often, which ends it if nobody waits for it any more.
+
+        Raises:
+            EdgespecError: if `begin` or `make` fails.
+            RequestError: as `texts`.
+        """
+        gone = threading.Event()
+
+        def check() -> None:
+            if gone.is_set() or self._closed:
+                raise shutting_down()
+
+        with self.queue.place() as turn:
+            begun = await asyncio.to_thread(begin)
+            await turn
+            check()
+            work = asyncio.get_running_loop().run_in_executor(self._threads, make, begun, check)
+            try:
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:  # the client has disconnected
+                gone.set()
+                await asyncio.wait([work])
+                work.exception()  # nobody is to be told
+                raise
 
     async def _read(
         self, streams: Sequence[TextStream], show: Show, asked: float, leave: Callable[[], None]

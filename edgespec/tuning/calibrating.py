@@ -27,6 +27,7 @@ from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.stage_files import suited
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.processors import default_threads
+from edgespec.tuning.row_quality import RowQuality, row_quality
 from edgespec.tuning.texts import WARM_UP, calibration_text, pieces_of
 
 _PIECES = 40
@@ -116,14 +117,15 @@ class TextCalibration:
             self._held_out = _HeldOut(checkpoint, texts.held_out, found.held_out)
         return found
 
-    def quality(self, folder: Path) -> Quality | None:
+    def quality(self, folder: Path) -> Quality | RowQuality | None:
         """Measures the quality of a bundle's target on the text that was held out.
 
         Args:
             folder: folder of the bundle that was calibrated with this; it may be unfinished.
 
         Returns:
-            The quality; None if nothing was calibrated or held out.
+            The quality, of an embedding model that of its rows; None if nothing was calibrated or
+            held out.
         """
         if self._held_out is None:
             return None
@@ -131,6 +133,8 @@ class TextCalibration:
         bundle = bundles.load(folder)
         engine = suited(bundle.target, cpu_engines())[0]
         model = Model.load(bundle, TARGET, engine, default_threads())
+        if bundle.target.embedding is not None:
+            return row_quality(model, held_out.texts, held_out.read, WARM_UP)
         scores, tokens = Scores(models=2), 0
         length = len(held_out.texts[0])
         for number, text in enumerate(held_out.texts):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from edgespec.errors import InputError
 from edgespec.export import HEAD_PRECISIONS, Progress, attach_head
+from edgespec.export.embeddings import check_drafted
 from edgespec.models import load_checkpoint
 from edgespec.models.heads.head import HeadCheckpoint, TargetSizes
 from edgespec.models.heads.mtp import MTP, holds_head
@@ -49,9 +50,11 @@ class DraftHead:
 
         Raises:
             CheckpointError: if one of them is damaged, or the head belongs to another target.
+            InputError: if the target makes embeddings.
             UnsupportedModelError: if one of them needs something that is not implemented.
         """
         checkpoint = load_checkpoint(target)
+        check_drafted(checkpoint, str(target))
         decoder = checkpoint.decoder
         rope = next(iter(decoder.ropes.values()))
         load_head(

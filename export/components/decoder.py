@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgespec.bundle import LAST_HIDDEN, LOGITS
 from edgespec.export.components.attention import limited
 from edgespec.export.components.border import Border
 from edgespec.export.components.graph import GraphBuilder
@@ -129,6 +130,9 @@ def _emit_head(stage: StageBuilder, hidden: str, decoder: Decoder) -> None:
     # The expensive output projection computes only the rows whose logits are needed.
     chosen = stage.graph.op("Gather", hidden, stage.input("logit_rows", INT64, "R"), axis=0)
     normed = stage.norm(chosen, decoder.norm)
+    if decoder.embeds:
+        stage.output(LAST_HIDDEN, normed, FLOAT, "R", decoder.hidden_size)
+        return
     head = stage.formats.vocabulary.linear
     logits = head(stage.graph, stage.weights, normed, decoder.lm_head)
     if decoder.logit_softcap is not None:
@@ -138,4 +142,4 @@ def _emit_head(stage: StageBuilder, hidden: str, decoder: Decoder) -> None:
     if stage.formats.candidates is not None:
         emit_candidates(stage, logits, decoder.lm_head.out_features, stage.formats.candidates)
     else:
-        stage.output("logits", logits, FLOAT, "R", decoder.vocab_size)
+        stage.output(LOGITS, logits, FLOAT, "R", decoder.vocab_size)

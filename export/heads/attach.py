@@ -13,6 +13,7 @@ import tokenizers
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET, Bundle, FileEntry, Manifest, Precision, Role
 from edgespec.errors import ExportError
+from edgespec.export.embeddings import check_drafted
 from edgespec.export.formats.blocks import choose_block_size
 from edgespec.export.heads.taps import add_taps
 from edgespec.export.heads.writer import HeadWriter
@@ -45,7 +46,9 @@ def copy_with_taps(source: Bundle, folder: Path, taps: Sequence[int]) -> None:
 
     Raises:
         ExportError: if an older version exported the target.
+        InputError: if the target makes embeddings.
     """
+    check_drafted(source.target)
     bundles.save_manifest(folder, _tapped(folder, copy_bundle(source, folder), taps))
 
 
@@ -64,9 +67,11 @@ def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> H
     Raises:
         CheckpointError: if the head is damaged, or belongs to another target.
         ExportError: if an older version exported the target.
+        InputError: if the target makes embeddings.
         UnsupportedModelError: if the head needs something that is not implemented.
     """
     manifest = bundles.load(folder).manifest
+    check_drafted(manifest.roles[TARGET])
     checkpoint = load_head(path, sizes_of(manifest.roles[TARGET], folder))
     manifest = _tapped(folder, manifest, checkpoint.head.taps)
     target = manifest.roles[TARGET]

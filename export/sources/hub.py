@@ -9,11 +9,13 @@ from pathlib import Path
 
 from edgespec.errors import ExportError
 from edgespec.models.gguf.opening import parts
+from edgespec.models.pooled import MODULES
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED = ["*.safetensors", "*.json", "*.jinja"]
 # Mistral's repositories contain all weights twice; subfolders contain other formats.
 _UNWANTED = ["consolidated*", "*/*"]
+_POOLING = ["*_Pooling/config.json"]  # of an embedding model, see `models/pooled.py`
 # One file of a repository that has a model in many precisions, such as owner/name:q4/model.gguf.
 _HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+):([\w./ -]+\.gguf)")
 _CACHED = re.compile(r"models--(.+?)--(.+)")
@@ -40,7 +42,8 @@ def resolve_checkpoint(source: str) -> Path:
             f"{source}: no such folder or GGUF file, and not on the Hub (owner/name, or "
             "owner/name:file.gguf)"
         )
-    return download(source, _WANTED, _UNWANTED)
+    folder = download(source, _WANTED, _UNWANTED)
+    return download(source, _POOLING) if (folder / MODULES).is_file() else folder
 
 
 def download(repository: str, wanted: Sequence[str], unwanted: Sequence[str] = ()) -> Path:

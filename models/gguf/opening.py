@@ -13,6 +13,7 @@ from edgespec.models.gguf.architectures import ARCHITECTURES
 from edgespec.models.gguf.config import ConfigReader
 from edgespec.models.gguf.header import Header, read_header
 from edgespec.models.gguf.hybrids import Lfm2Reader, Qwen35Reader
+from edgespec.models.gguf.pooling import pooled_of
 from edgespec.models.gguf.tensors import GgufTensors
 from edgespec.models.gguf.tokenizer import tokenizer_files
 from edgespec.models.gguf.vocabulary import Vocabulary
@@ -58,6 +59,7 @@ def open_gguf(path: Path) -> Opened:
         Parts(tensors, reader.rows(tensors)),
         files,
         _usual(header),
+        pooled_of(metadata, str(kind)),
     )
 
 

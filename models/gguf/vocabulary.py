@@ -176,7 +176,8 @@ class Vocabulary:
         found = {name: self.special(place) for name, place in names.items()}
         special = {name: self.tokens[id_] for name, id_ in found.items() if id_ is not None}
         fixed = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": begins}
-        return json.dumps({**special, **fixed}, ensure_ascii=False, indent=1)
+        ends = {"add_eos_token": True} if self.flag("add_eos_token", False) else {}
+        return json.dumps({**special, **fixed, **ends}, ensure_ascii=False, indent=1)
 
 
 def _list(metadata: Fields, name: str, kind: type) -> list[object]:

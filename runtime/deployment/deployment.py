@@ -28,6 +28,7 @@ from edgespec.runtime.deployment.resolve import (
     gpu_of,
     layer_devices,
     resolve,
+    suited_to,
 )
 from edgespec.runtime.deployment.selection import (
     Candidate,
@@ -81,7 +82,7 @@ class Deployment:
 
     Attributes:
         bundle: the bundle to run.
-        options: the user's options.
+        options: the user's options, as they are for this bundle.
         name: the bundle's path, and the simulated machine if there is one, shown to users.
         fits: whether all `devices` stay within their limits; if not, this is the deployment that
             needs least memory.
@@ -183,6 +184,7 @@ def deploy(bundle: Bundle, options: LoadOptions) -> Deployment:
             support the weights.
         InputError: if an option does not suit the bundle.
     """
+    options = suited_to(bundle, options)
     request = resolve(bundle, options)
     found = fit(request)
     for name in found.roles:

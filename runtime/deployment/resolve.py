@@ -122,6 +122,24 @@ def resolve(bundle: Bundle, options: LoadOptions) -> Request:
     )
 
 
+def suited_to(bundle: Bundle, options: LoadOptions) -> LoadOptions:
+    """Returns a user's options as they are for a bundle: one that makes embeddings has no drafts.
+
+    Raises:
+        InputError: if the user asked for drafts there.
+    """
+    if bundle.target.embedding is None or options.draft == "none":
+        return options
+    for name in ("draft", "draft_memory", "learn"):
+        value = getattr(options, name)
+        if value != getattr(LoadOptions, name):
+            raise InputError(
+                f"{name} is {str(value)!r}, but {bundle.path} makes embeddings, and no text to "
+                "draft for: leave it out"
+            )
+    return replace(options, draft="none")
+
+
 def as_planned(bundle: Bundle, options: LoadOptions) -> Bundle:
     """Returns the bundle to plan for: on a simulated machine, with the models stated for it.
 

@@ -133,7 +133,8 @@ class SimulatedExecutable:
         """Returns the stated seconds of a call, including transfers between host and device."""
         stage, machine, device = self._stage, self._engine.machine, self._engine.device
         model = machine.models[stage.role]
-        widths = {"hidden": model.hidden, "next_hidden": model.hidden, "logits": model.vocab}
+        hidden = ("hidden", "next_hidden", "last_hidden")
+        widths = dict.fromkeys(hidden, model.hidden) | {"logits": model.vocab}
         rows = {"S": row_count(feeds), "R": len(feeds.get("logit_rows", ()))}
         moved = 0
         for name, feed in feeds.items():

@@ -122,30 +122,30 @@ def measure(model: Model) -> Exactness:
 
 
 def _alike(model: Model, largest: int) -> bool:
-    rng = np.random.default_rng(0)
+    rng, result = np.random.default_rng(0), model.role.result
     count = min(_COMPARED, (model.shapes.rows[-1] + 1) // 2)  # each has a sibling in the tree
     text: list[int] = rng.integers(0, model.role.vocab_size, _READ + count).tolist()
     rest = text[_READ:]
     alone, expected = _after_reading(model, text, chunk=_READ), []
     for token in rest:
-        expected.append(alone.verify(Rows.chain([token]))["logits"][0].copy())
+        expected.append(alone.verify(Rows.chain([token]))[result][0].copy())
         alone.commit([0])
     chain = _after_reading(model, text, chunk=23)
     odd = _after_reading(model, text, chunk=_READ, capacity=min(largest, BORDER))
     tree = _after_reading(model, text, chunk=33)
     # Results are valid until the next call. In the tree every other row is on the text's branch.
     return (
-        np.array_equal(chain.verify(Rows.chain(rest))["logits"][:count], expected)
-        and np.array_equal(odd.verify(Rows.chain(rest[:-1]))["logits"][: count - 1], expected[:-1])
-        and np.array_equal(tree.verify(_with_branches(rest))["logits"][: 2 * count : 2], expected)
-        and np.array_equal(Runner(model).prefill(text)["logits"][0], expected[-1])
+        np.array_equal(chain.verify(Rows.chain(rest))[result][:count], expected)
+        and np.array_equal(odd.verify(Rows.chain(rest[:-1]))[result][: count - 1], expected[:-1])
+        and np.array_equal(tree.verify(_with_branches(rest))[result][: 2 * count : 2], expected)
+        and np.array_equal(Runner(model).prefill(text)[result][0], expected[-1])
     )
 
 
 def _joined(model: Model) -> bool:
     """Whether rows are the same beside those of another text, with more rows and fewer."""
     model.joins_texts = True
-    passes, rng = JointPasses(model), np.random.default_rng(1)
+    passes, rng, result = JointPasses(model), np.random.default_rng(1), model.role.result
     for length in (_READ, _LONG):
         before = _noise(model, length)
         for sizes in ((1, 1), (3, 8), (9, 2)):
@@ -155,10 +155,10 @@ def _joined(model: Model) -> bool:
                 runner.restore(before)
                 rows = Rows.chain(rng.integers(0, model.role.vocab_size, size))
                 asked.append((runner, rows))
-                expected.append(runner.verify(rows)["logits"][:size].copy())
+                expected.append(runner.verify(rows)[result][:size].copy())
             for made in passes.verify(asked):
                 for number, results in made:
-                    if not np.array_equal(results["logits"], expected[number]):
+                    if not np.array_equal(results[result], expected[number]):
                         return False
     return True
 

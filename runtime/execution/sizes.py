@@ -25,11 +25,12 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     role = bundle.manifest.roles[name]
     data = sum(bundle.manifest.files[file].size for file in {each.data for each in role.stages})
     layout, (intermediate, tied) = role.layout, _mlp_width(role)
+    projects = role.embedding is None  # what makes embeddings has no output projection
     # Integer products need a layout of their own, so a tied matrix is stored twice.
-    shared = tied and role.precision.lm_head != W8A8
-    outputs = role.output_tokens or role.vocab_size
+    shared = tied and role.precision.lm_head != W8A8 and projects
+    outputs = (role.output_tokens or role.vocab_size) if projects else 0
     borrowed = any(stage.borrowed for stage in role.stages)  # the embedding is the target's
-    embedding_part = "lm_head" if shared else "embedding"
+    embedding_part = "lm_head" if shared or not projects else "embedding"
     embedding = _vocabulary_bytes(
         bundle.target if borrowed else role, role.vocab_size, embedding_part
     )

@@ -125,7 +125,7 @@ def _role(role: Role, model: StatedModel) -> Role:
 def _stage(stage: Stage, role: Role, model: StatedModel) -> Stage:
     start, stop = (model.stretched(end, role.layout) for end in (stage.start, stage.stop))
     cached = model.layout.attentions(range(start, stop))
-    widths = {"logits": model.vocab, "next_hidden": model.hidden}
+    widths = dict.fromkeys(("next_hidden", "last_hidden"), model.hidden) | {"logits": model.vocab}
     return replace(
         stage,
         start=start,

@@ -69,6 +69,10 @@ class Tokenizer:
         self._prepended: list[int] = []
         if config.get("add_bos_token") and self.bos_id is not None:
             self._prepended = [self.bos_id] * (self.bos_id not in backend.encode("").ids)
+        # What embedding models read behind a text, where the post-processor does not add it.
+        self._appended: list[int] = []
+        if config.get("add_eos_token") and self.eos_id is not None:
+            self._appended = [self.eos_id] * (self.eos_id not in backend.encode("").ids)
         self._chat_source = chat_template
         self._tool_source = tool_template or chat_template
 
@@ -150,6 +154,13 @@ class Tokenizer:
             ) from error
         ids = self._backend.encode(text, add_special_tokens=add_special).ids
         return [*self._prepended, *ids] if add_special else ids
+
+    def ended(self, ids: list[int]) -> list[int]:
+        """Returns the ids of a text with its end-of-text token, if the config asks for one.
+
+        Only embedding models read it: generation goes on where the text ends.
+        """
+        return [*ids, *self._appended]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Returns the text of token ids; bytes that are not UTF-8 become U+FFFD."""

@@ -1,4 +1,4 @@
-"""Embeddings, which no bundle has: clients are told so."""
+"""Embeddings of a model that writes text, which has none: clients are told so."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 import schemathesis
+from embeddings import make_served
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from servers import PLACE, serving
@@ -35,10 +36,24 @@ def test_whatever_is_sent_is_answered_or_refused_as_the_document_says(case, runn
     case.call_and_validate(running.url, excluded_checks=UNSAID, timeout=PATIENCE)
 
 
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory):
+    llm = LLM(make_served(tmp_path_factory.mktemp("embedding")), context=48, **PLACE)
+    with serving(llm, parallel=2) as running:
+        yield running
+
+
+@SCHEMA.include(path_regex="/embed").parametrize()
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+def test_so_is_whatever_is_sent_to_an_embedding_model(case, embedding):
+    case.call_and_validate(embedding.url, excluded_checks=UNSAID, timeout=PATIENCE)
+
+
 def test_the_document_has_all_routes(running):
     found = httpx.get(f"{running.url}/openapi.json").json()
     assert sorted(found["paths"]) == [
-        "/", "/api/chat", "/api/generate", "/api/ps", "/api/show", "/api/tags", "/api/version",
+        "/", "/api/chat", "/api/embed", "/api/embeddings", "/api/generate", "/api/ps", "/api/show",
+        "/api/tags", "/api/version",
         "/detokenize", "/health", "/infill", "/metrics", "/openapi.json", "/tokenize",
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
         "/v1/models/{model}", "/v1/responses",

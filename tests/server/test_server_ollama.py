@@ -329,9 +329,15 @@ def test_bodies_that_are_none(running):
     refused(httpx.get(f"{running.url}/api/chat"), 405, "does not support the method")
 
 
-@pytest.mark.parametrize("name", ["pull", "push", "create", "copy", "embed", "embeddings"])
+@pytest.mark.parametrize("name", ["pull", "push", "create", "copy"])
 def test_what_is_about_other_models_is_refused(running, name):
     refused(running.post({"model": MODEL}, f"/api/{name}"), 400, f"/api/{name} is not supported")
+
+
+@pytest.mark.parametrize("name", ["embed", "embeddings"])
+def test_who_asks_for_vectors_is_told_that_there_are_none(running, name):
+    body = {"model": MODEL, "input": "a", "prompt": "a"}
+    refused(running.post(body, f"/api/{name}"), 400, "makes texts, and no embeddings")
 
 
 def test_no_model_is_deleted(running):

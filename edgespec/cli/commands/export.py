@@ -218,10 +218,19 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.compile_for:
         precompiled = f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more"
     found = None if search is None else search.summary
-    for each in (*report.kept, quality, vocabularies, vocabulary, head, precompiled, found):
+    makes = _embedding(arguments.output)
+    for each in (makes, *report.kept, quality, vocabularies, vocabulary, head, precompiled, found):
         if each is not None and each != "":
             print(each)
     return 0
+
+
+def _embedding(output: Path) -> str | None:
+    """Says what a bundle makes if that is no text."""
+    target = bundles.load(output).target
+    if target.embedding is None:
+        return None
+    return f"makes embeddings of {target.hidden_size} numbers: {target.embedding}"
 
 
 def _check_first(arguments: argparse.Namespace) -> None:

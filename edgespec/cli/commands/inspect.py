@@ -131,8 +131,9 @@ def _facts(role: Role) -> dict[str, str]:
         "heads": f"{role.heads}, {role.kv_heads} for keys and values, of {role.head_dim}",
         "vocabulary": _vocabulary(role),
         "context": f"{role.context_length:,} tokens",
+        "embeddings": "" if role.embedding is None else str(role.embedding),
         "weights": _stored(precision.weights, precision.block_size) + _wide(role),
-        "output projection": _head(role),
+        "output projection": _head(role) if role.embedding is None else "none",
         "kept as stored": _kept(role),
         "KV cache": precision.kv,
         "same text with drafts": "yes, on engines that support it"

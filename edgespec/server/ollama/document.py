@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgespec.server.ollama.embeddings import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from edgespec.server.ollama.requests import (
     OllamaChatRequest,
     OllamaGenerateRequest,
@@ -12,7 +13,10 @@ from edgespec.server.ollama.requests import (
 
 Json = dict[str, Any]
 
-BODIES = (OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest)
+BODIES = (
+    OllamaChatRequest, OllamaGenerateRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest,
+    OllamaShowRequest,
+)  # fmt: skip
 """The classes of request bodies."""
 
 ERROR: Json = {
@@ -48,6 +52,8 @@ def paths(needs_key: bool) -> Json:
     return {
         "/api/chat": _posts("the answer in a conversation", "OllamaChatRequest", _LINES),
         "/api/generate": _posts("the answer to a prompt", "OllamaGenerateRequest", _LINES),
+        "/api/embed": _posts("vectors of texts", "OllamaEmbedRequest", {}),
+        "/api/embeddings": _posts("the vector of a text", "OllamaEmbeddingsRequest", {}),
         "/api/show": _posts("the model of this name", "OllamaShowRequest", {}),
         "/api/tags": _gets("the model that is served", needs_key),
         "/api/ps": _gets("the model that is loaded", needs_key),

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgespec.bundle import MANIFEST
 from edgespec.server.endpoint import Served
-from edgespec.server.models import CAPABILITIES
+from edgespec.server.models import capabilities
 from edgespec.server.ollama.answers import written
 from edgespec.server.refusals import RequestError, shown
 
@@ -17,6 +17,7 @@ _NEVER = "3000-01-01T00:00:00Z"
 _DEFAULT_TAG = "latest"
 _CAPABILITIES = {
     "completion": "completion", "infill": "insert", "tools": "tools", "reasoning": "thinking",
+    "embedding": "embedding",
 }  # fmt: skip
 
 
@@ -73,9 +74,7 @@ def described(served: Served) -> Json:
             f"{family}.embedding_length": target.hidden_size,
             f"{family}.vocab_size": target.vocab_size,
         },
-        "capabilities": [
-            name for capability, name in _CAPABILITIES.items() if CAPABILITIES[capability](llm)
-        ],
+        "capabilities": [_CAPABILITIES[n] for n in capabilities(llm) if n in _CAPABILITIES],
         "modified_at": _modified(served),
     }
 

@@ -10,6 +10,11 @@ import edgespec
 from edgespec.server.bodies import read
 from edgespec.server.endpoint import Served
 from edgespec.server.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer
+from edgespec.server.ollama.embeddings import (
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    OllamaVectorsEndpoint,
+)
 from edgespec.server.ollama.endpoint import OllamaTextEndpoint
 from edgespec.server.ollama.models import described, listed, require, running
 from edgespec.server.ollama.requests import (
@@ -26,7 +31,6 @@ PREFIX = "/api/"
 _VERSION = "0.12.11"
 _NOT_HERE = {
     "pull": "POST", "push": "POST", "create": "POST", "copy": "POST", "delete": "DELETE",
-    "embed": "POST", "embeddings": "POST",
 }  # fmt: skip
 
 
@@ -50,12 +54,14 @@ def routes(served: Served) -> list[Route]:
         require(served, body.model or body.name)
         return JSONResponse(described(served))
 
-    texts = (
+    made = (
         ("chat", OllamaTextEndpoint(served, OllamaChatRequest, OllamaChatAnswer)),
         ("generate", OllamaTextEndpoint(served, OllamaGenerateRequest, OllamaGenerateAnswer)),
+        ("embed", OllamaVectorsEndpoint(served, OllamaEmbedRequest)),
+        ("embeddings", OllamaVectorsEndpoint(served, OllamaEmbeddingsRequest)),
     )
     return [
-        *(Route(PREFIX + name, endpoint, methods=["POST"]) for name, endpoint in texts),
+        *(Route(PREFIX + name, endpoint, methods=["POST"]) for name, endpoint in made),
         Route(f"{PREFIX}tags", tags),
         Route(f"{PREFIX}ps", loaded),
         Route(f"{PREFIX}version", version),

@@ -1,0 +1,167 @@
+"""Embeddings: vectors of texts, which are near each other where the texts are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.api import at_once
+from edgespec.bundle import LAST_HIDDEN, MEAN, TARGET
+from edgespec.errors import ContextLengthError, InputError, reason
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.execution.runner import Runner
+from edgespec.system.options import require_count
+
+if TYPE_CHECKING:
+    from edgespec.api.llm import LLM
+    from edgespec.runtime.execution.slots import Slots
+
+Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int]]
+"""A text, or token ids, or a list of such."""
+
+Check = Callable[[], None]
+"""Called before each pass of the model. What it raises ends the work."""
+
+_LEAST_LENGTH = 1e-12  # of a vector that is normalized, as in torch
+
+
+class Embedder:
+    """Makes the embeddings of a loaded bundle, as sentence-transformers does with its checkpoint.
+
+    Created by `LLM.embedder`. Texts are read one after the other, in chunks.
+
+    Args:
+        llm: model in use.
+        slots: its caches.
+
+    Raises:
+        InputError: if the model generates text.
+    """
+
+    def __init__(self, llm: LLM, slots: Slots) -> None:
+        if llm.bundle.target.embedding is None:
+            raise InputError(
+                "the model makes texts, and no embeddings: use a bundle of an embedding model"
+            )
+        self._embedding = llm.bundle.target.embedding
+        self._llm = llm
+        self._slots = slots
+
+    def tokens(self, texts: Inputs, prompt_name: str | None = None) -> list[list[int]]:
+        """Converts texts to token ids, with the checkpoint's prompt and special tokens.
+
+        Args:
+            texts: see `LLM.embed`.
+            prompt_name: see `LLM.embed`.
+
+        Raises:
+            ContextLengthError: if a text does not fit the context.
+            InputError: if one is empty or invalid, or there is no such prompt.
+        """
+        tokens = partial(self._tokens, prompt_name)
+        if isinstance(texts, list) and not texts:
+            return []
+        if at_once.are_prompts(texts):
+            return at_once.tokens_of_all(texts, tokens, "texts")
+        return [tokens(cast("at_once.Prompt", texts))]
+
+    def vectors(
+        self,
+        tokens: Sequence[Sequence[int]],
+        dimensions: int | None = None,
+        check: Check = lambda: None,
+    ) -> Floats:
+        """Makes the vectors of texts.
+
+        Args:
+            tokens: token ids of each text, from `tokens`.
+            dimensions: see `LLM.embed`.
+            check: see `Check`.
+
+        Returns:
+            [N, dimensions] float32.
+
+        Raises:
+            InputError: if there are not so many dimensions, or the model was closed.
+        """
+        width = self._llm.bundle.target.hidden_size
+        require_count("dimensions", dimensions, 1, optional=True)
+        if dimensions is not None and dimensions > width:
+            asked = reason(dimensions, 40)
+            raise InputError(f"dimensions is {asked}: the model's vectors have {width}")
+        found = np.empty((len(tokens), dimensions or width), np.float32)
+        for number, text in enumerate(tokens):
+            found[number] = self._finished(self._row(text, check)[: dimensions or width])
+        return found
+
+    def _tokens(self, prompt_name: str | None, text: str | Sequence[int]) -> list[int]:
+        prompt = self._prompt(prompt_name)
+        if isinstance(text, str):
+            ids = self._llm.valid_ids(text and prompt + text)  # a prompt alone is no text
+            ids = self._llm.tokenizer.ended(ids)
+        elif prompt_name is None:
+            ids = self._llm.valid_ids(text)
+        else:
+            raise InputError(
+                f"prompt_name is {prompt_name!r}, and the text is token ids: put the prompt's ids "
+                "before them, and leave out prompt_name"
+            )
+        most = self._llm.context_length
+        if len(ids) > most:
+            raise ContextLengthError(
+                f"the text is too long: it has {len(ids)} tokens, and the model's context length "
+                f"is {most}: shorten the text or raise --context"
+            )
+        return ids
+
+    def _prompt(self, name: str | None) -> str:
+        prompts = self._embedding.prompts
+        if name is not None and name not in prompts:
+            raise InputError(
+                f"prompt_name is {name!r}: the model has {', '.join(prompts) or 'no prompts'}"
+            )
+        return prompts.get(self._embedding.default_prompt if name is None else name, "")
+
+    def _row(self, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
+        """Returns what the rows of a text are pooled to."""
+
+        def check_all() -> None:
+            self._llm.require_open()
+            check()
+
+        check_all()
+        with self._llm.lock, self._slots.enter(None, text, len(text)) as slot:
+            pool = _mean if self._embedding.pooling == MEAN else _last
+            return pool(slot.runners[TARGET], text, check_all)
+
+    def _finished(self, row: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        if not self._embedding.normalized:
+            return row
+        return row / max(float(np.linalg.norm(row)), _LEAST_LENGTH)
+
+
+def _last(runner: Runner, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
+    """Returns the row of the last token."""
+    runner.resume(text)
+    done = runner.length
+    for rows in runner.chunks(len(text) - done):
+        check()
+        results = runner.prefill(text[done : done + rows])
+        done += rows
+    return results[LAST_HIDDEN][0].copy()
+
+
+def _mean(runner: Runner, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
+    """Returns the mean of all rows, of which none is left from other texts."""
+    runner.resume(())
+    model = runner.model
+    most = min(model.sizes.prefill_chunk, model.shapes.rows[-1])
+    total = np.zeros(model.role.hidden_size)
+    for results in runner.score(text, most):
+        total += results[LAST_HIDDEN].sum(axis=0, dtype=np.float64)
+        check()
+    return total / len(text)

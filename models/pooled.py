@@ -1,0 +1,150 @@
+"""Reads what sentence-transformers says of a checkpoint that makes embeddings.
+
+Its files are those of `SentenceTransformer.save_pretrained`: `modules.json` names the steps (the
+transformer, a pooling, perhaps a normalization), and a folder for each has its config
+(https://sbert.net/docs/sentence_transformer/usage/custom_models.html).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgespec.bundle.manifest import LAST_TOKEN, MEAN, Embedding
+from edgespec.errors import CheckpointError, UnsupportedModelError
+from edgespec.models.fields import Fields, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MODULES = "modules.json"
+
+_POOLINGS = {"lasttoken": LAST_TOKEN, "mean": MEAN}
+_MODES = "pooling_mode_"  # fields of a pooling's config with a flag for each mode
+_STEPS = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
+# Fields of configs with which every row sees all others. Layers here see what is before them.
+_BOTH_WAYS: Mapping[str, bool] = {"is_causal": False, "use_bidirectional_attention": True}
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """How a checkpoint says that embeddings are made with it.
+
+    Attributes:
+        embedding: How vectors are made.
+        length: The most tokens of a text; None: as many as the model was trained for.
+    """
+
+    embedding: Embedding
+    length: int | None
+
+
+def read_pooled(folder: Path) -> Pooled | None:
+    """Reads the files of sentence-transformers in a checkpoint's folder.
+
+    Returns:
+        None if there are none: the checkpoint writes text.
+
+    Raises:
+        UnsupportedModelError: A step needs something that is not implemented.
+        CheckpointError: A file is missing or damaged.
+    """
+    if not (folder / MODULES).is_file():
+        return None
+    steps = _steps(folder / MODULES)
+    kinds = tuple(kind for kind, _ in steps)
+    if kinds not in _STEPS:
+        raise UnsupportedModelError(
+            f"{folder / MODULES}: the steps {' and '.join(kinds) or '(none)'} are not supported: "
+            "use a model whose steps are Transformer and Pooling, and perhaps Normalize"
+        )
+    if steps[0][1]:
+        raise UnsupportedModelError(
+            f"{folder / MODULES}: the transformer is in the folder {steps[0][1]!r}, which is not "
+            "supported: save the model again with a recent sentence-transformers"
+        )
+    pooling = _pooling(Fields.read(folder / steps[1][1] / "config.json"))
+    limits = _optional(folder / "sentence_bert_config.json")
+    if limits.flag("do_lower_case"):
+        raise limits.unsupported("do_lower_case", "use a model that reads capitals")
+    length = limits.integer("max_seq_length") if limits.get("max_seq_length") is not None else None
+    prompts, usual = _prompts(_optional(folder / "config_sentence_transformers.json"))
+    return Pooled(Embedding(pooling, len(steps) == len(_STEPS[1]), prompts, usual), length)
+
+
+def without_projection(fields: Fields) -> Fields:
+    """Returns the config of a model that makes embeddings, whose output projection is not read.
+
+    Raises:
+        UnsupportedModelError: Its rows see those behind them.
+    """
+    for name, value in _BOTH_WAYS.items():
+        if fields.get(name) is value:
+            raise fields.unsupported(
+                name, "use an embedding model whose tokens see only those before them"
+            )
+    return Fields({**fields.values, "tie_word_embeddings": True}, fields.source)
+
+
+def inner_name(name: str) -> str:
+    """Returns a tensor's name in a model that writes text.
+
+    Published embedding models were saved with an output projection, or without it and then with
+    shorter names.
+    """
+    return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+
+
+def _steps(path: Path) -> list[tuple[str, str]]:
+    """Returns the kind and the folder of each step."""
+    try:
+        steps = json.loads(read_text(path))
+        return [(each["type"].rpartition(".")[2], _inside(each["path"])) for each in steps]
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} is no list of modules with type and path ({error!r}): download it again"
+        ) from error
+
+
+def _inside(folder: str) -> str:
+    """Returns the name of a folder below the checkpoint's; ValueError if it is none."""
+    if folder != folder.strip("./\\") or ".." in folder:
+        raise ValueError(f"path {folder!r}")
+    return folder
+
+
+def _pooling(fields: Fields) -> str:
+    """Returns the pooling that a config names: by one field, or by a flag for each mode."""
+    named = fields.get("pooling_mode")
+    flags = [name for name in fields.values if name.startswith(_MODES) and fields.flag(name)]
+    modes = [name.removeprefix(_MODES).removesuffix("_tokens") for name in flags]
+    if named is not None:
+        flags, modes = ["pooling_mode"], [str(named)]
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        raise UnsupportedModelError(
+            f"{fields.source}: {' and '.join(flags) or 'no pooling mode'} "
+            f"({' and '.join(modes) or 'none'}) is not supported: use a model with "
+            f"{' or '.join(f'{_MODES}{name}' for name in ('lasttoken', 'mean_tokens'))} alone"
+        )
+    pooling = _POOLINGS[modes[0]]
+    if pooling == MEAN and fields.get("include_prompt") is False:
+        raise fields.unsupported("include_prompt", "use a model whose mean includes its prompts")
+    return pooling
+
+
+def _prompts(fields: Fields) -> tuple[dict[str, str], str]:
+    """Returns the prompts by name, and the name of the one that is used unasked."""
+    prompts = fields.group("prompts").values
+    found = {name: text for name, text in prompts.items() if isinstance(text, str)}
+    usual = fields.get("default_prompt_name")
+    if len(found) < len(prompts):
+        raise fields.invalid("prompts", "must be texts by name")
+    if usual is not None and usual not in found:
+        raise fields.invalid("default_prompt_name", "must be the name of a prompt")
+    return found, str(usual) if usual is not None else ""
+
+
+def _optional(path: Path) -> Fields:
+    return Fields.read(path) if path.is_file() else Fields({}, str(path))

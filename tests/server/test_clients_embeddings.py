@@ -1,0 +1,60 @@
+"""Vectors, as clients other than OpenAI's own ask for them; the extra `clients` installs two."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from embeddings import make_served
+from servers import MODEL, PLACE, serving
+
+from edgespec import LLM
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+TEXTS = ["def add(a, b):\n", "class Tree:\n"]
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory):
+    with LLM(make_served(tmp_path_factory.mktemp("served")), **PLACE) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def url(llm):
+    with serving(llm) as running:
+        yield running.url
+
+
+def same(found, expected):
+    return np.array_equal(np.array(found, np.float32), expected)
+
+
+def test_langchain(llm, url):
+    langchain = pytest.importorskip("langchain_openai")
+    embeddings = langchain.OpenAIEmbeddings(
+        model=MODEL, base_url=f"{url}/v1", api_key="none", max_retries=0,
+        check_embedding_ctx_length=False,
+    )  # fmt: skip
+    assert same(embeddings.embed_documents(TEXTS), llm.embed(TEXTS))
+    assert same([embeddings.embed_query(TEXTS[0])], llm.embed(TEXTS[0]))
+
+
+def test_litellm(llm, url):
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network
+    litellm = pytest.importorskip("litellm")
+    place = {"model": f"openai/{MODEL}", "api_base": f"{url}/v1", "api_key": "none"}
+    found = litellm.embedding(input=TEXTS, dimensions=8, **place)
+    assert same([each["embedding"] for each in found.data], llm.embed(TEXTS, dimensions=8))
+    assert found.usage.prompt_tokens == sum(map(len, llm.embedder.tokens(TEXTS)))
+
+
+def test_ollama(llm, url):
+    client = pytest.importorskip("ollama").Client(url)
+    found = client.embed(MODEL, TEXTS, dimensions=8)
+    assert same(found.embeddings, llm.embed(TEXTS, dimensions=8))
+    assert same([client.embed(MODEL, TEXTS[0]).embeddings[0]], llm.embed(TEXTS[0]))
+    assert same([client.embeddings(MODEL, TEXTS[0]).embedding], llm.embed(TEXTS[0]))
+    assert client.show(MODEL).capabilities == ["embedding"]
