@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from edgespec.cli.arguments import (
@@ -118,7 +119,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _texts_at_once(bundle: str, options: Mapping[str, Any]) -> int:
+def _texts_at_once(bundle: Path, options: Mapping[str, Any]) -> int:
     """Returns how many texts to make at once where the user did not say."""
     from edgespec import bundle as bundles
     from edgespec.runtime.deployment.deployment import texts_with_room

@@ -145,8 +145,7 @@ class OpenVinoCpuBfloat16(OpenVinoCpu):
         super().__init__(shapes)
         if "BF16" not in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             raise DeviceError(
-                f"device {self.name}: {self.hardware} has no products of bfloat16: "
-                "use openvino:cpu"
+                f"device {self.name}: {self.hardware} has no products of bfloat16: use openvino:cpu"
             )
 
 
