@@ -56,13 +56,10 @@ class _OpenVinoIn(OpenVinoCpu):
     def __init__(self, precision: str) -> None:
         super().__init__()
         self.name = f"openvino:cpu, {precision}"
-        self._precision = precision
+        self.precision = precision
 
     def _config(self, stage: StageFile, threads: int) -> dict[str, str]:
-        return super()._config(stage, threads) | {
-            "INFERENCE_PRECISION_HINT": self._precision,
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-        }
+        return super()._config(stage, threads) | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 
 
 def main() -> None:
