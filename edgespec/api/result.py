@@ -57,6 +57,7 @@ class GenerationResult:
             were expected, whether or not they were drafted; None if no prediction was used.
         rejected_prediction_tokens: number of the prediction's other tokens.
         reasoning: reasoning of an answer in a conversation, which is not part of its text.
+        reasoning_tokens: number of tokens of reasoning, without the marks around it.
         tool_calls: tool calls of an answer, complete ones only; nobody has executed them.
     """
 
@@ -91,6 +92,7 @@ class GenerationResult:
     accepted_prediction_tokens: int | None = None
     rejected_prediction_tokens: int | None = None
     reasoning: str = ""
+    reasoning_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
 
 

@@ -257,6 +257,7 @@ class TextGeneration:
             logprobs=tuple(self.logprobs),
             simulated=job.simulated,
             reasoning="".join(piece.reasoning for piece in text.pieces),
+            reasoning_tokens=0 if job.reader is None else job.reader.reasoning_tokens,
             tool_calls=() if job.reader is None else tuple(job.reader.calls),
             **prediction_facts(job.prediction, text.tokens),
             **self.clock.facts(len(text.tokens)),
@@ -316,34 +317,29 @@ class _Text:
 
     def push(self, tokens: Sequence[int]) -> Piece:
         """Adds tokens and returns the text that is now final; drops tokens after its end."""
-        return self._taken_apart(self._decoded(tokens))
+        piece = Piece()
+        for token in tokens:
+            self.tokens.append(token)
+            if token not in self._left_out:
+                piece += self._taken_apart(self._show(self._decoder.push(token)), 1)
+            if self.stopped:
+                break
+        self.pieces.append(piece)
+        return piece
 
     def flush(self) -> Piece:
         """Returns the rest of the text after the last token."""
         rest = self._show(self._decoder.flush())
         held = self._end.flush()
-        return self._taken_apart(rest + held, ended=True)
-
-    def _decoded(self, tokens: Sequence[int]) -> str:
-        text = ""
-        for token in tokens:
-            self.tokens.append(token)
-            if token not in self._left_out:
-                text += self._show(self._decoder.push(token))
-            if self.stopped:
-                break
-        return text
+        piece = self._taken_apart(rest + held, 0)
+        if self._reader is not None:
+            piece += self._reader.finish()
+        self.pieces.append(piece)
+        return piece
 
     def _show(self, text: str) -> str:
         piece, self.stopped = self._end.push(text)
         return piece
 
-    def _taken_apart(self, text: str, ended: bool = False) -> Piece:
-        if self._reader is None:
-            piece = Piece(text)
-        else:
-            piece = self._reader.push(text)
-            if ended:
-                piece += self._reader.finish()
-        self.pieces.append(piece)
-        return piece
+    def _taken_apart(self, text: str, tokens: int) -> Piece:
+        return Piece(text) if self._reader is None else self._reader.push(text, tokens)

@@ -217,7 +217,10 @@ def _usage(result: GenerationResult) -> Json:
         "completion_tokens": result.new_tokens,
         "total_tokens": result.prompt_tokens + result.new_tokens,
         "prompt_tokens_details": {"cached_tokens": result.reused},
-        "completion_tokens_details": prediction_details(result),
+        "completion_tokens_details": {
+            "reasoning_tokens": result.reasoning_tokens,
+            **prediction_details(result),
+        },
     }
 
 

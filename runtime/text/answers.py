@@ -7,12 +7,13 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
 from edgespec.runtime.text.bare_calls import BareCalls, BareForm
 from edgespec.runtime.text.notations import NOTATIONS, ArgumentReader
+from edgespec.runtime.text.reasoning_tokens import ReasoningTokens
 
 _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # what Mistral's templates want of the ids of calls
@@ -72,9 +73,12 @@ class Piece:
     calls: tuple[CallPiece, ...] = ()
 
     def __add__(self, other: Piece) -> Piece:
-        return Piece(
-            self.text + other.text, self.reasoning + other.reasoning, (*self.calls, *other.calls)
-        )
+        calls, further = self.calls, other.calls
+        if calls and further and calls[-1].id is None and further[0].id is None:
+            # Without an id, both are arguments of the same call.
+            joined = replace(calls[-1], arguments=calls[-1].arguments + further[0].arguments)
+            calls, further = (*calls[:-1], joined), further[1:]
+        return Piece(self.text + other.text, self.reasoning + other.reasoning, (*calls, *further))
 
     def __bool__(self) -> bool:
         return bool(self.text or self.reasoning or self.calls)
@@ -129,15 +133,28 @@ class AnswerReader:
         self._opened = ToolCall("", "", "")
         self._arguments: ArgumentReader = NOTATIONS["json"].reader({})
         self._alone = False  # whether calls stand without marks
+        self._thoughts = ReasoningTokens()
         self.calls: list[ToolCall] = []
 
-    def push(self, text: str) -> Piece:
-        """Returns what the next piece of the text adds."""
+    @property
+    def reasoning_tokens(self) -> int:
+        """Number of tokens of reasoning so far, if the text came token by token."""
+        return self._thoughts.count
+
+    def push(self, text: str, tokens: int = 0) -> Piece:
+        """Returns what the next piece of the text adds.
+
+        Args:
+            text: the piece.
+            tokens: number of tokens that it comes from, one at most.
+        """
         self._unread += text
-        gathered = _Gathered()
+        gathered, inside = _Gathered(), self._state == self._reason
         while self._state(gathered):
             pass
-        return gathered.piece()
+        piece = gathered.piece()
+        self._thoughts.read(tokens, inside, piece.reasoning)
+        return piece
 
     def finish(self) -> Piece:
         """Returns what was held back, after the last piece of the text."""

@@ -249,9 +249,13 @@ def test_a_budget_of_reasoning_holds_with_and_without_drafts(tmp_path):
         assert 8 <= place <= 12  # a character is completed first
         assert plain.reasoning == llm.tokenizer.decode(plain.tokens[:place]).strip()
         assert plain.text == llm.tokenizer.decode(plain.tokens[place + len(end) :]).lstrip()
+        # White space at the end does not count, unless it completes a character.
+        reads = (llm.tokenizer.decode(plain.tokens[:count]).strip() for count in range(place + 1))
+        assert list(reads).index(plain.reasoning) <= plain.reasoning_tokens <= place
         assert others
         for other in others:
             assert other.tokens == plain.tokens
+            assert other.reasoning_tokens == plain.reasoning_tokens
             assert other.rounds < plain.rounds
 
 

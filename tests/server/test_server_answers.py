@@ -71,6 +71,7 @@ def test_usage_and_the_end_in_openais_words(kind):
         "prompt_tokens": 9, "completion_tokens": result.new_tokens,
         "total_tokens": 9 + result.new_tokens, "prompt_tokens_details": {"cached_tokens": 4},
         "completion_tokens_details": {
+            "reasoning_tokens": 0,
             "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
         },
     }  # fmt: skip

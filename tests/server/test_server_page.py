@@ -5,6 +5,7 @@ from __future__ import annotations
 import chromium
 import httpx
 import pytest
+from pages import IDLE, TEXT, opened, say
 from servers import MODEL, PLACE, serving, until
 
 from edgespec import LLM
@@ -13,9 +14,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium here"),
 ]
-
-ANSWER = "[...document.querySelectorAll('article.assistant')].at(-1).textContent"
-IDLE = "!document.getElementById('send').disabled"
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +29,8 @@ def running(llm):
 
 @pytest.fixture
 def page(running, tmp_path):
-    with chromium.Page(tmp_path / "profile", running.url) as page:
-        page.until(f"document.getElementById('model').textContent === '{MODEL}'")
+    with opened(running, tmp_path) as page:
         yield page
-
-
-def say(page, text):
-    page.run("document.getElementById('tokens').value = 40")
-    page.run(f"document.getElementById('text').value = {text!r}")
-    page.run("document.getElementById('send').click()")
 
 
 def conversation(llm, *said):
@@ -55,10 +46,10 @@ def test_a_conversation_with_what_was_drafted_in_another_colour(page, llm):
     first, second = conversation(llm, "hello", "<b>and</b> then?")
     say(page, "hello")
     page.until(IDLE)
-    assert page.run(ANSWER) == first
+    assert page.run(TEXT) == first
     say(page, "<b>and</b> then?")
     page.until(IDLE)
-    assert page.run(ANSWER) == second
+    assert page.run(TEXT) == second
     drafted = page.run("document.querySelectorAll('article.assistant .drafted').length")
     colours = "[...new Set([...document.querySelectorAll('article span')]"
     assert drafted > 0
@@ -87,7 +78,7 @@ def test_a_new_conversation_knows_nothing_of_an_answer_under_way(page, llm, runn
     press_during_an_answer("reset", page, llm, running)
     say(page, "then?")
     page.until(IDLE)
-    assert page.run(ANSWER) == conversation(llm, "then?")[0]
+    assert page.run(TEXT) == conversation(llm, "then?")[0]
 
 
 def test_errors_are_shown(page):
@@ -102,12 +93,13 @@ def test_the_page_asks_for_the_key(llm, tmp_path):
         chromium.Page(tmp_path / "profile", running.url) as page,
     ):
         page.until("!document.getElementById('key-label').hidden")
+        assert page.run("document.activeElement.id") == "key"
         page.run("document.getElementById('key').value = 'secret'")
         page.run("document.getElementById('key').onchange()")
         page.until(f"document.getElementById('model').textContent === '{MODEL}'")
         say(page, "hello")
         page.until(IDLE)
-        assert page.run(ANSWER) == conversation(llm, "hello")[0]
+        assert page.run(TEXT) == conversation(llm, "hello")[0]
 
 
 def test_the_page_needs_nothing_from_elsewhere(running):

@@ -161,6 +161,29 @@ def test_reasoning_comes_apart(reasoning):
         assert "".join(each.get(name) or "" for each in deltas) == getattr(message, name)
 
 
+def test_tokens_of_reasoning_are_counted(reasoning):
+    client = reasoning.client()
+    asking = {"model": MODEL, "seed": 2, "temperature": 1, "reasoning_effort": "low"}
+    given = client.chat.completions.create(
+        messages=MESSAGES, max_tokens=40, extra_body={"thinking_budget": 6}, **asking
+    )
+    counted = given.usage.completion_tokens_details.reasoning_tokens
+    assert 0 < counted <= 10  # a character is completed first
+    *_, last = client.chat.completions.create(
+        messages=MESSAGES, max_tokens=40, extra_body={"thinking_budget": 6}, **asking,
+        stream=True, stream_options={"include_usage": True},
+    )  # fmt: skip
+    assert last.usage == given.usage
+    # All of an answer that is cut within its reasoning.
+    given = client.chat.completions.create(messages=MESSAGES, max_tokens=7, **asking)
+    assert given.usage.completion_tokens_details.reasoning_tokens == 7
+    body = {"input": "hello", "max_output_tokens": 7, "reasoning": {"effort": "low"}}
+    told = reasoning.post({**body, "seed": 2}, "/v1/responses").json()["usage"]
+    assert told["output_tokens_details"] == {"reasoning_tokens": 7}
+    given = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=7, seed=2)
+    assert given.usage.completion_tokens_details.reasoning_tokens == 0
+
+
 @pytest.mark.parametrize(
     "name", ["thinking_budget", "thinking_token_budget", "thinking_budget_tokens"]
 )

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ PROGRAM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 _PATIENCE = 60  # seconds
+_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}  # Windows' codes
+_SHIFT = 8
 
 
 class Page:
@@ -42,8 +45,8 @@ class Page:
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
-        self._ask("Page.navigate", url=url)
-        self.until("document.readyState === 'complete'")
+        self._ask("Emulation.setFocusEmulationEnabled", enabled=True)
+        self.open(url)
 
     def __enter__(self) -> Page:
         return self
@@ -53,6 +56,11 @@ class Page:
         os.close(self._answers)
         self._process.kill()
         self._process.wait()
+
+    def open(self, url: str) -> None:
+        """Go to an address, also once more to the same one."""
+        self._ask("Page.navigate", url=url)
+        self.until("document.readyState === 'complete'")
 
     def run(self, script: str) -> Any:
         """Returns the value of a JavaScript expression."""
@@ -66,6 +74,47 @@ class Page:
         while not self.run(condition):
             assert time.monotonic() < end, f"{condition} is not so"
             time.sleep(0.02)
+
+    def press(self, key: str, shift: bool = False) -> None:
+        """Press Tab, Enter or Escape."""
+        facts = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
+        facts["modifiers"] = _SHIFT if shift else 0
+        text = {"text": "\r"} if key == "Enter" else {}
+        self._ask("Input.dispatchKeyEvent", type="keyDown", **facts, **text)
+        self._ask("Input.dispatchKeyEvent", type="keyUp", **facts)
+
+    def write(self, text: str) -> None:
+        """Write a text where the focus is."""
+        self._ask("Input.insertText", text=text)
+
+    def resize(self, width: int, height: int = 700) -> None:
+        """Give the window a size in CSS pixels."""
+        size = {"width": width, "height": height}
+        self._ask("Emulation.setDeviceMetricsOverride", deviceScaleFactor=1, mobile=False, **size)
+
+    def prefer(self, **features: str) -> None:
+        """Set what the user prefers, as `color_scheme="dark"`."""
+        wanted = [
+            {"name": f"prefers-{name.replace('_', '-')}", "value": value}
+            for name, value in features.items()
+        ]
+        self._ask("Emulation.setEmulatedMedia", features=wanted)
+
+    def reachable(self) -> list[tuple[str, str]]:
+        """Returns role and name of all that can have the focus, as screen readers meet them."""
+        nodes = self._ask("Accessibility.getFullAXTree")["nodes"]
+        by_id = {node["nodeId"]: node for node in nodes}
+
+        def read(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
+            facts = {
+                each["name"]: each["value"].get("value") for each in node.get("properties", ())
+            }
+            if facts.get("focusable"):
+                yield node["role"]["value"], node["name"]["value"]
+            for child in node.get("childIds", ()):
+                yield from read(by_id[child])
+
+        return list(read(nodes[0]))
 
     def picture(self, path: Path) -> None:
         """Save a screenshot as a PNG."""

@@ -1,0 +1,81 @@
+"""The chat page in a browser: a user's actions, and answers that a test makes up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import chromium
+from servers import MODEL, Running
+
+ANSWER = "[...document.querySelectorAll('article.assistant')].at(-1)"
+TEXT = f"{ANSWER}.querySelector('.text').textContent"
+IDLE = "document.getElementById('stop').hidden"
+FOCUS = "document.activeElement.id"
+
+# Requests are kept in `sent`, and the test says what comes.
+_MADE_UP = """
+  window.sent = [];
+  window.fetch = async (_path, {body, signal}) => {
+    sent.push(JSON.parse(body));
+    let stream = null;
+    const answer = new ReadableStream({start: (controller) => { stream = controller; }});
+    const send = (text) => stream.enqueue(new TextEncoder().encode(`data: ${text}\\n\\n`));
+    const choice = (delta, finish_reason) =>
+      send(JSON.stringify({choices: [{delta, finish_reason}]}));
+    signal.addEventListener("abort", () => stream.error(signal.reason));
+    window.feed = (...deltas) => deltas.forEach((delta) => choice(delta, null));
+    window.fail = (message) => send(JSON.stringify({error: {message}}));
+    window.finish = (reason) => { choice({}, reason); send("[DONE]"); stream.close(); };
+    return new Response(answer);
+  };
+"""
+
+
+@contextmanager
+def opened(running: Running, folder: Path) -> Iterator[chromium.Page]:
+    """Open the page of a server, which has found its model."""
+    with chromium.Page(folder / "profile", running.url) as page:
+        page.until(f"document.getElementById('model').textContent === '{MODEL}'")
+        yield page
+
+
+def say(page: chromium.Page, text: str, tokens: int = 40) -> None:
+    """Send a message."""
+    page.run(f"document.getElementById('tokens').value = {tokens}")
+    page.run(f"document.getElementById('text').value = {json.dumps(text)}")
+    page.run("document.getElementById('send').click()")
+
+
+def set_tools(page: chromium.Page, text: str) -> None:
+    """Give the page tools, as its settings take them."""
+    page.run(f"document.getElementById('tools').value = {json.dumps(text)}")
+    page.run("document.getElementById('tools').onchange()")
+
+
+def make_up(page: chromium.Page) -> None:
+    """From now on, answers are what `feed` and `finish` say."""
+    page.run(f"{{{_MADE_UP}}}")
+
+
+def feed(page: chromium.Page, *deltas: dict[str, Any]) -> None:
+    """Let deltas of the answer come."""
+    page.run(f"feed(...{json.dumps(deltas)})")
+
+
+def finish(page: chromium.Page, reason: str = "stop") -> None:
+    """Let the answer end, and wait until the page has seen it."""
+    page.run(f"finish('{reason}')")
+    page.until(IDLE)
+
+
+def called(index: int, arguments: str, **first: str) -> dict[str, Any]:
+    """Returns a delta with a piece of a call; the first piece has `id` and `name`."""
+    function = {"arguments": arguments}
+    if first:
+        function["name"] = first["name"]
+    identity = {"id": first["id"], "type": "function"} if first else {}
+    return {"tool_calls": [{"index": index, **identity, "function": function}]}
