@@ -26,7 +26,7 @@ class BareForm:
         parts: what comes before the arguments, which begin with `{`; `%s` stands for the name.
         arguments: notation of the arguments.
         closing: what comes behind the arguments.
-        fences: texts that may stand before and behind all calls, the longer ones first.
+        fences: texts that may stand before and behind all calls.
         spaced: whether there may be white space around each part; else only before the first.
         several: whether there may be several calls.
     """
@@ -43,7 +43,8 @@ OBJECT = BareForm(
     parts=("{", '"name"', ":", f'"{_NAME}"', ",", '"arguments"', ":"),
     arguments="loose",
     closing="}",
-    fences=(("```json", "```"), ("```", "```"), ("<tools>", "</tools>")),
+    # Qwen2.5-Coder's template shows the model a call with two braces.
+    fences=(("```json", "```"), ("```", "```"), ("<tools>", "</tools>"), ("{", "}")),
 )
 """An object with name and arguments."""
 
@@ -124,11 +125,14 @@ class BareCalls:
     def first(self, text: str) -> Begun:
         """Tells whether an answer begins with a call, as far as it has come."""
         text = text.lstrip(_SPACE)
-        fences = [begin for begin, _ in self.form.fences]
-        if any(fence.startswith(text) and fence != text for fence in fences):
-            return Begun(decided=False)
-        fence = next((fence for fence in fences if text.startswith(fence)), "")
-        return self._begun(text.removeprefix(fence), self.form.parts)
+        readings = [
+            self._begun(text.removeprefix(fence), self.form.parts)
+            if text.startswith(fence)
+            else Begun(decided=not fence.startswith(text))
+            for fence, _ in (("", ""), *self.form.fences)
+        ]
+        called = next((each for each in readings if each.name), None)
+        return called or Begun(decided=all(each.decided for each in readings))
 
     def next(self, text: str) -> Begun:
         """Tells whether another call follows behind the arguments of one."""

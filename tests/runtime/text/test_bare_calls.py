@@ -23,6 +23,7 @@ CALLS = {
     "fence": f"```json\n{PRETTY}\n```",
     "plain fence": f"```\n{CALL}\n```\n",
     "tools": f"<tools>\n{CALL}\n</tools>",
+    "braces": f"{{{CALL}}}",
 }
 TEXTS = [
     '{"name": "get_wind", "arguments": {"city": "Rome"}}',
@@ -37,6 +38,8 @@ TEXTS = [
     "<tools> are few.",
     f"The call is {CALL}.",
     "{",
+    "{{",
+    "{{ name }} is called",
     "\n\n  ",
     "{'name': 'clock', 'arguments': {}}",
 ]
@@ -146,7 +149,13 @@ def test_nothing_follows_a_call_but_calls(hermes):
 
 
 def test_a_fence_that_is_opened_is_closed(hermes):
-    for text in (f"```json\n{CALL}", f"<tools>{CALL}", f"{CALL}\n```", f"<tools>{CALL}```"):
+    for text in (
+        f"```json\n{CALL}",
+        f"<tools>{CALL}",
+        f"{CALL}\n```",
+        f"<tools>{CALL}```",
+        f"{{{CALL}",
+    ):
         allowed, ended = hermes.accepted(text, tools=TOOLS)
         assert not (ended and allowed == text)
 
@@ -213,9 +222,9 @@ def test_a_line_with_a_name_is_text_without_arguments(tmp_path):
 
 
 FRAGMENTS = [
-    "{", "}", '"name"', '"arguments"', ":", ",", '"get_weather"', '"clock"', '"wind"', '"city"',
-    '"Rome"', '"days"', "1", "77", " ", "\n", "```json", "```", "<tools>", "</tools>", "text",
-    '{"name": "get_weather", "arguments": ', '{"city": "Rome"}', "{}",
+    "{", "}", "{{", '"name"', '"arguments"', ":", ",", '"get_weather"', '"clock"', '"wind"',
+    '"city"', '"Rome"', '"days"', "1", "77", " ", "\n", "```json", "```", "<tools>", "</tools>",
+    "text", '{"name": "get_weather", "arguments": ', '{"city": "Rome"}', "{}",
 ]  # fmt: skip
 
 
