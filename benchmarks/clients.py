@@ -7,7 +7,7 @@ Each client asks `/v1/completions` for greedy streamed texts, one after the othe
 it, a further client sends a long prompt, so that the longest pause that it makes for the others can
 be seen. `edgespec serve` answers in a process of its own, with drafts and without; the server that
 `--against` names is started by hand with room for as many texts. Servers take turns, each with all
-clients. Texts end early only where a server does not heed `ignore_eos`.
+clients.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from edgespec.measuring.prompts import read_prompts
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _PATIENCE = 600  # seconds that an answer may take
+_OWN: dict[str, Any] = {}
+_LLAMA = {"cache_prompt": False}  # as --no-prefix-reuse
 _DRAFTS = ("none", "lookup", "model", "head", "auto")
 
 
@@ -108,7 +110,7 @@ def main() -> None:
     for number in range(arguments.repeat):
         for way in (*arguments.drafts, *(["against"] if arguments.against else [])):
             if way == "against":
-                turn = _turn(arguments.against.rstrip("/"), prompts, long, arguments)
+                turn = _turn(arguments.against.rstrip("/"), prompts, long, arguments, _LLAMA)
             else:
                 options = (
                     f"--draft={way}", f"--device={arguments.device}",
@@ -122,23 +124,29 @@ def main() -> None:
     _print(arguments, found)
 
 
-def _turn(url: str, prompts: Sequence[str], long: str, arguments: argparse.Namespace) -> Turn:
-    """Lets all clients ask one server."""
-    _ask(url, prompts[0], 4)  # the first text prepares shapes and buffers
+def _turn(
+    url: str,
+    prompts: Sequence[str],
+    long: str,
+    arguments: argparse.Namespace,
+    fields: Mapping[str, Any] = _OWN,
+) -> Turn:
+    """Lets all clients ask one server; `fields` are further ones of its requests."""
+    _ask(url, prompts[0], 4, fields)  # the first text prepares shapes and buffers
     answers, failures = list[Answer](), list[InputError]()
     others: list[Answer] = []
 
     def asks(mine: Sequence[str]) -> None:
         try:
             for prompt in mine:
-                answers.append(_ask(url, prompt, arguments.new_tokens))
+                answers.append(_ask(url, prompt, arguments.new_tokens, fields))
         except InputError as error:
             failures.append(error)
 
     def asks_late() -> None:
         time.sleep(arguments.late)
         try:
-            others.append(_ask(url, long, 4))
+            others.append(_ask(url, long, 4, fields))
         except InputError as error:
             failures.append(error)
 
@@ -156,10 +164,10 @@ def _turn(url: str, prompts: Sequence[str], long: str, arguments: argparse.Names
     return Turn(tuple(answers), end - begin, others[0])
 
 
-def _ask(url: str, prompt: str, new_tokens: int) -> Answer:
+def _ask(url: str, prompt: str, new_tokens: int, fields: Mapping[str, Any]) -> Answer:
     body: dict[str, Any] = {
         "model": "", "prompt": prompt, "max_tokens": new_tokens, "temperature": 0, "stream": True,
-        "stream_options": {"include_usage": True}, "ignore_eos": True, "cache_prompt": False,
+        "stream_options": {"include_usage": True}, **fields,
     }  # fmt: skip
     pieces, tokens = list[float](), 0
     begin = time.perf_counter()
