@@ -150,9 +150,9 @@ def _last(runner: Runner, text: Sequence[int], check: Check) -> npt.NDArray[np.f
     done = runner.length
     for rows in runner.chunks(len(text) - done):
         check()
-        results = runner.prefill(text[done : done + rows])
+        row: Floats = runner.prefill(text[done : done + rows])[LAST_HIDDEN][0]
         done += rows
-    return results[LAST_HIDDEN][0].copy()
+    return row.copy()
 
 
 def _mean(runner: Runner, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:

@@ -39,7 +39,7 @@ _DTYPES = ("float16", "float32", "int8", "int32", "int64")
 _INNER = [("next_hidden",)]
 _LAST = [(LOGITS,), ("top_ids", "top_logits", "logsumexp")]
 _OF_HEAD = [(*_LAST[1], "next_hidden")]
-_OF_EMBEDDING = [(LAST_HIDDEN,)]
+_OF_EMBEDDING: list[tuple[str, ...]] = [(LAST_HIDDEN,)]
 
 # The smallest and largest allowed sizes of a role. No real model comes near the upper limits, which
 # keep a damaged manifest from causing endless work.

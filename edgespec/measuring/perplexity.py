@@ -174,8 +174,6 @@ class Reading:
         last: int | None = None,
     ) -> None:
         self._llms = [llm] if reference is None else [llm, reference]
-        for each in self._llms:
-            each.require_texts()
         self._beginning = llm.tokenizer.encode("")
         self._tokens = llm.tokenizer.encode(text, add_special=False)
         if reference is not None:
@@ -193,7 +191,13 @@ class Reading:
         self.scored = sum(window.stop - window.first for window in self._windows)
 
     def evaluate(self, report: Report = lambda tokens: None) -> Evaluation:
-        """Evaluates the text, pass by pass."""
+        """Evaluates the text, pass by pass.
+
+        Raises:
+            InputError: if a model makes embeddings.
+        """
+        for llm in self._llms:
+            llm.require_texts()
         scores = Scores(len(self._llms))
         rows = rows_of_a_pass([llm.deployment for llm in self._llms])
         for window in self._windows:

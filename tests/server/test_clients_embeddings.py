@@ -46,8 +46,8 @@ def test_litellm(llm, url):
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network
     litellm = pytest.importorskip("litellm")
     place = {"model": f"openai/{MODEL}", "api_base": f"{url}/v1", "api_key": "none"}
-    found = litellm.embedding(input=TEXTS, dimensions=8, **place)
-    assert same([each["embedding"] for each in found.data], llm.embed(TEXTS, dimensions=8))
+    found = litellm.embedding(input=TEXTS, **place)
+    assert same([each["embedding"] for each in found.data], llm.embed(TEXTS))
     assert found.usage.prompt_tokens == sum(map(len, llm.embedder.tokens(TEXTS)))
 
 
