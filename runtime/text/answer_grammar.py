@@ -120,7 +120,8 @@ class AnswerGrammar:
             yield from self._spelling.ended("head", calls.begin, but=BARE if self.bare else "")
         yield from self._calls(calls)
         if self.bare is not None:
-            ways.insert(0, "bare")  # the lexer may take the first of terminals that end alike
+            # First, since of terminals that end at one place the lexer may take the first.
+            ways.insert(0, "bare")
             yield from self._bare(self.bare)
         yield f"answer: {' | '.join(ways)}"
 
