@@ -62,6 +62,7 @@ class Scale:
     variant: str | None = None
     integer_products: bool = False
     keeps_states: bool = False
+    several_texts: bool = False
     integer_caches: bool = False
 
     def available_bytes(self):

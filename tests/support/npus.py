@@ -20,6 +20,7 @@ class NpuOnCpu(OnnxRuntimeCpu):
     variant = NPU
     integer_products = False
     keeps_states = False
+    several_texts = False
     integer_caches = False
 
 
@@ -30,6 +31,7 @@ class NpuToPlan(FewShapes):
     variant = NPU
     integer_products = False
     keeps_states = False
+    several_texts = False
     integer_caches = False
     library_bytes = 0
     hardware, version = "none", "1.0"
