@@ -132,6 +132,8 @@ def _turn(
     fields: Mapping[str, Any] = _OWN,
 ) -> Turn:
     """Lets all clients ask one server; `fields` are further ones of its requests."""
+    models = httpx.get(f"{url}/v1/models", timeout=_PATIENCE).json()
+    fields = {**fields, "model": models["data"][0]["id"]}
     _ask(url, prompts[0], 4, fields)  # the first text prepares shapes and buffers
     answers, failures = list[Answer](), list[InputError]()
     others: list[Answer] = []
@@ -166,7 +168,7 @@ def _turn(
 
 def _ask(url: str, prompt: str, new_tokens: int, fields: Mapping[str, Any]) -> Answer:
     body: dict[str, Any] = {
-        "model": "", "prompt": prompt, "max_tokens": new_tokens, "temperature": 0, "stream": True,
+        "prompt": prompt, "max_tokens": new_tokens, "temperature": 0, "stream": True,
         "stream_options": {"include_usage": True}, **fields,
     }  # fmt: skip
     pieces, tokens = list[float](), 0
