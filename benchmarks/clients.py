@@ -63,7 +63,7 @@ class Answer:
     @property
     def pauses(self) -> list[float]:
         """Seconds between pieces."""
-        return list(np.diff(self.pieces))
+        return [float(pause) for pause in np.diff(self.pieces)]
 
 
 @dataclass(frozen=True)
