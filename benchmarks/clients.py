@@ -13,7 +13,6 @@ clients.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 import time
@@ -22,10 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import numpy as np
 from common import add_threads, count, exit_code, names, print_result, print_table
-from serving import served
+from serving import events, model_name, served
 from texts import facts_of
 
 from edgespec.errors import InputError
@@ -35,7 +33,6 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_PATIENCE = 600  # seconds that an answer may take
 _OWN: dict[str, Any] = {}
 _LLAMA = {"cache_prompt": False}  # as --no-prefix-reuse
 _DRAFTS = ("none", "lookup", "model", "head", "auto")
@@ -132,8 +129,7 @@ def _turn(
     fields: Mapping[str, Any] = _OWN,
 ) -> Turn:
     """Lets all clients ask one server; `fields` are further ones of its requests."""
-    models = httpx.get(f"{url}/v1/models", timeout=_PATIENCE).json()
-    fields = {**fields, "model": models["data"][0]["id"]}
+    fields = {**fields, "model": model_name(url)}
     _ask(url, prompts[0], 4, fields)  # the first text prepares shapes and buffers
     answers, failures = list[Answer](), list[InputError]()
     others: list[Answer] = []
@@ -173,21 +169,11 @@ def _ask(url: str, prompt: str, new_tokens: int, fields: Mapping[str, Any]) -> A
     }  # fmt: skip
     pieces, tokens = list[float](), 0
     begin = time.perf_counter()
-    address = f"{url}/v1/completions"
-    try:
-        with httpx.stream("POST", address, json=body, timeout=_PATIENCE) as response:
-            if response.status_code != httpx.codes.OK:
-                raise InputError(f"{address} refuses: {response.read().decode()[:300]}")
-            for line in response.iter_lines():
-                if not line.startswith("data: {"):
-                    continue
-                event = json.loads(line.removeprefix("data: "))
-                if event.get("usage"):
-                    tokens = event["usage"]["completion_tokens"]
-                if any(choice.get("text") for choice in event.get("choices", ())):
-                    pieces.append(time.perf_counter())
-    except httpx.HTTPError as error:
-        raise InputError(f"{url} does not answer ({error}): start a server there") from error
+    for event in events(url, "/v1/completions", body):
+        if event.get("usage"):
+            tokens = event["usage"]["completion_tokens"]
+        if any(choice.get("text") for choice in event.get("choices", ())):
+            pieces.append(time.perf_counter())
     if not pieces or not tokens:
         raise InputError(f"{url} made no text for a prompt: give prompts that are to be continued")
     return Answer(begin, tuple(pieces), tokens)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
-import json
 import random
 import re
 import sys
@@ -26,9 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import httpx
 from common import add_threads, count, exit_code, print_result, print_table
-from serving import served
+from serving import events, served
 from texts import facts_of
 
 from edgespec.errors import InputError
@@ -42,7 +40,6 @@ _MODULES = (
 )  # fmt: skip
 _BEFORE = 0.75  # of a context
 _TAKEN = 6  # lines
-_PATIENCE = 600  # seconds that an answer may take
 _METHOD = re.compile(r"^    def \w+\(self.*\):\n", re.M)
 _WAYS: dict[str, dict[str, Any]] = {"edgespec": {}, "plain": {"speculative": {"draft": "none"}}}
 _AGAINST = "against"
@@ -153,20 +150,12 @@ def _ask_all(
 
 
 def _ask(url: str, body: dict[str, Any]) -> Answer:
-    first, last = None, {}
+    first, last = None, dict[str, Any]()
     begin = time.perf_counter()
-    try:
-        with httpx.stream("POST", f"{url}/infill", json=body, timeout=_PATIENCE) as response:
-            if response.status_code != httpx.codes.OK:
-                raise InputError(f"{url}/infill refuses: {response.read().decode()[:300]}")
-            for line in response.iter_lines():
-                if line.startswith("data: {"):
-                    last = json.loads(line.removeprefix("data: "))
-                    if first is None and last["content"]:
-                        first = time.perf_counter()
-        end = time.perf_counter()
-    except httpx.HTTPError as error:
-        raise InputError(f"{url} does not answer ({error}): start a server there") from error
+    for last in events(url, "/infill", body):
+        if first is None and last["content"]:
+            first = time.perf_counter()
+    end = time.perf_counter()
     return Answer(
         first_ms=1e3 * ((end if first is None else first) - begin),
         whole_ms=1e3 * (end - begin),

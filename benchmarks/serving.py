@@ -1,19 +1,24 @@
-"""A server of edgespec in a process of its own."""
+"""Servers: one of edgespec in a process of its own, and what any of them streams."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from edgespec.errors import DeviceError
+import httpx
+
+from edgespec.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+_PATIENCE = 600  # seconds that an answer may take
 
 
 @contextmanager
@@ -41,3 +46,43 @@ def served(bundle: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
+
+
+def model_name(url: str) -> str:
+    """Returns the name of the first model that a server has.
+
+    Raises:
+        InputError: if no server answers there.
+    """
+    try:
+        name: str = httpx.get(f"{url}/v1/models", timeout=_PATIENCE).json()["data"][0]["id"]
+    except httpx.HTTPError as error:
+        raise _no_answer(url, error) from error
+    return name
+
+
+def events(url: str, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the events that a server streams, each when it comes.
+
+    Args:
+        url: address of the server.
+        path: the route.
+        body: the request, which asks for a stream.
+
+    Raises:
+        InputError: if no server answers there, or it refuses the request.
+    """
+    address = url + path
+    try:
+        with httpx.stream("POST", address, json=body, timeout=_PATIENCE) as response:
+            if response.status_code != httpx.codes.OK:
+                raise InputError(f"{address} refuses: {response.read().decode()[:300]}")
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    yield json.loads(line.removeprefix("data: "))
+    except httpx.HTTPError as error:
+        raise _no_answer(url, error) from error
+
+
+def _no_answer(url: str, error: httpx.HTTPError) -> InputError:
+    return InputError(f"{url} does not answer ({error}): start a server there")
