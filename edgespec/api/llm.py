@@ -124,7 +124,7 @@ class LLM:
             models, sum(demand.kv for demand in self.deployment.devices), self.options.prefix_reuse
         )
         target = self._loaded[bundles.TARGET]
-        self._rounds = Rounds(target.model)
+        self._rounds = Rounds(target.model, self.lock)
         facts = circumstances(self.bundle, "rows", target.engines, target.threads)
         self._prompts = None if prompts is None else PromptCache(prompts, facts)
         self._texts = weakref.WeakSet[TextGeneration]()

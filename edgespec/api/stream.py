@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.api.learning import Learning
 from edgespec.api.predictions import prediction_facts
-from edgespec.api.prompt_cache import PromptCache, StoredText
+from edgespec.api.prompt_cache import PromptCache
 from edgespec.api.result import Clock, GenerationResult
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
@@ -63,7 +63,7 @@ class Job:
         rounds: makes the rounds of all texts.
         slots: all slots for caches.
         slot: slot of the text's session; None if it has no session.
-        lock: lock that is held during a round, for which other texts of the same models wait.
+        lock: lock that is held while a text begins and while rounds are made.
         simulated: see `GenerationResult`.
         reader: takes an answer apart; None for plain text.
         shown: special tokens that the reader needs, with their texts.
@@ -235,9 +235,13 @@ class TextGeneration:
                     limits=limits, budget=job.budget, logprobs=job.logprobs, grammar=job.grammar,
                 )  # fmt: skip
                 models = [runner.model for runner in runners.values()]
-                rounds = job.rounds.begin(pipeline, made, models)
+                rounds = TextRounds(
+                    job.rounds, pipeline, made, models, job.prompt, self._cancelled.is_set,
+                    _nothing if kept is None else kept.look,
+                )  # fmt: skip
+                job.rounds.add(rounds)
             try:
-                yield from self._read(rounds, text, kept)
+                yield from self._read(rounds, text)
             finally:
                 rounds.close()
         self.result = GenerationResult(
@@ -265,20 +269,9 @@ class TextGeneration:
         if job.learning is not None:
             job.learning.between_texts()
 
-    def _read(
-        self,
-        rounds: TextRounds,
-        text: _Text,
-        kept: StoredText | None,
-    ) -> Generator[Piece]:
-        lock, clock = self._job.lock, self.clock
-        while not (text.stopped or self._cancelled.is_set()):
-            with lock:  # the text may have been cancelled while it waited
-                if kept is not None:
-                    kept.look()
-                made = None if self._cancelled.is_set() else rounds.next()
-            if made is None:
-                break
+    def _read(self, rounds: TextRounds, text: _Text) -> Generator[Piece]:
+        clock = self.clock
+        while not text.stopped and (made := rounds.next()) is not None:
             step, engine_seconds = made
             clock.round(step, engine_seconds)
             before = len(text.tokens)
@@ -300,6 +293,10 @@ class TextGeneration:
         if len(self._job.prompt) + made >= limits.context_length:
             return "context"
         return "cancelled"
+
+
+def _nothing() -> None:
+    """Is done behind each round of a text that is not stored."""
 
 
 class _Text:

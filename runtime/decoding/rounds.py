@@ -1,18 +1,23 @@
 """The rounds of all texts of a model: texts that decode at the same time share passes.
 
 Each text is read by a thread of its own, which asks for its next round and holds the model's lock
-for that time. If other texts decode too, the thread makes a round of all of them at once, and what
-the others gained waits for their threads. A prompt is read a chunk at a time, and before each chunk
-all texts that wait get a round, so that a long prompt holds them up for one chunk at most.
+while it makes one. If other texts decode too, the thread makes a round of all of them at once, and
+their threads take what they gained without waiting for the lock.
+
+Prompts are read a chunk at a time, and before each chunk all texts that wait get a round, so that
+others are held up for one chunk at most, however many prompts there are. These are read one after
+the other, the shortest first: that way the first tokens come earliest on average, and a question
+need not wait for a book. So that a book is read as well, each fourth chunk is of the oldest prompt.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from edgespec.errors import DeviceError
+from edgespec.runtime.decoding.fair_lock import FairLock
 from edgespec.runtime.decoding.generate import Pass, Passed, Round
 from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.drafters.base import LATEST_WEIGHT
@@ -24,13 +29,25 @@ Steps = Generator[Round | Pass, Passed | Company | None, None]
 """A text as `edgespec.runtime.decoding.generate.steps` makes it."""
 
 _AHEAD = 2  # rounds that a text may be ahead of its reader, so that threads need not keep step
+_OLDEST_EVERY = 4  # chunks: one of so many is of the oldest prompt
 
 
 class TextRounds:
-    """The rounds of one text, which `Rounds.begin` returns.
+    """The rounds of one text; give it to `Rounds.add`.
+
+    Args:
+        rounds: the rounds of all texts.
+        pipeline: drafter and target.
+        steps: the text, from its first step on.
+        models: models whose time inside the engines counts.
+        prompt: token ids of its prompt.
+        cancelled: whether the text is to end; may be asked at any time and by any thread.
+        each_round: is called behind each round, while no pass of the text is made.
 
     Attributes:
         pipeline: drafter and target.
+        unread: number of tokens of the prompt that are not read yet.
+        cancelled: whether the text is to end.
         reading: whether the prompt is still being read.
         over: whether the text has ended.
         closed: whether its reader wants no more of it.
@@ -41,30 +58,45 @@ class TextRounds:
     """
 
     def __init__(
-        self, rounds: Rounds, pipeline: Serial, steps: Steps, models: Sequence[Model]
+        self,
+        rounds: Rounds,
+        pipeline: Serial,
+        steps: Steps,
+        models: Sequence[Model],
+        prompt: Sequence[int],
+        cancelled: Callable[[], bool],
+        each_round: Callable[[], None],
     ) -> None:
         self.pipeline = pipeline
+        self.unread = len(prompt) - pipeline.target.known(prompt)
+        self.cancelled = cancelled
         self.reading, self.over, self.closed = True, False, False
         self.ready = deque[tuple[Round, float]]()
         self.asked: Pass | None = None
         self.rows, self.tokens, self.seconds = 1, 1.0, 0.0
         self._rounds, self._steps, self._models = rounds, steps, models
+        self._prompt_tokens, self._each_round = len(prompt), each_round
         self._company = Company()
         self._engines, self._begun = 0.0, False
         self._error: Exception | None = None
 
     def next(self) -> tuple[Round, float] | None:
-        """Makes or fetches the next round; None if the text is over. Hold the model's lock.
+        """Fetches the next round, or makes it; the lock must not be held.
 
         Returns:
-            The round, and the seconds that it took inside the engines.
+            The round, and the seconds that it took inside the engines. None if the text is over or
+            cancelled.
 
         Raises:
             DeviceError: if an engine failed, or another text's thread was interrupted in a round of
                 both.
         """
-        while not self.ready and not self.over:
-            self._rounds.make(self)
+        while not self._is_answered():
+            with self._rounds.lock.unless(self._is_answered) as held:
+                if held:
+                    self._rounds.make(self)
+        if self.cancelled():
+            return None
         if self.ready:
             return self.ready.popleft()
         if self._error is not None:
@@ -77,8 +109,8 @@ class TextRounds:
 
     @property
     def waits(self) -> bool:
-        """Whether it decodes and may be given a further round."""
-        return not (self.reading or self.over) and len(self.ready) < _AHEAD
+        """Whether it may be given a further round, or chunk of its prompt."""
+        return len(self.ready) < _AHEAD and not (self.over or self.cancelled())
 
     @property
     def shares(self) -> bool:
@@ -104,10 +136,15 @@ class TextRounds:
         """Ends the text with an error, which its own thread gets."""
         self.over, self.asked, self._error = True, None, error
 
+    def _is_answered(self) -> bool:
+        return bool(self.ready) or self.over or self.cancelled()
+
     def _send(self, passed: Passed | None) -> None:
         before = sum(model.seconds for model in self._models)
         try:
             step = self._steps.send(passed or (self._company if self._begun else None))
+            if isinstance(step, Round):
+                self._each_round()
         except StopIteration:
             self.over = True
             return
@@ -122,6 +159,7 @@ class TextRounds:
             self.asked, self.rows = step, len(step.rows.tokens)
             return
         self.reading = self.reading and not step.tokens
+        self.unread = self._prompt_tokens - self.pipeline.target.length
         if not self.reading:
             self.tokens += (len(step.tokens) - self.tokens) * LATEST_WEIGHT
             self.seconds += (step.draft_seconds - self.seconds) * LATEST_WEIGHT
@@ -135,36 +173,48 @@ class Rounds:
 
     Args:
         target: the target model.
+        lock: is held while a round is made.
+
+    Attributes:
+        lock: the same.
     """
 
-    def __init__(self, target: Model) -> None:
+    def __init__(self, target: Model, lock: FairLock) -> None:
+        self.lock = lock
         self._passes = JointPasses(target)
         self._most_rows = target.shapes.rows[-1]
-        self._texts: list[TextRounds] = []
+        self._texts: list[TextRounds] = []  # the oldest first
+        self._chunks = 0  # of all prompts
 
-    def begin(self, pipeline: Serial, steps: Steps, models: Sequence[Model]) -> TextRounds:
-        """Adds a text.
-
-        Args:
-            pipeline: its drafter and target.
-            steps: the text, from its first step on.
-            models: models whose time inside the engines counts.
-        """
+    def add(self, text: TextRounds) -> None:
+        """Adds a text. Hold the lock."""
         self._forget_closed()
-        text = TextRounds(self, pipeline, steps, models)
         self._texts.append(text)
-        return text
 
     def make(self, text: TextRounds) -> None:
-        """Makes a round of a text that has none ready, and of all that can share its pass."""
+        """Makes a round of a text, and of all that can share its pass. Hold the lock.
+
+        Args:
+            text: has no round ready. If its prompt is not read yet, a chunk of the prompt whose
+                turn it is is read, which may be another's.
+        """
         self._forget_closed()
-        others = [each for each in self._texts if each is not text and each.waits]
+        waiting = [each for each in self._texts if each is not text and each.waits]
+        others = [each for each in waiting if not each.reading]
         if not text.reading:
             self._share([text, *others])
             return
         if any(not each.ready for each in others):
             self._share(others)
-        text.go_on(Company())
+            self.lock.look()  # their threads need not wait for the chunk
+        self._next_prompt(text).go_on(Company())
+
+    def _next_prompt(self, asking: TextRounds) -> TextRounds:
+        self._chunks += 1
+        prompts = [each for each in self._texts if each.reading and (each.waits or each is asking)]
+        if self._chunks % _OLDEST_EVERY == 0:
+            return prompts[0]
+        return min(prompts, key=lambda each: each.unread)
 
     def _forget_closed(self) -> None:
         for text in self._texts:

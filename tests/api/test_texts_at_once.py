@@ -192,10 +192,10 @@ def test_a_short_text_does_not_wait_for_a_long_prompt(pairs):
         short = threading.Thread(
             target=lambda: done.append(llm.generate(SHORT_PROMPT, max_new_tokens=1))
         )
-        while not llm.lock._waiting:
+        while not llm.lock._first:
             time.sleep(0.001)
         short.start()
-        while len(llm.lock._waiting) < 2:
+        while len(llm.lock._first) < 2:
             time.sleep(0.001)
     thread.join(60)
     short.join(60)

@@ -22,7 +22,7 @@ def in_line(lock, count):
     for number in range(count):
         threads.append(threading.Thread(target=work, args=(number,)))
         threads[-1].start()
-        while len(lock._waiting) <= number:
+        while len(lock._first) <= number:
             time.sleep(0.001)
     return served, threads
 
@@ -109,13 +109,13 @@ def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
     holder.start()
     held.wait(10)
     served, [before] = in_line(lock, 1)
-    line = list(lock._waiting)
+    line = list(lock._first)
     monkeypatch.setattr("edgespec.runtime.decoding.fair_lock.threading.Lock", Interrupted)
     with pytest.raises(KeyboardInterrupt), lock:
         pass
     monkeypatch.undo()
     # Who asked before is not let in beside another, and who gave up no longer waits.
-    assert list(lock._waiting) == ([] if handed_over else line)
+    assert list(lock._first) == ([] if handed_over else line)
     outer.set()
     holder.join(10)
     before.join(10)
@@ -129,3 +129,87 @@ def test_an_interrupted_wait_keeps_nobody_waiting(monkeypatch, handed_over):
     other.start()
     other.join(10)
     assert not other.is_alive()
+
+
+def asking(lock, needless, found):
+    """A thread that waits for the lock unless that is needless; notes whether it was granted."""
+
+    def work():
+        with lock.unless(needless) as held:
+            found.append(held)
+
+    thread, before = threading.Thread(target=work), len(lock._waiting)
+    thread.start()
+    while len(lock._waiting) == before:
+        time.sleep(0.001)
+    return thread
+
+
+def test_who_needs_the_lock_no_more_goes_on_while_it_is_held():
+    lock, found, done = FairLock(), [], threading.Event()
+    with lock:
+        threads = [asking(lock, needless, found) for needless in (done.is_set, lambda: False)]
+        lock.look()
+        assert len(lock._waiting) == 2
+        done.set()
+        lock.look()
+        threads[0].join(10)
+        assert found == [False]
+    threads[1].join(10)
+    assert found == [False, True]
+
+
+def test_a_release_lets_all_go_who_need_the_lock_no_more():
+    lock, found, done = FairLock(), [], threading.Event()
+    with lock:
+        threads = [asking(lock, needless, found) for needless in (lambda: False, done.is_set)]
+        done.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(found) == [False, True]
+    with lock.unless(done.is_set) as held:
+        assert not held
+    with lock.unless(lambda: False) as held:  # nobody kept it
+        assert held
+
+
+def test_a_plain_request_comes_before_those_that_may_turn_out_needless():
+    lock, order = FairLock(), []
+    with lock:
+        later = asking(lock, lambda: False, order)
+        served, threads = in_line(lock, 1)
+        both = [*lock._first, *lock._waiting]
+        lock._pass_on()  # what a release does, without its look at the threads
+        assert [each.granted for each in both] == [True, False]
+        threads[0].join(10)
+        later.join(10)
+        lock._taken = True
+    assert (served, order) == ([0], [True])
+
+
+def test_an_interrupted_wait_that_was_needless_grants_the_lock_to_nobody(monkeypatch):
+    """The thread was let go without the lock, and then interrupted: the holder keeps it."""
+    lock, done = FairLock(), threading.Event()
+    real = threading.Lock
+
+    class Interrupted:
+        def __init__(self):
+            self._lock = real()
+
+        def acquire(self):
+            if not self._lock.acquire(blocking=False):
+                done.set()
+                lock.look()
+                raise KeyboardInterrupt
+            return True
+
+        def release(self):
+            self._lock.release()
+
+    with lock:
+        monkeypatch.setattr("edgespec.runtime.decoding.fair_lock.threading.Lock", Interrupted)
+        with pytest.raises(KeyboardInterrupt), lock.unless(done.is_set):
+            pass
+        monkeypatch.undo()
+        assert lock._taken
+    assert not lock._taken
