@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from itertools import islice
-from typing import TypeGuard, TypeVar
+from typing import Protocol, TypeGuard, TypeVar
 
 from edgespec.api.result import GenerationResult
 from edgespec.api.stream import TextStream
@@ -18,6 +18,22 @@ TEXTS_AT_ONCE = 8
 Prompt = str | Sequence[int]
 
 T = TypeVar("T")
+Made = TypeVar("Made")
+Made_co = TypeVar("Made_co", covariant=True)
+
+
+class Work(Protocol[Made_co]):
+    """What is made on a thread: the stream of a text, or what behaves like one."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens so far, for who shows the speed."""
+
+    def cancel(self) -> None:
+        """Ends the work after its current round; may be called from any thread."""
+
+    def finish(self) -> Made_co:
+        """Does the work, and returns what it has made."""
 
 
 class TextsAtOnce:
@@ -29,15 +45,14 @@ class TextsAtOnce:
 
     def __init__(self, parallel: int) -> None:
         self._parallel = parallel
-        self._reading: set[TextStream] = set()
+        self._reading: set[Work[object]] = set()
         self._tokens = 0  # of the texts that have ended
         self._cancelled = False
 
     @property
     def tokens(self) -> int:
         """The number of new tokens so far, those of unfinished texts included."""
-        running = (step for stream in tuple(self._reading) for step in stream.rounds)
-        return self._tokens + sum(len(step.tokens) for step in running)
+        return self._tokens + sum(stream.tokens for stream in tuple(self._reading))
 
     def cancel(self) -> None:
         """Ends all texts after their current round, and begins no more; also in signal handlers."""
@@ -46,8 +61,8 @@ class TextsAtOnce:
             stream.cancel()
 
     def read(
-        self, items: Iterable[T], begin: Callable[[T], TextStream]
-    ) -> Generator[tuple[T, Future[GenerationResult]]]:
+        self, items: Iterable[T], begin: Callable[[T], Work[Made]]
+    ) -> Generator[tuple[T, Future[Made]]]:
         """Makes a text for each item.
 
         If the generator is closed early, or fails, the other texts end after their current round.
@@ -61,7 +76,7 @@ class TextsAtOnce:
             that were not begun before `cancel` are left out.
         """
         waiting = iter(items)
-        running: dict[Future[GenerationResult], T] = {}
+        running: dict[Future[Made], T] = {}
         threads = ThreadPoolExecutor(self._parallel, "edgespec-at-once")
         try:
             while True:
@@ -77,7 +92,7 @@ class TextsAtOnce:
                 self.cancel()
             threads.shutdown()
 
-    def _text(self, begin: Callable[[T], TextStream], item: T) -> GenerationResult:
+    def _text(self, begin: Callable[[T], Work[Made]], item: T) -> Made:
         stream = begin(item)
         self._reading.add(stream)
         try:
@@ -86,7 +101,7 @@ class TextsAtOnce:
             result = stream.finish()
         finally:
             self._reading.discard(stream)
-        self._tokens += result.new_tokens  # only shown, so that a lost update would not matter
+        self._tokens += stream.tokens  # only shown, so that a lost update would not matter
         return result
 
 

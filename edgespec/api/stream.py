@@ -118,6 +118,13 @@ class TextStream:
         return self.generation.clock.rounds
 
     @property
+    def tokens(self) -> int:
+        """The number of new tokens so far, in rounds; of a finished text all that it has."""
+        if self.generation.result is not None:
+            return self.generation.result.new_tokens
+        return sum(len(step.tokens) for step in self.rounds)
+
+    @property
     def result(self) -> GenerationResult:
         """The finished text.
 

@@ -1,4 +1,4 @@
-"""Conversion of one line of a batch to a text, and of the text to a line of the output.
+"""Conversion of one line of a batch to a text or to vectors, and of these to a line of the output.
 
 Bodies are checked, and answers are written, by the code of the server's routes. The output has only
 what follows from the input, so that it is the same however often a batch was interrupted: ids are
@@ -17,13 +17,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from edgespec.api.at_once import Work
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
-from edgespec.api.stream import TextStream
+from edgespec.batch.embedding import VectorsOfLine
 from edgespec.batch.lines import Line
 from edgespec.errors import EdgespecError, InputError
 from edgespec.server.answers import Answer, ChatAnswer, CompletionAnswer, Json, TokenTexts
 from edgespec.server.bodies import parsed
+from edgespec.server.embeddings import Embedded, EmbeddingsRequest, written
 from edgespec.server.fields import Fields, Text
 from edgespec.server.refusals import RequestError, fault, refused_input, require_model
 from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
@@ -37,13 +39,16 @@ _ROUTES: dict[str, tuple[type[TextRequest], type[Answer]]] = {
     "/v1/completions": (CompletionRequest, CompletionAnswer),
 }
 
+Made = GenerationResult | Embedded | None
+"""What a line has asked for: a text or vectors; None for vectors that were cancelled."""
+
 
 class BatchRequest(Fields):
     """A line of the input, as OpenAI's batch API defines it."""
 
     custom_id: Text
     method: Literal["POST"]
-    url: Literal["/v1/chat/completions", "/v1/completions"]
+    url: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
     body: Annotated[dict[str, Any], Field(description="The request body of the route.")]
 
 
@@ -88,18 +93,30 @@ class Task:
     def __init__(self, answerer: Answerer, line: Line) -> None:
         self._of = answerer
         self.line = line
-        self._answer: Answer | None = None
+        self._answer: Answer | EmbeddingsRequest | None = None
 
-    def begin(self) -> TextStream:
-        """Checks the line, and creates the stream of its text.
+    def begin(self) -> Work[Made]:
+        """Checks the line, and creates the stream of its text, or what makes its vectors.
 
         Raises:
-            InputError: as `TextRequest.begin`.
+            InputError: as `TextRequest.begin` or `Embedder.tokens`.
             RequestError: if the line or its body is invalid.
         """
         request = self._request()
+        content = json.dumps(request.body).encode()
+        if request.url == "/v1/embeddings":
+            return self._vectors(parsed(EmbeddingsRequest, content))
         bodies, answers = _ROUTES[request.url]
-        body = parsed(bodies, json.dumps(request.body).encode())
+        return self._text(parsed(bodies, content), answers, request.custom_id)
+
+    def _vectors(self, body: EmbeddingsRequest) -> VectorsOfLine:
+        require_model(body.model, self._of.model)
+        self._answer = body
+        return VectorsOfLine(self._of.llm, body)
+
+    def _text(
+        self, body: TextRequest, answers: type[Answer], custom_id: str
+    ) -> Work[GenerationResult]:
         require_model(body.model, self._of.model)
         if body.stream:
             raise RequestError(
@@ -112,20 +129,33 @@ class Task:
                 "invalid_value", "n" if body.prompts == 1 else "prompt",
             )  # fmt: skip
         if body.seed is None:
-            body = body.model_copy(update={"seed": seed_of(request.custom_id)})
+            body = body.model_copy(update={"seed": seed_of(custom_id)})
         self._answer = answers(self._of.model, self._of.fingerprint, self._of.texts)
         return body.begin(self._of.llm)
 
-    def output(self, text: Future[GenerationResult]) -> Json:
+    @staticmethod
+    def stopped(made: Future[Made]) -> bool:
+        """Whether the work was cancelled, so that there is no answer."""
+        if made.exception() is not None:
+            return False
+        result = made.result()
+        return not isinstance(result, Embedded) and (
+            result is None or result.finish_reason == "cancelled"
+        )
+
+    def output(self, made: Future[Made]) -> Json:
         """Returns the line of the output.
 
+        Args:
+            made: what the line asked for, which was not stopped.
+
         Raises:
-            EdgespecError: if the text has failed for a reason that may concern all lines.
+            EdgespecError: if the work has failed for a reason that may concern all lines.
             MemoryError: likewise.
             OSError: likewise.
         """
         try:
-            result = text.result()
+            result = made.result()
         except RequestError as error:
             return self._refused(error)
         except InputError as error:
@@ -136,23 +166,25 @@ class Task:
             name = type(error).__name__
             _log.error("line %d: internal error: %s: %s", self.line.number, name, error)
             return self._refused(fault())
+        return self._output(200, self._body(result), None)
+
+    def _body(self, result: Made) -> Json:
+        if isinstance(self._answer, EmbeddingsRequest):
+            assert isinstance(result, Embedded), "of a line that was not stopped"
+            return written(self._answer, result, self._of.model)
         assert self._answer is not None, "set before the text was begun"
+        assert isinstance(result, GenerationResult), "a text's"
         whole = self._answer.whole(self._with_call_ids(result))
         kind, _, _ = str(whole["id"]).partition("-")
         usage = {
             name: value for name, value in whole["usage"].items() if name != "prompt_tokens_details"
         }
-        return self._output(
-            200,
-            whole
-            | {
-                "id": f"{kind}-{self._hash}",
-                "created": self._of.created,
-                "usage": usage,
-                "edgespec": {"seed": result.seed},
-            },
-            None,
-        )
+        return whole | {
+            "id": f"{kind}-{self._hash}",
+            "created": self._of.created,
+            "usage": usage,
+            "edgespec": {"seed": result.seed},
+        }
 
     def _with_call_ids(self, result: GenerationResult) -> GenerationResult:
         """Gives tool calls ids that follow from the input, too."""

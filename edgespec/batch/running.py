@@ -169,10 +169,10 @@ class Batch:
         lines = (line for line in self.requests.lines if line.number not in journal)
         tasks = texts.read((Task(answerer, line) for line in lines), Task.begin)
         with closing(tasks):
-            for task, text in tasks:
-                if text.exception() is None and text.result().finish_reason == "cancelled":
+            for task, made in tasks:
+                if task.stopped(made):
                     continue
-                journal.add(task.line.number, task.output(text))
+                journal.add(task.line.number, task.output(made))
                 report()
         return len(journal) == len(self.requests.lines)
 

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from edgespec.api.embedding import Inputs
+from edgespec.api.llm import LLM
 from edgespec.runtime.arrays import Floats
 from edgespec.server.answers import Json
 from edgespec.server.bodies import read
@@ -47,6 +48,39 @@ class Embedded:
     tokens: int
 
 
+def require_embeddings(llm: LLM) -> None:
+    """Checks that the model is for embeddings.
+
+    Raises:
+        RequestError: if it makes texts.
+    """
+    if llm.bundle.target.embedding is None:
+        raise RequestError(
+            400, "the model makes texts, and no embeddings: use an embedding model",
+            "embeddings_not_supported", "model",
+        )  # fmt: skip
+
+
+def written(body: EmbeddingsRequest, found: Embedded, model: str) -> Json:
+    """Returns the response.
+
+    Args:
+        body: the request.
+        found: its vectors.
+        model: name of the model for clients.
+    """
+    coded = body.encoding_format == "base64"
+    data = [
+        {
+            "object": "embedding", "index": index,
+            "embedding": _as_base64(vector) if coded else vector.tolist(),
+        }
+        for index, vector in enumerate(found.vectors)
+    ]  # fmt: skip
+    usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
 async def embedded(
     service: TextService,
     texts: Inputs,
@@ -59,11 +93,7 @@ async def embedded(
         EdgespecError: as `LLM.embed`.
         RequestError: if the model makes texts, or as `TextService.in_turn`.
     """
-    if service.llm.bundle.target.embedding is None:
-        raise RequestError(
-            400, "the model makes texts, and no embeddings: use a server of an embedding model",
-            "embeddings_not_supported", "model",
-        )  # fmt: skip
+    require_embeddings(service.llm)
     embedder = service.llm.embedder
 
     def make(tokens: list[list[int]], check: Callable[[], None]) -> Embedded:
@@ -98,26 +128,12 @@ class EmbeddingsEndpoint:
                 self._served.service, body.input, body.dimensions, body.prompt_name
             )
             # Many vectors take a while to write, in which other requests go on.
-            response = await asyncio.to_thread(self._written, body, found)
+            response = await asyncio.to_thread(
+                lambda: JSONResponse(written(body, found, self._served.model))
+            )
             await response(scope, receive, send)
 
         await until_disconnect(receive, answer())
-
-    def _written(self, body: EmbeddingsRequest, found: Embedded) -> JSONResponse:
-        coded = body.encoding_format == "base64"
-
-        def written(vector: Floats) -> str | list[float]:
-            return _as_base64(vector) if coded else vector.tolist()
-
-        data = [
-            {"object": "embedding", "index": index, "embedding": written(vector)}
-            for index, vector in enumerate(found.vectors)
-        ]
-        usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
-        content: Json = {
-            "object": "list", "data": data, "model": self._served.model, "usage": usage
-        }  # fmt: skip
-        return JSONResponse(content)
 
 
 def _as_base64(vector: Floats) -> str:

@@ -134,14 +134,14 @@ def test_calls_are_the_same_in_every_run(cli, tmp_path):
 
 
 def test_what_is_wrong_is_said_in_its_line(batch, tmp_path):
-    url = {"custom_id": "url", "method": "POST", "url": "/v1/embeddings", "body": {}}
+    url = {"custom_id": "url", "method": "POST", "url": "/v1/moderations", "body": {}}
     good = completion("good", PROMPTS[0])
     wrong = [
         ("{", 400, "line 1: the line is not UTF-8 JSON"),
         (completion("stream", "x", stream=True), 400, "stream is true: leave it out"),
         (good, 200, None),
         ({**good, "custom_id": "get", "method": "GET"}, 400, "line 4: method is 'GET'"),
-        (url, 400, "line 5: url is '/v1/embeddings'"),
+        (url, 400, "line 5: url is '/v1/moderations'"),
         (completion("model", "x", model="gpt-4o"), 404, "use 'python-7m'"),
         (completion("long", [1] * 5000), 400, "longer than the model's context length"),
         (completion("type", 3), 400, "prompt is 3"),
