@@ -237,7 +237,8 @@ class Rounds:
             begin = time.perf_counter()
 
     def _company(self, text: TextRounds, texts: Sequence[TextRounds]) -> Company:
-        others = [each for each in texts if each is not text and not isinstance(each.asked, Chunk)]
+        # Among them are those whose draft model reads: what holds up all holds up them, too.
+        others = [each for each in texts if each is not text]
         rows = sum(each.rows for each in others)
         return Company(
             texts=len(others),
