@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from edgespec.runtime.execution.feeds import Rows
     from edgespec.runtime.execution.runner import Runner
+    from edgespec.runtime.execution.steps import Steps
 
 _SECOND = 0.5  # of the cases in which the first guess is wrong
 _GUESSES = 4
@@ -55,15 +56,15 @@ class GuessedCalls(ModelCalls):
         self._start = 0
         self._branches: list[list[int]] = []  # of the scratch rows
 
-    def feed(self, text: Sequence[int]) -> Candidates:
+    def feed(self, text: Sequence[int]) -> Steps[Candidates]:
         """See `Calls`."""
-        super().feed(text)
+        yield from super().feed(text)
         self._start, self._branches = len(text), []
         return self._guesses([[]])
 
-    def level(self, rows: Rows) -> Candidates:
+    def level(self, rows: Rows) -> Steps[Candidates]:
         """See `Calls`."""
-        super().level(rows)
+        yield from super().level(rows)
         above = [[] if row == START else self._branches[row] for row in rows.parents]
         branches = [[*path, int(token)] for path, token in zip(above, rows.tokens, strict=True)]
         self._branches += branches

@@ -40,7 +40,7 @@ from edgespec.runtime.deployment.deployment import Loaded, deploy, place_to_use,
 from edgespec.runtime.deployment.deployment import load as load_models
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.deployment.placement import GPU, parse
-from edgespec.runtime.drafters import ModelDrafter, TreeBudget
+from edgespec.runtime.drafters import ModelDrafter, TreeBudget, in_one_step
 from edgespec.runtime.drafters.acceptance import Calibration
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.planning import PlannedDrafter, PricedModel
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from edgespec.runtime.execution.feeds import Rows
     from edgespec.runtime.execution.runner import Results
+    from edgespec.runtime.execution.steps import Steps
     from edgespec.runtime.trees.proposal import Proposal
 
 _PROMPT = "def read_file(path):\n"
@@ -227,6 +228,10 @@ class Watched(Serial):
         self.drafts.append(time.perf_counter() - begin)
         self.calls.append(len(self._model.fed) + len(self._model.levels))
         return proposal
+
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """See `Serial`."""
+        return in_one_step(self.draft, text, budget)
 
     def verify(self, rows: Rows) -> Results:
         """See `Serial`."""

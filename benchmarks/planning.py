@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from edgespec.runtime.arrays import Floats
+    from edgespec.runtime.trees.company import PassCost
     from edgespec.runtime.trees.tree import TokenTree
     from edgespec.runtime.trees.walk import Verdict
 
@@ -123,8 +124,10 @@ class _Clock:
             self.passes += planner._verify(len(tree) + 1)
             observe(planner, verdict, tree, logits)
 
-        def after_draft(source: PricedModel, budget: TreeBudget, capacity: int) -> None:
-            price(source, budget, capacity)
+        def after_draft(
+            source: PricedModel, budget: TreeBudget, capacity: int, costs: Sequence[PassCost]
+        ) -> None:
+            price(source, budget, capacity, costs)
             self.drafts += source.seconds
             self.asked += 1
 

@@ -51,7 +51,7 @@ def attach_model(
         rounding(name, checkpoint, options, calibration, folder) as (precision, rounded),
         RoleWriter(folder, name, checkpoint, precision, ids, progress, rounded) as writer,
     ):
-        role = writer.write()
+        role = writer.write(texts=True)
     own = ""
     if tokens != tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab():
         own = bundle.DRAFT_TOKENIZER

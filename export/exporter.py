@@ -207,7 +207,7 @@ def write_bundle(
                     with _Trials(folder, writer, tuple(tokenizer), layer_cuts) as trials:
                         skips = skip_search(trials.trial, skips)
                 cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layout)
-            role = writer.write(sorted(cuts), texts=name == bundle.TARGET)
+            role = writer.write(sorted(cuts), texts=True)
             if name == bundle.TARGET and options.npu_precision is not None:
                 variants = (_npu_variant(writer, role, options.npu_precision),)
         known = draft_tokens if own[name] else tokens

@@ -148,14 +148,16 @@ class RoleWriter:
         """Whether calls can hold rows of several texts.
 
         Recurrent layers hold one text's states, stages pass on keys and values by row alone, and
-        only ordered attention keeps a text what it is alone. Embeddings are made of whole chunks.
+        only ordered attention keeps a text what it is alone, which a draft need not. Embeddings are
+        made of whole chunks.
         """
         decoder = self._checkpoint.decoder
         if decoder.embeds:
             return False
         recurrent = any(each.recurrent is not None for each in described(decoder))
-        ordered = all(stage.ordered for stage in stages if stage.attends)
-        return ordered and not recurrent and not (len(stages) > 1 and decoder.shared)
+        drafts = self._formats.candidates is not None
+        alike = drafts or all(stage.ordered for stage in stages if stage.attends)
+        return alike and not recurrent and not (len(stages) > 1 and decoder.shared)
 
     def _write_stages(
         self, name: str, cuts: Sequence[int], formats: StageFormats, gated: bool

@@ -111,6 +111,7 @@ class Clock:
         self.begin = self.first = self.end = 0.0
         self.rounds: list[Round] = []
         self.engine_seconds = 0.0
+        self._prompt_read = False
 
     def start(self) -> None:
         """Marks the start of the text."""
@@ -125,7 +126,9 @@ class Clock:
         """
         self.end = time.perf_counter()
         if step.source == PROMPT:
-            self.first = self.end
+            if not self._prompt_read:  # else a draft model reads it
+                self.first = self.end
+            self._prompt_read |= bool(step.tokens)
         else:
             self.rounds.append(step)
             self.engine_seconds += engine_seconds

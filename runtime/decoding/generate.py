@@ -13,6 +13,7 @@ from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.drafters import TreeBudget
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.runner import Results
+from edgespec.runtime.execution.steps import Call, Called, Chunk
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.trees.company import ALONE, Company, PassCost
@@ -92,6 +93,10 @@ class Passed:
     shared: PassCost | None = None
 
 
+TextSteps = Generator[Round | Pass | Call | Chunk, Passed | Called | Company | None, None]
+"""A text as `steps` makes it."""
+
+
 def generate(
     pipeline: Serial,
     sampler: Sampler,
@@ -110,14 +115,16 @@ def generate(
         pipeline, sampler, prompt,
         limits=limits, budget=budget, logprobs=logprobs, grammar=grammar,
     )  # fmt: skip
-    answer = None
+    answer: Passed | Called | None = None
     with closing(making), suppress(StopIteration):
         while True:
             step = making.send(answer)
             answer = None
             if isinstance(step, Pass):
                 answer = Passed(pipeline.verify(step.rows))
-            else:
+            elif isinstance(step, Call):
+                answer = step.alone()
+            elif isinstance(step, Round):
                 yield step
 
 
@@ -130,8 +137,8 @@ def steps(
     budget: TreeBudget,
     logprobs: int | None = None,
     grammar: Constraint | None = None,
-) -> Generator[Round | Pass, Passed | Company | None, None]:
-    """Decodes a text, one round at a time; whoever runs it makes the passes.
+) -> TextSteps:
+    """Decodes a text, one round at a time; whoever runs it makes the passes, and calls for drafts.
 
     The tokens depend on the target, the sampler, the grammar and the limits alone, never on the
     drafter.
@@ -150,8 +157,8 @@ def steps(
     Yields:
         One round without tokens for each chunk of a long prompt but the last. Then the last chunk's
         round with the first token, and then one round per verification; before each of these, its
-        `Pass`, which is to be answered by `Passed`. A round may be answered by the `Company` of the
-        next one.
+        `Pass`, which is to be answered by `Passed`, and before this what its draft waits for, see
+        `edgespec.runtime.execution.steps`. A round may be answered by the `Company` of the next.
     """
     target, drafter = pipeline.target, pipeline.drafter
     text = list(prompt)
@@ -173,9 +180,9 @@ def steps(
         begin = time.perf_counter()
         # The target adds one token of its own, so the text has no room for a deeper path.
         depth = min(budget.max_depth, end - len(text) - 1, target.reach - 1)
-        assert not isinstance(company, Passed), "only a pass is answered so"
+        assert not isinstance(company, Passed | Called), "only passes and calls are answered so"
         left = _left(budget, depth, end - len(text), company or ALONE)
-        proposal = pipeline.draft(text, left)
+        proposal = yield from pipeline.drafting(text, left)
         tree = (proposal.branch() if budget.width == 1 else proposal).tree()
         drafted = time.perf_counter()
         passed = yield Pass(Rows.tree(text[-1], tree))

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.drafters import Drafter, TreeBudget
+from edgespec.runtime.drafters import Drafter, TreeBudget, drafting, in_one_step
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.runner import Results, Runner
+from edgespec.runtime.execution.steps import Steps
 from edgespec.runtime.trees.proposal import Proposal
 
 _WEIGHT = 0.2  # weight of the latest round in moving averages
@@ -41,6 +42,10 @@ class Serial:
     def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
         """See `Drafter.draft`."""
         return self.drafter.draft(text, budget)
+
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """Takes the steps to what `draft` returns; other texts may share the drafter's calls."""
+        return drafting(self.drafter, text, budget)
 
     def verify(self, rows: Rows) -> Results:
         """See `Runner.verify`."""
@@ -116,6 +121,10 @@ class Overlap(Serial):
         if self._payoff is not None:
             self._payoff.drafted(time.perf_counter() - begin, self._ahead)
         return proposal
+
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """See `Serial`; in one step, since the payoff is that of a text by itself."""
+        return in_one_step(self.draft, text, budget)
 
     def verify(self, rows: Rows) -> Results:
         """See `Runner.verify`."""

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 
 from edgespec.errors import DeviceError
+from edgespec.runtime.decoding.drafts import SharedDrafts
 from edgespec.runtime.decoding.fair_lock import FairLock
-from edgespec.runtime.decoding.generate import Pass, Passed, Round
+from edgespec.runtime.decoding.generate import PROMPT, Pass, Passed, Round, TextSteps
 from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.drafters.base import LATEST_WEIGHT
 from edgespec.runtime.execution.joint import JointPasses
 from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.steps import Call, Called, Chunk
 from edgespec.runtime.trees.company import Company, PassCost
-
-Steps = Generator[Round | Pass, Passed | Company | None, None]
-"""A text as `edgespec.runtime.decoding.generate.steps` makes it."""
 
 _AHEAD = 2  # rounds that a text may be ahead of its reader, so that threads need not keep step
 _OLDEST_EVERY = 4  # chunks: one of so many is of the oldest prompt
@@ -52,16 +52,17 @@ class TextRounds:
         over: whether the text has ended.
         closed: whether its reader wants no more of it.
         ready: rounds that nobody has asked for yet, and the seconds inside the engines.
-        asked: the pass that it waits for.
+        asked: the pass that it waits for, or what its draft waits for.
         rows, tokens, seconds: what a round has lately been: rows to verify, tokens gained, and the
-            seconds of its draft.
+            seconds of its draft, of calls that texts share its part.
+        caller: the text in the draft model, if its last draft made calls that texts can share.
     """
 
     def __init__(
         self,
         rounds: Rounds,
         pipeline: Serial,
-        steps: Steps,
+        steps: TextSteps,
         models: Sequence[Model],
         prompt: Sequence[int],
         cancelled: Callable[[], bool],
@@ -72,8 +73,11 @@ class TextRounds:
         self.cancelled = cancelled
         self.reading, self.over, self.closed = True, False, False
         self.ready = deque[tuple[Round, float]]()
-        self.asked: Pass | None = None
+        self.asked: Pass | Call | Chunk | None = None
         self.rows, self.tokens, self.seconds = 1, 1.0, 0.0
+        self.caller: Runner | None = None
+        self._calling: Runner | None = None
+        self._drafting = 0.0  # seconds of its draft so far
         self._rounds, self._steps, self._models = rounds, steps, models
         self._prompt_tokens, self._each_round = len(prompt), each_round
         self._company = Company()
@@ -124,13 +128,20 @@ class TextRounds:
             company: the other texts of the round.
         """
         self._company = company
-        self._send(None)
+        self._calling, self._drafting = None, 0.0
+        self._send(self._company if self._begun else None)
 
     def answer(self, passed: Passed, seconds: float) -> None:
         """Takes the step behind a pass of this duration."""
-        self.asked = None
         self._engines += seconds
         self._send(passed)
+
+    def called(self, answer: Called | None, seconds: float) -> None:
+        """See `edgespec.runtime.decoding.drafts.Drafting`."""
+        self._engines += seconds
+        if answer is not None:
+            self._drafting += answer.cost.share
+        self._send(answer)
 
     def fail(self, error: Exception) -> None:
         """Ends the text with an error, which its own thread gets."""
@@ -139,10 +150,11 @@ class TextRounds:
     def _is_answered(self) -> bool:
         return bool(self.ready) or self.over or self.cancelled()
 
-    def _send(self, passed: Passed | None) -> None:
-        before = sum(model.seconds for model in self._models)
+    def _send(self, answer: Passed | Called | Company | None) -> None:
+        chunk, self.asked = isinstance(self.asked, Chunk), None
+        begin, before = time.perf_counter(), sum(model.seconds for model in self._models)
         try:
-            step = self._steps.send(passed or (self._company if self._begun else None))
+            step = self._steps.send(answer)
             if isinstance(step, Round):
                 self._each_round()
         except StopIteration:
@@ -155,17 +167,31 @@ class TextRounds:
             self.fail(DeviceError("the text was interrupted with another one: make it again"))
             raise
         self._engines += sum(model.seconds for model in self._models) - before
-        if isinstance(step, Pass):
-            self.asked, self.rows = step, len(step.rows.tokens)
+        if not chunk:  # what later drafts take, too
+            self._drafting += time.perf_counter() - begin
+        if isinstance(step, Round):
+            self._finish(step)
             return
+        self.asked = step
+        if chunk:  # its thread makes way for those of others
+            self._hand_out(Round((), 0, 0, PROMPT, 0.0))
+        if isinstance(step, Call):
+            self._calling = step.runner
+        elif isinstance(step, Pass):
+            self.rows, self.caller = len(step.rows.tokens), self._calling
+            self.seconds += (self._drafting - self.seconds) * LATEST_WEIGHT
+
+    def _finish(self, step: Round) -> None:
         self.reading = self.reading and not step.tokens
         self.unread = self._prompt_tokens - self.pipeline.target.length
         if not self.reading:
             self.tokens += (len(step.tokens) - self.tokens) * LATEST_WEIGHT
-            self.seconds += (step.draft_seconds - self.seconds) * LATEST_WEIGHT
+        self._hand_out(step)
+        self._begun = True
+
+    def _hand_out(self, step: Round) -> None:
         self.ready.append((step, self._engines))
         self._engines = 0.0
-        self._begun = True
 
 
 class Rounds:
@@ -181,7 +207,7 @@ class Rounds:
 
     def __init__(self, target: Model, lock: FairLock) -> None:
         self.lock = lock
-        self._passes = JointPasses(target)
+        self._passes, self._drafts = JointPasses(target), SharedDrafts()
         self._most_rows = target.shapes.rows[-1]
         self._texts: list[TextRounds] = []  # the oldest first
         self._chunks = 0  # of all prompts
@@ -220,6 +246,8 @@ class Rounds:
         for text in self._texts:
             if text.closed:
                 self._passes.leave(text.pipeline.target)
+                if text.caller is not None:
+                    self._drafts.leave(text.caller)
         self._texts = [text for text in self._texts if not text.closed]
 
     def _share(self, texts: Sequence[TextRounds]) -> None:
@@ -228,8 +256,9 @@ class Rounds:
         for text in texts:
             if text.asked is None:
                 text.go_on(self._company(text, sharing) if text.shares else Company())
+        self._drafts.make(texts)
         for text in texts:
-            if text.asked is not None and not text.shares:
+            if isinstance(text.asked, Pass) and not text.shares:
                 begin = time.perf_counter()
                 try:
                     results = text.pipeline.verify(text.asked.rows)
@@ -237,8 +266,8 @@ class Rounds:
                     text.fail(error)
                 else:
                     text.answer(Passed(results), time.perf_counter() - begin)
-        waiting = [each for each in sharing if each.asked is not None]
-        asked = [(t.pipeline.target, t.asked.rows) for t in waiting if t.asked is not None]
+        waiting = [each for each in sharing if isinstance(each.asked, Pass)]
+        asked = [(t.pipeline.target, t.asked.rows) for t in waiting if isinstance(t.asked, Pass)]
         passes, begin = self._passes.verify(asked), time.perf_counter()
         while True:
             try:
@@ -253,11 +282,12 @@ class Rounds:
             seconds = time.perf_counter() - begin
             cost = PassCost(len(made), sum(len(asked[n][1].tokens) for n, _ in made), seconds)
             for number, results in made:
-                shared = cost if len(made) > 1 else None
+                shared = cost if len(texts) > 1 else None
                 waiting[number].answer(Passed(results, shared), seconds)
             begin = time.perf_counter()
 
     def _company(self, text: TextRounds, texts: Sequence[TextRounds]) -> Company:
+        # Among them are those whose draft model reads: what holds up all holds up them, too.
         others = [each for each in texts if each is not text]
         rows = sum(each.rows for each in others)
         return Company(
@@ -265,5 +295,6 @@ class Rounds:
             rows=rows,
             tokens=sum(each.tokens for each in others),
             seconds=sum(each.seconds for each in others),
+            drafting=sum(each.caller is not None for each in others),
             room=max(self._most_rows - rows, 1),
         )

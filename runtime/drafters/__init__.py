@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from edgespec.runtime.drafters.alignment import Alignment
-from edgespec.runtime.drafters.base import CallingDrafter, Drafter, TreeBudget
+from edgespec.runtime.drafters.base import (
+    CallingDrafter,
+    Drafter,
+    TreeBudget,
+    drafting,
+    in_one_step,
+)
 from edgespec.runtime.drafters.calls import HeadCalls, ModelCalls, SkipCalls, window
 from edgespec.runtime.drafters.drafter_state import DrafterState
 from edgespec.runtime.drafters.grammar import GrammarDrafter
@@ -37,5 +43,7 @@ __all__ = [
     "SharedCalls",
     "SkipCalls",
     "TreeBudget",
+    "drafting",
+    "in_one_step",
     "window",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from edgespec.runtime.arrays import Floats
+from edgespec.runtime.execution.steps import Steps, finished
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.trees.company import ALONE, Company
 from edgespec.runtime.trees.proposal import Proposal
@@ -71,6 +73,33 @@ class Drafter(Protocol):
             tree: the verified tree, below the text of the last `draft`.
             logits: [n + 1 or more, V] logits of its rows, valid during this call.
         """
+
+
+class SteppingDrafter(ABC):
+    """A drafter that waits for calls of a model, which texts can share."""
+
+    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
+        """See `Drafter`."""
+        return finished(self.drafting(text, budget))
+
+    @abstractmethod
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """Takes the steps to what `draft` returns."""
+
+
+def drafting(drafter: Drafter, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+    """Takes the steps of any drafter; see `SteppingDrafter`."""
+    if isinstance(drafter, SteppingDrafter):
+        return drafter.drafting(text, budget)
+    return in_one_step(drafter.draft, text, budget)
+
+
+def in_one_step(
+    draft: Callable[[Sequence[int], TreeBudget], Proposal], text: Sequence[int], budget: TreeBudget
+) -> Steps[Proposal]:
+    """Drafts without waiting for anything."""
+    yield from ()
+    return draft(text, budget)
 
 
 class CallingDrafter(Drafter, Protocol):

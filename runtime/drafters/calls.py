@@ -14,11 +14,16 @@ from edgespec.runtime.execution.head_runner import HeadRunner
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.steps import CHUNK, Steps, call
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import SCRATCH_ROWS
 
 _SAMPLED_CANDIDATES = 128  # per row of a sampled text: noise can lift an unlikely token to the top
 _GREEDY_CANDIDATES = 32  # per row of a greedy text
+
+# Rows up to which the end of a text is read in a call with other texts, where each takes as long as
+# the one with most rows.
+_SHARED_ROWS = 16
 
 
 class Calls(Protocol):
@@ -67,10 +72,10 @@ class Calls(Protocol):
     def unread(self, text: Sequence[int]) -> list[int]:
         """Returns the number of rows of each call that `feed` will make."""
 
-    def feed(self, text: Sequence[int]) -> Candidates:
+    def feed(self, text: Sequence[int]) -> Steps[Candidates]:
         """Run the unread end of the text; returns candidates for the token that follows it."""
 
-    def level(self, rows: Rows) -> Candidates:
+    def level(self, rows: Rows) -> Steps[Candidates]:
         """Run one level of a draft; its rows stay as scratch rows for deeper levels.
 
         Returns:
@@ -143,13 +148,22 @@ class ModelCalls:
         known = self._runner.length if first == self._first else 0
         return self._runner.chunks(len(text) - first - known)
 
-    def feed(self, text: Sequence[int]) -> Candidates:
+    def feed(self, text: Sequence[int]) -> Steps[Candidates]:
         """See `Calls`."""
-        return Candidates.from_results(
-            self._runner.prefill(text[self._first + self._runner.length :]), 1
-        )
+        runner = self._runner
+        unread = text[self._first + runner.length :]
+        for rows in runner.chunks(len(unread)):
+            part, unread = unread[:rows], unread[rows:]
+            if rows > _SHARED_ROWS:
+                yield CHUNK
+                results = runner.prefill(part)
+            else:
+                runner.forget_scratch()
+                results = yield from call(runner, Rows.chain(part, last_only=True))
+                runner.commit(range(rows))
+        return Candidates.from_results(results, 1)
 
-    def look_ahead(self, text: Sequence[int], masks: Sequence[int]) -> Candidates:
+    def look_ahead(self, text: Sequence[int], masks: Sequence[int]) -> Steps[Candidates]:
         """Run the unread end of the text with mask tokens behind it, in one call.
 
         The row of the text's last token is run again if the model has run it.
@@ -164,13 +178,16 @@ class ModelCalls:
         """
         self._runner.rewind(len(text) - self._first - 1)
         unread = text[self._first + self._runner.length :]
-        results = self._runner.look_ahead(unread, masks)
+        results = yield from call(self._runner, Rows.chain([*unread, *masks]))
+        self._runner.commit(range(len(unread)))
         wanted = {name: rows[len(unread) - 1 :] for name, rows in results.items()}
         return Candidates.from_results(wanted, 1 + len(masks))
 
-    def level(self, rows: Rows) -> Candidates:
+    def level(self, rows: Rows) -> Steps[Candidates]:
         """See `Calls`."""
-        return Candidates.from_results(self._runner.draft(rows), len(rows.tokens))
+        results = yield from call(self._runner, rows)
+        self._runner.stay()
+        return Candidates.from_results(results, len(rows.tokens))
 
     def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
         """See `Calls`."""
@@ -236,15 +253,17 @@ class HeadCalls:
         known = self._runner.next if first == self._runner.first else first
         return self._runner.chunks(len(text) - 1 - known)
 
-    def feed(self, text: Sequence[int]) -> Candidates:
+    def feed(self, text: Sequence[int]) -> Steps[Candidates]:
         """See `Calls`."""
+        yield from ()  # no other text shares its calls
         features = self._features.read(self._runner.next, len(text) - 1)
         results = self._runner.read(text, features)
         self._root, self._hidden = results["next_hidden"][0].copy(), []
         return Candidates.from_results(results, 1)
 
-    def level(self, rows: Rows) -> Candidates:
+    def level(self, rows: Rows) -> Steps[Candidates]:
         """See `Calls`."""
+        yield from ()
         n = len(rows.tokens)
         above = [self._root if row == START else self._hidden[row] for row in rows.parents]
         results = self._runner.draft(rows, hidden=np.stack(above))
@@ -310,13 +329,14 @@ class SkipCalls:
         """See `Calls`: only the pending token."""
         return [1]
 
-    def feed(self, text: Sequence[int]) -> Candidates:
+    def feed(self, text: Sequence[int]) -> Steps[Candidates]:
         """See `Calls`."""
         self._runner.forget_scratch()
         return self.level(Rows([text[-1]], [0], np.ones((1, 1), np.bool_), [START]))
 
-    def level(self, rows: Rows) -> Candidates:
+    def level(self, rows: Rows) -> Steps[Candidates]:
         """See `Calls`."""
+        yield from ()  # its calls begin with the target's first stages, each text's own
         logits = self._runner.draft(rows, self._path)["logits"][: len(rows.tokens)]
         return Candidates.from_logits(logits, self._vocab_size, self._count)
 

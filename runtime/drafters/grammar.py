@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.drafters.base import Drafter, TreeBudget
+from edgespec.runtime.drafters.base import Drafter, SteppingDrafter, TreeBudget, drafting
+from edgespec.runtime.execution.steps import Steps
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT, TokenTree
@@ -46,7 +47,7 @@ def possible(grammar: Constraint, proposal: Proposal) -> Proposal:
     return kept
 
 
-class GrammarDrafter:
+class GrammarDrafter(SteppingDrafter):
     """Tokens that a grammar forces, and those proposals of another drafter that it allows.
 
     Args:
@@ -63,9 +64,9 @@ class GrammarDrafter:
         """See `Drafter`."""
         self._drafter.begin(prompt, sampler)
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`."""
-        proposal = self._drafter.draft(text, budget)
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """See `Drafter.draft`."""
+        proposal = yield from drafting(self._drafter, text, budget)
         joined = forced(self._grammar, budget)
         joined.begun = proposal.begun
         joined.graft(possible(self._grammar, proposal))

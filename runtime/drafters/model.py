@@ -11,12 +11,13 @@ import numpy as np
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
-from edgespec.runtime.drafters.base import LATEST_WEIGHT, TreeBudget
+from edgespec.runtime.drafters.base import LATEST_WEIGHT, SteppingDrafter, TreeBudget
 from edgespec.runtime.drafters.calls import Calls
 from edgespec.runtime.drafters.correction import SPAN
 from edgespec.runtime.drafters.learner import Guess, Learner
 from edgespec.runtime.drafters.ranking import Candidates, rank
 from edgespec.runtime.execution.feeds import START, Rows
+from edgespec.runtime.execution.steps import Steps, finished
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import SCRATCH_ROWS
 from edgespec.runtime.trees.proposal import Proposal
@@ -58,7 +59,7 @@ class _Node:
         return [*self.parent.branch(), self.token] if self.parent else []
 
 
-class ModelDrafter:
+class ModelDrafter(SteppingDrafter):
     """Drafts with a model.
 
     New tokens of the text are fed first. Then each level is one call over the best nodes of the
@@ -123,8 +124,8 @@ class ModelDrafter:
         """Returns the rows of each call that feeds the model what it has not read of a text."""
         return self._calls.unread(text)
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. Empty if the text has outgrown the cache or the device has failed."""
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """See `Drafter.draft`. Empty if the text has outgrown the cache or the device failed."""
         self._text, self._budget = text, budget
         self._width = min(budget.width, self._calls.most_rows)
         if self._reached != len(text):  # other sources have drafted since
@@ -139,7 +140,7 @@ class ModelDrafter:
             if depth < 1:
                 return Proposal()
             proposal = Proposal(begun=bool(self._levels))
-            self._grow(depth)
+            yield from self._grow(depth)
         except DeviceError as error:
             self._give_up(error)
             return Proposal()
@@ -164,7 +165,7 @@ class ModelDrafter:
         if not best:
             return False
         try:
-            self._run(best)
+            finished(self._run(best))
         except DeviceError as error:
             _log.warning("%s: drafts no longer go on while the target works", error)
             self._alone = True
@@ -242,10 +243,10 @@ class ModelDrafter:
         self._levels, self._scratch = kept, len(rows)
         return rows
 
-    def _grow(self, depth: int) -> None:
+    def _grow(self, depth: int) -> Steps[None]:
         if not self._levels:
             self.fed = self._calls.unread(self._text)
-            candidates = self._calls.feed(self._text)
+            candidates = yield from self._calls.feed(self._text)
             self._scratch = len(self._calls.root)
             self._add_children([self._text_end], candidates)
         parents, net = self._best(0, depth)
@@ -256,7 +257,7 @@ class ModelDrafter:
             # The nodes that were not run yet must be worth a call of their own.
             if fresh and self._net(fresh) * self._yield >= self._budget.least_gain:
                 self.levels.append(len(fresh))
-                self._run(fresh)
+                yield from self._run(fresh)
             if level == len(self._levels):  # no scratch rows were left for its nodes
                 break
             above = net
@@ -300,7 +301,7 @@ class ModelDrafter:
         least = self._budget.least_value
         return sum([node.value - least for node in nodes])
 
-    def _run(self, nodes: list[_Node]) -> None:
+    def _run(self, nodes: list[_Node]) -> Steps[None]:
         """Run nodes of one level, and add their children."""
         scratch, root = self._scratch, len(self._calls.root)
         self._scratch = width = scratch + len(nodes)
@@ -313,7 +314,7 @@ class ModelDrafter:
                 mask[row * width + seen] = True
         # The first level follows the committed rows, or the root's own row where it has one.
         depth = nodes[0].depth - 1 + root
-        candidates = self._calls.level(
+        candidates = yield from self._calls.level(
             Rows(
                 [node.token for node in nodes],
                 [depth] * len(nodes),

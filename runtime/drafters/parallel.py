@@ -11,9 +11,10 @@ from typing import NamedTuple
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
-from edgespec.runtime.drafters.base import LATEST_WEIGHT, TreeBudget
+from edgespec.runtime.drafters.base import LATEST_WEIGHT, SteppingDrafter, TreeBudget
 from edgespec.runtime.drafters.calls import ModelCalls
 from edgespec.runtime.drafters.ranking import Candidates, rank
+from edgespec.runtime.execution.steps import Steps
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import PARALLEL_ROWS, PARALLEL_TOKENS
 from edgespec.runtime.trees.proposal import Proposal
@@ -53,7 +54,7 @@ class Node(NamedTuple):
     value: float
 
 
-class ParallelDrafter:
+class ParallelDrafter(SteppingDrafter):
     """Drafts with a model that predicts several tokens in one call.
 
     Mask tokens follow the text. The row of the text's last token gives candidates for the first
@@ -105,15 +106,15 @@ class ParallelDrafter:
         """Returns the rows of each call that feeds the model what it has not read of a text."""
         return self._calls.unread(text)
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. Empty if the device has failed."""
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """See `Drafter.draft`. Empty if the device has failed."""
         self._edges, self.fed, self.levels = [], [], []
         if self._calls.lost or budget.max_nodes < 1 or budget.max_depth < 1:
             return Proposal()
         try:
             self._calls.slide(text)
             positions = self._positions(len(text), budget)
-            candidates = self._look_ahead(text, [self._mask_token] * (positions - 1))
+            candidates = yield from self._look_ahead(text, [self._mask_token] * (positions - 1))
         except DeviceError as error:
             self._give_up(error)
             return Proposal()
@@ -151,16 +152,16 @@ class ParallelDrafter:
         losing = (n for n, gain in enumerate(self._gains, 1) if gain < budget.least_gain)
         return min(most, next(losing, most))
 
-    def _look_ahead(self, text: Sequence[int], masks: Sequence[int]) -> Candidates:
+    def _look_ahead(self, text: Sequence[int], masks: Sequence[int]) -> Steps[Candidates]:
         """Run what is unread of the text, and masks behind it: in one call if it is short."""
         unread = self._calls.unread(text)
         end = max(1, sum(unread))
         if end + len(masks) > min(PARALLEL_ROWS, self._calls.most_rows):
-            self._calls.feed(text[:-1])
+            yield from self._calls.feed(text[:-1])
             *whole, last = unread
             self.fed, end = [*whole, last - 1] if last > 1 else whole, 1
         self.levels = [end + len(masks)]
-        return self._calls.look_ahead(text, masks)
+        return (yield from self._calls.look_ahead(text, masks))
 
     def _ranked(
         self, text: Sequence[int], position: int, candidates: Candidates, budget: TreeBudget

@@ -8,8 +8,9 @@ from itertools import islice
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
 from edgespec.runtime.drafters.alignment import Alignment, Expected
-from edgespec.runtime.drafters.base import Drafter, TreeBudget
+from edgespec.runtime.drafters.base import Drafter, SteppingDrafter, TreeBudget, drafting
 from edgespec.runtime.drafters.prediction import Prediction
+from edgespec.runtime.execution.steps import Steps
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT, TokenTree
@@ -90,7 +91,7 @@ class PredictionDrafter:
         return _LENGTHS(expected.length) + (0 if expected.near else _FAR)
 
 
-class PredictedDrafter:
+class PredictedDrafter(SteppingDrafter):
     """Drafts from a prediction, and by another drafter where that has nothing likely to propose.
 
     Args:
@@ -109,11 +110,11 @@ class PredictedDrafter:
         self._prediction.begin(prompt, sampler)
         self._drafter.begin(prompt, sampler)
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`."""
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """See `Drafter.draft`."""
         proposal = self._prediction.draft(text, budget)
         self._asked = not proposal.values or proposal.values[0] < _LIKELY
-        return self._drafter.draft(text, budget) if self._asked else proposal
+        return (yield from drafting(self._drafter, text, budget)) if self._asked else proposal
 
     def draft_ahead(self) -> bool:
         """See `Drafter`; only a drafter that was asked has something to continue."""

@@ -10,11 +10,12 @@ import numpy as np
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
-from edgespec.runtime.drafters.base import TreeBudget
+from edgespec.runtime.drafters.base import SteppingDrafter, TreeBudget
 from edgespec.runtime.drafters.calls import ModelCalls
 from edgespec.runtime.drafters.model import ModelDrafter
 from edgespec.runtime.drafters.ranking import Candidates
 from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.steps import Steps
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.text.translation import RecodedText, SharedText, continuation
 from edgespec.runtime.text.vocabulary_map import MISSING, VocabularyMap
@@ -70,14 +71,15 @@ class SharedCalls:
         """See `Calls`."""
         return self._calls.unread(self._text.read(text))
 
-    def feed(self, text: Sequence[int]) -> Candidates:
+    def feed(self, text: Sequence[int]) -> Steps[Candidates]:
         """See `Calls`."""
-        return self._shared(self._calls.feed(self._text.read(text)))
+        return self._shared((yield from self._calls.feed(self._text.read(text))))
 
-    def level(self, rows: Rows) -> Candidates:
+    def level(self, rows: Rows) -> Steps[Candidates]:
         """See `Calls`."""
         own = self._map.to_draft[np.asarray(rows.tokens)].tolist()
-        return self._shared(self._calls.level(Rows(own, rows.depths, rows.mask, rows.parents)))
+        own_rows = Rows(own, rows.depths, rows.mask, rows.parents)
+        return self._shared((yield from self._calls.level(own_rows)))
 
     def keep(self, text: Sequence[int], drafts: Sequence[int]) -> None:
         """See `Calls`."""
@@ -119,7 +121,7 @@ class RecodedCalls(ModelCalls):
         known = self._runner.known(window) if first == self._first else 0
         return self._runner.chunks(len(window) - known)
 
-    def feed(self, text: Sequence[int]) -> Candidates:
+    def feed(self, text: Sequence[int]) -> Steps[Candidates]:
         """See `Calls`; the last token is read again if nothing has been added to it."""
         window = text[self._first :]
         if self._runner.length >= len(window):
@@ -127,7 +129,7 @@ class RecodedCalls(ModelCalls):
         return super().feed(text)
 
 
-class RecodedDrafter:
+class RecodedDrafter(SteppingDrafter):
     """Drafts text in a draft model's own tokens, and tokenizes it again for the target.
 
     This is string-level exact match. The model drafts a tree, and each of its branches becomes a
@@ -176,10 +178,10 @@ class RecodedDrafter:
         self._recoded = RecodedText(self._map)
         self._drafter.begin(self._recoded.read(prompt), self._greedy)
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`."""
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """See `Drafter.draft`."""
         self._text, self._own = text, self._recoded.read(text)
-        drafted = self._drafter.draft(self._own, budget)
+        drafted = yield from self._drafter.drafting(self._own, budget)
         self._drafts, self._cells = Proposal(begun=drafted.begun), []
         for leaf in sorted(set(range(len(drafted))) - set(drafted.parents)):
             self._add(_branch(drafted, leaf), drafted, budget.max_depth)

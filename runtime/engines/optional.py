@@ -73,8 +73,8 @@ class Seats(Protocol):
     def seat(self, number: int) -> Cache:
         """Returns the cache of one text, from 0 on."""
 
-    def first(self, count: int) -> Cache:
-        """Returns the caches of the first texts, for `Executable.run`."""
+    def among(self, seats: range) -> Cache:
+        """Returns the caches of consecutive texts, for `Executable.run`."""
 
     def grow(self, capacity: int) -> None:
         """Enlarges the caches to `capacity` rows and keeps their content."""

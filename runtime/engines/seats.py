@@ -39,10 +39,6 @@ class HostSeats:
         """Returns the cache of one text, from 0 on."""
         return self._seats[number]
 
-    def first(self, count: int) -> SeatedRows:
-        """Returns the caches of the first texts, for a call."""
-        return self.among(range(count))
-
     def among(self, seats: range) -> SeatedRows:
         """Returns the caches of consecutive texts, for a call."""
         if seats not in self._rows:

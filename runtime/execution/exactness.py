@@ -76,8 +76,8 @@ def use_exact_shapes(
 ) -> None:
     """Restrict a model to shapes in which its rows are alike, and set whether they are.
 
-    Uses what was measured on this machine before, or measures it now. Models without ordered
-    attention stay as they are.
+    Uses what was measured on this machine before, or measures it now. Of models without ordered
+    attention nothing is measured: their texts may share calls if their graphs can.
 
     Args:
         loaded: the model; its `shapes`, `exact` and `joins_texts` are set.
@@ -87,6 +87,8 @@ def use_exact_shapes(
         threads: number of threads of each engine.
     """
     if not loaded.ordered:
+        # No row is alike in all calls anyway.
+        loaded.joins_texts = loaded.can_join_texts
         return
     found = recall(bundle, name, engines, threads)
     if found is None:

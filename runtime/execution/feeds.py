@@ -43,18 +43,20 @@ class Rows:
         parents: [n] the row before each, or `START`. For rows of a draft these are scratch rows,
             for rows of a verification they are rows of the same call. Read only if drafts run on
             the target's own stages, and by recurrent sublayers.
+        last_only: whether logits are wanted for the last row only.
     """
 
     tokens: Sequence[int] | npt.NDArray[np.int64]
     depths: Sequence[int] | npt.NDArray[np.int64]
     mask: Mask
     parents: Sequence[int] = ()
+    last_only: bool = False
 
     @classmethod
-    def chain(cls, tokens: Sequence[int] | npt.NDArray[np.int64]) -> Rows:
+    def chain(cls, tokens: Sequence[int] | npt.NDArray[np.int64], last_only: bool = False) -> Rows:
         """Returns rows of consecutive tokens, at least one; each sees itself and all before."""
         n = len(tokens)
-        return cls(tokens, range(n), np.tri(n, dtype=np.bool_), [START, *range(n - 1)])
+        return cls(tokens, range(n), np.tri(n, dtype=np.bool_), [START, *range(n - 1)], last_only)
 
     @classmethod
     def tree(cls, pending: int, tree: TokenTree) -> Rows:
@@ -76,6 +78,11 @@ class Rows:
     def scratch(self) -> int:
         """Number of scratch rows that the mask has columns for."""
         return int(self.mask.shape[1]) - len(self.tokens)
+
+    @property
+    def logits(self) -> int:
+        """Number of rows that logits are wanted for."""
+        return min(1, len(self.tokens)) if self.last_only else len(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,8 @@ class AttentionInputs(Protocol):
 class SplitAttentionInputs:
     """Inputs of attention over columns of the cache and of the call: `attention_bias` [S, C + S].
 
+    Calls over several texts have [T, L, C + L], with columns for each text's own rows.
+
     Args:
         sizes: sizes of the calls.
         off: bias that masks a column.
@@ -139,19 +148,21 @@ class SplitAttentionInputs:
     ) -> None:
         self._off = off
         self._held = {mask: Held(rings.get(mask)) for mask in memory}
-        self._biases = {k: v[0] for k, v in _biases(memory, sizes, sizes.rows, rings).items()}
-        self.inputs: dict[str, Array] = {
+        self._biases = _biases(memory, sizes, sizes.most_rows, rings)
+        self.of_texts: dict[str, Array] = {
             bias_input(mask): bias for mask, bias in self._biases.items()
         }
+        self.inputs = {name: each[0] for name, each in self.of_texts.items()}
         for mask in (CAUSAL, *rings):
             kept = kept_rows(sizes.capacity, rings.get(mask))
-            self.inputs[mask_input("lengths", mask)] = np.array([kept, sizes.rows], np.int64)
-        self.of_texts = self.inputs
+            lengths = np.array([kept, sizes.most_rows], np.int64)
+            name = mask_input("lengths", mask)
+            self.inputs[name] = self.of_texts[name] = lengths
 
     def fill(self, rows: Rows, length: int, text: int = 0) -> None:
         """See `AttentionInputs`. Padding rows see themselves, since fully masked rows give NaN."""
-        for mask, bias in self._biases.items():
-            self._fill(mask, bias, rows, length)
+        for mask, biases in self._biases.items():
+            self._fill(mask, biases[text], rows, length)
 
     def _fill(self, mask: str, bias: Floats, rows: Rows, length: int) -> None:
         n, scratch, window, held = len(rows.tokens), rows.scratch, window_of(mask), self._held[mask]
@@ -366,6 +377,7 @@ class Feeds:
             for rope in ropes.values()
         ]
         self._logit_rows = np.arange(sizes.logit_rows, dtype=np.int64)
+        self._fewer = False  # whether logits were not wanted for all rows of the last call
         off = np.float32(role.bias_off)
         self._attention_inputs = {
             ordered: _inputs_class(ordered)(sizes, off, by_mask, role.rings)
@@ -379,8 +391,9 @@ class Feeds:
         }
         self._several = any(stage.several_texts for stage in role.stages)
         if self._several:
-            self._text_rows = np.zeros((sizes.texts, sizes.most_rows), np.int64)
-            self._text_places = np.zeros(rows, np.int64)
+            # A single text has all rows, in their order.
+            self._text_places = np.arange(rows)
+            self._text_rows = np.tile(np.arange(sizes.most_rows), (sizes.texts, 1))
             shared |= {TEXT_ROWS: self._text_rows, TEXT_PLACES: self._text_places}
         if self._recurrence is not None:
             shared |= self._recurrence.inputs
@@ -398,18 +411,16 @@ class Feeds:
                 mine["hidden"] = np.zeros((rows, int(shapes["hidden"][-1])), np.float32)
             self.stages.append(mine)
 
-    def fill(self, rows: Rows, length: int, last_only: bool) -> None:
+    def fill(self, rows: Rows, length: int) -> None:
         """Set the inputs for rows of one text, after a committed text of `length` rows.
 
         Args:
             rows: the rows of the call.
             length: number of committed rows.
-            last_only: whether logits are wanted for the last row only.
         """
         self.fill_texts([(rows, length)])
         if self._recurrence is not None:
             self._recurrence.fill(rows, length)
-        self._logit_rows[0] = len(rows.tokens) - 1 if last_only else 0
 
     def fill_texts(self, texts: Sequence[tuple[Rows, int]]) -> None:
         """Set the inputs for rows of several texts, which follow one another.
@@ -417,16 +428,22 @@ class Feeds:
         Args:
             texts: rows of each text, perhaps none, and the number of its committed rows.
         """
-        first, positions = 0, self._ids_and_positions[1]
+        first = wanted = 0
+        positions, logit_rows = self._ids_and_positions[1], self._logit_rows
+        if self._fewer:
+            logit_rows[:], self._fewer = range(len(logit_rows)), False
         for text, (rows, length) in enumerate(texts):
             last = first + len(rows.tokens)
             self._ids_and_positions[0, first:last] = rows.tokens
             positions[first:last] = np.add(rows.depths, length)
             for each in self._attention_inputs.values():
                 each.fill(rows, length, text)
-            if self._several:
+            if self._several and len(texts) > 1:
                 self._place(text, first, last)
-            first = last
+            logits = rows.logits
+            if last - logits != wanted:
+                logit_rows[wanted : wanted + logits], self._fewer = range(last - logits, last), True
+            first, wanted = last, wanted + logits
         positions[first:] = positions[first - 1]
         for table, rotation in self._rotations:
             # Rows of drafts may lie beyond the table, but their values do not matter.

@@ -1,4 +1,4 @@
-"""Passes of the target that several texts share: weights are read once for all of them.
+"""Passes of a model that several texts share: weights are read once for all of them.
 
 The products of a pass are over the rows of all texts at once, which costs little more than over
 those of one; each text attends to its own cache. So that a call can read them, the caches of such
@@ -14,6 +14,7 @@ from typing import cast
 
 import numpy as np
 
+from edgespec.bundle import FEATURES
 from edgespec.runtime.engines import Cache, Seating, Seats
 from edgespec.runtime.execution.failures import NamedFailures
 from edgespec.runtime.execution.feeds import FeedSizes, Rows
@@ -23,6 +24,7 @@ from edgespec.runtime.execution.runner import Results, Runner
 Asked = tuple[Runner, Rows]
 """A text, and the rows that it wants to verify."""
 
+_OF_ALL_ROWS = (FEATURES, "next_hidden")  # other results have the rows that logits are wanted for
 _NO_ROWS = Rows((), (), np.zeros((0, 0), np.bool_))  # of a text that has a seat and waits
 
 
@@ -70,6 +72,11 @@ class JointPasses:
             runner, rows = asked[number]
             yield [(number, runner.verify(rows))]
 
+    def stand(self, runner: Runner) -> None:
+        """A text goes on alone: it gets caches of its own, as large as it needs."""
+        for table in self._tables.values():
+            table.send_off(runner)
+
     def leave(self, runner: Runner) -> None:
         """A text is over: its seat is free for others, and its rows stay until one wants it."""
         for table in self._tables.values():
@@ -90,12 +97,13 @@ class JointPasses:
     def _together(self, table: _Table, asked: Sequence[Asked]) -> list[Results]:
         model = self._model
         rows_of = table.placed(asked)
-        texts = [(rows_of.get(n, _NO_ROWS), seated) for n, seated in table.taken()]
+        seats = range(min(rows_of), max(rows_of) + 1)
+        texts = [(rows_of.get(seat, _NO_ROWS), table.length(seat)) for seat in seats]
         total = sum(len(rows.tokens) for rows, _ in texts)
         most = max(len(rows.tokens) for rows, _ in texts)
         bucket = model.shapes.row_bucket
         sizes = FeedSizes(
-            bucket(total), table.capacity, bucket(total),
+            bucket(total), table.capacity, bucket(sum(rows.logits for rows, _ in texts)),
             texts=len(texts), text_rows=bucket(most),
         )  # fmt: skip
         feeds = model.feeds_of(sizes)
@@ -106,18 +114,21 @@ class JointPasses:
                 inputs = feeds.stages[stage]
                 if hidden is not None:
                     inputs["hidden"][: len(hidden)] = hidden
-                outputs.append(executable.run(inputs, table.caches(stage, len(texts))))
+                outputs.append(executable.run(inputs, table.caches(stage, seats)))
                 hidden = outputs[-1].results.get("next_hidden")
         model.seconds += time.perf_counter() - begin
-        first, found = 0, dict[int, Results]()
+        first = place = 0
+        found = dict[int, Results]()
         for number, (rows, _) in enumerate(texts):
-            last = first + len(rows.tokens)
-            if number in rows_of:
-                runner = table.runner(number)
+            last, behind = first + len(rows.tokens), place + rows.logits
+            if seats[number] in rows_of:
+                runner = table.runner(seats[number])
                 runner.take(rows, outputs, number, first)
-                results = outputs[-1].results.items()
-                found[id(runner)] = {name: each[first:last] for name, each in results}
-            first = last
+                found[id(runner)] = {
+                    name: each[first:last] if name in _OF_ALL_ROWS else each[place:behind]
+                    for name, each in outputs[-1].results.items()
+                }
+            first, place = last, behind
         return [found[id(runner)] for runner, _ in asked]
 
 
@@ -161,7 +172,7 @@ class _Table:
             if seat is None or seat > last:
                 break
             self._move(mover, seat)
-        self._make_room(max(runner.length for runner, _ in asked))
+        self._make_room(max(runner.length + runner.scratch for runner, _ in asked))
         by_runner = {id(runner): rows for runner, rows in asked}
         seated = ((seat, self._at(seat)) for seat in range(len(self._seated)))
         return {
@@ -170,13 +181,10 @@ class _Table:
             if each is not None and id(each) in by_runner
         }
 
-    def taken(self) -> Iterator[tuple[int, int]]:
-        """Yields the seats up to the last one that is taken, and the lengths of their texts."""
-        runners = [self._at(seat) for seat in range(len(self._seated))]
-        count = max((n + 1 for n, each in enumerate(runners) if each is not None), default=0)
-        for number in range(count):
-            runner = runners[number]
-            yield number, 0 if runner is None else runner.length
+    def length(self, seat: int) -> int:
+        """Returns the length of the text in a seat; 0 if there is none."""
+        runner = self._at(seat)
+        return 0 if runner is None else runner.length
 
     def runner(self, seat: int) -> Runner:
         """Returns the text in a seat that is taken."""
@@ -184,9 +192,9 @@ class _Table:
         assert runner is not None, "a text of the pass keeps its seat"
         return runner
 
-    def caches(self, stage: int, count: int) -> Cache:
-        """Returns the caches of a stage's first texts."""
-        return self._stages[stage].first(count)
+    def caches(self, stage: int, seats: range) -> Cache:
+        """Returns the caches of a stage's texts in these seats."""
+        return self._stages[stage].among(seats)
 
     def _at(self, seat: int) -> Runner | None:
         reference = self._seated[seat]
@@ -225,7 +233,7 @@ class _Table:
 
     def _move(self, runner: Runner, seat: int) -> None:
         old = self._seat_of(runner)
-        self._make_room(runner.length)
+        self._make_room(runner.length + runner.scratch)
         runner.sit([stage.seat(seat) for stage in self._stages])
         if old is not None:
             self._seated[old] = None

@@ -195,27 +195,14 @@ class Runner:
             part, tokens = tokens[:rows], tokens[rows:]
             causal = _CAUSAL[: len(part), : len(part)]
             entering, hidden = (None, None) if hidden is None else (hidden[:rows], hidden[rows:])
-            chain = Rows(part, range(len(part)), causal, range(START, len(part) - 1))
-            results = self._run(chain, self._all, last_only=True, hidden=entering)
+            parents = range(START, len(part) - 1)
+            chain = Rows(part, range(len(part)), causal, parents, last_only=True)
+            results = self._run(chain, self._all, hidden=entering)
             self._store(self._all, range(len(part)), self.length)
             self._keep_features(range(len(part)))
             self._extend(part)
         last = {name: len(part) - 1 for name in (FEATURES, "next_hidden")}  # these have all rows
         return {name: rows[last.get(name, 0) :][:1] for name, rows in results.items()}
-
-    def look_ahead(self, tokens: Sequence[int], masks: Sequence[int]) -> Results:
-        """Commit these tokens, and run mask tokens behind them that leave no rows, in one call.
-
-        Scratch rows are forgotten.
-
-        Returns:
-            The graph's results for all of them, [n or more, …] each, valid until the next call.
-        """
-        self.forget_scratch()
-        results = self._run(Rows.chain([*tokens, *masks]), self._all)
-        self._store(self._all, range(len(tokens)), self.length)
-        self.tokens.extend(tokens)
-        return results
 
     def rewind(self, length: int) -> None:
         """Forget the committed rows behind the first `length`, and scratch rows."""
@@ -249,7 +236,7 @@ class Runner:
         self.reserve(self.length)
 
     def verify(self, rows: Rows) -> Results:
-        """Run rows without keeping anything; `commit` keeps what the verdict accepts.
+        """Run rows without keeping anything; `commit` and `stay` keep rows.
 
         Rows that a draft has run through the leading stages are not run through them again.
 
@@ -261,7 +248,8 @@ class Runner:
         fresh = places.count(NOWHERE)
         too_many = 0 < most < self.length + self.scratch + len(rows.tokens)  # than was planned for
         # Among more near rows than this, last bits may differ from those of plain decoding.
-        if too_many or self._near_rows(len(rows.tokens), fresh) > _NEAR_ROWS:
+        drafting = rows.scratch > 0  # these rows see scratch rows
+        if (too_many and not drafting) or self._near_rows(len(rows.tokens), fresh) > _NEAR_ROWS:
             self.forget_scratch()
         exact = self._drafted.exact
         if not exact:
@@ -275,7 +263,7 @@ class Runner:
     @property
     def joins(self) -> bool:
         """Whether its next verification can share a pass with those of other texts."""
-        free = not self.scratch and not self._drafted.exact
+        free = not (self.scratch and self.model.ordered) and not self._drafted.exact
         return self.model.joins_texts and free
 
     @property
@@ -288,13 +276,14 @@ class Runner:
         return self._caches[0] is cache
 
     def sit(self, caches: Sequence[Cache]) -> None:
-        """Moves to other caches, one for each stage; scratch rows are forgotten."""
-        self.forget_scratch()
-        self._refill(caches, self.length)
+        """Moves to other caches, one for each stage."""
+        if self._drafted.exact:
+            self.forget_scratch()
+        self._refill(caches, self.length + self.scratch)
 
     def stand(self) -> None:
         """Moves to caches of its own."""
-        capacity = self.model.shapes.capacity_bucket(max(self.length, 1))
+        capacity = self.model.shapes.capacity_bucket(max(self.length + self.scratch, 1))
         most = self.model.sizes.cache_rows
         with self._failures:
             self.sit([each.new_cache(capacity, most) for each in self.model.executables])
@@ -326,6 +315,13 @@ class Runner:
         self._extend([int(self._verified.tokens[row]) for row in rows])
         self.forget_scratch()
 
+    def stay(self) -> None:
+        """Keep the rows of the last `verify` as scratch, visible to later rows of the draft."""
+        tokens = self._verified.tokens
+        self._store(self._all, range(len(tokens)), self.length + self.scratch)
+        self.scratch += len(tokens)
+        self._drafts.extend(tokens)
+
     def score(self, tokens: Sequence[int], most: int) -> Iterator[Results]:
         """Commit these tokens in verifications of at most `most` rows, and give their logits.
 
@@ -355,9 +351,8 @@ class Runner:
         """
         if path is None:
             results = self._run(rows, self._all[hidden is not None :], hidden=hidden)
-            self._store(self._all, range(len(rows.tokens)), self.length + self.scratch)
-            self.scratch += len(rows.tokens)
-            self._drafts.extend(rows.tokens)
+            self._verified = rows
+            self.stay()
         else:
             self._drafted.exact = path.exact
             before, rest = self.scratch, path.stages[path.exact :]
@@ -427,7 +422,6 @@ class Runner:
         self,
         rows: Rows,
         stages: Sequence[int],
-        last_only: bool = False,
         hidden: Floats | None = None,
     ) -> Results:
         model = self.model
@@ -435,12 +429,13 @@ class Runner:
             raise ValueError("rows branch, and this model's masks allow chains only")
         bucket = model.shapes.row_bucket(len(rows.tokens))
         # Fixed shapes are few: logits of all rows, though one alone is wanted.
-        logit_rows = model.shapes.rows[0] if last_only and not model.shapes.capacities else bucket
+        one = rows.last_only and not model.shapes.capacities
+        logit_rows = model.shapes.rows[0] if one else bucket
         if model.ordered:
             self.reserve(self.length + 1)  # a full cache may lie before the border
         capacity = self._caches[0].capacity
         feeds = model.feeds(bucket, capacity, logit_rows, self._scratch_bucket(self.scratch))
-        feeds.fill(rows, self.length, last_only)
+        feeds.fill(rows, self.length)
         tapped = None
         begin = time.perf_counter()
         with self._failures:

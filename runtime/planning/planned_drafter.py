@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.curve import Curve
-from edgespec.runtime.drafters.base import LATEST_WEIGHT, Drafter, TreeBudget
+from edgespec.runtime.drafters.base import LATEST_WEIGHT, Drafter, SteppingDrafter, TreeBudget
 from edgespec.runtime.drafters.grammar import forced, possible
+from edgespec.runtime.execution.steps import Steps
 from edgespec.runtime.planning.planner import Size, best_size, cheapest_row
 from edgespec.runtime.planning.priced import PricedSource
 from edgespec.runtime.sampling.sampler import Sampler
@@ -26,7 +27,7 @@ _PRIOR_TOKENS = 4.0  # weight of the assumption that forecasts are right, in dra
 _FREE_ROW_SHARE = 0.5  # share of a row's cost that a node without a call must be worth
 
 
-class PlannedDrafter:
+class PlannedDrafter(SteppingDrafter):
     """Chooses draft sources and the tree size by expected tokens over expected seconds.
 
     The sources are considered in the order of their cost. Each is asked if its rounds promise more
@@ -65,8 +66,8 @@ class PlannedDrafter:
         for source in self._sources:
             source.begin(prompt, sampler)
 
-    def draft(self, text: Sequence[int], budget: TreeBudget) -> Proposal:
-        """See `Drafter`. Returns the best nodes of all sources, with the round's forecast."""
+    def drafting(self, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        """See `Drafter.draft`. Returns the best nodes of all sources, with the round's forecast."""
         self._begin = time.perf_counter()
         self._capacity = capacity_bucket(len(text) + 1)
         self._company = budget.company
@@ -82,7 +83,7 @@ class PlannedDrafter:
             if asked is not None:
                 alternative = size.rate
                 terms = self._terms(asked, budget, rows)
-                proposal = asked.ask(proposal, text, terms, self._capacity)
+                proposal = yield from asked.ask(proposal, text, terms, self._capacity)
                 if budget.width == 1:
                     proposal = proposal.branch()
                 if self._grammar is not None:
@@ -115,7 +116,7 @@ class PlannedDrafter:
         for source in self._sources:
             source.observe(verdict, tree, logits)
         own = self._drafted - self._begin + time.perf_counter() - verified
-        own -= sum([source.spent for source in self._sources])
+        own -= sum([source.spent + source.idle for source in self._sources])
         self._host += (own - self._host) * (LATEST_WEIGHT if self._host else 1.0)
 
     def _most_promising(

@@ -13,10 +13,18 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.curve import Curve, Seconds
 from edgespec.runtime.deployment.options import FIXED_DRAFT_TOKENS
 from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
-from edgespec.runtime.drafters.base import LATEST_WEIGHT, CallingDrafter, Drafter, TreeBudget
+from edgespec.runtime.drafters.base import (
+    LATEST_WEIGHT,
+    CallingDrafter,
+    Drafter,
+    TreeBudget,
+    drafting,
+)
+from edgespec.runtime.execution.steps import Steps
 from edgespec.runtime.planning.planner import TRIALS, SourceSchedule
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import PARALLEL_ROWS, capacity_bucket
+from edgespec.runtime.trees.company import Company, PassCost
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
@@ -51,6 +59,7 @@ class PricedSource(ABC, Generic[Drafter_co]):
         seconds: expected cost of asking it in this round.
         once: part of `seconds` that later rounds need not pay again.
         spent: measured cost in this round, in seconds.
+        idle: seconds of the round in which other texts went on while it waited.
     """
 
     def __init__(self, drafter: Drafter_co, trials: int = TRIALS) -> None:
@@ -58,7 +67,7 @@ class PricedSource(ABC, Generic[Drafter_co]):
         self._trials = trials
         self.schedule = SourceSchedule(trials)
         self.asked = False
-        self.seconds = self.once = self.spent = 0.0
+        self.seconds = self.once = self.spent = self.idle = 0.0
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         """Start a new text."""
@@ -68,7 +77,7 @@ class PricedSource(ABC, Generic[Drafter_co]):
 
     def start_round(self) -> None:
         """Start a new round, in which the source was not asked yet."""
-        self.asked, self.spent = False, 0.0
+        self.asked, self.spent, self.idle = False, 0.0, 0.0
 
     def wanted(self, alternative: float) -> bool:
         """Returns whether to ask it, if the round promises `alternative` tokens/s without it."""
@@ -76,12 +85,27 @@ class PricedSource(ABC, Generic[Drafter_co]):
 
     def ask(
         self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
-    ) -> Proposal:
-        """Returns the proposal with the nodes that this source adds."""
-        begin = time.perf_counter()
-        joined = self._join(proposal, text, budget)
-        self.asked, self.spent = True, time.perf_counter() - begin
-        self._price(budget, capacity)
+    ) -> Steps[Proposal]:
+        """Returns the proposal with the nodes that this source adds.
+
+        Other texts go on while this one waits: only its share of a call counts as spent.
+        """
+        steps, answer, costs = self._join(proposal, text, budget), None, list[PassCost]()
+        begin, waited = time.perf_counter(), 0.0
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                joined: Proposal = end.value
+                break
+            since = time.perf_counter()
+            answer = yield step
+            waited += time.perf_counter() - since
+            if answer is not None:
+                costs.append(answer.cost)
+        self.idle = waited - sum([cost.share for cost in costs])
+        self.asked, self.spent = True, time.perf_counter() - begin - self.idle
+        self._price(budget, capacity, costs)
         return joined
 
     def level_seconds(self, budget: TreeBudget, capacity: int) -> float:
@@ -115,12 +139,18 @@ class PricedSource(ABC, Generic[Drafter_co]):
             self._learn_cost(learning)
 
     @abstractmethod
-    def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
+    def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
         """Returns the proposal with the nodes that this source adds."""
 
     @abstractmethod
-    def _price(self, budget: TreeBudget, capacity: int) -> None:
-        """Set `seconds` and `once`, after the source was asked."""
+    def _price(self, budget: TreeBudget, capacity: int, costs: Sequence[PassCost]) -> None:
+        """Set `seconds` and `once`, after the source was asked.
+
+        Args:
+            budget: what it was asked for.
+            capacity: cache capacity in rows.
+            costs: its last calls, which other texts may have shared.
+        """
 
     @abstractmethod
     def _learn_cost(self, learning: float) -> None:
@@ -144,11 +174,12 @@ class PricedRetriever(PricedSource[Retriever]):
         """See `PricedSource`."""
         return self._free or super().wanted(alternative)
 
-    def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
+    def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
+        yield from ()
         self._drafter.extend(proposal, text, budget)
         return proposal
 
-    def _price(self, budget: TreeBudget, capacity: int) -> None:
+    def _price(self, budget: TreeBudget, capacity: int, costs: Sequence[PassCost]) -> None:
         self.seconds = self.spent + self._learning
 
     def _learn_cost(self, learning: float) -> None:
@@ -180,7 +211,7 @@ class PricedModel(PricedSource[CallingDrafter]):
 
     def ask(
         self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
-    ) -> Proposal:
+    ) -> Steps[Proposal]:
         """See `PricedSource`. A probe is small."""
         if self.schedule.probing:
             depth, nodes = min(budget.max_depth, _PROBE_DEPTH), min(budget.max_nodes, _PROBE_NODES)
@@ -189,7 +220,7 @@ class PricedModel(PricedSource[CallingDrafter]):
 
     def level_seconds(self, budget: TreeBudget, capacity: int) -> float:
         """See `PricedSource`."""
-        return self._seconds(min(budget.width, budget.max_nodes), capacity)
+        return self._share(min(budget.width, budget.max_nodes), budget.company, capacity)
 
     def pays_to_read(
         self, text: Sequence[int], left: float, verify: Seconds, capacity: int
@@ -206,29 +237,39 @@ class PricedModel(PricedSource[CallingDrafter]):
             self._savings[capacity] = max(1 - plain(verify) / usual, _TRY_ANYWAY)
         return reading <= self._savings[capacity] * left
 
-    def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Proposal:
+    def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
         # The model's nodes come first, because it knows most about this text.
-        joined = self._drafter.draft(text, budget)
+        joined = yield from drafting(self._drafter, text, budget)
         joined.graft(proposal)
         return joined
 
-    def _price(self, budget: TreeBudget, capacity: int) -> None:
-        """Set the expected cost of the calls, and correct the curve by the measured one."""
-        fed, calls = self._drafter.fed, [*self._drafter.fed, *self._drafter.levels]
-        parts = [self._seconds(rows, capacity) for rows in calls]
+    def _price(self, budget: TreeBudget, capacity: int, costs: Sequence[PassCost]) -> None:
+        """Set the expected cost of the calls, and correct the curves by the measured one."""
+        fed = self._drafter.fed
+        calls = [(1, rows) for rows in (*fed, *self._drafter.levels)]
+        shared = [(cost.texts, cost.rows) for cost in costs][-len(calls) :]
+        calls[len(calls) - len(shared) :] = shared
+        parts = [self._seconds(rows, capacity, texts) / texts for texts, rows in calls]
         self.seconds, self.once = sum(parts), 0.0
         if fed:
             # The prompt, and text that other sources drafted, is fed only once.
             self.once = sum(parts[: len(fed)]) - self._usual_feed(budget, capacity)
-        for rows, part in zip(calls, parts, strict=True):
-            self._curve.observe(rows, min(capacity, self._most), part * self.spent / self.seconds)
+        for (texts, rows), part in zip(calls, parts, strict=True):
+            seconds = texts * part * self.spent / self.seconds
+            self._curve.of_texts(texts).observe(rows, min(capacity, self._most), seconds)
 
     def _usual_feed(self, budget: TreeBudget, capacity: int) -> float:
         """Returns the cost of the call that feeds text in every round."""
-        return self._seconds(min(budget.width, self._drafter.fed[0]), capacity)
+        return self._share(min(budget.width, self._drafter.fed[0]), budget.company, capacity)
 
-    def _seconds(self, rows: int, capacity: int) -> float:
-        return self._curve.seconds(rows, min(capacity, self._most))
+    def _share(self, rows: int, company: Company, capacity: int) -> float:
+        """Returns this text's part of a call, in which others have as many rows."""
+        texts = company.drafting + 1
+        return self._seconds(texts * rows, capacity, texts) / texts
+
+    def _seconds(self, rows: int, capacity: int, texts: int = 1) -> float:
+        curve = self._curve.of_texts(texts)
+        return curve.seconds(min(rows, curve.most_rows), min(capacity, self._most))
 
     def _learn_cost(self, learning: float) -> None:
         """Nothing to do: nearly all the cost is calls, which `_price` has recorded."""

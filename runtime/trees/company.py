@@ -14,7 +14,9 @@ class Company:
         texts: number of these texts.
         rows: number of rows that they verify.
         tokens: number of tokens that they are expected to gain.
-        seconds: time that their drafts are expected to take.
+        seconds: time that their drafts are expected to take; of calls that texts share, each takes
+            an equal part.
+        drafting: number of them that share calls of the draft model.
         room: number of rows that the pass has left.
     """
 
@@ -22,6 +24,7 @@ class Company:
     rows: int = 0
     tokens: float = 0.0
     seconds: float = 0.0
+    drafting: int = 0
     room: int = sys.maxsize
 
 
@@ -31,7 +34,7 @@ ALONE = Company()
 
 @dataclass(frozen=True)
 class PassCost:
-    """What a pass took that several texts shared.
+    """What a call took, for all texts that shared it.
 
     Attributes:
         texts: number of texts.
@@ -42,3 +45,8 @@ class PassCost:
     texts: int
     rows: int
     seconds: float
+
+    @property
+    def share(self) -> float:
+        """Seconds of each text."""
+        return self.seconds / self.texts

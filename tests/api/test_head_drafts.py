@@ -23,6 +23,7 @@ from edgespec.runtime.execution.features import FeatureWindow
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.head_runner import HeadRunner
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.steps import finished
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 PLACES = ("head", "head-cut", "head-skip")
@@ -142,20 +143,20 @@ def test_rows_of_the_text_are_those_of_one_reading(pairs):
     llm = load(pairs)
     text = llm.tokenizer.encode(LONG_PROMPT)[:150]
     target, head, calls = drafting(llm, text[:-1])
-    expected = calls.feed(text)
+    expected = finished(calls.feed(text))
     logits = expected.logits.copy()
     pieces = calls_of(HeadRunner(head.model), target, text[:-1])
     for stop in (3, 90, 149, 150):
-        found = pieces.feed(text[:stop])
+        found = finished(pieces.feed(text[:stop]))
     assert np.allclose(found.logits, logits, atol=1e-4)
     # Rows that were drafted and became text are read again, from the target's features.
     drafted = HeadRunner(head.model)
     calls = calls_of(drafted, target, text[:-1])
-    calls.feed(text[:100])
-    calls.level(Rows([7], [0], np.ones((1, 1), np.bool_), [START]))
+    finished(calls.feed(text[:100]))
+    finished(calls.level(Rows([7], [0], np.ones((1, 1), np.bool_), [START])))
     calls.keep([0], [])
     assert (drafted.length, drafted.next) == (100, 99)
-    found = calls.feed(text)
+    found = finished(calls.feed(text))
     assert sum(calls.fed) == 50
     assert np.allclose(found.logits, logits, atol=1e-4)
 
@@ -165,7 +166,7 @@ def test_a_text_that_begins_otherwise_is_read_anew(pairs):
     llm = load(pairs)
     text = llm.tokenizer.encode(LONG_PROMPT)[:60]
     _, head, calls = drafting(llm, text[:-1])
-    calls.feed(text)
+    finished(calls.feed(text))
     cases = (
         (text, 59),
         (text[:30], 29),
@@ -189,7 +190,7 @@ def test_features_that_are_gone_let_the_head_begin_later(pairs, monkeypatch):
     assert target.features.start == 117
     assert sum(calls.unread(text)) == 32
     assert calls.slide(text)
-    calls.feed(text)
+    finished(calls.feed(text))
     assert (head.first, head.next) == (117, 149)
     assert not calls.slide(text)
     for fields in TEXTS:
@@ -226,13 +227,15 @@ def test_a_tree_of_a_head_has_the_value_of_each_branch(pairs):
     assert max(map(len, (branch(proposal, node) for node in range(12)))) > 1
     for node in range(12):
         single = calls_of(HeadRunner(head.model), target, text[:-1])
-        found, (*above, token) = single.feed(text), branch(proposal, node)
+        found, (*above, token) = finished(single.feed(text)), branch(proposal, node)
         value = 1.0
         for depth, each in enumerate([*above, token]):
             place = found.tokens[0].tolist().index(each)
             value *= np.exp(found.logits[0, place] - found.normalizers[0])
             mask = np.ones((1, depth + 1), np.bool_)
-            found = single.level(Rows([each], [depth], mask, [depth - 1 if depth else START]))
+            found = finished(
+                single.level(Rows([each], [depth], mask, [depth - 1 if depth else START]))
+            )
         assert proposal.value(node) == pytest.approx(value, rel=1e-3)
 
 

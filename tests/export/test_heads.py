@@ -22,6 +22,7 @@ from edgespec.runtime.drafters import HeadCalls
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.steps import finished
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -102,7 +103,7 @@ def test_offsets_become_ids(target, tmp_path):
     text.prefill(TEXT[:-1])
     calls = HeadCalls(head, text)
     calls.begin(TEXT, Sampler(SamplingOptions(), 331))
-    assert set(calls.feed(TEXT).tokens[0].tolist()) == ids
+    assert set(finished(calls.feed(TEXT)).tokens[0].tolist()) == ids
     assert ids != set(range(len(ids)))
 
 
@@ -183,7 +184,7 @@ def test_the_embedding_is_stored_once(target, tmp_path):
         text.prefill(TEXT[:-1])
         calls = HeadCalls(head, text)
         calls.begin(TEXT, Sampler(SamplingOptions(), 331))
-        found.append(calls.feed(TEXT).logits.copy())
+        found.append(finished(calls.feed(TEXT)).logits.copy())
     assert np.array_equal(*found)
 
 
@@ -310,7 +311,7 @@ def test_quantized_heads_stay_close(target, tmp_path, precision):
         text.prefill(TEXT[:-1])
         calls = HeadCalls(head, text)
         calls.begin(TEXT, Sampler(SamplingOptions(), 331))
-        found.append(calls.feed(TEXT))
+        found.append(finished(calls.feed(TEXT)))
     exact, rounded = found
     best = exact.tokens[0][:20].tolist()
     assert len(set(best) & set(rounded.tokens[0][:30].tolist())) > 10

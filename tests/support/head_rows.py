@@ -15,6 +15,7 @@ from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.head_runner import HeadRunner
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.steps import finished
 
 SAME = 1e-4
 
@@ -47,7 +48,7 @@ def check_rows(calls, reference, text, hidden):
     positions, sees = torch.arange(n), torch.ones(n, n).tril().bool()
     with torch.no_grad():
         logits, following = reference.step(tokens, hidden, positions, sees)
-    _check(calls.feed(text), logits[-1:], reference.ids)
+    _check(finished(calls.feed(text)), logits[-1:], reference.ids)
 
     # Two rows behind the text, and one behind the second of them.
     nodes = [[5, 77], [200]]
@@ -60,7 +61,7 @@ def check_rows(calls, reference, text, hidden):
     sees[n + 1, n] = False
     with torch.no_grad():
         logits, first = reference.step(tokens, hidden, positions, sees)
-    _check(calls.level(rows[0]), logits[-2:], reference.ids)
+    _check(finished(calls.level(rows[0])), logits[-2:], reference.ids)
     tokens = torch.cat([tokens, torch.tensor([200])])
     hidden = torch.cat([hidden, first[-1:]])
     positions = torch.cat([positions, torch.tensor([n + 1])])
@@ -70,7 +71,7 @@ def check_rows(calls, reference, text, hidden):
     wider[n + 2, n] = False
     with torch.no_grad():
         logits, _ = reference.step(tokens, hidden, positions, wider)
-    _check(calls.level(rows[1]), logits[-1:], reference.ids)
+    _check(finished(calls.level(rows[1])), logits[-1:], reference.ids)
 
 
 def _check(candidates, logits, ids):

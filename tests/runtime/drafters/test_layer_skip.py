@@ -25,6 +25,7 @@ from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model, TextSizes
 from edgespec.runtime.execution.paths import StagePath
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.steps import finished
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
 LAYERS = 4
@@ -226,7 +227,7 @@ def test_more_candidates_are_looked_at_where_the_likeliest_may_not_be_chosen(sha
     for fields in OPTIONS:
         calls = SkipCalls(runner, StagePath.without(sharp.target, SETS[0]))
         calls.begin(PROMPT, Sampler(SamplingOptions(**fields), 331))
-        seen.append(calls.feed(PROMPT).tokens.shape[1])
+        seen.append(finished(calls.feed(PROMPT)).tokens.shape[1])
     assert seen[0] < min(seen[1:])
 
 

@@ -25,6 +25,7 @@ from edgespec.runtime.drafters.ranking import rank
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.steps import finished
 from edgespec.runtime.planning import priced
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import PARALLEL_ROWS, PARALLEL_TOKENS
@@ -68,7 +69,7 @@ def test_mask_rows_are_transformers_own(tmp_path, architecture, fields):
         text = np.random.default_rng(3).integers(1, MASK, 40).tolist()
         calls.begin(text, Sampler(GREEDY, VOCABULARY))
         for end, masks in ((5, 7), (6, 3), (14, 0), (14, 7), (23, 7), (40, 2)):
-            found = calls.look_ahead(text[:end], [MASK] * masks)
+            found = finished(calls.look_ahead(text[:end], [MASK] * masks))
             expected = logits_of(reference, text[:end] + [MASK] * masks)[end - 1 :]
             assert found.logits.shape == (masks + 1, CANDIDATES)
             rows = np.take_along_axis(expected, found.tokens, axis=1)
@@ -191,10 +192,10 @@ def test_a_round_takes_one_call_of_the_draft(pairs, monkeypatch, draft, fields):
     llm = pairs.llm("llama", ENGINES[0], draft)
     run, calls = Runner._run, []
 
-    def counted(self, rows, stages, last_only=False, hidden=None):
+    def counted(self, rows, stages, hidden=None):
         if self.model is llm._loaded["draft"].model:
-            calls.append((len(rows.tokens), last_only))
-        return run(self, rows, stages, last_only, hidden)
+            calls.append((len(rows.tokens), rows.last_only))
+        return run(self, rows, stages, hidden)
 
     monkeypatch.setattr(Runner, "_run", counted)
     result = llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS, **fields)
@@ -305,11 +306,12 @@ def test_a_draft_device_that_is_lost_costs_no_token(pairs, monkeypatch, caplog, 
     expected = pairs.greedy("llama")
 
     def lost(*_):
+        yield from ()
         raise DeviceError("device lost")
 
     monkeypatch.setattr(priced, "_TRY_ANYWAY", 10.0)  # however slow a call is at the moment
     with monkeypatch.context() as patch:
-        patch.setattr(Runner, "look_ahead", lost)
+        patch.setattr(ModelCalls, "look_ahead", lost)
         assert llm.generate(LONG_PROMPT, max_new_tokens=NEW_TOKENS).tokens == expected
     [warning] = caplog.records
     assert warning.message == "device lost: the text goes on without drafts by parallel"

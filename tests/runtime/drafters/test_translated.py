@@ -14,6 +14,7 @@ from watching import on_every_call
 from edgespec import LLM
 from edgespec.runtime.drafters import ModelCalls, RecodedCalls, SharedCalls, TreeBudget
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.steps import finished
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.text.translation import RecodedText, SharedText
 from edgespec.runtime.text.vocabulary_map import MISSING
@@ -177,7 +178,7 @@ def test_a_level_is_that_of_the_target_itself(loaded):
     calls.begin(text[:-1], Sampler(SamplingOptions(), 331))
     assert calls.unread(text) == ModelCalls(Runner(draft_of(llm))).unread(text)
     assert not calls.slide(text)
-    found = calls.feed(text)
+    found = finished(calls.feed(text))
     logits = Runner(llm.target).prefill(text)["logits"][:, :331]
     expected = candidates_of(logits, found.tokens.shape[1])
     assert found.tokens.tolist() == expected.tokens.tolist()
@@ -194,6 +195,7 @@ class Told:
         self.found = found
 
     def level(self, rows):
+        yield from ()
         return self.found
 
 
@@ -277,11 +279,11 @@ def test_an_end_that_changes_is_read_again(loaded):
         assert calls.unread(text) == [unread]
         assert calls.slide(text) == discarded
         assert calls.unread(text) == [unread]
-        found = calls.feed(text)
+        found = finished(calls.feed(text))
         assert runner.tokens == text
         fresh = ModelCalls(Runner(draft_of(llm)))
         fresh.begin(text[:-1], Sampler(SamplingOptions(), 257))
-        assert found.tokens[0, :5].tolist() == fresh.feed(text).tokens[0, :5].tolist()
+        assert found.tokens[0, :5].tolist() == finished(fresh.feed(text)).tokens[0, :5].tolist()
 
 
 def test_a_text_with_more_tokens_in_the_draft_keeps_to_the_memory_that_was_planned(foreign):

@@ -137,7 +137,7 @@ def test_a_call_holds_no_more_tokens_in_a_row_than_are_added_up_apart(bundle):
     assert runner.reach == RECENT
     deep = Rows([1], [RECENT], np.ones((1, RECENT + 1), np.bool_), [START])
     with pytest.raises(ValueError, match="consecutive tokens"):
-        model.feeds(2, 256, 2, 80).fill(deep, 100, last_only=False)
+        model.feeds(2, 256, 2, 80).fill(deep, 100)
     runner.skip(BORDER - 3)
     assert runner.reach == 3
     assert runner.chunks(100) == [3, 64, 33]

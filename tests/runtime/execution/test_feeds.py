@@ -46,7 +46,7 @@ def test_rotations_are_right_at_large_positions(theta):
     drift = 0.0
     for capacity, length in ((256, 0), (256, 200), (6144, 4095), (131_072, 100_000)):
         feeds = model.feeds(4, capacity, 4)
-        feeds.fill(Rows([5, 6, 7], [0, 1, 55], np.eye(3, dtype=bool)), length, False)
+        feeds.fill(Rows([5, 6, 7], [0, 1, 55], np.eye(3, dtype=bool)), length)
         cos, sin = feeds.stages[0]["rope_cos"], feeds.stages[0]["rope_sin"]
         assert cos.dtype == sin.dtype == np.float32
         assert cos.shape == sin.shape == (4, 24)
@@ -64,7 +64,7 @@ def test_rotations_are_right_at_large_positions(theta):
 def test_rotations_are_scaled_by_the_attention_factor():
     plain, scaled = (inputs_of(1e4, factor)[0].feeds(4, 256, 4) for factor in (1.0, 1.25))
     for feeds in (plain, scaled):
-        feeds.fill(Rows.chain([5, 6, 7]), 100, False)
+        feeds.fill(Rows.chain([5, 6, 7]), 100)
     for name in ("rope_cos", "rope_sin"):
         one, other = (feeds.stages[0][name] for feeds in (plain, scaled))
         np.testing.assert_allclose(other, 1.25 * one, rtol=1e-6)
@@ -73,8 +73,8 @@ def test_rotations_are_scaled_by_the_attention_factor():
 def test_rows_of_padding_may_lie_behind_all_positions():
     """They keep the depths of the call before, here of a deep draft level."""
     feeds = inputs_of()[0].feeds(4, 256, 4)
-    feeds.fill(Rows([5, 6], [30, 31], np.eye(2, dtype=bool)), 0, False)
-    feeds.fill(Rows.chain([5]), 255, False)
+    feeds.fill(Rows([5, 6], [30, 31], np.eye(2, dtype=bool)), 0)
+    feeds.fill(Rows.chain([5]), 255)
     assert np.isfinite(feeds.stages[0]["rope_cos"]).all()
 
 
@@ -88,7 +88,7 @@ def test_the_bias_shows_text_mask_and_nothing_else(data):
         mask = rng.random((n, scratch + n)) < 0.5
         last_only = data.draw(st.booleans())
         feeds = model.feeds(8, 256, 1 if last_only else 8)
-        feeds.fill(Rows([1] * n, [0] * n, mask), length, last_only)
+        feeds.fill(Rows([1] * n, [0] * n, mask, last_only=last_only), length)
         seen = np.zeros((8, 256 + 8), bool)
         seen[:n, :length] = True
         seen[:n, length : length + scratch] = mask[:, :scratch]
@@ -116,8 +116,8 @@ def test_each_row_has_its_last_positions_in_order_and_older_ones_in_the_cache(ma
     n, scratch = len(mask), mask.shape[1] - len(mask)
     feeds = inputs_of(sight=ORDERED)[0].feeds(24, 256, 24, row_bucket(scratch) if scratch else 0)
     if used:
-        feeds.fill(Rows.chain([1] * 24), 99, False)
-    feeds.fill(Rows([1] * n, [0] * n, mask), length, False)
+        feeds.fill(Rows.chain([1] * 24), 99)
+    feeds.fill(Rows([1] * n, [0] * n, mask), length)
     names = ("attention_bias", *ORDERED[1:])
     bias, window, rows, columns = (feeds.stages[0][name] for name in names)
     # Near rows by name: the cache's by place, then those of the call.
@@ -153,9 +153,9 @@ def test_a_window_hides_all_but_the_last_positions(mask, length, window, ring):
     depths = mask.sum(axis=1) - 1
     shape = 24, 2048, 24, row_bucket(scratch) if scratch else 0
     split = inputs_of(masks=masks, rings=rings)[0].feeds(*shape)
-    split.fill(Rows([1] * n, depths, mask), length, False)
+    split.fill(Rows([1] * n, depths, mask), length)
     ordered = inputs_of(sight=ORDERED, masks=masks, rings=rings)[0].feeds(*shape)
-    ordered.fill(Rows([1] * n, depths, mask), length, False)
+    ordered.fill(Rows([1] * n, depths, mask), length)
     for row in range(n):
         own = length + int(depths[row])
         for name, most, rows in zip(masks, (10_000, window), (2048, held), strict=True):
@@ -183,7 +183,7 @@ def test_the_last_rows_of_a_ring_are_taken_from_where_they_lie(length, scratch):
     rings = {"window:30": 30}
     model = inputs_of(sight=ORDERED, masks=("causal", *rings), rings=rings)[0]
     feeds = model.feeds(4, 2048, 4, row_bucket(scratch) if scratch else 0)
-    feeds.fill(Rows([1], [0], np.ones((1, scratch + 1), bool)), length, False)
+    feeds.fill(Rows([1], [0], np.ones((1, scratch + 1), bool)), length)
     places = [*range(max(length - WINDOW, 0), length + scratch)]
     for name, rows in (("window_rows", 2048), ("window_rows.window_30", ring_rows(30))):
         found = feeds.stages[0][name][: WINDOW + scratch].tolist()
@@ -195,7 +195,7 @@ def test_the_last_rows_of_a_ring_are_taken_from_where_they_lie(length, scratch):
 def test_each_rotation_table_has_its_own_inputs():
     model, frequencies = inputs_of()
     feeds = model.feeds(1, 256, 1)
-    feeds.fill(Rows.chain([5]), 100, False)
+    feeds.fill(Rows.chain([5]), 100)
     for name, factor in (("rope_cos", 1), ("rope_cos.local", 2)):
         expected = [math.cos(100 * factor * each) for each in frequencies]
         np.testing.assert_allclose(feeds.stages[0][name][0, :12], expected, atol=1e-6)
@@ -205,12 +205,12 @@ def test_rows_of_padding_see_something():
     """Fully masked rows would have NaN scores."""
     feeds = inputs_of(sight=ORDERED)[0].feeds(8, 256, 8)
     for length in (0, 200):
-        feeds.fill(Rows.chain([5]), length, False)
+        feeds.fill(Rows.chain([5]), length)
         assert (feeds.stages[0]["attention_bias"] == 0).any(axis=1).all()
 
 
 def test_more_tokens_in_a_row_than_have_columns_are_refused():
     feeds = inputs_of(sight=ORDERED)[0].feeds(80, 256, 80)
-    feeds.fill(Rows.chain([5] * RECENT), 0, False)
+    feeds.fill(Rows.chain([5] * RECENT), 0)
     with pytest.raises(ValueError, match=f"{RECENT + 1} consecutive tokens: {RECENT} at most"):
-        feeds.fill(Rows.chain([5] * (RECENT + 1)), 0, False)
+        feeds.fill(Rows.chain([5] * (RECENT + 1)), 0)

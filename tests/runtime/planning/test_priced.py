@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from edgespec.runtime.curve import Curve
 from edgespec.runtime.drafters import TreeBudget
+from edgespec.runtime.drafters.base import SteppingDrafter
+from edgespec.runtime.execution.steps import Call, Called, finished
 from edgespec.runtime.planning import (
     PlannedDrafter,
     PricedModel,
@@ -14,6 +18,7 @@ from edgespec.runtime.planning import (
     PricedRetriever,
 )
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.trees.company import Company, PassCost
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
 from edgespec.runtime.trees.walk import Verdict
@@ -153,7 +158,7 @@ def test_what_is_paid_once_is_what_more_than_a_levels_rows_were_read(clock):
     source = priced_model(model)
     for new, once in ((29, 8.8), (4, 0.0), (1, 0.0), (0, 0.0)):
         model.read = 0
-        source.ask(Proposal(), [1] * new, BUDGET, 256)
+        finished(source.ask(Proposal(), [1] * new, BUDGET, 256))
         assert source.once == pytest.approx(once)
         assert source.seconds == pytest.approx(model.takes)
 
@@ -163,7 +168,7 @@ def test_of_a_call_that_also_reads_all_is_paid_again_but_what_was_read_before(cl
     source = PricedParallel(model, Curve({256: CALLS}))
     for new, once in ((29, 9.0), (9, 0.0), (1, 0.0)):
         model.read = 0
-        source.ask(Proposal(), [1] * new, BUDGET, 256)
+        finished(source.ask(Proposal(), [1] * new, BUDGET, 256))
         assert source.once == pytest.approx(once, rel=0.15)
         assert source.seconds == pytest.approx(model.takes)
 
@@ -205,7 +210,7 @@ def test_a_probe_is_small(clock, probing, given, nodes, depth):
     model = Model(clock)
     source = priced_model(model)
     source.schedule.probing = probing
-    source.ask(Proposal(), PROMPT, TreeBudget(*given, 4), 256)
+    finished(source.ask(Proposal(), PROMPT, TreeBudget(*given, 4), 256))
     assert (model.budget.max_nodes, model.budget.max_depth) == (nodes, depth)
 
 
@@ -268,5 +273,44 @@ def test_what_calls_take_is_learned_where_the_model_makes_them(clock):
     model.read = len(PROMPT)
     source = PricedModel(model, Curve({256: {1: 0.05}, 1024: {1: 0.9}}), context=200)
     for _ in range(20):
-        source.ask(Proposal(), PROMPT, BUDGET, 1024)
+        finished(source.ask(Proposal(), PROMPT, BUDGET, 1024))
     assert source.level_seconds(BUDGET, 1024) == pytest.approx(0.2, rel=0.05)
+
+
+class Waiting(SteppingDrafter, Model):
+    """The same for one whose two levels wait for calls that other texts share."""
+
+    draft = SteppingDrafter.draft
+
+    def drafting(self, text, budget):
+        self.fed, self.levels = [], []
+        proposal = Proposal()
+        for _ in range(2):
+            self.levels.append(4)
+            self.clock.now += 0.01  # its own Python
+            yield Call(None, None)
+        self.takes = 0.0
+        self.extend(proposal, text, budget)
+        return proposal
+
+
+def test_of_a_call_that_texts_share_each_pays_its_part(clock):
+    source = PricedModel(Waiting(clock), Curve({256: {1: 0.2, 64: 0.4}}))
+    company = Company(texts=3, drafting=3)
+    for _ in range(30):
+        source.start_round()
+        steps = source.ask(Proposal(), PROMPT, BUDGET, 256)
+        next(steps)
+        for _ in range(2):
+            clock.now += 0.4 + 0.3  # the call, and Python of the other texts
+            try:
+                steps.send(Called(PassCost(4, 16, 0.4)))
+            except StopIteration:
+                break
+        assert source.spent == pytest.approx(2 * (0.01 + 0.4 / 4))
+        assert source.idle == pytest.approx(2 * (0.3 + 0.4 * 3 / 4))
+    assert source.seconds == pytest.approx(0.22, rel=0.05)
+    crowded = replace(BUDGET, company=company)
+    assert source.level_seconds(crowded, 256) == pytest.approx(0.11, rel=0.05)
+    # What a call takes that is not shared has not been seen.
+    assert source.level_seconds(BUDGET, 256) == pytest.approx(0.21, rel=0.05)

@@ -1,0 +1,120 @@
+"""Drafts of texts that decode at the same time share calls of the draft model."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from pairs import ENGINES
+
+from edgespec import LLM
+from edgespec.bundle import DRAFT
+from edgespec.errors import DeviceError
+from edgespec.runtime.decoding.generate import PROMPT
+from edgespec.runtime.execution.joint import JointPasses
+
+PROMPTS = (
+    "def fibonacci(n):\n",
+    "import os\n\nclass Foo:\n    def __init__(self):\n",
+    "# quicksort\ndef sort(a):\n",
+    "for i in range(10):\n    print(",
+)
+
+
+class Watched:
+    """Texts made on a thread each, and the calls of the draft model that they share."""
+
+    def __init__(self, llm, monkeypatch):
+        self.llm, self.fails, self.shared = llm, False, []
+        self._draft, self._together = llm._loaded[DRAFT].model, JointPasses._together
+        executables = self._draft.executables
+        self.calls, run = 0, [each.run for each in executables]
+
+        def together(passes, table, asked):
+            if passes._model is self._draft:
+                self.shared.append(len(asked))
+                if self.fails:
+                    raise DeviceError("device lost")
+            return self._together(passes, table, asked)
+
+        def counted(inputs, cache):
+            self.calls += 1
+            return run[0](inputs, cache)
+
+        monkeypatch.setattr(JointPasses, "_together", together)
+        monkeypatch.setattr(executables[0], "run", counted)
+
+    def make(self, asked):
+        found = [None] * len(asked)
+
+        def work(number):
+            prompt, options = asked[number]
+            found[number] = self.llm.generate(prompt, **options)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(asked))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(240)
+        return found
+
+
+@pytest.fixture(params=ENGINES)
+def watched(request, monkeypatch):
+    places = {"device": request.param, "draft_device": request.param, "threads": 1}
+    with LLM(draft="model", sessions=len(PROMPTS), context=1024, **places) as llm:
+        yield Watched(llm, monkeypatch)
+
+
+def test_texts_share_calls_of_the_draft_and_stay_what_they_are(watched):
+    asked = [
+        (prompt, {"max_new_tokens": 40 + 3 * n, "temperature": n % 2, "seed": n})
+        for n, prompt in enumerate(PROMPTS)
+    ]
+    alone = [watched.llm.generate(prompt, **options) for prompt, options in asked]
+    assert not watched.shared
+    calls, watched.calls = watched.calls, 0
+    found = watched.make(asked)
+    assert [each.tokens for each in found] == [each.tokens for each in alone]
+    assert max(watched.shared) == len(asked)
+    # Texts are not alike in length, so some calls at the end are those of one text.
+    assert watched.calls < 0.6 * calls
+    # Rounding aside, drafts are as good as alone.
+    accepted = sum(each.accepted for each in found)
+    assert accepted == pytest.approx(sum(each.accepted for each in alone), rel=0.1)
+
+
+def test_a_draft_device_that_is_lost_costs_no_text(watched, caplog):
+    asked = [(prompt, {"max_new_tokens": 40}) for prompt in PROMPTS]
+    alone = [watched.llm.generate(prompt, **options).tokens for prompt, options in asked]
+    watched.fails = True
+    assert [each.tokens for each in watched.make(asked)] == alone
+    lost = "device lost: the text goes on without drafts by model"
+    assert {each.message for each in caplog.records} == {lost}
+    assert 2 <= len(caplog.records) <= len(asked)
+    watched.fails = False
+    again = watched.make(asked)
+    assert [each.tokens for each in again] == alone
+    assert all(each.accepted > 0 for each in again)
+
+
+def test_a_draft_model_reads_a_prompt_in_chunks_between_which_others_go_on(watched):
+    llm = watched.llm
+    other = iter(llm.stream(PROMPTS[0], max_new_tokens=60))
+    next(other)
+    stream = llm.stream([5 + n % 90 for n in range(400)], max_new_tokens=40)
+    pieces = iter(stream)
+    next(pieces)
+    first = stream.generation.clock.first
+    text = llm._rounds._texts[-1]
+    made = []
+    while not made or not made[-1].tokens:
+        with llm.lock:
+            for each in (llm._rounds._texts[0], text):
+                step, seconds = each.next()
+            made.append(step)
+            stream.generation.clock.round(step, seconds)
+    chunk = llm._loaded[DRAFT].model.sizes.prefill_chunk
+    assert len(made) > 256 // chunk >= 2  # a window of 512 tokens holds half of them at least
+    assert {each.source for each in made[:-1]} == {PROMPT}
+    assert stream.generation.clock.first == first  # the time of the first token stays
