@@ -27,7 +27,7 @@ from texts import facts_of
 
 from edgespec import bundle as bundles
 from edgespec.measuring.prompts import PYTHON
-from edgespec.runtime.engines import CPU_ENGINES, engine, ort_session
+from edgespec.runtime.engines import CHANGING_CPU_ENGINES, CPU_ENGINES, engine, ort_session
 from edgespec.runtime.engines.cpu import onnxruntime, openvino
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
@@ -43,6 +43,8 @@ _WARM_UP = 3  # passes
 _WANTED = 20  # per cent of a pass outside the quantized products, at most
 _QUANTIZED = ("MatMulNBits", "MatMulInteger", "FullyConnectedCompressed")
 """The engines' names for a product with quantized weights."""
+
+_OPENVINO = (openvino.OpenVinoCpu.name, openvino.OpenVinoCpuBfloat16.name)
 
 Costs = dict[str, tuple[int, float]]
 """Operators of a pass, and their seconds, by type."""
@@ -96,7 +98,7 @@ def _measure(bundle: Bundle, name: str, arguments: argparse.Namespace) -> Pass:
             runner.skip(arguments.context)  # OpenVINO would count passes over a prompt, too
         before: Costs = {}
         for turn in range(_WARM_UP + arguments.rounds):
-            if turn == _WARM_UP and name == openvino.OpenVinoCpu.name:
+            if turn == _WARM_UP and name in _OPENVINO:
                 before = _openvino_costs(models[True], _WARM_UP)
             for with_profiler, runner in runners.items():
                 begin = time.perf_counter()
@@ -201,7 +203,11 @@ def _parse_arguments() -> argparse.Namespace:
         "--rounds", type=count, default=20, help="repeats; the mean is reported (default 20)"
     )
     parser.add_argument(
-        "--engines", nargs="+", choices=CPU_ENGINES, default=CPU_ENGINES, help="default: both"
+        "--engines",
+        nargs="+",
+        choices=(*CPU_ENGINES, *CHANGING_CPU_ENGINES),
+        default=CPU_ENGINES,
+        help=f"default: {' and '.join(CPU_ENGINES)}",
     )
     add_threads(parser)
     return parser.parse_args()

@@ -1,9 +1,14 @@
-"""Measures the cost of verifying n rows: T(n) of each engine, and T(n)/T(1).
+r"""Measures the cost of verifying n rows: T(n) of each engine, and T(n)/T(1).
 
     python benchmarks/verification_cost.py BUNDLE --rows 1,2,4,8,16 --context 256
+    python benchmarks/verification_cost.py BUNDLE --rows 1,8,64 --lengths 256,4096,16384 \
+        --device openvino:cpu --device openvino:cpu-bf16
 
 Speculation pays if a pass over n rows costs little more than a pass over one. Engines and numbers
-of rows take turns, so that other load on the machine affects all of them alike.
+of rows take turns, so that other load on the machine affects all of them alike. The text in the
+cache is code that repeats; behind each length the same engines go on reading it.
+
+`benchmarks/operators.py` says what operators a pass spends its time in.
 
 `--precisions` also measures OpenVINO without quantized activations, in float32 and in bfloat16.
 """
@@ -29,7 +34,7 @@ from edgespec.runtime.deployment.device_names import cpu_engines
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.deployment.resolve import LEAST_CONTEXT
 from edgespec.runtime.deployment.selection import Candidate
-from edgespec.runtime.engines import CPU_ENGINES, StageFile, common_shapes
+from edgespec.runtime.engines import CPU_ENGINES, StageFile, common_shapes, engine
 from edgespec.runtime.engines.cpu.openvino import OpenVinoCpu
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.model import Model
@@ -66,14 +71,16 @@ def main() -> None:
     arguments = _parse_arguments()
     bundle = bundles.load(arguments.bundle)
     text = Tokenizer.from_folder(bundle.path).encode("\n\n".join(PYTHON))
-    tokens = list(islice(cycle(text), arguments.context + max(arguments.rows)))
-    picked = {rows: _picked(bundle, arguments, rows) for rows in (1, _TREE_ROWS)}
-    times = _measure(_committed(bundle, arguments, tokens[: arguments.context]), tokens, arguments)
-    _print_times(times, arguments.rows)
-    fastest = min(times[name][1] for name in CPU_ENGINES if name in times)
-    bar = round(times[picked[_TREE_ROWS]][_TREE_ROWS] / fastest, 2)
-    print(f"\ncpu picks {picked[1]} for 1 row and {picked[_TREE_ROWS]} for {_TREE_ROWS} rows")
-    print(f"T({_TREE_ROWS}) picked / fastest T(1): {bar} (wanted: at most {_BAR})")
+    tokens = list(islice(cycle(text), arguments.lengths[-1] + arguments.rows[-1]))
+    runners = _runners(bundle, arguments)
+    times: dict[int, Times] = {}
+    for length in arguments.lengths:
+        for runner in runners.values():
+            runner.prefill(tokens[runner.length : length])
+        times[length] = _measure(runners, tokens, arguments)
+        print(f"\nbehind {length} rows\n")
+        _print_times(times[length], arguments.rows)
+    picks = {} if arguments.device else _picks(bundle, arguments, times[arguments.lengths[0]])
     role = bundle.manifest.roles[arguments.role]
     print_result(
         "verification_cost",
@@ -82,14 +89,23 @@ def main() -> None:
             "role": arguments.role,
             "parameters": role.parameters,
             "precision": role.precision.weights,
-            "context": arguments.context,
+            "lengths": arguments.lengths,
             "threads": arguments.threads,
             "rounds": arguments.rounds,
             "milliseconds": times,
-            "picked": picked,
-            "picked_t8_to_fastest_t1": bar,
+            **picks,
         },
     )
+
+
+def _picks(bundle: Bundle, arguments: argparse.Namespace, times: Times) -> dict[str, object]:
+    """Returns which engines the device `cpu` selects, and what that costs."""
+    picked = {rows: _picked(bundle, arguments, rows) for rows in (1, _TREE_ROWS)}
+    fastest = min(times[name][1] for name in CPU_ENGINES if name in times)
+    bar = round(times[picked[_TREE_ROWS]][_TREE_ROWS] / fastest, 2)
+    print(f"\ncpu picks {picked[1]} for 1 row and {picked[_TREE_ROWS]} for {_TREE_ROWS} rows")
+    print(f"T({_TREE_ROWS}) picked / fastest T(1): {bar} (wanted: at most {_BAR})")
+    return {"picked": picked, "picked_t8_to_fastest_t1": bar}
 
 
 def _picked(bundle: Bundle, arguments: argparse.Namespace, rows: int) -> str:
@@ -106,19 +122,14 @@ def _picked(bundle: Bundle, arguments: argparse.Namespace, rows: int) -> str:
     return min(found, key=seconds).device
 
 
-def _committed(
-    bundle: Bundle, arguments: argparse.Namespace, context: Sequence[int]
-) -> dict[str, Runner]:
-    """Returns the role on every engine, each with a text of this length in its cache."""
-    engines = suited(bundle.manifest.roles[arguments.role], cpu_engines())
+def _runners(bundle: Bundle, arguments: argparse.Namespace) -> dict[str, Runner]:
+    """Returns the role on every engine, by the engine's name."""
+    named = [engine(name) for name in arguments.device]
+    engines = suited(bundle.manifest.roles[arguments.role], named or cpu_engines())
     if arguments.precisions:
         engines += [_OpenVinoIn("f32"), _OpenVinoIn("bf16")]
-    runners = {}
-    for each in engines:
-        model = Model.load(bundle, arguments.role, each, arguments.threads)
-        runners[each.name] = Runner(model)
-        runners[each.name].prefill(context)
-    return runners
+    models = [Model.load(bundle, arguments.role, each, arguments.threads) for each in engines]
+    return {each.name: Runner(model) for each, model in zip(engines, models, strict=True)}
 
 
 def _measure(
@@ -149,6 +160,10 @@ def _print_times(times: Times, rows: Sequence[int]) -> None:
             for name, of in times.items()
         ],
     )
+    (first, base), *others = times.items()
+    for name, of in others:
+        ratios = ", ".join(f"T({n}) {of[n] / base[n]:.2f}" for n in rows)
+        print(f"\n{name} / {first}: {ratios}")
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -157,7 +172,18 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--role", default=bundles.TARGET, choices=(bundles.TARGET, bundles.DRAFT))
     parser.add_argument("--rows", type=counts, default=[1, 2, 4, 8, 16], help="such as 1,2,4,8")
     parser.add_argument(
-        "--context", type=count, default=256, help="rows in the cache (default 256)"
+        "--lengths",
+        "--context",
+        type=counts,
+        default=[256],
+        help="rows in the cache, such as 256,4096 (default 256)",
+    )
+    parser.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="such as openvino:cpu; several times for several (default: the engines of cpu)",
     )
     parser.add_argument(
         "--rounds", type=count, default=20, help="repeats; the median is reported (default 20)"
@@ -167,6 +193,7 @@ def _parse_arguments() -> argparse.Namespace:
     )
     add_threads(parser)
     arguments = parser.parse_args()
+    arguments.lengths = sorted(set(arguments.lengths))
     arguments.rows = sorted({1, _TREE_ROWS, *arguments.rows})
     if arguments.rows[-1] > ROW_BUCKETS[-1]:
         parser.error(f"--rows {arguments.rows[-1]}: a call has at most {ROW_BUCKETS[-1]}")
