@@ -277,7 +277,9 @@ def load(deployment: Deployment) -> dict[str, Loaded]:
     """
     loaded = {}
     for name, role in deployment.roles.items():
-        loaded[name] = _load(deployment.bundle, name, role)
+        # A small draft model's calls are so short that the graph for several texts slows one down.
+        texts = name == TARGET or deployment.options.sessions > 1
+        loaded[name] = _load(deployment.bundle, name, role, texts)
         loaded[name].model.sizes = TextSizes(deployment.prefill_chunk, role.cache_rows)
     return loaded
 
@@ -367,7 +369,7 @@ def _missing(found: Fit, request: Request, wished: int) -> Iterator[str]:
         yield f"{' and '.join(changes)}, to fit {limits}"
 
 
-def _load(bundle: Bundle, name: str, role: RoleDeployment) -> Loaded:
+def _load(bundle: Bundle, name: str, role: RoleDeployment, texts: bool) -> Loaded:
     """Compiles the first candidate that can be compiled.
 
     The first one may fail although it was measured, if its library was damaged since.
@@ -376,7 +378,7 @@ def _load(bundle: Bundle, name: str, role: RoleDeployment) -> Loaded:
     threads = role.asked.threads
     for candidate in role.candidates:
         try:
-            model = exactness.load(bundle, name, candidate.engines, threads)
+            model = exactness.load(bundle, name, candidate.engines, threads, texts=texts)
         except DeviceError as error:
             if len(role.candidates) == 1:
                 raise

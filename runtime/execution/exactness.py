@@ -59,14 +59,14 @@ def remember(bundle: Bundle, role: str, engines: Engines, threads: int, found: E
     store(measurement_file(bundle, f"rows of {role}", engines, threads), found)
 
 
-def load(bundle: Bundle, name: str, engines: Engines, threads: int) -> Model:
-    """Load a role (see `Model.load`) and call `use_exact_shapes`.
+def load(bundle: Bundle, name: str, engines: Engines, threads: int, *, texts: bool = True) -> Model:
+    """Load a role (see `Model.load` for the arguments) and call `use_exact_shapes`.
 
     Raises:
         DeviceError: if an engine refuses a stage, or fails in the first calls.
         InputError: if engines have no shapes in common.
     """
-    model = Model.load(bundle, name, engines, threads)
+    model = Model.load(bundle, name, engines, threads, texts=texts)
     use_exact_shapes(model, bundle, name, engines, threads)
     return model
 

@@ -62,7 +62,13 @@ class Model:
 
     @classmethod
     def load(
-        cls, bundle: Bundle, name: str, engines: Engine | Sequence[Engine], threads: int
+        cls,
+        bundle: Bundle,
+        name: str,
+        engines: Engine | Sequence[Engine],
+        threads: int,
+        *,
+        texts: bool = True,
     ) -> Model:
         """Compile the role `name` of a bundle.
 
@@ -71,6 +77,8 @@ class Model:
             name: name of the role.
             engines: one engine for all stages, or one for each.
             threads: number of threads of each engine.
+            texts: whether its calls are to hold several texts, where that is possible. The graph
+                for it takes some microseconds more in each call.
 
         Raises:
             DeviceError: if an engine refuses a stage, or the bundle has none for it.
@@ -82,12 +90,12 @@ class Model:
         executables = []
         for number, engine in enumerate(engines):
             with ENGINE_CALLS:
-                file = stage_file(bundle, name, number, engine)
+                file = stage_file(bundle, name, number, engine, texts=texts)
                 executables.append(engine.compile(file, threads))
         role = replace(
             role,
             bias_off=bias_off(bundle, name, engines),
-            stages=stages_for(bundle, name, engines),
+            stages=stages_for(bundle, name, engines, texts=texts),
         )
         shapes = role_shapes(role, tuple(engines))
         return cls(role, executables, joined_names(engine.name for engine in engines), shapes)

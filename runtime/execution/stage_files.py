@@ -31,7 +31,9 @@ from edgespec.runtime.shapes import Shape, Shapes
 _log = logging.getLogger(__name__)
 
 
-def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageFile:
+def stage_file(
+    bundle: Bundle, name: str, number: int, engine: Engine, *, texts: bool = True
+) -> StageFile:
     """Returns the files of a stage for an engine.
 
     Args:
@@ -39,12 +41,13 @@ def stage_file(bundle: Bundle, name: str, number: int, engine: Engine) -> StageF
         name: name of the role.
         number: number of the stage.
         engine: engine that will compile it.
+        texts: whether to take the graph for several texts, if the bundle and the engine allow it.
 
     Raises:
         DeviceError: if the bundle has no stage that suits the engine.
     """
     role = bundle.manifest.roles[name]
-    stage, precision, compiled = _stage_for(bundle, name, number, engine)
+    stage, precision, compiled = _stage_for(bundle, name, number, engine, texts)
     return StageFile(
         graph=bundle.path / stage.graph,
         data=bundle.path / stage.data,
@@ -166,9 +169,14 @@ def bias_off(bundle: Bundle, name: str, engines: Sequence[Engine]) -> float:
     return max(found)
 
 
-def stages_for(bundle: Bundle, name: str, engines: Sequence[Engine]) -> tuple[Stage, ...]:
-    """Returns a role's stages as they run on these engines; some may be a variant's."""
-    return tuple(_stage_for(bundle, name, n, each)[0] for n, each in enumerate(engines))
+def stages_for(
+    bundle: Bundle, name: str, engines: Sequence[Engine], *, texts: bool = True
+) -> tuple[Stage, ...]:
+    """Returns a role's stages as they run on these engines; some may be a variant's.
+
+    See `stage_file` for the arguments.
+    """
+    return tuple(_stage_for(bundle, name, n, each, texts)[0] for n, each in enumerate(engines))
 
 
 def role_shapes(role: Role, engines: Engines) -> Shapes:
@@ -185,14 +193,14 @@ def role_shapes(role: Role, engines: Engines) -> Shapes:
 
 
 def _stage_for(
-    bundle: Bundle, name: str, number: int, engine: Engine
+    bundle: Bundle, name: str, number: int, engine: Engine, texts: bool
 ) -> tuple[Stage, Precision, tuple[Compiled, ...]]:
     """Returns a stage that the engine accepts, its precision, and its compiled graphs."""
     require_suited(bundle, name, engine)
     role = bundle.manifest.roles[name]
     variant = bundle.variant(name, engine.variant) if engine.variant else None
     if variant is None:
-        own = role.stages_of_texts if takes_texts(engine) else ()
+        own = role.stages_of_texts if texts and takes_texts(engine) else ()
         return (own or role.stages)[number], role.precision, ()
     return variant.stages[number], variant.precision, variant.compiled
 

@@ -109,12 +109,18 @@ def test_a_draft_model_reads_a_prompt_in_chunks_between_which_others_go_on(watch
     text = llm._rounds._texts[-1]
     made = []
     while not made or not made[-1].tokens:
-        with llm.lock:
-            for each in (llm._rounds._texts[0], text):
-                step, seconds = each.next()
-            made.append(step)
-            stream.generation.clock.round(step, seconds)
+        for each in (llm._rounds._texts[0], text):
+            step, seconds = each.next()
+        made.append(step)
+        stream.generation.clock.round(step, seconds)
     chunk = llm._loaded[DRAFT].model.sizes.prefill_chunk
     assert len(made) > 256 // chunk >= 2  # a window of 512 tokens holds half of them at least
     assert {each.source for each in made[:-1]} == {PROMPT}
     assert stream.generation.clock.first == first  # the time of the first token stays
+
+
+@pytest.mark.parametrize(("sessions", "joins"), [(1, False), (2, True)])
+def test_a_draft_model_for_one_text_at_once_has_the_graph_that_is_fastest_for_it(sessions, joins):
+    with LLM(draft="model", sessions=sessions, context=256) as llm:
+        assert llm._loaded[DRAFT].model.can_join_texts is joins
+        assert llm.target.can_join_texts
