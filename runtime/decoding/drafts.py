@@ -72,16 +72,13 @@ class SharedDrafts:
             if model not in self._passes:
                 self._passes[model] = JointPasses(model)
             waiting = dict(enumerate(asking))
-            passes = self._passes[model].verify([(c.runner, c.rows) for _, c in asking])
             begin = time.perf_counter()
             try:
-                for made in passes:
-                    seconds = time.perf_counter() - begin
-                    rows = sum(len(asking[number][1].rows.tokens) for number, _ in made)
-                    cost = PassCost(len(made), rows, seconds)
+                asked = [(call.runner, call.rows) for _, call in asking]
+                for cost, made in self._passes[model].timed(asked):
                     for number, results in made:
                         text, _ = waiting.pop(number)
-                        text.called(Called(cost, results), seconds)
+                        text.called(Called(cost, results), cost.seconds)
                     begin = time.perf_counter()
             except Exception as error:
                 seconds = time.perf_counter() - begin

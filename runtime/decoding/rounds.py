@@ -26,7 +26,7 @@ from edgespec.runtime.execution.joint import JointPasses
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.steps import Call, Called, Chunk
-from edgespec.runtime.trees.company import Company, PassCost
+from edgespec.runtime.trees.company import Company
 
 _AHEAD = 2  # rounds that a text may be ahead of its reader, so that threads need not keep step
 _OLDEST_EVERY = 4  # chunks: one of so many is of the oldest prompt
@@ -268,23 +268,15 @@ class Rounds:
                     text.answer(Passed(results), time.perf_counter() - begin)
         waiting = [each for each in sharing if isinstance(each.asked, Pass)]
         asked = [(t.pipeline.target, t.asked.rows) for t in waiting if isinstance(t.asked, Pass)]
-        passes, begin = self._passes.verify(asked), time.perf_counter()
-        while True:
-            try:
-                made = next(passes, None)
-            except Exception as error:
-                for text in waiting:
-                    if text.asked is not None:
-                        text.fail(error)
-                return
-            if made is None:
-                return
-            seconds = time.perf_counter() - begin
-            cost = PassCost(len(made), sum(len(asked[n][1].tokens) for n, _ in made), seconds)
-            for number, results in made:
+        try:
+            for cost, made in self._passes.timed(asked):
                 shared = cost if len(texts) > 1 else None
-                waiting[number].answer(Passed(results, shared), seconds)
-            begin = time.perf_counter()
+                for number, results in made:
+                    waiting[number].answer(Passed(results, shared), cost.seconds)
+        except Exception as error:
+            for text in waiting:
+                if text.asked is not None:
+                    text.fail(error)
 
     def _company(self, text: TextRounds, texts: Sequence[TextRounds]) -> Company:
         # Among them are those whose draft model reads: what holds up all holds up them, too.

@@ -20,6 +20,7 @@ from edgespec.runtime.execution.failures import NamedFailures
 from edgespec.runtime.execution.feeds import FeedSizes, Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Results, Runner
+from edgespec.runtime.trees.company import PassCost
 
 Asked = tuple[Runner, Rows]
 """A text, and the rows that it wants to verify."""
@@ -71,6 +72,14 @@ class JointPasses:
         for number in alone:
             runner, rows = asked[number]
             yield [(number, runner.verify(rows))]
+
+    def timed(self, asked: Sequence[Asked]) -> Iterator[tuple[PassCost, list[tuple[int, Results]]]]:
+        """Does the same as `verify`, and says what each pass took."""
+        begin = time.perf_counter()
+        for made in self.verify(asked):
+            rows = sum(len(asked[number][1].tokens) for number, _ in made)
+            yield PassCost(len(made), rows, time.perf_counter() - begin), made
+            begin = time.perf_counter()
 
     def stand(self, runner: Runner) -> None:
         """A text goes on alone: it gets caches of its own, as large as it needs."""
