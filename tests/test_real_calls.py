@@ -6,31 +6,24 @@ calls that its chat template asks for.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Literal
 
 import pytest
+from real import export, needs
 
 from edgespec import LLM
 
-CHECKPOINT = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""), "qwen-coder-0.5b")
+CODER = "qwen-coder-0.5b"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        "EDGESPEC_REAL_MODELS" not in os.environ or not CHECKPOINT.is_dir(),
-        reason="EDGESPEC_REAL_MODELS names no folder with qwen-coder-0.5b",
-    ),
+    needs(CODER),
 ]
 
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory):
-    from edgespec.cli import main
-
-    path = tmp_path_factory.mktemp("real") / "bundle"
-    assert main(["export", str(CHECKPOINT), "-o", str(path), "--precision", "int8"]) == 0
+    path = export(CODER, tmp_path_factory.mktemp("real"), "--precision", "int8")
     place = {"device": "onnxruntime:cpu", "threads": 2, "context": 1024}
     with LLM(path, draft="lookup", **place) as llm:
         yield llm

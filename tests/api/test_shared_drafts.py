@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from pairs import ENGINES
+from sessions import together
 
 from edgespec import LLM
 from edgespec.bundle import DRAFT
@@ -22,7 +21,7 @@ PROMPTS = (
 
 
 class Watched:
-    """Texts made on a thread each, and the calls of the draft model that they share."""
+    """A model, and the calls of its draft model, those that texts share among them."""
 
     def __init__(self, llm, monkeypatch):
         self.llm, self.fails, self.shared = llm, False, []
@@ -30,7 +29,7 @@ class Watched:
         executables = self._draft.executables
         self.calls, run = 0, [each.run for each in executables]
 
-        def together(passes, table, asked):
+        def shared_call(passes, table, asked):
             if passes._model is self._draft:
                 self.shared.append(len(asked))
                 if self.fails:
@@ -41,22 +40,8 @@ class Watched:
             self.calls += 1
             return run[0](inputs, cache)
 
-        monkeypatch.setattr(JointPasses, "_together", together)
+        monkeypatch.setattr(JointPasses, "_together", shared_call)
         monkeypatch.setattr(executables[0], "run", counted)
-
-    def make(self, asked):
-        found = [None] * len(asked)
-
-        def work(number):
-            prompt, options = asked[number]
-            found[number] = self.llm.generate(prompt, **options)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(asked))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(240)
-        return found
 
 
 @pytest.fixture(params=ENGINES)
@@ -74,7 +59,7 @@ def test_texts_share_calls_of_the_draft_and_stay_what_they_are(watched):
     alone = [watched.llm.generate(prompt, **options) for prompt, options in asked]
     assert not watched.shared
     calls, watched.calls = watched.calls, 0
-    found = watched.make(asked)
+    found = together(watched.llm, asked)
     assert [each.tokens for each in found] == [each.tokens for each in alone]
     assert max(watched.shared) == len(asked)
     # Texts are not alike in length, so some calls at the end are those of one text.
@@ -88,12 +73,12 @@ def test_a_draft_device_that_is_lost_costs_no_text(watched, caplog):
     asked = [(prompt, {"max_new_tokens": 40}) for prompt in PROMPTS]
     alone = [watched.llm.generate(prompt, **options).tokens for prompt, options in asked]
     watched.fails = True
-    assert [each.tokens for each in watched.make(asked)] == alone
+    assert [each.tokens for each in together(watched.llm, asked)] == alone
     lost = "device lost: the text goes on without drafts by model"
     assert {each.message for each in caplog.records} == {lost}
     assert 2 <= len(caplog.records) <= len(asked)
     watched.fails = False
-    again = watched.make(asked)
+    again = together(watched.llm, asked)
     assert [each.tokens for each in again] == alone
     assert all(each.accepted > 0 for each in again)
 

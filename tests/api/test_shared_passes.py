@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from pairs import ENGINES
+from sessions import together
 
 from edgespec import LLM
 from edgespec.errors import DeviceError
@@ -32,25 +31,6 @@ def passes(monkeypatch):
         fill(self, texts)
 
     monkeypatch.setattr(Feeds, "fill_texts", count)
-    return found
-
-
-def together(llm, asked, sessions=None):
-    """Makes texts on a thread each, or in sessions; returns their results or errors."""
-    found = [None] * len(asked)
-
-    def work(number):
-        prompt, options = asked[number]
-        try:
-            found[number] = (sessions[number] if sessions else llm).generate(prompt, **options)
-        except DeviceError as error:
-            found[number] = error
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(asked))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(240)
     return found
 
 

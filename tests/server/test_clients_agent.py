@@ -6,15 +6,13 @@ It needs `pip install "edgespec[clients]" langchain`. `EDGESPEC_REAL_MODELS` nam
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
+from real import export, needs
 from servers import MODEL, serving
 
 from edgespec import LLM
 
-CHECKPOINT = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""), "qwen-coder-1.5b")
+CODER = "qwen-coder-1.5b"
 
 agents = pytest.importorskip(
     "langchain.agents", reason="langchain is missing: pip install langchain"
@@ -26,10 +24,7 @@ langchain = pytest.importorskip(
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # about its own code
-    pytest.mark.skipif(
-        "EDGESPEC_REAL_MODELS" not in os.environ or not CHECKPOINT.is_dir(),
-        reason="EDGESPEC_REAL_MODELS names no folder with qwen-coder-1.5b",
-    ),
+    needs(CODER),
 ]
 
 # Without it this model calls again what it has called, as it also does in transformers.
@@ -39,10 +34,7 @@ STEPS = 8  # the agent fails if it has not ended by then
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    from edgespec.cli import main
-
-    bundle = tmp_path_factory.mktemp("agent") / "bundle"
-    assert main(["export", str(CHECKPOINT), "-o", str(bundle), "--no-calibration"]) == 0
+    bundle = export(CODER, tmp_path_factory.mktemp("agent"), "--no-calibration")
     with LLM(bundle, threads=2, context=2048) as llm, serving(llm) as running:
         yield running
 

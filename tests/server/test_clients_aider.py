@@ -9,23 +9,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
+from real import export, needs
 from servers import MODEL, serving
 
 from edgespec import LLM
 
 AIDER = shutil.which("aider")
-CHECKPOINT = Path(os.environ.get("EDGESPEC_REAL_MODELS", ""), "qwen-coder-1.5b")
+CODER = "qwen-coder-1.5b"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(AIDER is None, reason="aider is missing: pip install aider-chat"),
-    pytest.mark.skipif(
-        "EDGESPEC_REAL_MODELS" not in os.environ or not CHECKPOINT.is_dir(),
-        reason="EDGESPEC_REAL_MODELS names no folder with qwen-coder-1.5b",
-    ),
+    needs(CODER),
 ]
 
 SHAPES = '''"""Areas of shapes."""
@@ -43,10 +40,7 @@ MESSAGE = "Add a function rectangle(width, height) to shapes.py that returns its
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    from edgespec.cli import main
-
-    bundle = tmp_path_factory.mktemp("aider") / "bundle"
-    assert main(["export", str(CHECKPOINT), "-o", str(bundle), "--no-calibration"]) == 0
+    bundle = export(CODER, tmp_path_factory.mktemp("aider"), "--no-calibration")
     with LLM(bundle, threads=2, context=4096) as llm, serving(llm) as running:
         yield running
 

@@ -1,12 +1,14 @@
-"""Bundles with sessions, prompts for them, and the texts without any session."""
+"""Bundles with sessions, prompts for them, texts without any session, and texts at once."""
 
 from __future__ import annotations
 
 import random
+import threading
 
 from pairs import ENGINES, LONG_PROMPT
 
 from edgespec import LLM
+from edgespec.errors import DeviceError
 
 DRAFTS = ("none", "model", "parallel", "auto")
 OPTIONS = {"max_new_tokens": 40, "seed": 3}
@@ -31,3 +33,22 @@ def turns(llm, count, seed=0):
         yield text
         kept = rng.choice([0, len(text) // 3, len(text), len(text)])
         text = text[:kept] + [rng.randrange(1, 300) for _ in range(rng.randrange(1, 40))]
+
+
+def together(llm, asked, sessions=None):
+    """Makes texts on a thread each, or in sessions; returns their results or errors."""
+    found = [None] * len(asked)
+
+    def work(number):
+        prompt, options = asked[number]
+        try:
+            found[number] = (sessions[number] if sessions else llm).generate(prompt, **options)
+        except DeviceError as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(asked))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    return found
