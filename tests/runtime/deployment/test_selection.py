@@ -166,10 +166,10 @@ def test_nothing_is_compiled_for_the_choice_and_one_engine_afterwards(measured, 
     compiled = []
     load = Model.load
 
-    def watched(bundle, role, engines, threads):
+    def watched(bundle, role, engines, threads, **options):
         assert len(measured.asked) == 2  # all measuring is over
         compiled.append((role, joined_names(engine.name for engine in engines)))
-        return load(bundle, role, engines, threads)
+        return load(bundle, role, engines, threads, **options)
 
     monkeypatch.setattr(Model, "load", watched)
     placements = {"target": CPU, "draft": Placement("cpu", 1, ((1,),))}
