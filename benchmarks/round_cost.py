@@ -41,7 +41,7 @@ from edgespec.runtime.engines.cpu.openvino import OpenVinoExecutable
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.planning import PlannedDrafter, priced
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.text.tokenizer import StreamDecoder
+from edgespec.runtime.text.streaming import StreamDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

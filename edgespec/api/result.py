@@ -10,7 +10,7 @@ from typing import Any
 
 from edgespec.runtime.decoding.generate import PROMPT, Round
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.text.answers import ToolCall
+from edgespec.runtime.text.pieces import ToolCall
 
 _WARM_UP = 10  # rounds before the planner's forecast is compared with the measured speed
 

@@ -32,9 +32,11 @@ from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.text.answers import AnswerReader, Piece
+from edgespec.runtime.text.answers import AnswerReader
 from edgespec.runtime.text.endings import TextEnd
-from edgespec.runtime.text.tokenizer import StreamDecoder, Tokenizer
+from edgespec.runtime.text.pieces import Piece
+from edgespec.runtime.text.streaming import StreamDecoder
+from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:

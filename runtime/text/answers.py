@@ -2,86 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgespec.runtime.text.answer_forms import CallForm, ThinkingForm
 from edgespec.runtime.text.bare_calls import BareCalls, BareForm
 from edgespec.runtime.text.notations import NOTATIONS, ArgumentReader
+from edgespec.runtime.text.overlap import overlap
+from edgespec.runtime.text.pieces import CallPiece, Piece, ToolCall
 from edgespec.runtime.text.reasoning_tokens import ReasoningTokens
 
 _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # what Mistral's templates want of the ids of calls
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A tool call of an answer, which nobody has executed.
-
-    Attributes:
-        id: identifier, for the message with the tool's result.
-        name: name of the function.
-        text: arguments as the model wrote them, a JSON object.
-    """
-
-    id: str
-    name: str
-    text: str
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments by name."""
-        arguments: dict[str, Any] = json.loads(self.text)
-        return arguments
-
-
-@dataclass(frozen=True)
-class CallPiece:
-    """A piece of a tool call.
-
-    Attributes:
-        index: number of the call in the answer, from 0.
-        arguments: piece of the arguments' JSON.
-        id: identifier, in the first piece of a call; else None.
-        name: name of the function, in the first piece; else None.
-    """
-
-    index: int
-    arguments: str = ""
-    id: str | None = None
-    name: str | None = None
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What a piece of a text adds to an answer.
-
-    Attributes:
-        text: text for the user.
-        reasoning: reasoning.
-        calls: pieces of tool calls.
-    """
-
-    text: str = ""
-    reasoning: str = ""
-    calls: tuple[CallPiece, ...] = ()
-
-    def __add__(self, other: Piece) -> Piece:
-        calls, further = self.calls, other.calls
-        if calls and further and calls[-1].id is None and further[0].id is None:
-            # Without an id, both are arguments of the same call.
-            joined = replace(calls[-1], arguments=calls[-1].arguments + further[0].arguments)
-            calls, further = (*calls[:-1], joined), further[1:]
-        return Piece(self.text + other.text, self.reasoning + other.reasoning, (*calls, *further))
-
-    def __bool__(self) -> bool:
-        return bool(self.text or self.reasoning or self.calls)
 
 
 @dataclass
@@ -285,18 +222,11 @@ class AnswerReader:
             place, end = min(places)
             self._unread = text[place + len(end) :]
             return (text[:place].rstrip() if trimmed else text[:place]), end
-        kept = 0 if self._ended else _overlap(text, ends)
+        kept = 0 if self._ended else overlap(text, ends)
         if trimmed and not self._ended:
             kept = len(text) - len(text[: len(text) - kept].rstrip())
         self._unread = text[len(text) - kept :]
         return text[: len(text) - kept], ""
-
-
-def _overlap(text: str, ends: Sequence[str]) -> int:
-    """Returns the length of the longest end of a text with which one of others begins."""
-    longest = max(map(len, ends), default=1) - 1
-    lengths = range(min(longest, len(text)), 0, -1)
-    return next((n for n in lengths if any(end.startswith(text[-n:]) for end in ends)), 0)
 
 
 def _new_id() -> str:

@@ -6,11 +6,57 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from edgespec.runtime.text.tokenizer import StopMatcher
+from edgespec.errors import InputError
+from edgespec.runtime.text.overlap import overlap
 
 _BLANK = r"\r?\n[ \t\r\n]*"  # the end of a line, blank ones behind it, and an indentation
 _LINE = re.compile(rf"{_BLANK}(?=[^ \t\r\n])")
 _UNDECIDED = re.compile(rf"(?:{_BLANK}|\r)\Z")
+
+
+class StopMatcher:
+    """Ends a streamed text before the first stop string, even if it spans several pieces.
+
+    The first is the one that is complete first; of two that end together, the longer.
+
+    Args:
+        stops: Strings that end the text and are not part of it.
+
+    Raises:
+        InputError: If one of them is empty.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if "" in stops:
+            raise InputError("a stop string is empty: leave it out or give at least one character")
+        self._stops = tuple(stops)
+        self._held = ""
+        self._found = False
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Take the next piece of text.
+
+        Returns:
+            The text that can be shown now, and whether a stop string was found. After one was
+            found, no text is returned any more.
+        """
+        if self._found:
+            return "", True
+        text = self._held + text
+        ends = [
+            (start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0
+        ]
+        if ends:
+            self._found, self._held = True, ""
+            return text[: min(ends)[1]], True
+        held = overlap(text, self._stops)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held], False
+
+    def flush(self) -> str:
+        """Returns the text that was held back, after the last piece."""
+        held, self._held = self._held, ""
+        return held
 
 
 class LineMatcher:

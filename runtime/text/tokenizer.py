@@ -1,8 +1,7 @@
-"""The tokenizer, streamed decoding and stop strings."""
+"""The tokenizer: text to tokens and back, and conversations to text."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,14 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from edgespec.errors import BundleError, InputError
+from edgespec.errors import InputError
+from edgespec.runtime.text.tokenizer_files import (
+    CHAT_TEMPLATE,
+    backend_of,
+    config_of,
+    existing,
+    folder_files,
+    parsed_backend,
+    template_of,
+)
 
 if TYPE_CHECKING:
     from edgespec.runtime.text.chat import ChatTemplate
 
-_REPLACEMENT = "\ufffd"
-_TOKENIZER = "tokenizer.json"
-_OPTIONAL = ("special_tokens_map.json", "tokenizer_config.json", "chat_template.jinja")
 _AROUND = 1000  # ids checked below and above the number of tokens to see whether ids have gaps
 
 
@@ -98,7 +103,7 @@ class Tokenizer:
         Raises:
             BundleError: If the file is missing or damaged.
         """
-        return cls(_backend(_existing(path), path), {})
+        return cls(parsed_backend(existing(path), path), {})
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -111,9 +116,7 @@ class Tokenizer:
         Raises:
             BundleError: If `tokenizer.json` is missing or a file is damaged.
         """
-        found = {name: folder / name for name in _OPTIONAL if (folder / name).is_file()}
-        files = {name: _read(path) for name, path in found.items()}
-        return cls.from_files({**files, _TOKENIZER: _existing(folder / _TOKENIZER)}, folder)
+        return cls.from_files(folder_files(folder), folder)
 
     @classmethod
     def from_files(cls, files: Mapping[str, str], source: Path) -> Tokenizer:
@@ -126,14 +129,9 @@ class Tokenizer:
         Raises:
             BundleError: If `tokenizer.json` is missing or a file is damaged.
         """
-        path = source / _TOKENIZER
-        if _TOKENIZER not in files:
-            raise _missing(path)
-        config = _parsed(files, source / "special_tokens_map.json")
-        config |= _parsed(files, source / "tokenizer_config.json")
-        template = files.get("chat_template.jinja", _chat_template(config, "default"))
-        tools = _chat_template(config, "tool_use")
-        return cls(_backend(files[_TOKENIZER], path), config, template, tools)
+        made, config = backend_of(files, source), config_of(files, source)
+        template = files.get(CHAT_TEMPLATE, template_of(config, "default"))
+        return cls(made, config, template, template_of(config, "tool_use"))
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Returns the token ids of `text`.
@@ -220,152 +218,6 @@ class Tokenizer:
         return None if token is None else self._backend.token_to_id(token)
 
 
-class StreamDecoder:
-    """Decodes tokens as they come, without ever returning part of a character.
-
-    A decoder may treat the first token of a text differently (a leading space), and the bytes of
-    one character may lie in several tokens. So each new piece is the difference of two decodings of
-    a short window: the tokens of the previous piece, without and with the new ones.
-
-    Args:
-        tokenizer: Tokenizer of the tokens to come.
-        context: Tokens before them, whose text is not returned. Needed if the text may go on with a
-            space.
-        shown: Special tokens that are shown, with their texts.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        context: Sequence[int] = (),
-        shown: Mapping[int, str] | None = None,
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._special = shown or {}
-        self._window = list(context)
-        self._settled = len(self._window)  # number of tokens in the window whose text was returned
-        self._shown = tokenizer.decode(self._window)
-
-    def push(self, *tokens: int) -> str:
-        """Returns the text that `tokens` complete; an incomplete character waits for its rest."""
-        # One by one, so that the text does not depend on how tokens are grouped: some decoders show
-        # nothing of bytes that end inside a character, not even the characters before it.
-        return "".join([self._push(token) for token in tokens])
-
-    def flush(self) -> str:
-        """Returns the held back text after the last token; an incomplete character is U+FFFD."""
-        return self._settle(self._piece())
-
-    def _push(self, token: int) -> str:
-        special = self._special.get(token)
-        if special is not None:
-            before = self.flush()
-            self._window.append(token)
-            return before + self._settle("") + special
-        self._window.append(token)
-        piece = self._piece()
-        return "" if not piece or piece.endswith(_REPLACEMENT) else self._settle(piece)
-
-    def _piece(self) -> str:
-        """Returns the part of the window's text that was not returned yet."""
-        text = self._tokenizer.decode(self._window)
-        if text.startswith(self._shown):
-            return text[len(self._shown) :]
-        whole = self._shown.rstrip(_REPLACEMENT)
-        if text.startswith(whole):  # the context ended inside a character, which continues here
-            self._settled, self._shown = 0, whole
-            return text[len(whole) :]
-        # A broken character has changed the text before it, which has already been returned.
-        return self._tokenizer.decode(self._window[self._settled :])
-
-    def _settle(self, piece: str) -> str:
-        self._window = self._window[self._settled :]
-        self._settled = len(self._window)
-        self._shown = self._tokenizer.decode(self._window)
-        return piece
-
-
-class StopMatcher:
-    """Ends a streamed text before the first stop string, even if it spans several pieces.
-
-    The first is the one that is complete first; of two that end together, the longer.
-
-    Args:
-        stops: Strings that end the text and are not part of it.
-
-    Raises:
-        InputError: If one of them is empty.
-    """
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        if "" in stops:
-            raise InputError("a stop string is empty: leave it out or give at least one character")
-        self._stops = tuple(stops)
-        self._held = ""
-        self._found = False
-
-    def push(self, text: str) -> tuple[str, bool]:
-        """Take the next piece of text.
-
-        Returns:
-            The text that can be shown now, and whether a stop string was found. After one was
-            found, no text is returned any more.
-        """
-        if self._found:
-            return "", True
-        text = self._held + text
-        ends = [
-            (start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0
-        ]
-        if ends:
-            self._found, self._held = True, ""
-            return text[: min(ends)[1]], True
-        held = self._beginning(text)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held], False
-
-    def flush(self) -> str:
-        """Returns the text that was held back, after the last piece."""
-        held, self._held = self._held, ""
-        return held
-
-    def _beginning(self, text: str) -> int:
-        """Returns the length of the longest end of `text` that begins a stop string."""
-        longest = max(map(len, self._stops), default=1) - 1
-        return next(
-            (
-                length
-                for length in range(min(longest, len(text)), 0, -1)
-                if any(stop.startswith(text[-length:]) for stop in self._stops)
-            ),
-            0,
-        )
-
-
-def _backend(text: str, path: Path) -> tokenizers.Tokenizer:
-    """Parses the content of a `tokenizer.json`.
-
-    Raises:
-        BundleError: If it is damaged.
-    """
-    try:
-        # Read by us, because the library cannot open paths that are not UTF-8.
-        return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing narrower
-        raise _damaged(path, error) from error
-
-
-def _existing(path: Path) -> str:
-    """Returns the content of a file that must be there."""
-    if not path.is_file():
-        raise _missing(path)
-    return _read(path)
-
-
-def _missing(path: Path) -> BundleError:
-    return BundleError(f"{path} is missing: copy it from where the model came from")
-
-
 def _vocab_size(backend: tokenizers.Tokenizer) -> int:
     """Returns one more than the highest id: the number of tokens, unless ids have gaps."""
     # If ids are missing below the number of tokens, as many lie above it. In known tokenizers both
@@ -382,28 +234,6 @@ def _special_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
     return frozenset(id_ for id_, token in added.items() if token.special)
 
 
-def _damaged(path: Path, error: Exception) -> BundleError:
-    return BundleError(f"{path} is damaged ({error}): fetch or export it again")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise _damaged(path, error) from error
-
-
-def _parsed(files: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file; an empty one if there is no file of that name."""
-    try:
-        content = json.loads(files.get(path.name, "{}"))
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
-    if not isinstance(content, dict):
-        raise BundleError(f"{path} holds no JSON object: fetch or export it again")
-    return content
-
-
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     """Returns `bos_token`, `eos_token` and the like as text.
 
@@ -415,16 +245,3 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
         if name.endswith("_token") and isinstance(content, str):
             tokens[name] = content
     return tokens
-
-
-def _chat_template(config: Mapping[str, Any], name: str) -> str | None:
-    """Returns the template of a name in `tokenizer_config.json`, if any.
-
-    One that stands alone is the default.
-    """
-    template = config.get("chat_template")
-    if not isinstance(template, list):
-        template = [{"name": "default", "template": template}]
-    named = [entry for entry in template if isinstance(entry, dict)]
-    found = next((each.get("template") for each in named if each.get("name") == name), None)
-    return found if isinstance(found, str) else None

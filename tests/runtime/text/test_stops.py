@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgespec.errors import InputError
-from edgespec.runtime.text.tokenizer import StopMatcher
+from edgespec.runtime.text.endings import StopMatcher
 
 
 def brute_force(text, stops):

@@ -9,7 +9,8 @@ from backends import HARD, byte_fallback, byte_level, metaspace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edgespec.runtime.text.tokenizer import StreamDecoder, Tokenizer
+from edgespec.runtime.text.streaming import StreamDecoder
+from edgespec.runtime.text.tokenizer import Tokenizer
 
 TOKENIZERS = {
     make.__name__: Tokenizer(make(), {}) for make in (byte_level, metaspace, byte_fallback)
