@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgespec.api import at_once
+from edgespec.api.prompts import Prompts
 from edgespec.bundle import LAST_HIDDEN, MEAN, TARGET
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
@@ -36,19 +37,21 @@ class Embedder:
 
     Args:
         llm: model in use.
+        prompts: converts its texts.
         slots: its caches.
 
     Raises:
         InputError: if the model generates text.
     """
 
-    def __init__(self, llm: LLM, slots: Slots) -> None:
+    def __init__(self, llm: LLM, prompts: Prompts, slots: Slots) -> None:
         if llm.bundle.target.embedding is None:
             raise InputError(
                 "the model makes texts, and no embeddings: use a bundle of an embedding model"
             )
         self._embedding = llm.bundle.target.embedding
         self._llm = llm
+        self._prompts = prompts
         self._slots = slots
 
     def tokens(self, texts: Inputs, prompt_name: str | None = None) -> list[list[int]]:
@@ -101,10 +104,10 @@ class Embedder:
     def _tokens(self, prompt_name: str | None, text: str | Sequence[int]) -> list[int]:
         prompt = self._prompt(prompt_name)
         if isinstance(text, str):
-            ids = self._llm.valid_ids(text and prompt + text)  # a prompt alone is no text
+            ids = self._prompts.valid_ids(text and prompt + text)  # a prompt alone is no text
             ids = self._llm.tokenizer.ended(ids)
         elif prompt_name is None:
-            ids = self._llm.valid_ids(text)
+            ids = self._prompts.valid_ids(text)
         else:
             raise InputError(
                 f"prompt_name is {prompt_name!r}, and the text is token ids: put the prompt's ids "

@@ -17,6 +17,7 @@ from safetensors.numpy import save
 
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Array
+from edgespec.runtime.deployment.options import LoadOptions
 
 VERSION = "1"
 _KIND = "edgespec prompt"
@@ -56,6 +57,17 @@ class PromptFiles:
             raise InputError(
                 f"prompt_cache {folder} cannot be used ({why}): name a folder in a writable one"
             ) from error
+
+    @classmethod
+    def asked_for(cls, options: LoadOptions) -> PromptFiles | None:
+        """Returns the files of a user's options; None if they want no prompt cache.
+
+        Raises:
+            InputError: if the folder cannot be created.
+        """
+        size = options.prompt_cache_size
+        assert isinstance(size, int), "parsed by the options"
+        return None if options.prompt_cache is None else cls(Path(options.prompt_cache), size)
 
     def has(self, key: str) -> bool:
         """Whether there is a file of this key; it may be damaged."""

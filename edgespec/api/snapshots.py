@@ -46,30 +46,25 @@ def save(path: Path, digest: str, slot: Slot) -> None:
         raise InputError(f"{path} cannot be written ({error}): name another file") from error
 
 
-def restore(path: Path, digest: str, slots: Slots, slot: Slot, most: int) -> None:
-    """Fills a slot with the caches that `save` has written.
+def restored(path: Path, digest: str, slots: Slots, most: int) -> Slot:
+    """Adds a slot with the caches that `save` has written.
 
     Args:
         path: path of the file.
         digest: digest of the loaded bundle.
         slots: all slots of the loaded model.
-        slot: slot to fill.
         most: maximum number of tokens to restore, which memory was planned for.
 
     Raises:
         InputError: if the file cannot be read, is damaged, or belongs to another version or bundle.
     """
-    tensors = _read(path, digest)
-    lengths = [ids.size for name, ids in tensors.items() if name.endswith(_TOKENS)]
-    runners = slots.make_ready(slot, min(max(lengths, default=1), most))
-    slot.began = bool(lengths)
-    for role, runner in runners.items():
-        if role + _TOKENS not in tensors:  # saved without this model, whose cache starts empty
-            continue
-        snapshot = _snapshot(tensors, role)
-        if snapshot is None or not runner.fits(snapshot):
-            raise InputError(f"{path} is damaged (the cache of its {role}): save it again")
-        runner.restore(snapshot.first(most))
+    slot = slots.add()
+    try:
+        _restore(path, digest, slots, slot, most)
+    except BaseException:
+        slots.remove(slot)
+        raise
+    return slot
 
 
 def named(role: str, snapshot: Snapshot) -> dict[str, Array]:
@@ -95,6 +90,20 @@ def features_name(role: str) -> str:
 def states_in(tensors: Mapping[str, Array], role: str) -> list[dict[str, Array]]:
     """Returns what recurrent layers of each stage hold, of the tensors of a file."""
     return list(takewhile(bool, (_below(tensors, f"{role}.{number}.") for number in count())))
+
+
+def _restore(path: Path, digest: str, slots: Slots, slot: Slot, most: int) -> None:
+    tensors = _read(path, digest)
+    lengths = [ids.size for name, ids in tensors.items() if name.endswith(_TOKENS)]
+    runners = slots.make_ready(slot, min(max(lengths, default=1), most))
+    slot.began = bool(lengths)
+    for role, runner in runners.items():
+        if role + _TOKENS not in tensors:  # saved without this model, whose cache starts empty
+            continue
+        snapshot = _snapshot(tensors, role)
+        if snapshot is None or not runner.fits(snapshot):
+            raise InputError(f"{path} is damaged (the cache of its {role}): save it again")
+        runner.restore(snapshot.first(most))
 
 
 def _snapshot(tensors: Mapping[str, Array], role: str) -> Snapshot | None:

@@ -4,94 +4,21 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
-from edgespec.api.learning import Learning
+from edgespec.api.job import Job
 from edgespec.api.predictions import prediction_facts
-from edgespec.api.prompt_cache import PromptCache
 from edgespec.api.result import Clock, GenerationResult
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import InputError
-from edgespec.runtime.decoding.fair_lock import FairLock
-from edgespec.runtime.decoding.generate import Limits, Round, steps
-from edgespec.runtime.decoding.pipelines import Serial
-from edgespec.runtime.decoding.rounds import Rounds, TextRounds
-from edgespec.runtime.drafters import Drafter, Prediction, TreeBudget
-from edgespec.runtime.execution.runner import Runner
-from edgespec.runtime.execution.slots import Slot, Slots
+from edgespec.runtime.decoding.generate import Round, steps
+from edgespec.runtime.decoding.rounds import TextRounds
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.text.answers import AnswerReader
-from edgespec.runtime.text.endings import TextEnd
 from edgespec.runtime.text.pieces import Piece
 from edgespec.runtime.text.streaming import StreamDecoder
-from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import peak_rss_mb
-
-if TYPE_CHECKING:
-    from edgespec.runtime.sampling.constraint import Constraint
-
-
-@dataclass(frozen=True)
-class Job:
-    """Everything one text needs.
-
-    Attributes:
-        tokenizer: tokenizer of the target.
-        prompt: token ids of the prompt.
-        drafter: creates the drafter from the text's runners by role.
-        pipeline: creates the pipeline from the target's runner and the drafter.
-        sampler: chooses the tokens.
-        limits: limits on the length of the text.
-        budget: limits on the draft trees.
-        end: what ends the text besides its tokens.
-        logprobs: see `GenerationOptions`.
-        grammar: matcher of the grammar that the text follows, if any.
-        prediction: text that was predicted, if drafts are taken from one.
-        draft_memory: see `GenerationResult`.
-        learning: learns from the text when it has ended; None for a model that does not learn.
-        prompts: prompt cache on disk; None if there is none.
-        rounds: makes the rounds of all texts.
-        slots: all slots for caches.
-        slot: slot of the text's session; None if it has no session.
-        lock: lock that is held while a text begins and while rounds are made.
-        simulated: see `GenerationResult`.
-        reader: takes an answer apart; None for plain text.
-        shown: special tokens that the reader needs, with their texts.
-    """
-
-    tokenizer: Tokenizer
-    prompt: list[int]
-    drafter: Callable[[Mapping[str, Runner]], Drafter]
-    pipeline: Callable[[Runner, Drafter], Serial]
-    sampler: Sampler
-    limits: Limits
-    budget: TreeBudget
-    end: TextEnd
-    logprobs: int | None
-    grammar: Constraint | None
-    prediction: Prediction | None
-    draft_memory: str | None
-    learning: Learning | None
-    prompts: PromptCache | None
-    rounds: Rounds
-    slots: Slots
-    slot: Slot | None
-    lock: FairLock
-    simulated: str | None
-    reader: AnswerReader | None = None
-    shown: Mapping[int, str] = field(default_factory=dict)
 
 
 class TextStream:
@@ -223,32 +150,34 @@ class TextGeneration:
 
     def pieces(self) -> Generator[Piece]:
         """Generates the text; yields its pieces, none of which is empty. Call it only once."""
-        job, limits = self._job, self._job.limits
+        job = self._job
+        asked, shared, limits = job.asked, job.shared, job.limits
+        prompt, reader = asked.prompt, asked.reader
         text = _Text(job)
         self.clock.start()
         with ExitStack() as entered:
-            if job.learning is not None:
-                entered.enter_context(job.learning.text())
+            if shared.learning is not None:
+                entered.enter_context(shared.learning.text())
             # One lock for all of this: the model and its drafters may be closed while it is free.
-            with job.lock:
-                length = min(len(job.prompt) + limits.max_new_tokens, limits.context_length)
-                slot = entered.enter_context(job.slots.enter(job.slot, job.prompt, length))
+            with shared.lock:
+                length = min(len(prompt) + limits.max_new_tokens, limits.context_length)
+                slot = entered.enter_context(shared.slots.enter(job.slot, prompt, length))
                 runners, target = slot.runners, slot.runners[TARGET]
-                kept = None if job.prompts is None else job.prompts.begin(target, job.prompt)
-                reused = target.known(job.prompt)
+                kept = None if shared.prompts is None else shared.prompts.begin(target, prompt)
+                reused = target.known(prompt)
                 drafter = job.drafter(runners)
-                learned = None if job.learning is None else job.learning.in_use
-                pipeline = job.pipeline(target, drafter)
+                learned = None if shared.learning is None else shared.learning.in_use
+                pipeline = shared.pipeline(target, drafter)
                 made = steps(
-                    pipeline, job.sampler, job.prompt,
-                    limits=limits, budget=job.budget, logprobs=job.logprobs, grammar=job.grammar,
+                    pipeline, job.sampler, prompt,
+                    limits=limits, budget=job.budget, logprobs=job.logprobs, grammar=asked.grammar,
                 )  # fmt: skip
                 models = [runner.model for runner in runners.values()]
                 rounds = TextRounds(
-                    job.rounds, pipeline, made, models, job.prompt, self._cancelled.is_set,
+                    shared.rounds, pipeline, made, models, prompt, self._cancelled.is_set,
                     _nothing if kept is None else kept.look,
                 )  # fmt: skip
-                job.rounds.add(rounds)
+                shared.rounds.add(rounds)
             try:
                 yield from self._read(rounds, text)
             finally:
@@ -256,7 +185,7 @@ class TextGeneration:
         self.result = GenerationResult(
             text="".join(piece.text for piece in text.pieces),
             tokens=text.tokens,
-            prompt_tokens=len(job.prompt),
+            prompt_tokens=len(prompt),
             finish_reason=self._finish_reason(text),
             seed=job.sampler.seed,
             draft=drafter.name,
@@ -268,15 +197,15 @@ class TextGeneration:
             peak_rss_mb=peak_rss_mb(),
             reused=reused,
             logprobs=tuple(self.logprobs),
-            simulated=job.simulated,
+            simulated=shared.simulated,
             reasoning="".join(piece.reasoning for piece in text.pieces),
-            reasoning_tokens=0 if job.reader is None else job.reader.reasoning_tokens,
-            tool_calls=() if job.reader is None else tuple(job.reader.calls),
+            reasoning_tokens=0 if reader is None else reader.reasoning_tokens,
+            tool_calls=() if reader is None else tuple(reader.calls),
             **prediction_facts(job.prediction, text.tokens),
             **self.clock.facts(len(text.tokens)),
         )
-        if job.learning is not None:
-            job.learning.between_texts()
+        if shared.learning is not None:
+            shared.learning.between_texts()
 
     def _read(self, rounds: TextRounds, text: _Text) -> Generator[Piece]:
         clock = self.clock
@@ -296,10 +225,11 @@ class TextGeneration:
     def _finish_reason(self, text: _Text) -> str:
         limits, made = self._job.limits, len(text.tokens)
         if text.stopped or (made and text.tokens[-1] in limits.stop_ids):
-            return "tool_calls" if self._job.reader and self._job.reader.calls else "stop"
+            reader = self._job.asked.reader
+            return "tool_calls" if reader and reader.calls else "stop"
         if made >= limits.max_new_tokens:
             return "length"
-        if len(self._job.prompt) + made >= limits.context_length:
+        if len(self._job.asked.prompt) + made >= limits.context_length:
             return "context"
         return "cancelled"
 
@@ -312,11 +242,12 @@ class _Text:
     """Turns tokens into text: whole characters only, cut where it ends, without an end token."""
 
     def __init__(self, job: Job) -> None:
-        self._decoder = StreamDecoder(job.tokenizer, job.prompt, job.shown)
+        asked = job.asked
+        self._decoder = StreamDecoder(job.shared.tokenizer, asked.prompt, asked.shown)
         self._end = job.end
-        self._reader = job.reader
+        self._reader = asked.reader
         # An end token may be a mark that the reader needs, such as one behind a call.
-        self._left_out = job.limits.stop_ids - job.shown.keys()
+        self._left_out = job.limits.stop_ids - asked.shown.keys()
         self.tokens: list[int] = []
         self.pieces: list[Piece] = []
         self.stopped = False

@@ -9,7 +9,7 @@ from drafts import SIZES, adds_up, engines
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, with_eos
 
 from edgespec import LLM
-from edgespec.api import llm as llm_module
+from edgespec.api import texts as texts_module
 from edgespec.errors import ContextLengthError
 
 
@@ -30,7 +30,7 @@ def stopping(pairs, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("draft", SIZES)
 def test_each_end_of_text_token_ends_it(stopping, draft, monkeypatch):
-    monkeypatch.setattr(llm_module, "_FIXED_LEAST_GAIN", 0.0)
+    monkeypatch.setattr(texts_module, "_FIXED_LEAST_GAIN", 0.0)
     bundles, expected = stopping
     assert 60 < len(expected) < NEW_TOKENS
     for path in bundles.values():

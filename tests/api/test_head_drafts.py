@@ -361,7 +361,7 @@ def test_drafting_ahead_with_a_head(pairs, fields):
         LONG_PROMPT, max_new_tokens=NEW_TOKENS, **fields
     )
     llm = load(pairs, draft_device=ENGINES[1], pipeline="overlap")
-    assert llm._pipelines is Overlap
+    assert llm._texts.shared.pipeline is Overlap
     stream = llm.stream(LONG_PROMPT, max_new_tokens=NEW_TOKENS, **fields)
     assert stream.finish().tokens == plain.tokens
     assert fields or any(round_.begun for round_ in stream.rounds)

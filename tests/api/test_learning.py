@@ -39,7 +39,7 @@ def test_texts_are_plain_decodings(pairs, tmp_path, engine, draft, temperature):
     learned = []
     with load(pairs, draft, learn=tmp_path / "learned", **place) as llm:
         for nonsense in (False, True):
-            learner = llm._learning.learner
+            learner = llm._learned.learning.learner
             if nonsense:
                 learner.correction.weights[:] = [(n * 7919) % 13 - 6.0 for n in range(SIZE)]
                 learner.evidence = Evidence(alone=1e9, corrected=0.0)
@@ -75,7 +75,7 @@ def test_examples_are_of_one_and_the_same_row(pairs, tmp_path, pipeline, tempera
     """A draft that is the target says what the target says, after the same tokens."""
     how = {"max_new_tokens": 60, "temperature": temperature, "seed": 1, "num_assistant_tokens": 4}
     with load(pairs, "model", "twin", learn=tmp_path / "learned", pipeline=pipeline) as llm:
-        learner, seen = llm._learning.learner, set()
+        learner, seen = llm._learned.learning.learner, set()
         for prompt in PROMPTS:
             text = llm.tokenizer.encode(prompt) + llm.generate(prompt, **how).tokens
             seen |= {tuple(text[at : at + SPAN]) for at in range(len(text))}
@@ -91,7 +91,7 @@ def test_nothing_is_learned_while_a_text_is_in_progress(llm, monkeypatch):
     step = Learner.step
 
     def watched(self):
-        seen.append((llm._learning.texts, llm.lock._taken))
+        seen.append((llm._learned.learning.texts, llm.lock._taken))
         return step(self)
 
     monkeypatch.setattr(Learner, "step", watched)
@@ -100,11 +100,11 @@ def test_nothing_is_learned_while_a_text_is_in_progress(llm, monkeypatch):
     next(pieces)
     llm.generate(SHORT_PROMPT, max_new_tokens=40)  # ends while the other goes on
     assert not seen
-    assert not llm._learning.learner.trained
+    assert not llm._learned.learning.learner.trained
     for _ in pieces:
         pass
     assert set(seen) == {(0, True)}
-    assert llm._learning.learner.trained
+    assert llm._learned.learning.learner.trained
 
 
 def test_no_round_runs_during_a_step(llm, monkeypatch):
@@ -140,7 +140,7 @@ def test_a_text_that_begins_ends_the_learning(llm, monkeypatch):
     steps, begun = [], threading.Event()
 
     def endless(self):
-        steps.append(llm._learning.texts)
+        steps.append(llm._learned.learning.texts)
         begun.set()
         time.sleep(0.002)
         return True
@@ -213,7 +213,7 @@ def test_a_deleted_file_begins_anew(pairs, tmp_path):
     path = tmp_path / "learned"
     for _ in range(2):
         with load(pairs, "model", learn=path) as llm:
-            assert not llm._learning.learner.trained
+            assert not llm._learned.learning.learner.trained
             llm.generate(SHORT_PROMPT, max_new_tokens=30)
         path.unlink()
 
@@ -231,13 +231,13 @@ def test_forgetting_goes_back_to_the_file_and_leaves_it_alone(pairs, tmp_path):
         llm.generate(LONG_PROMPT, max_new_tokens=60)
     before = path.read_bytes()
     with load(pairs, "model", learn=path) as llm:
-        trained = llm._learning.learner.trained
+        trained = llm._learned.learning.learner.trained
         llm.forget()
         llm.generate(LONG_PROMPT, max_new_tokens=60)
-        assert llm._learning.learner.trained > trained
+        assert llm._learned.learning.learner.trained > trained
         llm.forget()
-        assert llm._learning.learner.trained == trained
-        assert llm._drafter_state.learner is llm._learning.learner
+        assert llm._learned.learning.learner.trained == trained
+        assert llm._learned.state.learner is llm._learned.learning.learner
     assert path.read_bytes() == before
 
 

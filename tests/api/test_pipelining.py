@@ -100,7 +100,7 @@ def test_a_payoff_is_told_what_drafts_and_passes_took():
 def test_engines_on_one_processor_do_not_overlap(pairs, monkeypatch):
     monkeypatch.setattr(contention, "slowdown", lambda *_: pytest.fail("measured for nothing"))
     llm = pairs.llm("llama", ENGINES[0], "model", draft_device=ENGINES[1], pipeline="auto")
-    assert llm._pipelines is Serial
+    assert llm._texts.shared.pipeline is Serial
 
 
 def test_two_devices_are_measured_once(pairs, monkeypatch):

@@ -149,7 +149,7 @@ def test_what_is_in_memory_is_not_read_again(pairs, folder, monkeypatch):
     monkeypatch.setattr(PromptFiles, "read", lambda *_: read.append(1))
     with load(pairs, "none", prompt_cache=folder, prefix_reuse=True, sessions=3) as llm:
         llm.generate(prompt, **OPTIONS)
-        llm._prompts._writer.submit(int).result()  # all is written
+        llm._texts.shared.prompts._writer.submit(int).result()  # all is written
         assert llm.generate(prompt, **OPTIONS).reused == LENGTH - 1
         with llm.session() as session:
             assert session.generate(prompt, **OPTIONS).reused == LENGTH - 1
@@ -224,10 +224,10 @@ def test_arrays_that_do_not_fit_the_model_are_not_used(pairs, folder):
     prompt = TEXT[:LENGTH]
     with load(pairs, "none", prompt_cache=folder) as llm:
         llm.generate(prompt, **OPTIONS)
-        llm._prompts._writer.submit(int).result()
-        keys = list(llm._prompts._keys(prompt[: BLOCKS * BLOCK]))
+        llm._texts.shared.prompts._writer.submit(int).result()
+        keys = list(llm._texts.shared.prompts._keys(prompt[: BLOCKS * BLOCK]))
         for arrays in ({}, {"target.0": np.zeros((1, 2, 3, BLOCK, 4), np.float32)}):
-            llm._prompts._files.write(keys[:1], arrays)
+            llm._texts.shared.prompts._files.write(keys[:1], arrays)
             found = llm.generate(prompt, logprobs=3, **OPTIONS)
             assert found.reused == 0
             assert same(found, plain(pairs, prompt))

@@ -20,7 +20,7 @@ def test_a_text_that_nobody_reads_any_more_is_over(pairs):
         assert session.generate(SHORT_PROMPT, **OPTIONS).tokens == fresh(pairs, SHORT_PROMPT).tokens
     for _ in llm.stream(LONG_PROMPT, **OPTIONS):
         break
-    assert not any(slot.busy for slot in llm._slots._slots)
+    assert not any(slot.busy for slot in llm._texts.shared.slots._slots)
 
 
 @pytest.mark.parametrize("failing", [False, True])
@@ -42,7 +42,7 @@ def test_an_event_loop_that_ends_ends_the_texts_of_its_tasks(pairs, failing):
     with pytest.raises(RuntimeError, match="3 texts") if failing else nullcontext():
         asyncio.run(work())
     assert [stream.result.finish_reason for stream in streams] == ["cancelled"] * 3
-    assert not any(slot.busy for slot in llm._slots._slots)
+    assert not any(slot.busy for slot in llm._texts.shared.slots._slots)
 
 
 def test_a_task_that_is_cancelled_twice_leaves_the_session_free(pairs, monkeypatch):

@@ -113,7 +113,7 @@ def test_files_that_are_no_session_of_the_bundle_are_refused(pairs, tmp_path):
         save_file({**tensors, name: np.array(array, order="C")}, bad, metadata)
         with pytest.raises(InputError, match="is damaged"):
             llm.load_session(bad)
-    assert llm._slots._slots == []
+    assert llm._texts.shared.slots._slots == []
     save_file(tensors, bad, metadata)
     assert llm.load_session(bad).tokens
 

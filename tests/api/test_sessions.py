@@ -92,7 +92,7 @@ def test_texts_share_beginnings_where_that_is_asked_for(pairs, draft):
         assert result.tokens == fresh(pairs, prompt + tail).tokens
         reused.append(result.reused)
     assert reused == [0, len(prompt) + 2, len(prompt)]
-    assert len(llm._slots._slots) == 1  # with one set of caches
+    assert len(llm._texts.shared.slots._slots) == 1  # with one set of caches
 
 
 def test_a_new_session_copies_what_another_knows(pairs):
@@ -229,7 +229,7 @@ def test_a_closed_session_gives_its_memory_back(pairs):
     for use in (lambda: session.tokens, lambda: session.generate(SHORT_PROMPT)):
         with pytest.raises(InputError, match="closed"):
             use()
-    assert llm._slots._slots == []
+    assert llm._texts.shared.slots._slots == []
 
 
 def test_a_stream_of_a_session_that_was_closed_is_refused(pairs):
@@ -239,7 +239,7 @@ def test_a_stream_of_a_session_that_was_closed_is_refused(pairs):
     session.close()
     with pytest.raises(InputError, match="the session is closed"):
         stream.finish()
-    assert llm._slots._slots == []
+    assert llm._texts.shared.slots._slots == []
 
 
 def test_a_model_that_is_closed_while_a_text_begins_ends_it(pairs, monkeypatch):

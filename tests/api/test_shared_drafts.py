@@ -91,10 +91,10 @@ def test_a_draft_model_reads_a_prompt_in_chunks_between_which_others_go_on(watch
     pieces = iter(stream)
     next(pieces)
     first = stream.generation.clock.first
-    text = llm._rounds._texts[-1]
+    text = llm._texts.shared.rounds._texts[-1]
     made = []
     while not made or not made[-1].tokens:
-        for each in (llm._rounds._texts[0], text):
+        for each in (llm._texts.shared.rounds._texts[0], text):
             step, seconds = each.next()
         made.append(step)
         stream.generation.clock.round(step, seconds)

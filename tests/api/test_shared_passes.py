@@ -106,7 +106,7 @@ def test_a_prompt_holds_others_up_for_a_chunk_at_most(passes):
         passes.clear()
         next(iter(long))
         assert sum(texts == 1 for texts in passes) > 8  # its chunks
-        ready = [len(each) for each in (llm._rounds._texts[n].ready for n in range(2))]
+        ready = [len(each) for each in (llm._texts.shared.rounds._texts[n].ready for n in range(2))]
         assert min(ready) >= 1
         assert passes.index(2) <= 1
 

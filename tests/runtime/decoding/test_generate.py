@@ -8,7 +8,7 @@ import pytest
 from drafts import SIZES, adds_up, engines
 from pairs import ENGINES, LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT, logits_of
 
-from edgespec.api import llm as llm_module
+from edgespec.api import texts as texts_module
 from edgespec.runtime.decoding.generate import PROMPT, Limits, generate
 from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.drafters import TreeBudget
@@ -115,7 +115,7 @@ def test_what_a_draft_equal_to_the_target_proposes_is_always_accepted(pairs, eng
 @engines
 @pytest.mark.parametrize("nodes", [1, 3, 7, 16])
 def test_every_round_of_an_unhesitating_twin_is_full(pairs, engine, nodes, monkeypatch):
-    monkeypatch.setattr(llm_module, "_FIXED_LEAST_GAIN", 0.0)
+    monkeypatch.setattr(texts_module, "_FIXED_LEAST_GAIN", 0.0)
     llm = pairs.llm("twin", engine, "model")
     result = llm.generate(
         LONG_PROMPT, max_new_tokens=NEW_TOKENS, num_assistant_tokens=nodes, tree_width=1

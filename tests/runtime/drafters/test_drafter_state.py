@@ -102,11 +102,11 @@ def test_a_model_begins_with_what_the_last_one_learned(own_cache):
     at = EMBEDDED, "target", (engine(ENGINES[0]),), 1
     assert profiles.recall(*at).lived_calls >= cold.rounds - 1
     with load() as llm:
-        known = llm._drafter_state.calibration("lookup", False).counts
+        known = llm._learned.state.calibration("lookup", False).counts
         assert known.keys() == {int(cell) for cell in kept["lookup"]["greedy"]}
         warm = llm.generate(PROMPT, max_new_tokens=60)
         llm.forget()
-        assert not llm._drafter_state.calibration("lookup", False).counts
+        assert not llm._learned.state.calibration("lookup", False).counts
     assert warm.tokens == cold.tokens
 
 

@@ -57,7 +57,7 @@ def draft_of(llm):
 
 
 def vocabularies(llm):
-    return llm._drafting._vocabularies
+    return llm._texts.drafting._vocabularies
 
 
 # The text
@@ -232,8 +232,8 @@ def test_a_row_without_shared_candidates_promises_nothing(loaded):
 
 
 def drafter_of(llm, runner):
-    drafting = llm._drafting
-    return drafting._model(drafting._calls({"draft": runner}), llm._drafter_state, sampled=False)
+    drafting = llm._texts.drafting
+    return drafting._model(drafting._calls({"draft": runner}), llm._learned.state, sampled=False)
 
 
 @names

@@ -1,0 +1,135 @@
+"""What users give, as prompts: texts, token ids, conversations, and what is around a cursor."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from edgespec.api.chat import ChatOptions, Conversation, conversation
+from edgespec.api.options import GenerationOptions
+from edgespec.bundle import Bundle
+from edgespec.errors import ContextLengthError, InputError, reason
+from edgespec.runtime.text.infill import InfillFormat, InfillPrompt
+from edgespec.runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from edgespec.runtime.sampling.grammar import GrammarCompiler
+
+
+class Prompts:
+    """Converts what users give to prompts for a model; needs no loaded model.
+
+    Args:
+        bundle: bundle of the model.
+        tokenizer: its tokenizer.
+        context_length: maximum number of tokens of prompt and output together.
+    """
+
+    def __init__(self, bundle: Bundle, tokenizer: Tokenizer, context_length: int) -> None:
+        self._bundle = bundle
+        self._tokenizer = tokenizer
+        self._context_length = context_length
+
+    def of_text(self, prompt: str | Sequence[int], options: GenerationOptions) -> Conversation:
+        """Prepares a text that goes on from a prompt.
+
+        Raises:
+            InputError: as `tokens`, or if a grammar cannot be used.
+            ContextLengthError: as `tokens`.
+        """
+        tokens, structure = self.tokens(prompt), options.structure
+        grammar = None if structure is None else self._grammars.compile(*structure)
+        return Conversation(tokens, grammar)
+
+    def of_chat(self, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> Conversation:
+        """Prepares the answer in a conversation.
+
+        Raises:
+            InputError: see `conversation`.
+            ContextLengthError: if the conversation leaves no room for a token.
+        """
+        asked = conversation(self._tokenizer, lambda: self._grammars, messages, options)
+        return replace(asked, prompt=self.tokens(asked.prompt))
+
+    def of_infill(
+        self,
+        prefix: str,
+        suffix: str,
+        files: Sequence[tuple[str, str]],
+        max_new_tokens: int,
+    ) -> InfillPrompt:
+        """Prepares a text at a cursor; see `LLM.infill_prompt`.
+
+        Raises:
+            InputError: if the tokenizer has no tokens for filling in, or a text is none.
+            ContextLengthError: if the context has no room.
+        """
+        try:
+            pairs = [(name, text) for name, text in files]
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"files is {files!r:.80}: give pairs of a name and a text, in a list"
+            ) from error
+        for text in (prefix, suffix, *(part for pair in pairs for part in pair)):
+            if not isinstance(text, str):
+                raise InputError(f"{text!r:.80} is no text: give prefix, suffix and files as str")
+        length = self._context_length
+        room = length - min(max_new_tokens, length // 4)
+        return self._infill_format.prompt(prefix, suffix, pairs, room)
+
+    def tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        """Converts a prompt to token ids.
+
+        Raises:
+            InputError: as `valid_ids`.
+            ContextLengthError: if it leaves no room for a token.
+        """
+        tokens = self.valid_ids(prompt)
+        if len(tokens) >= self._context_length:
+            raise ContextLengthError(
+                f"the prompt is too long: its {len(tokens)} tokens and a new one are longer than "
+                f"the model's context length of {self._context_length}: shorten the prompt or "
+                "raise --context"
+            )
+        return tokens
+
+    def valid_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """Converts a prompt of any length, or a text to embed, to token ids.
+
+        Raises:
+            InputError: if it is empty, or neither a text nor token ids of the vocabulary.
+        """
+        if isinstance(prompt, str):
+            # An empty text would become a begin-of-text token alone, which is not a prompt.
+            tokens = self._tokenizer.encode(prompt) if prompt else []
+        elif isinstance(prompt, bytes | bytearray | memoryview):  # its items would look like ids
+            raise InputError(f"the prompt is {bytes(prompt)!r:.40}, which is not text: decode it")
+        else:
+            try:
+                tokens = [operator.index(token) for token in prompt]
+            except TypeError as error:
+                raise InputError(
+                    f"the prompt is {reason(repr(prompt), 80)}: give a text, or token ids in one "
+                    "flat list; messages are for chat()"
+                ) from error
+        if not tokens:
+            raise InputError("the prompt is empty: give at least one character")
+        vocabulary = self._bundle.target.vocab_size
+        wrong = [token for token in tokens if not 0 <= token < vocabulary]
+        if wrong:
+            raise InputError(f"token id {wrong[0]} is not in the vocabulary of {vocabulary}")
+        return tokens
+
+    @cached_property
+    def _infill_format(self) -> InfillFormat:
+        return InfillFormat(self._tokenizer)
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        from edgespec.runtime.sampling.grammar import GrammarCompiler
+
+        target = self._bundle.target
+        return GrammarCompiler(self._bundle.path, self._tokenizer.vocab_size, target.eos_ids)
