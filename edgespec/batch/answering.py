@@ -1,8 +1,7 @@
 """Conversion of one line of a batch to a text or to vectors, and of these to a line of the output.
 
 Bodies are checked, and answers are written, by the code of the server's routes. The output has only
-what follows from the input, so that it is the same however often a batch was interrupted: ids are
-hashes, and there are no times and no statistics of drafts or caches.
+what follows from the input, so that it is the same however often a batch was interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import hashlib
 import json
 import logging
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -21,23 +20,20 @@ from edgespec.api.at_once import Work
 from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.batch.embedding import VectorsOfLine
+from edgespec.batch.lasting import Lasting, hashed
 from edgespec.batch.lines import Line
 from edgespec.errors import EdgespecError, InputError
-from edgespec.server.answers import Answer, ChatAnswer, CompletionAnswer, Json, TokenTexts
+from edgespec.server.answers import Json
+from edgespec.server.asked import Asked
 from edgespec.server.bodies import parsed
 from edgespec.server.embeddings import Embedded, EmbeddingsRequest, written
 from edgespec.server.fields import Fields, Text
 from edgespec.server.refusals import RequestError, fault, refused_input, require_model
-from edgespec.server.requests import ChatRequest, CompletionRequest, TextRequest
+from edgespec.server.requests import TextRequest
+from edgespec.server.text_routes import TEXT_ROUTES, TextRoute
+from edgespec.server.writers import Origin, Writer
 
 _log = logging.getLogger(__name__)
-
-_CALL_ID = 9  # characters, of which templates of Mistral want as many
-
-_ROUTES: dict[str, tuple[type[TextRequest], type[Answer]]] = {
-    "/v1/chat/completions": (ChatRequest, ChatAnswer),
-    "/v1/completions": (CompletionRequest, CompletionAnswer),
-}
 
 Made = GenerationResult | Embedded | None
 """What a line has asked for: a text or vectors; None for vectors that were cancelled."""
@@ -48,7 +44,7 @@ class BatchRequest(Fields):
 
     custom_id: Text
     method: Literal["POST"]
-    url: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+    url: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
     body: Annotated[dict[str, Any], Field(description="The request body of the route.")]
 
 
@@ -69,14 +65,9 @@ class Answerer:
     created: int
 
     @cached_property
-    def texts(self) -> TokenTexts:
-        """The text of single tokens."""
-        return TokenTexts(self.llm.tokenizer)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """The fingerprint of the bundle."""
-        return f"fp_{self.llm.bundle.digest[:12]}"
+    def origin(self) -> Origin:
+        """Where all answers come from."""
+        return Origin.of(self.llm, self.model)
 
 
 class Task:
@@ -93,45 +84,45 @@ class Task:
     def __init__(self, answerer: Answerer, line: Line) -> None:
         self._of = answerer
         self.line = line
-        self._answer: Answer | EmbeddingsRequest | None = None
+        self._lasting = Lasting(answerer.key, line.number, answerer.created)
+        self._answer: Writer | EmbeddingsRequest | None = None
 
     def begin(self) -> Work[Made]:
         """Checks the line, and creates the stream of its text, or what makes its vectors.
 
         Raises:
-            InputError: as `TextRequest.begin` or `Embedder.tokens`.
+            InputError: as `Asked.texts` or `Embedder.tokens`.
             RequestError: if the line or its body is invalid.
         """
         request = self._request()
         content = json.dumps(request.body).encode()
         if request.url == "/v1/embeddings":
             return self._vectors(parsed(EmbeddingsRequest, content))
-        bodies, answers = _ROUTES[request.url]
-        return self._text(parsed(bodies, content), answers, request.custom_id)
+        route = TEXT_ROUTES[request.url]
+        return self._text(parsed(route.bodies, content), route, request.custom_id)
 
     def _vectors(self, body: EmbeddingsRequest) -> VectorsOfLine:
         require_model(body.model, self._of.model)
         self._answer = body
         return VectorsOfLine(self._of.llm, body)
 
-    def _text(
-        self, body: TextRequest, answers: type[Answer], custom_id: str
-    ) -> Work[GenerationResult]:
+    def _text(self, body: Asked, route: TextRoute, custom_id: str) -> Work[GenerationResult]:
         require_model(body.model, self._of.model)
         if body.stream:
             raise RequestError(
                 400, "stream is true: leave it out, since answers of a batch come whole",
                 "invalid_value", "stream",
             )  # fmt: skip
-        if body.choices > 1:
+        if isinstance(body, TextRequest) and body.choices > 1:
             raise RequestError(
                 400, f"the line asks for {body.choices} texts: ask for one in each line",
                 "invalid_value", "n" if body.prompts == 1 else "prompt",
             )  # fmt: skip
         if body.seed is None:
             body = body.model_copy(update={"seed": seed_of(custom_id)})
-        self._answer = answers(self._of.model, self._of.fingerprint, self._of.texts)
-        return body.begin(self._of.llm)
+        self._answer = route.writers(body, self._of.origin)
+        [text] = body.texts(self._of.llm)
+        return text
 
     @staticmethod
     def stopped(made: Future[Made]) -> bool:
@@ -174,25 +165,8 @@ class Task:
             return written(self._answer, result, self._of.model)
         assert self._answer is not None, "set before the text was begun"
         assert isinstance(result, GenerationResult), "a text's"
-        whole = self._answer.whole(self._with_call_ids(result))
-        kind, _, _ = str(whole["id"]).partition("-")
-        usage = {
-            name: value for name, value in whole["usage"].items() if name != "prompt_tokens_details"
-        }
-        return whole | {
-            "id": f"{kind}-{self._hash}",
-            "created": self._of.created,
-            "usage": usage,
-            "edgespec": {"seed": result.seed},
-        }
-
-    def _with_call_ids(self, result: GenerationResult) -> GenerationResult:
-        """Gives tool calls ids that follow from the input, too."""
-        calls = tuple(
-            replace(call, id=_hashed(self._of.key, f"{self.line.number}:{place}")[:_CALL_ID])
-            for place, call in enumerate(result.tool_calls)
-        )
-        return replace(result, tool_calls=calls)
+        whole = self._answer.whole([self._lasting.result(result)])
+        return self._lasting.answer(whole, result.seed)
 
     def _request(self) -> BatchRequest:
         try:
@@ -210,7 +184,7 @@ class Task:
         )
 
     def _output(self, status: int, body: Json, error: Json | None) -> Json:
-        response = {"status_code": status, "request_id": f"req_{self._hash}", "body": body}
+        response = {"status_code": status, "request_id": f"req_{self._lasting.name}", "body": body}
         return {
             "id": answer_id(self._of.key, self.line.number),
             "custom_id": self.line.custom_id,
@@ -218,20 +192,12 @@ class Task:
             "error": error,
         }
 
-    @property
-    def _hash(self) -> str:
-        return _hashed(self._of.key, self.line.number)
-
 
 def answer_id(key: str, number: int) -> str:
     """Returns the id of the answer to a line of the batch `key`."""
-    return f"batch_req_{_hashed(key, number)}"
+    return f"batch_req_{hashed(key, number)}"
 
 
 def seed_of(custom_id: str) -> int:
     """Returns the seed of a request that has none: the first 32 bits of its custom_id's SHA-256."""
     return int.from_bytes(hashlib.sha256(custom_id.encode()).digest()[:4], "big")
-
-
-def _hashed(key: str, name: object) -> str:
-    return hashlib.sha256(f"{key}:{name}".encode()).hexdigest()[:32]

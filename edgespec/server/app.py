@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,8 +16,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.errors import EdgespecError, InputError
-from edgespec.server.answers import ChatAnswer, CompletionAnswer
-from edgespec.server.choices import choices
 from edgespec.server.embeddings import EmbeddingsEndpoint
 from edgespec.server.endpoint import Served, TextEndpoint
 from edgespec.server.infill import InfillRequest, InfillWriter
@@ -28,9 +25,7 @@ from edgespec.server.ollama import routes as ollama
 from edgespec.server.openapi import document
 from edgespec.server.page import page
 from edgespec.server.refusals import RequestError, fault, refused_input
-from edgespec.server.requests import ChatRequest, CompletionRequest
-from edgespec.server.response_requests import ResponsesRequest
-from edgespec.server.response_writer import ResponsesWriter
+from edgespec.server.text_routes import TEXT_ROUTES, TextRoute
 from edgespec.server.tokens import TokenRoutes
 
 _log = logging.getLogger(__name__)
@@ -70,12 +65,10 @@ def application(
     def refuse(request: Request, error: Exception) -> Response:
         return _refused(error, metrics, request.scope["path"])
 
-    chat = choices(ChatAnswer)
+    text_routes = TEXT_ROUTES | {"/infill": TextRoute(InfillRequest, InfillWriter)}
     texts = (
-        ("/v1/completions", TextEndpoint(served, CompletionRequest, choices(CompletionAnswer))),
-        ("/v1/chat/completions", TextEndpoint(served, ChatRequest, chat)),
-        ("/v1/responses", TextEndpoint(served, ResponsesRequest, partial(ResponsesWriter, chat))),
-        ("/infill", TextEndpoint(served, InfillRequest, InfillWriter)),
+        (path, TextEndpoint(served, route.bodies, route.writers))
+        for path, route in text_routes.items()
     )
     pages = Middleware(
         CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]

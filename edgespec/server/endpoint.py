@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from edgespec.server.answers import Json, TokenTexts
+from edgespec.server.answers import Json
 from edgespec.server.asked import Asked
 from edgespec.server.bodies import read
 from edgespec.server.metrics import Metrics
@@ -72,10 +72,7 @@ class TextEndpoint(Generic[Body]):
         self._service = served.service
         self._bodies = bodies
         self._writers = writers
-        llm = served.service.llm
-        self._origin = Origin(
-            served.model, f"fp_{llm.bundle.digest[:12]}", TokenTexts(llm.tokenizer)
-        )
+        self._origin = Origin.of(served.service.llm, served.model)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from edgespec.api.llm import LLM
 from edgespec.api.result import GenerationResult
 from edgespec.server.answers import Json, TokenTexts
 from edgespec.server.refusals import RequestError
@@ -26,6 +27,11 @@ class Origin:
     model: str
     fingerprint: str
     texts: TokenTexts
+
+    @classmethod
+    def of(cls, llm: LLM, model: str) -> Origin:
+        """Returns the origin of the answers of a model with this name."""
+        return cls(model, f"fp_{llm.bundle.digest[:12]}", TokenTexts(llm.tokenizer))
 
 
 class Writer(ABC):
