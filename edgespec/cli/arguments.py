@@ -217,6 +217,28 @@ def add_prompt_cache(group: argparse._ActionsContainer) -> None:
     )  # fmt: skip
 
 
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Declares what a command that makes texts has for devices, memory and disk."""
+    machine = parser.add_argument_group("machine")
+    add_device_options(machine)
+    add_prompt_cache(machine)
+
+
+def require_least(arguments: argparse.Namespace, **least: int) -> None:
+    """Checks numbers that users may have given, before a large model is loaded.
+
+    Args:
+        arguments: values of all options; None for those that were not given.
+        least: the smallest value of each option.
+
+    Raises:
+        InputError: if one is smaller.
+    """
+    for name, value in given(arguments, least).items():
+        if value is not None and value < least[name]:
+            raise InputError(f"--{name} is {value}: give a whole number of at least {least[name]}")
+
+
 def layer_numbers(text: str) -> tuple[int, ...]:
     """Parses a list of layers, such as 4 or 4,8."""
     try:

@@ -14,13 +14,13 @@ from edgespec.cli.arguments import (
     LOAD_DEFAULTS,
     add_bundle,
     add_cache_options,
-    add_device_options,
     add_draft_source,
-    add_prompt_cache,
+    add_machine,
     given,
+    require_least,
 )
 from edgespec.cli.interrupts import noted_interrupts
-from edgespec.cli.names import model_name
+from edgespec.cli.names import add_model_name, model_name
 from edgespec.cli.progress import texts_bar
 from edgespec.errors import InputError
 
@@ -43,10 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--restart", action="store_true",
         help="delete the answers of an earlier start, and replace the output if it exists",
     )  # fmt: skip
-    parser.add_argument(
-        "--model-name", metavar="NAME",
-        help="name of the model in requests and answers (default: its folder's)",
-    )  # fmt: skip
+    add_model_name(parser)
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--parallel", type=int, default=TEXTS_AT_ONCE, metavar="N",
@@ -54,9 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_cache_options(texts)
     add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
-    machine = parser.add_argument_group("machine")
-    add_device_options(machine)
-    add_prompt_cache(machine)
+    add_machine(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -132,10 +127,7 @@ def _summary(batch: Batch, failed: int, more: str) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Checks the options before a large model is loaded."""
-    for name in ("parallel", "sessions"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise InputError(f"--{name} is {value}: give a whole number of at least 1")
+    require_least(arguments, parallel=1, sessions=1)
     output: Path = arguments.output
     if not output.absolute().parent.is_dir():
         raise InputError(f"--output {output}: its folder does not exist: create it first")

@@ -14,9 +14,8 @@ from edgespec.cli.arguments import (
     GENERATION_DEFAULTS,
     LOAD_DEFAULTS,
     add_bundle,
-    add_device_options,
     add_draft_options,
-    add_prompt_cache,
+    add_machine,
     add_text_options,
     cut_off,
     given,
@@ -61,9 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_text_options(parser.add_argument_group("text"))
     add_draft_options(parser.add_argument_group("drafting (never changes the text)"))
-    machine = parser.add_argument_group("machine")
-    add_device_options(machine)
-    add_prompt_cache(machine)
+    add_machine(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -14,11 +14,10 @@ from edgespec.cli.arguments import (
     CHAT_HELP,
     GENERATION_DEFAULTS,
     LOAD_DEFAULTS,
-    add_device_options,
     add_draft_options,
+    add_machine,
     add_option,
     add_prediction,
-    add_prompt_cache,
     add_text_options,
     cut_off,
     given,
@@ -52,9 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     drafting = parser.add_argument_group("drafting (never changes the text)")
     add_draft_options(drafting)
     add_prediction(drafting)
-    machine = parser.add_argument_group("machine")
-    add_device_options(machine)
-    add_prompt_cache(machine)
+    add_machine(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:

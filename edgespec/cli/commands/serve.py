@@ -15,13 +15,13 @@ from edgespec.cli.arguments import (
     LOAD_DEFAULTS,
     add_bundle,
     add_cache_options,
-    add_device_options,
     add_draft_source,
-    add_prompt_cache,
+    add_machine,
     given,
+    require_least,
 )
 from edgespec.cli.interrupts import ignoring_termination
-from edgespec.cli.names import model_name
+from edgespec.cli.names import add_model_name, model_name
 from edgespec.errors import InputError
 from edgespec.runtime.deployment.options import parse_size
 
@@ -53,9 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="let web pages of this origin use the server, such as http://localhost:3000; *: all; "
         "may be repeated",
     )  # fmt: skip
-    parser.add_argument(
-        "--model-name", metavar="NAME", help="name of the model for clients (default: its folder's)"
-    )
+    add_model_name(parser)
     texts = parser.add_argument_group("texts")
     texts.add_argument(
         "--parallel", type=int, metavar="N",
@@ -72,9 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_cache_options(texts)
     add_draft_source(parser.add_argument_group("drafting (never changes the text)"))
-    machine = parser.add_argument_group("machine")
-    add_device_options(machine)
-    add_prompt_cache(machine)
+    add_machine(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -130,10 +126,7 @@ def _texts_at_once(bundle: Path, options: Mapping[str, Any]) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Checks the options before a large model is loaded."""
-    for name, least in (("parallel", 1), ("queue", 0), ("sessions", 1)):
-        value = getattr(arguments, name)
-        if value is not None and value < least:
-            raise InputError(f"--{name} is {value}: give a whole number of at least {least}")
+    require_least(arguments, parallel=1, queue=0, sessions=1)
     if arguments.port not in _PORTS:
         raise InputError(f"--port is {arguments.port}: give a number up to {_PORTS[-1]}")
     for origin in arguments.allow_origin:
