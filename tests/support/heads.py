@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from head_parts import attended, continuations, repeatable, rms, teach, turned
 from safetensors.torch import save_file
 
 OUTPUTS = 96  # tokens that a random head proposes
@@ -125,35 +126,18 @@ def trained_head(folder: Path, model: Any, prompt: list[int], **changes: Any) ->
     Without learning, none of its tokens would be accepted, and little would be tested.
     """
     weights, config = write_head(folder, model.config, draft_vocab_size=None, **changes)
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # products are small, and other tests run beside this one
-    texts = [
-        model.generate(
-            torch.tensor([prompt]), do_sample=sampled, max_new_tokens=120, pad_token_id=0
-        )[0].tolist()
-        for sampled in (False, True, True)
-    ]
     taps = taps_of(config, model.config.num_hidden_layers)
-    features = [features_of(model, text, taps) for text in texts]
-    learned = {k: v.requires_grad_() for k, v in weights.items() if v.dtype == torch.float32}
-    head = HeadReference({**weights, **learned}, config, model.get_input_embeddings().weight.data)
-    optimizer = torch.optim.Adam(learned.values(), lr=3e-3)
-    for _ in range(100):
-        loss = torch.zeros(())
-        for text, rows in zip(texts, features, strict=True):
-            n = len(text) - 1
-            tokens, sees = torch.tensor(text[1:]), torch.ones(n, n).tril().bool()
-            logits, hidden = head.step(tokens, head.fuse(rows[:n]), torch.arange(n), sees)
-            loss = loss + torch.nn.functional.cross_entropy(logits[:-1], tokens[1:])
-            # The second step of a draft reads the head's own rows.
-            moved = torch.cat([hidden[:1], hidden[:-1]])
-            logits, _ = head.step(tokens, moved, torch.arange(n), sees)
-            loss = loss + torch.nn.functional.cross_entropy(logits[:-1], tokens[1:])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    torch.set_num_threads(threads)
+    with repeatable():
+        texts = continuations(model, prompt, (False, True, True))
+        features = [features_of(model, text, taps) for text in texts]
+        learned = {k: v.requires_grad_() for k, v in weights.items() if v.dtype == torch.float32}
+        embedding = model.get_input_embeddings().weight.data
+        head = HeadReference({**weights, **learned}, config, embedding)
+
+        def hidden(index: int, n: int) -> torch.Tensor:
+            return head.fuse(features[index][:n])
+
+        teach(head.step, hidden, list(learned.values()), texts, 100)
     _save(folder, {name: value.detach() for name, value in (weights | learned).items()})
 
 
@@ -229,21 +213,9 @@ class HeadReference:
             (x @ w[f"self_attn.{part}_proj.weight"].T).view(n, -1, dim).transpose(0, 1)
             for part in "qkv"
         )
-        freq = layer["rope_theta"] ** -(torch.arange(0, dim, 2).double() / dim)
-        angles = positions.double()[:, None] * freq
-        cos, sin = (torch.cat([f(angles)] * 2, 1).float() for f in (torch.cos, torch.sin))
-
-        def turned(x: torch.Tensor) -> torch.Tensor:
-            first, second = x.chunk(2, -1)
-            return x * cos + torch.cat([-second, first], -1) * sin
-
-        group = q.shape[0] // k.shape[0]
-        k, v = turned(k).repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-        scores = turned(q) @ k.transpose(1, 2) * dim**-0.5
-        scores = scores.masked_fill(~sees, float("-inf")).softmax(-1)
-        return (scores @ v).transpose(0, 1).reshape(n, -1) @ w["self_attn.o_proj.weight"].T
+        q, k = (turned(each, positions, layer["rope_theta"], dim) for each in (q, k))
+        return attended(q, k, v, sees) @ w["self_attn.o_proj.weight"].T
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         """RMS normalization."""
-        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.layer["rms_norm_eps"])
-        return x * scale * self.weights[f"{name}.weight"]
+        return rms(x, self.layer["rms_norm_eps"]) * self.weights[f"{name}.weight"]

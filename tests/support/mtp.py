@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from head_parts import attended, continuations, repeatable, rms, teach, turned
 from safetensors.torch import load_file, save_file
-from torch.nn.functional import cross_entropy, silu
+from torch.nn.functional import silu
 
 Weights = dict[str, torch.Tensor]
 
@@ -53,35 +54,13 @@ def add_tensors(folder: Path, tensors: Weights) -> None:
 def trained_mtp(folder: Path, model: Any, prompt: list[int]) -> None:
     """Adds a head that has learned how a random target continues one prompt."""
     weights = write_mtp(folder, model.config)
-    torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # products are small, and other tests run beside this one
-    texts = [
-        model.generate(
-            torch.tensor([prompt]), do_sample=sampled, max_new_tokens=120, pad_token_id=0
-        )[0].tolist()
-        for sampled in (False, True)
-    ]
-    rows = [normed_rows(model, text) for text in texts]
-    for each in weights.values():
-        each.requires_grad_()
-    head = MtpReference(weights, model)
-    optimizer = torch.optim.Adam(weights.values(), lr=3e-3)
-    for _ in range(80):
-        loss = torch.zeros(())
-        for text, hidden in zip(texts, rows, strict=True):
-            n = len(text) - 1
-            tokens, sees = torch.tensor(text[1:]), torch.ones(n, n).tril().bool()
-            logits, own = head.step(tokens, hidden[:n], torch.arange(n), sees)
-            loss = loss + cross_entropy(logits[:-1], tokens[1:])
-            # The second step of a draft reads the head's own rows.
-            moved = torch.cat([own[:1], own[:-1]])
-            logits, _ = head.step(tokens, moved, torch.arange(n), sees)
-            loss = loss + cross_entropy(logits[:-1], tokens[1:])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    torch.set_num_threads(threads)
+    with repeatable():
+        texts = continuations(model, prompt, (False, True))
+        rows = [normed_rows(model, text) for text in texts]
+        for each in weights.values():
+            each.requires_grad_()
+        step = MtpReference(weights, model).step
+        teach(step, lambda index, n: rows[index][:n], list(weights.values()), texts, 80)
     add_tensors(folder, {name: each.detach() for name, each in weights.items()})
 
 
@@ -136,28 +115,15 @@ class MtpReference:
         w, n, dim = self.weights, len(x), self.config.head_dim
         rope = self.config.rope_parameters
         rotated = int(dim * rope["partial_rotary_factor"])
-        freq = rope["rope_theta"] ** -(torch.arange(0, rotated, 2).double() / rotated)
-        angles = positions.double()[:, None] * freq
-        cos, sin = (torch.cat([f(angles)] * 2, 1).float() for f in (torch.cos, torch.sin))
-
-        def turned(x: torch.Tensor) -> torch.Tensor:
-            x, rest = x[..., :rotated], x[..., rotated:]
-            first, second = x.chunk(2, -1)
-            return torch.cat([x * cos + torch.cat([-second, first], -1) * sin, rest], -1)
-
         both = (x @ w["self_attn.q_proj.weight"].T).view(n, -1, 2 * dim)
         q, gate = both[..., :dim], both[..., dim:].reshape(n, -1)
         k, v = ((x @ w[f"self_attn.{part}_proj.weight"].T).view(n, -1, dim) for part in "kv")
         q, k = self.norm(q, "self_attn.q_norm"), self.norm(k, "self_attn.k_norm")
         q, k, v = (each.transpose(0, 1) for each in (q, k, v))
-        group = q.shape[0] // k.shape[0]
-        k, v = turned(k).repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-        scores = turned(q) @ k.transpose(1, 2) * dim**-0.5
-        shares = scores.masked_fill(~sees, float("-inf")).softmax(-1)
-        mixed = (shares @ v).transpose(0, 1).reshape(n, -1) * torch.sigmoid(gate)
+        q, k = (turned(each, positions, rope["rope_theta"], rotated) for each in (q, k))
+        mixed = attended(q, k, v, sees) * torch.sigmoid(gate)
         return mixed @ w["self_attn.o_proj.weight"].T
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         """RMS normalization; weights are stored as the difference to 1."""
-        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.rms_norm_eps)
-        return x * scale * (1 + self.weights[f"{name}.weight"])
+        return rms(x, self.config.rms_norm_eps) * (1 + self.weights[f"{name}.weight"])
