@@ -1,12 +1,13 @@
 """An agent of LangChain's, which calls a tool and answers with its result, with a real model.
 
-It needs `pip install "edgespec[clients]" langchain`. `EDGESPEC_REAL_MODELS` names a folder with
+The extra `clients` installs LangChain. `EDGESPEC_REAL_MODELS` names a folder with
 `qwen-coder-1.5b`.
 """
 
 from __future__ import annotations
 
 import pytest
+from installed import installed
 from real import export, needs
 from servers import MODEL, serving
 
@@ -14,12 +15,8 @@ from edgespec import LLM
 
 CODER = "qwen-coder-1.5b"
 
-agents = pytest.importorskip(
-    "langchain.agents", reason="langchain is missing: pip install langchain"
-)
-langchain = pytest.importorskip(
-    "langchain_openai", reason='langchain-openai is missing: pip install "edgespec[clients]"'
-)
+agents = installed("langchain.agents")
+langchain = installed("langchain_openai")
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 from embeddings import make_served
+from installed import installed
 from servers import MODEL, PLACE, serving
 
 from edgespec import LLM
@@ -33,7 +34,7 @@ def same(found, expected):
 
 
 def test_langchain(llm, url):
-    langchain = pytest.importorskip("langchain_openai")
+    langchain = installed("langchain_openai")
     embeddings = langchain.OpenAIEmbeddings(
         model=MODEL, base_url=f"{url}/v1", api_key="none", max_retries=0,
         check_embedding_ctx_length=False,
@@ -44,7 +45,7 @@ def test_langchain(llm, url):
 
 def test_litellm(llm, url):
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network
-    litellm = pytest.importorskip("litellm")
+    litellm = installed("litellm")
     place = {"model": f"openai/{MODEL}", "api_base": f"{url}/v1", "api_key": "none"}
     found = litellm.embedding(input=TEXTS, **place)
     assert same([each["embedding"] for each in found.data], llm.embed(TEXTS))

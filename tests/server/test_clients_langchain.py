@@ -7,17 +7,14 @@ import asyncio
 import openai
 import pydantic
 import pytest
+from installed import installed
 from pairs import with_eos
 from servers import MODEL, PLACE, PROMPT, serving
 
 from edgespec import LLM
 
-messages = pytest.importorskip(
-    "langchain_core.messages", reason='langchain-openai is missing: pip install "edgespec[clients]"'
-)
-langchain = pytest.importorskip(
-    "langchain_openai", reason='langchain-openai is missing: pip install "edgespec[clients]"'
-)
+messages = installed("langchain_core.messages")
+langchain = installed("langchain_openai")
 
 pytestmark = pytest.mark.slow
 

@@ -8,15 +8,14 @@ import os
 
 import pydantic
 import pytest
+from installed import installed
 from pairs import with_eos
 from servers import MODEL, PLACE, PROMPT, serving
 
 from edgespec import LLM
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network
-litellm = pytest.importorskip(
-    "litellm", reason='litellm is missing: pip install "edgespec[clients]"'
-)
+litellm = installed("litellm")
 
 # The warnings are about its own code.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
