@@ -11,14 +11,15 @@ separates what that costs from what the weights' own rounding does:
 
 A group is the number of activations that share a scale; `openvino:cpu` is as users get it. Groups
 larger than the smallest blocks of weights make OpenVINO multiply in floats. The first tokens of the
-texts of `edgespec eval --suite` are read. T(n) are milliseconds of a call of n rows, in turns. The
-last line is JSON.
+texts of `edgespec eval --suite` are read. T(n) are milliseconds of a call of n rows in processor
+time, which other load moves less, in turns. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,7 +103,7 @@ def _lines(path: Path, reference: Floats, arguments: argparse.Namespace) -> list
     runners = [Runner(model) for _, model in loaded]
     for runner in runners:
         runner.skip(_CONTEXT)
-    turns = Turns(runners, arguments.rows, arguments.rounds)
+    turns = Turns(runners, arguments.rows, arguments.rounds, time.process_time)
     lines = []
     for number, (engine, each) in enumerate(zip(engines, loaded, strict=True)):
         own = floats if number == 0 else _logits(each, arguments)

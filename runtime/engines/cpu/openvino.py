@@ -153,8 +153,9 @@ def activation_group(block_size: int) -> int:
     """Returns how many activations are rounded to 8 bits with the same scale; 0: none are rounded.
 
     The blocks of any matrix must be whole groups, or it is multiplied in floats, slowly. Half as
-    large groups lose half as much: blocks of 64 have two, which costs no time. Blocks of 128 have
-    one, since for several rows the kernels are faster then. Measured: benchmarks/activations.py.
+    large groups lose four tenths less. Blocks of 64 have two, which costs time in long calls only.
+    Blocks of 128 have one, since long calls would take longer, and models with such blocks lose
+    less. Measured: benchmarks/activations.py.
 
     Args:
         block_size: least number of weights that share a scale; 0 if none are quantized.
