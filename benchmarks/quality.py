@@ -29,6 +29,7 @@ from reading import weight_bytes
 
 from edgespec.errors import InputError
 from edgespec.measuring.suite import TEXTS
+from edgespec.runtime.engines import CPU_ENGINES
 
 _OURS: dict[str, list[str]] = {
     "int4": [],
@@ -73,14 +74,15 @@ def main() -> None:
     if arguments.permute:
         source = _made(work / "permuted", "permuted_checkpoint.py", source)
     reference = _exported(source, work / "fp32", _REFERENCE)
-    found = [_original(source, reference)]
+    device = arguments.device
+    found = [_original(source, reference, device)]
     for name in arguments.gguf:
         folder, size = _widened(source, work, name)
         bundle = _exported(folder, work / f"{name}-bundle", _REFERENCE)
-        found.append(_quality(name, size, bundle, reference))
+        found.append(_quality(name, size, bundle, reference, device))
     for name in arguments.ours:
         bundle = _exported(source, work / name, _OURS[name])
-        found.append(_quality(name, weight_bytes(bundle), bundle, reference))
+        found.append(_quality(name, weight_bytes(bundle), bundle, reference, device))
     print_table(
         ["weights", "MB", *(f"KL, {kind}" for kind in (*TEXTS, "all")), "same arg-max",
          *(f"perplexity, {kind}" for kind in TEXTS)],
@@ -95,6 +97,7 @@ def main() -> None:
         {
             "checkpoint": arguments.checkpoint.name,
             "permuted": arguments.permute,
+            "device": device,
             "qualities": list(map(asdict, found)),
         },
     )
@@ -144,16 +147,16 @@ def _quantize(plain: Path, file: Path, name: str) -> None:
         raise InputError(f"llama.cpp does not quantize {plain} to {name}")
 
 
-def _original(source: Path, reference: Path) -> Quality:
+def _original(source: Path, reference: Path, device: str) -> Quality:
     """Returns the reference itself, with the bytes of the checkpoint."""
     size = sum(file.stat().st_size for file in source.glob("*.safetensors"))
-    found = _suite(reference, None)
+    found = _suite(reference, None, device)
     perplexity = {kind: found[kind]["perplexity"] for kind in TEXTS}
     return Quality("original", size / 1e6, perplexity, dict.fromkeys((*TEXTS, "all"), 0.0), 1.0)
 
 
-def _quality(name: str, size: int, bundle: Path, reference: Path) -> Quality:
-    found = _suite(bundle, reference)
+def _quality(name: str, size: int, bundle: Path, reference: Path, device: str) -> Quality:
+    found = _suite(bundle, reference, device)
     scored = {kind: found[kind]["scored"] for kind in TEXTS}
     against = {kind: found[kind]["against"] for kind in TEXTS}
     kl = {kind: against[kind]["mean_kl"] for kind in TEXTS}
@@ -164,11 +167,11 @@ def _quality(name: str, size: int, bundle: Path, reference: Path) -> Quality:
     return Quality(name, size / 1e6, perplexity, kl, agreed / total)
 
 
-def _suite(bundle: Path, reference: Path | None) -> dict[str, dict[str, Any]]:
+def _suite(bundle: Path, reference: Path | None, device: str) -> dict[str, dict[str, Any]]:
     """Returns the results of `edgespec eval --suite` for each text."""
     command = [
         sys.executable, "-m", "edgespec", "eval", str(bundle), "--suite", "--json",
-        "--context", "1024", "--device", "onnxruntime:cpu",
+        "--context", "1024", "--device", device,
     ]  # fmt: skip
     if reference is not None:
         command += ["--against", str(reference)]
@@ -185,6 +188,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for all files, which are kept"
     )
+    parser.add_argument(
+        "--device", choices=CPU_ENGINES, default=CPU_ENGINES[0],
+        help=f"engine of all bundles, GGUF files' included (default {CPU_ENGINES[0]})",
+    )  # fmt: skip
     parser.add_argument("--permute", action="store_true", help="permute the columns first")
     parser.add_argument(
         "--ours", type=lambda text: names(text, tuple(_OURS)) if text else [],

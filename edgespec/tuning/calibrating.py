@@ -60,6 +60,7 @@ class Quality:
         agreement: share of tokens for which both have the same likeliest token.
         perplexity: perplexity of the bundle.
         original: perplexity of the original model.
+        engine: engine that the bundle ran on. Others round activations otherwise.
     """
 
     tokens: int
@@ -67,13 +68,14 @@ class Quality:
     agreement: float
     perplexity: float
     original: float
+    engine: str
 
     def __str__(self) -> str:
         word = next((word for most, word in _WORDS if self.kl <= most), _POOR)
         return (
             f"quality: KL {self.kl:.3f} nats, {word} (same likeliest token {self.agreement:.0%}, "
             f"perplexity {self.perplexity:.1f}, the original's {self.original:.1f}; "
-            f"{self.tokens} tokens)"
+            f"{self.tokens} tokens on {self.engine})"
         )
 
 
@@ -147,7 +149,7 @@ class TextCalibration:
                 tokens += 1
         return Quality(
             tokens, scores.kl.value, scores.agreement,
-            scores.nats(0).perplexity, scores.nats(1).perplexity,
+            scores.nats(0).perplexity, scores.nats(1).perplexity, model.device,
         )  # fmt: skip
 
 

@@ -24,10 +24,12 @@ class RowQuality:
     Attributes:
         rows: number of compared rows, one for each token.
         cosine: mean cosine of the bundle's and the original's row of a token.
+        engine: engine that the bundle ran on.
     """
 
     rows: int
     cosine: float
+    engine: str
 
     def __str__(self) -> str:
         word = (
@@ -35,7 +37,8 @@ class RowQuality:
             if self.cosine >= _CLOSE
             else "far from the original: use a higher precision, such as --precision int8"
         )
-        return f"quality: cosine {self.cosine:.4f} of rows, {word} ({self.rows} tokens)"
+        where = f"{self.rows} tokens on {self.engine}"
+        return f"quality: cosine {self.cosine:.4f} of rows, {word} ({where})"
 
 
 def row_quality(
@@ -57,4 +60,4 @@ def row_quality(
         lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(rows, axis=1)
         cosines.append(((found * rows).sum(axis=1) / np.maximum(lengths, _TINY))[left_out:])
     every = np.concatenate(cosines)
-    return RowQuality(len(every), float(every.mean()))
+    return RowQuality(len(every), float(every.mean()), model.device)

@@ -195,10 +195,11 @@ def test_without_calibration_keys_and_values_get_more_bits(exported):
     [(0.003, "hard to tell"), (0.04, "close"), (0.1, "similar"), (0.5, "--precision")],
 )
 def test_quality_has_a_word(kl, word):
-    quality = Quality(tokens=222, kl=kl, agreement=0.9, perplexity=12.3, original=11.9)
+    found = {"kl": kl, "agreement": 0.9, "perplexity": 12.3, "original": 11.9}
+    quality = Quality(tokens=222, engine="onnxruntime:cpu", **found)
     assert f"KL {kl:.3f} nats" in str(quality)
     assert word in str(quality)
-    assert "222 tokens" in str(quality)
+    assert "222 tokens on onnxruntime:cpu" in str(quality)
 
 
 def test_inspect_says_which_matrices_have_more_bits(mixed, cli):

@@ -63,6 +63,8 @@ _LAYER_BYTES = 11 * MIB // 4
 CONVERTER_BYTES = 60 * MIB
 """Memory of the process that converts a stage, besides the weights."""
 
+_SMALL_GROUP = 32
+
 _log = logging.getLogger(__name__)
 
 
@@ -84,9 +86,7 @@ class OpenVinoCpu(HostEngine):
     def _config(self, stage: StageFile, threads: int) -> dict[str, str]:
         return {
             "INFERENCE_PRECISION_HINT": self.precision,
-            # Activations in groups of the weights' blocks: the condition of the fast kernels. The
-            # blocks of any matrix must be whole groups, so the smallest decides.
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(stage.block_size),
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(activation_group(stage.block_size)),
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": str(threads),
@@ -147,6 +147,20 @@ class OpenVinoCpuBfloat16(OpenVinoCpu):
             raise DeviceError(
                 f"device {self.name}: {self.hardware} has no products of bfloat16: use openvino:cpu"
             )
+
+
+def activation_group(block_size: int) -> int:
+    """Returns how many activations are rounded to 8 bits with the same scale; 0: none are rounded.
+
+    The blocks of any matrix must be whole groups, or it is multiplied in floats, slowly. Half as
+    large groups lose four tenths less. Blocks of 64 have two, which costs time in long calls only.
+    Blocks of 128 have one, since long calls would take longer, and models with such blocks lose
+    less. Measured: benchmarks/activations.py.
+
+    Args:
+        block_size: least number of weights that share a scale; 0 if none are quantized.
+    """
+    return _SMALL_GROUP if block_size == 2 * _SMALL_GROUP else block_size
 
 
 def _packed_twice(stage: StageSizes) -> int:
