@@ -13,7 +13,7 @@ import argparse
 import sys
 import time
 from collections import defaultdict
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
@@ -56,7 +56,11 @@ def _measured(model: Model, lengths: list[int], rounds: int) -> dict[str, object
     in_one = patch.object(
         joint, "parts", lambda capacities, _: [max(capacities, default=0)] * len(capacities)
     )
-    ways = {"one": in_one, "alone": nullcontext(), "chosen": nullcontext()}
+    ways: dict[str, AbstractContextManager[object]] = {
+        "one": in_one,
+        "alone": nullcontext(),
+        "chosen": nullcontext(),
+    }
     texts = {way: [Runner(model) for _ in lengths] for way in ways}
     passes = {way: joint.JointPasses(model) for way in ways}
     for runners in texts.values():

@@ -119,7 +119,8 @@ class Model:
         """Returns the input buffers of one shape, which are kept."""
         several = sizes.texts > 1
         key = several, sizes.capacity
-        self._feeds[key] = self._feeds.pop(key, None) or _FeedsOfCapacity(self.role, self._ropes)
+        found = self._feeds.pop(key) if key in self._feeds else None
+        self._feeds[key] = found or _FeedsOfCapacity(self.role, self._ropes)
         # Texts grow, so buffers of other capacities are not needed again soon. Passes of several
         # texts may have some capacities by turns.
         alike = [each for each in self._feeds if each[0] is several]
