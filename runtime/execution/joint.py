@@ -57,14 +57,13 @@ class JointPasses:
             For each pass, the numbers of its texts in `asked` and their results, see
             `Runner.verify`.
         """
-        alone = [n for n, (runner, _) in enumerate(asked) if not runner.joins]
-        joining = [n for n in range(len(asked)) if n not in alone]
-        self._playing.update(asked[n][0] for n in joining)
         # At once, since a text may become longer when it commits.
-        tables = self._seating()
+        tables = self.tables([runner for runner, _ in asked])
+        alone = [number for number, table in enumerate(tables) if table is None]
         by_table = dict[int, list[int]]()
-        for number in joining:
-            by_table.setdefault(tables[asked[number][0]], []).append(number)
+        for number, table in enumerate(tables):
+            if table is not None:
+                by_table.setdefault(table, []).append(number)
         for most, numbers in by_table.items():
             for part in self._parts(asked, numbers):
                 if len(part) == 1:
@@ -77,6 +76,16 @@ class JointPasses:
         for number in alone:
             runner, rows = asked[number]
             yield [(number, runner.verify(rows))]
+
+    def tables(self, runners: Sequence[Runner]) -> list[int | None]:
+        """Returns the table of each text's next pass; None: its pass is its own.
+
+        Texts at one table share passes, unless these had more rows than a call may have.
+        """
+        joining = [runner for runner in runners if runner.joins]
+        self._playing.update(joining)
+        found = self._seating() if joining else {}
+        return [found[runner] if runner in joining else None for runner in runners]
 
     def timed(self, asked: Sequence[Asked]) -> Iterator[tuple[PassCost, list[tuple[int, Results]]]]:
         """Does the same as `verify`, and says what each pass took."""
