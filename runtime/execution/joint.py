@@ -70,8 +70,8 @@ class JointPasses:
                     self._send_off(asked[part[0]][0], besides=most)
                     alone += part
                     continue
-                table = self._tables.setdefault(most, _Table(self._model, self._playing))
-                results = self._together(table, [asked[n] for n in part])
+                seats = self._tables.setdefault(most, _Table(self._model, self._playing))
+                results = self._together(seats, [asked[n] for n in part])
                 yield list(zip(part, results, strict=True))
         for number in alone:
             runner, rows = asked[number]

@@ -17,6 +17,7 @@ class Company:
         seconds: time that the drafts of all are expected to take, and passes that are not shared
             with this text; of calls that texts share, each takes an equal part.
         drafting: number of texts that share calls of the draft model.
+        coming: number of texts whose prompts are being read.
         room: number of rows that the pass has left.
     """
 
@@ -25,6 +26,7 @@ class Company:
     tokens: float = 0.0
     seconds: float = 0.0
     drafting: int = 0
+    coming: int = 0
     room: int = sys.maxsize
 
 
