@@ -1,6 +1,7 @@
 """Measures the time of each operator in a verification pass, on each engine.
 
     python benchmarks/operators.py BUNDLE --rows 8 --context 256
+    python benchmarks/operators.py BUNDLE --rows 1 --texts 8 --context 256
 
 The times come from the engines' profilers. Passes with and without a profiler take turns, so that
 the profiler's cost is visible. "no operator" is the rest of a pass: the engine's scheduling and the
@@ -26,16 +27,18 @@ from common import add_threads, count, exit_code, print_result, print_table
 from texts import facts_of
 
 from edgespec import bundle as bundles
+from edgespec.errors import InputError
 from edgespec.measuring.prompts import PYTHON
 from edgespec.runtime.engines import CHANGING_CPU_ENGINES, CPU_ENGINES, engine, ort_session
 from edgespec.runtime.engines.cpu import onnxruntime, openvino
 from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.execution.joint import JointPasses
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from edgespec.bundle import Bundle
 
@@ -80,7 +83,8 @@ def main() -> None:
             f"\n{each.outside_percent:.0f} % outside the products with quantized weights "
             f"(wanted: at most {_WANTED} %)"
         )
-    facts = {name: getattr(arguments, name) for name in ("rows", "context", "rounds", "threads")}
+    names = ("rows", "texts", "context", "rounds", "threads")
+    facts = {name: getattr(arguments, name) for name in names}
     print_result(
         "operators", {**facts_of(arguments.bundle), **facts, "passes": list(map(asdict, passes))}
     )
@@ -93,16 +97,17 @@ def _measure(bundle: Bundle, name: str, arguments: argparse.Namespace) -> Pass:
         models = {False: Model.load(bundle, bundles.TARGET, engine(name), arguments.threads)}
         with _profiled(Path(folder)):
             models[True] = Model.load(bundle, bundles.TARGET, engine(name), arguments.threads)
-        runners = {with_profiler: Runner(model) for with_profiler, model in models.items()}
-        for runner in runners.values():
-            runner.skip(arguments.context)  # OpenVINO would count passes over a prompt, too
+        runs = {
+            with_profiler: _passes(model, rows, arguments)
+            for with_profiler, model in models.items()
+        }
         before: Costs = {}
         for turn in range(_WARM_UP + arguments.rounds):
             if turn == _WARM_UP and name in _OPENVINO:
                 before = _openvino_costs(models[True], _WARM_UP)
-            for with_profiler, runner in runners.items():
+            for with_profiler, run in runs.items():
                 begin = time.perf_counter()
-                runner.verify(rows)
+                run()
                 if turn >= _WARM_UP:
                     seconds[with_profiler].append(time.perf_counter() - begin)
         if before:
@@ -114,6 +119,20 @@ def _measure(bundle: Bundle, name: str, arguments: argparse.Namespace) -> Pass:
             costs = _onnxruntime_costs(models[True], arguments.rounds)
     of_one = {kind: (n, taken / arguments.rounds) for kind, (n, taken) in costs.items()}
     return summary(name, fmean(seconds[False]), fmean(seconds[True]), of_one)
+
+
+def _passes(model: Model, rows: Rows, arguments: argparse.Namespace) -> Callable[[], object]:
+    """Returns what makes a pass over these rows of each text."""
+    runners = [Runner(model) for _ in range(arguments.texts)]
+    for runner in runners:
+        runner.skip(arguments.context)  # OpenVINO would count passes over a prompt, too
+    if len(runners) == 1:
+        return lambda: runners[0].verify(rows)
+    if not model.can_join_texts:
+        raise InputError(f"--texts {arguments.texts}: {model.device} takes one text at a time")
+    model.joins_texts = True  # without the trial of exactness, whose calls OpenVINO would count
+    shared = JointPasses(model)
+    return lambda: list(shared.verify([(runner, rows) for runner in runners]))
 
 
 def summary(name: str, plain: float, profiled: float, costs: Costs) -> Pass:
@@ -195,7 +214,8 @@ def _add(costs: Costs, kind: str, seconds: float, number: int = 1) -> None:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A verification pass by operator.")
     parser.add_argument("bundle", type=Path, help="folder of the bundle")
-    parser.add_argument("--rows", type=count, default=8, help="rows of a pass (default 8)")
+    parser.add_argument("--rows", type=count, default=8, help="rows of a text (default 8)")
+    parser.add_argument("--texts", type=count, default=1, help="texts of a pass (default 1)")
     parser.add_argument(
         "--context", type=count, default=256, help="rows in the cache (default 256)"
     )

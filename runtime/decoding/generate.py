@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.decoding.pipelines import Serial
@@ -17,6 +17,7 @@ from edgespec.runtime.execution.steps import Call, Called, Chunk
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.trees.company import ALONE, Company, PassCost
+from edgespec.runtime.trees.offers import Granted, Offer
 from edgespec.runtime.trees.proposal import Forecast
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict, walk
@@ -93,7 +94,13 @@ class Passed:
     shared: PassCost | None = None
 
 
-TextSteps = Generator[Round | Pass | Call | Chunk, Passed | Called | Company | None, None]
+Asked: TypeAlias = Pass | Call | Chunk | Offer
+"""What a text waits for."""
+
+Answer: TypeAlias = Passed | Called | Granted | Company | None
+"""What a text is answered, see `steps`."""
+
+TextSteps = Generator[Round | Asked, Answer, None]
 """A text as `steps` makes it."""
 
 
@@ -115,14 +122,14 @@ def generate(
         pipeline, sampler, prompt,
         limits=limits, budget=budget, logprobs=logprobs, grammar=grammar,
     )  # fmt: skip
-    answer: Passed | Called | None = None
+    answer: Answer = None
     with closing(making), suppress(StopIteration):
         while True:
             step = making.send(answer)
             answer = None
             if isinstance(step, Pass):
                 answer = Passed(pipeline.verify(step.rows))
-            elif isinstance(step, Call):
+            elif isinstance(step, Call | Offer):
                 answer = step.alone()
             elif isinstance(step, Round):
                 yield step
@@ -180,7 +187,7 @@ def steps(
         begin = time.perf_counter()
         # The target adds one token of its own, so the text has no room for a deeper path.
         depth = min(budget.max_depth, end - len(text) - 1, target.reach - 1)
-        assert not isinstance(company, Passed | Called), "only passes and calls are answered so"
+        assert company is None or isinstance(company, Company), "the answer to a round"
         left = _left(budget, depth, end - len(text), company or ALONE)
         proposal = yield from pipeline.drafting(text, left)
         tree = (proposal.branch() if budget.width == 1 else proposal).tree()

@@ -14,12 +14,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.decoding.drafts import SharedDrafts
 from edgespec.runtime.decoding.fair_lock import FairLock
-from edgespec.runtime.decoding.generate import PROMPT, Pass, Passed, Round, TextSteps
+from edgespec.runtime.decoding.generate import (
+    PROMPT,
+    Answer,
+    Asked,
+    Pass,
+    Passed,
+    Round,
+    TextSteps,
+)
 from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.drafters.base import LATEST_WEIGHT
 from edgespec.runtime.execution.joint import JointPasses
@@ -27,6 +35,7 @@ from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.steps import Call, Called, Chunk
 from edgespec.runtime.trees.company import Company
+from edgespec.runtime.trees.offers import Granted, Offer, grant
 
 _AHEAD = 2  # rounds that a text may be ahead of its reader, so that threads need not keep step
 _OLDEST_EVERY = 4  # chunks: one of so many is of the oldest prompt
@@ -53,8 +62,10 @@ class TextRounds:
         closed: whether its reader wants no more of it.
         ready: rounds that nobody has asked for yet, and the seconds inside the engines.
         asked: the pass that it waits for, or what its draft waits for.
-        rows, tokens, seconds: what a round has lately been: rows to verify, tokens gained, and the
-            seconds of its draft, of calls that texts share its part.
+        rows, tokens: what a round has lately been: rows to verify, and tokens gained.
+        drafting, verifying: the same in seconds of its draft and its pass; of calls that texts
+            share its part.
+        drafted: seconds of its draft of this round, so far.
         caller: the text in the draft model, if its last draft made calls that texts can share.
     """
 
@@ -73,11 +84,11 @@ class TextRounds:
         self.cancelled = cancelled
         self.reading, self.over, self.closed = True, False, False
         self.ready = deque[tuple[Round, float]]()
-        self.asked: Pass | Call | Chunk | None = None
-        self.rows, self.tokens, self.seconds = 1, 1.0, 0.0
+        self.asked: Asked | None = None
+        self.rows, self.tokens, self.drafting, self.verifying = 1, 1.0, 0.0, 0.0
         self.caller: Runner | None = None
         self._calling: Runner | None = None
-        self._drafting = 0.0  # seconds of its draft so far
+        self.drafted = 0.0
         self._rounds, self._steps, self._models = rounds, steps, models
         self._prompt_tokens, self._each_round = len(prompt), each_round
         self._company = Company()
@@ -128,19 +139,25 @@ class TextRounds:
             company: the other texts of the round.
         """
         self._company = company
-        self._calling, self._drafting = None, 0.0
+        self._calling, self.drafted = None, 0.0
         self._send(self._company if self._begun else None)
 
     def answer(self, passed: Passed, seconds: float) -> None:
         """Takes the step behind a pass of this duration."""
         self._engines += seconds
+        own = passed.shared.share if passed.shared else seconds
+        self.verifying += (own - self.verifying) * LATEST_WEIGHT
         self._send(passed)
+
+    def granted(self, answer: Granted) -> None:
+        """Takes the step behind an `Offer`, to its pass."""
+        self._send(answer)
 
     def called(self, answer: Called | None, seconds: float) -> None:
         """See `edgespec.runtime.decoding.drafts.Drafting`."""
         self._engines += seconds
         if answer is not None:
-            self._drafting += answer.cost.share
+            self.drafted += answer.cost.share
         self._send(answer)
 
     def fail(self, error: Exception) -> None:
@@ -150,7 +167,7 @@ class TextRounds:
     def _is_answered(self) -> bool:
         return bool(self.ready) or self.over or self.cancelled()
 
-    def _send(self, answer: Passed | Called | Company | None) -> None:
+    def _send(self, answer: Answer) -> None:
         chunk, self.asked = isinstance(self.asked, Chunk), None
         begin, before = time.perf_counter(), sum(model.seconds for model in self._models)
         try:
@@ -168,7 +185,7 @@ class TextRounds:
             raise
         self._engines += sum(model.seconds for model in self._models) - before
         if not chunk:  # what later drafts take, too
-            self._drafting += time.perf_counter() - begin
+            self.drafted += time.perf_counter() - begin
         if isinstance(step, Round):
             self._finish(step)
             return
@@ -179,7 +196,7 @@ class TextRounds:
             self._calling = step.runner
         elif isinstance(step, Pass):
             self.rows, self.caller = len(step.rows.tokens), self._calling
-            self.seconds += (self._drafting - self.seconds) * LATEST_WEIGHT
+            self.drafting += (self.drafted - self.drafting) * LATEST_WEIGHT
 
     def _finish(self, step: Round) -> None:
         self.reading = self.reading and not step.tokens
@@ -253,10 +270,13 @@ class Rounds:
     def _share(self, texts: Sequence[TextRounds]) -> None:
         """Makes a round of each of these texts."""
         sharing = [each for each in texts if each.shares]
+        tables = self._passes.tables([each.pipeline.target for each in sharing])
+        seated = dict(zip(sharing, tables, strict=True))
         for text in texts:
             if text.asked is None:
-                text.go_on(self._company(text, sharing) if text.shares else Company())
+                text.go_on(self._company(text, seated) if text.shares else Company())
         self._drafts.make(texts)
+        self._share_rows(seated)
         for text in texts:
             if isinstance(text.asked, Pass) and not text.shares:
                 begin = time.perf_counter()
@@ -278,15 +298,43 @@ class Rounds:
                 if text.asked is not None:
                     text.fail(error)
 
-    def _company(self, text: TextRounds, texts: Sequence[TextRounds]) -> Company:
+    def _share_rows(self, seated: Mapping[TextRounds, int | None]) -> None:
+        """Tells texts how much of their trees they may verify, so that all gain most together."""
+        for table in dict.fromkeys(seated.values()):
+            mine = [text for text in seated if seated[text] == table]
+            offers = [(text, text.asked) for text in mine if isinstance(text.asked, Offer)]
+            if len(mine) == 1 or table is None or not offers:
+                for text, offer in offers:
+                    text.granted(offer.alone())
+                continue
+            passes = [text.asked for text in mine if isinstance(text.asked, Pass)]
+            others = [text for text in seated if text not in mine]
+            known = [text for text in seated if not isinstance(text.asked, Offer)]
+            granted = grant(
+                [offer for _, offer in offers],
+                rows=len(offers) + sum(len(each.rows.tokens) for each in passes),
+                most_rows=self._most_rows,
+                tokens=len(offers) + sum(each.tokens for each in known),
+                seconds=sum(each.drafted for each in seated)
+                + sum(each.verifying for each in others),
+            )
+            for (text, _), answer in zip(offers, granted, strict=True):
+                text.granted(answer)
+
+    def _company(self, text: TextRounds, seated: Mapping[TextRounds, int | None]) -> Company:
         # Among them are those whose draft model reads: what holds up all holds up them, too.
-        others = [each for each in texts if each is not text]
-        rows = sum(each.rows for each in others)
+        others = [each for each in seated if each is not text]
+        table = seated[text]
+        beside = [each for each in others if table is not None and seated[each] == table]
+        rows = sum(each.rows for each in beside)
+        apart = sum(each.verifying for each in others if each not in beside)
+        coming = sum(each.reading and each.waits for each in self._texts)
         return Company(
-            texts=len(others),
+            texts=len(beside),
             rows=rows,
             tokens=sum(each.tokens for each in others),
-            seconds=sum(each.seconds for each in others),
+            seconds=sum(each.drafting for each in others) + apart,
             drafting=sum(each.caller is not None for each in others),
+            coming=coming,
             room=max(self._most_rows - rows, 1),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -20,6 +20,8 @@ from edgespec.runtime.execution.failures import NamedFailures
 from edgespec.runtime.execution.feeds import FeedSizes, Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Results, Runner
+from edgespec.runtime.execution.sharing import parts, reading
+from edgespec.runtime.shapes import BORDER
 from edgespec.runtime.trees.company import PassCost
 
 Asked = tuple[Runner, Rows]
@@ -32,8 +34,9 @@ _NO_ROWS = Rows((), (), np.zeros((0, 0), np.bool_))  # of a text that has a seat
 class JointPasses:
     """Verifies rows of several texts of one model in as few calls as possible.
 
-    Texts on both sides of `BORDER` share none, since calls before it use no larger capacity. What
-    cannot be shared is verified alone.
+    Texts of very different lengths share none where that costs less, see `sharing`, and never those
+    on both sides of `BORDER`, since calls before it use no larger capacity. What cannot be shared
+    is verified alone.
 
     Args:
         model: the model.
@@ -42,7 +45,10 @@ class JointPasses:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._failures = NamedFailures(model.device)
-        self._tables = {True: _Table(model), False: _Table(model)}  # by whether before the border
+        groups = [group for stage in model.role.stages for group in stage.cache_groups]
+        self._cost = reading(model.weight_bytes, groups)
+        self._tables = dict[int, _Table]()  # by the most rows of their texts, see `_most_rows`
+        self._playing = weakref.WeakSet[Runner]()  # those whose text goes on
 
     def verify(self, asked: Sequence[Asked]) -> Iterator[list[tuple[int, Results]]]:
         """Verifies what the texts ask for; each commits before the next pass.
@@ -51,27 +57,35 @@ class JointPasses:
             For each pass, the numbers of its texts in `asked` and their results, see
             `Runner.verify`.
         """
-        alone = [n for n, (runner, _) in enumerate(asked) if not runner.joins]
-        # At once, since a text may cross the border when it commits.
-        sides = {
-            before: [
-                n
-                for n, (runner, _) in enumerate(asked)
-                if runner.joins and runner.before_border is before
-            ]
-            for before in (True, False)
-        }
-        for before, joining in sides.items():
-            for part in self._parts(asked, joining):
+        # At once, since a text may become longer when it commits.
+        tables = self.tables([runner for runner, _ in asked])
+        alone = [number for number, table in enumerate(tables) if table is None]
+        by_table = dict[int, list[int]]()
+        for number, table in enumerate(tables):
+            if table is not None:
+                by_table.setdefault(table, []).append(number)
+        for most, numbers in by_table.items():
+            for part in self._parts(asked, numbers):
                 if len(part) == 1:
-                    self._tables[not before].send_off(asked[part[0]][0])
+                    self._send_off(asked[part[0]][0], besides=most)
                     alone += part
                     continue
-                results = self._together(self._tables[before], [asked[n] for n in part])
+                seats = self._tables.setdefault(most, _Table(self._model, self._playing))
+                results = self._together(seats, [asked[n] for n in part])
                 yield list(zip(part, results, strict=True))
         for number in alone:
             runner, rows = asked[number]
             yield [(number, runner.verify(rows))]
+
+    def tables(self, runners: Sequence[Runner]) -> list[int | None]:
+        """Returns the table of each text's next pass; None: its pass is its own.
+
+        Texts at one table share passes, unless these had more rows than a call may have.
+        """
+        joining = [runner for runner in runners if runner.joins]
+        self._playing.update(joining)
+        found = self._seating() if joining else {}
+        return [found[runner] if runner in joining else None for runner in runners]
 
     def timed(self, asked: Sequence[Asked]) -> Iterator[tuple[PassCost, list[tuple[int, Results]]]]:
         """Does the same as `verify`, and says what each pass took."""
@@ -83,13 +97,29 @@ class JointPasses:
 
     def stand(self, runner: Runner) -> None:
         """A text goes on alone: it gets caches of its own, as large as it needs."""
-        for table in self._tables.values():
-            table.send_off(runner)
+        self._send_off(runner)
 
     def leave(self, runner: Runner) -> None:
         """A text is over: its seat is free for others, and its rows stay until one wants it."""
-        for table in self._tables.values():
-            table.leave(runner)
+        self._playing.discard(runner)
+
+    def _seating(self) -> dict[Runner, int]:
+        """Returns the table of each text that goes on, and clears away those that none needs."""
+        lengths = [(runner, _most_rows(runner)) for runner in self._playing]
+        found = dict[Runner, int]()
+        for before in (True, False):
+            mine = [(runner, most) for runner, most in lengths if runner.before_border is before]
+            together = parts([most for _, most in mine], self._cost)
+            found.update(zip((runner for runner, _ in mine), together, strict=True))
+        for most in self._tables.keys() - found.values():
+            self._tables.pop(most).clear()
+        return found
+
+    def _send_off(self, runner: Runner, besides: int = 0) -> None:
+        """Gives a text caches of its own, unless it sits at the table `besides`."""
+        for most, table in self._tables.items():
+            if most != besides:
+                table.send_off(runner)
 
     def _parts(self, asked: Sequence[Asked], numbers: Sequence[int]) -> list[list[int]]:
         """Splits texts so that no part has more rows than a call may have."""
@@ -146,22 +176,25 @@ class _Table:
 
     Args:
         model: the model.
+        playing: those whose text goes on; others give way.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, model: Model, playing: Container[Runner]) -> None:
+        self._model, self._playing = model, playing
         self._stages: list[Seats] = []
         self._seated: list[weakref.ref[Runner] | None] = []
-        self._playing = weakref.WeakSet[Runner]()  # those whose text goes on
 
     @property
     def capacity(self) -> int:
         """Rows of the cache of each text; 0 before the first text."""
         return self._stages[0].capacity if self._stages else 0
 
-    def leave(self, runner: Runner) -> None:
-        """A text is over."""
-        self._playing.discard(runner)
+    def clear(self) -> None:
+        """Gives all texts caches of their own."""
+        for seat in range(len(self._seated)):
+            runner = self._at(seat)
+            if runner is not None:
+                runner.stand()
 
     def send_off(self, runner: Runner) -> None:
         """Gives a text caches of its own, if it sits here."""
@@ -171,7 +204,6 @@ class _Table:
     def placed(self, asked: Sequence[Asked]) -> dict[int, Rows]:
         """Gives every text a seat, as far in front as possible; returns their rows by seat."""
         for runner, _ in asked:
-            self._playing.add(runner)
             if self._seat_of(runner) is None:
                 self._move(runner, self._free_seat())
         # A seat in front that nobody needs costs as much as one that is needed.
@@ -266,3 +298,8 @@ class _Table:
             if runner is not None:
                 runner.sit([stage.seat(seat) for stage in self._stages])
         self._seated += [None] * (count - len(seated))
+
+
+def _most_rows(runner: Runner) -> int:
+    """Returns the next power of two, so that texts seldom change tables as they grow."""
+    return max(BORDER, 1 << runner.length.bit_length())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgespec.bundle import Bundle, Role
@@ -11,6 +11,8 @@ from edgespec.runtime.execution.feeds import BiasBuffers, Feeds, FeedSizes, Rope
 from edgespec.runtime.execution.stage_files import bias_off, role_shapes, stage_file, stages_for
 from edgespec.runtime.shapes import ANY_SHAPES, ROW_BUCKETS, Shapes
 from edgespec.system.shutdown import ENGINE_CALLS
+
+_CAPACITIES = 4  # of passes of several texts, whose buffers are kept
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Model:
         shapes: shapes that calls are rounded up to.
         exact: whether a row is bit for bit the same in all calls; False until it was measured.
         joins_texts: whether calls may hold rows of several texts.
+        weight_bytes: bytes of the weights as stored.
     """
 
     def __init__(
@@ -46,18 +49,18 @@ class Model:
         executables: Sequence[Executable],
         device: str,
         shapes: Shapes = ANY_SHAPES,
+        weight_bytes: int = 0,
     ) -> None:
         self.role = role
         self.device = device
         self.shapes = shapes
+        self.weight_bytes = weight_bytes
         self.exact = False
         self.joins_texts = False
         self.seconds = 0.0
         self.executables = tuple(executables)
         self.sizes = TextSizes()
-        self._feeds: dict[FeedSizes, Feeds] = {}
-        # By whether calls hold several texts, with the capacity and the rows that they suffice for.
-        self._bias_buffers: dict[bool, tuple[int, int, BiasBuffers]] = {}
+        self._feeds: dict[tuple[bool, int], _FeedsOfCapacity] = {}  # the last used last
         self._ropes = {table.name: Rope(table) for table in role.rope_tables}
 
     @classmethod
@@ -98,7 +101,10 @@ class Model:
             stages=stages_for(bundle, name, engines, texts=texts),
         )
         shapes = role_shapes(role, tuple(engines))
-        return cls(role, executables, joined_names(engine.name for engine in engines), shapes)
+        device = joined_names(engine.name for engine in engines)
+        weights = {file for stage in role.stages for file in (stage.data, stage.borrowed) if file}
+        size = sum(bundle.manifest.files[file].size for file in weights)
+        return cls(role, executables, device, shapes, size)
 
     @property
     def ordered(self) -> bool:
@@ -111,23 +117,42 @@ class Model:
 
     def feeds_of(self, sizes: FeedSizes) -> Feeds:
         """Returns the input buffers of one shape, which are kept."""
-        if sizes not in self._feeds:
-            # Texts grow, so buffers of other capacities are not needed again soon.
-            several, capacity = sizes.texts > 1, sizes.capacity
-            self._feeds = {
-                each: feeds
-                for each, feeds in self._feeds.items()
-                if each.capacity == capacity or (each.texts > 1) != several
-            }
-            rows = max(ROW_BUCKETS[-1], sizes.texts * sizes.most_rows)
-            known, most, biases = self._bias_buffers.get(several, (0, 0, {}))
-            if known != capacity or most < rows:
-                biases = bias_buffers(self.role, capacity, rows)
-                self._bias_buffers[several] = capacity, rows, biases
-            self._feeds[sizes] = Feeds(self.role, self._ropes, sizes, biases)
-        return self._feeds[sizes]
+        several = sizes.texts > 1
+        key = several, sizes.capacity
+        found = self._feeds.pop(key) if key in self._feeds else None
+        self._feeds[key] = found or _FeedsOfCapacity(self.role, self._ropes)
+        # Texts grow, so buffers of other capacities are not needed again soon. Passes of several
+        # texts may have some capacities by turns.
+        alike = [each for each in self._feeds if each[0] is several]
+        for each in alike[: -_CAPACITIES if several else -1]:
+            del self._feeds[each]
+        return self._feeds[key].of(sizes)
 
     @property
     def can_join_texts(self) -> bool:
         """Whether the graphs of all stages take rows of several texts in a call."""
         return self.role.several_texts and not self.role.recurrent
+
+
+class _FeedsOfCapacity:
+    """Input buffers of calls with one capacity; the large ones are shared.
+
+    Args:
+        role: the role.
+        ropes: tables of its positions.
+    """
+
+    def __init__(self, role: Role, ropes: Mapping[str, Rope]) -> None:
+        self._role, self._ropes = role, ropes
+        self._feeds: dict[FeedSizes, Feeds] = {}
+        self._rows = 0  # that the biases suffice for
+        self._biases: BiasBuffers = {}
+
+    def of(self, sizes: FeedSizes) -> Feeds:
+        """Returns the buffers of one shape."""
+        if sizes not in self._feeds:
+            rows = max(ROW_BUCKETS[-1], sizes.texts * sizes.most_rows)
+            if self._rows < rows:
+                self._rows, self._biases = rows, bias_buffers(self._role, sizes.capacity, rows)
+            self._feeds[sizes] = Feeds(self._role, self._ropes, sizes, self._biases)
+        return self._feeds[sizes]

@@ -1,7 +1,8 @@
 """What a text waits for while it is made, so that texts can be made together.
 
-What waits is a generator: it yields the calls that it needs and is answered by their results. Who
-runs a single text answers each at once (`finished`); who runs several can put calls together.
+What waits is a generator: it yields the calls that it needs and is answered by their results, and
+what its tree promises and is told how many rows of the pass it gets. Who runs a single text answers
+each at once (`finished`); who runs several can put calls together.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TypeAlias, TypeVar
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.runner import Results, Runner
 from edgespec.runtime.trees.company import PassCost
+from edgespec.runtime.trees.offers import Granted, Offer
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ CHUNK = Chunk()
 
 T = TypeVar("T")
 
-Steps: TypeAlias = Generator[Call | Chunk, Called | None, T]
-"""Something that makes calls on its way to a result."""
+Steps: TypeAlias = Generator[Call | Chunk | Offer, Called | Granted | None, T]
+"""Something that makes calls, or shares rows, on its way to a result."""
 
 
 def call(runner: Runner, rows: Rows) -> Steps[Results]:
@@ -77,7 +79,7 @@ def call(runner: Runner, rows: Rows) -> Steps[Results]:
         DeviceError: if the engine failed.
     """
     called = yield Call(runner, rows)
-    assert called is not None, "a call is answered by its results"
+    assert isinstance(called, Called), "a call is answered by its results"
     if called.error is not None:
         raise called.error
     return called.results
@@ -85,11 +87,11 @@ def call(runner: Runner, rows: Rows) -> Steps[Results]:
 
 def finished(steps: Steps[T]) -> T:
     """Returns the result of steps, whose calls are made one by one."""
-    answer = None
+    answer: Called | Granted | None = None
     while True:
         try:
             step = steps.send(answer)
         except StopIteration as end:
             result: T = end.value
             return result
-        answer = step.alone() if isinstance(step, Call) else None
+        answer = None if isinstance(step, Chunk) else step.alone()

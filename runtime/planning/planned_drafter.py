@@ -13,9 +13,10 @@ from edgespec.runtime.drafters.base import LATEST_WEIGHT, Drafter, SteppingDraft
 from edgespec.runtime.drafters.grammar import forced, possible
 from edgespec.runtime.execution.steps import Steps
 from edgespec.runtime.planning.planner import Size, best_size, cheapest_row
-from edgespec.runtime.planning.priced import PricedSource
+from edgespec.runtime.planning.priced import PricedSource, Prospect
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import capacity_bucket
+from edgespec.runtime.trees.offers import Granted, Offer
 from edgespec.runtime.trees.proposal import Forecast, Proposal
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
@@ -79,7 +80,7 @@ class PlannedDrafter(SteppingDrafter):
         for source in self._sources:
             source.start_round()
         for group in self._groups if budget.max_nodes else ():
-            asked = self._most_promising(group, text, size.rate, budget.remaining)
+            asked = self._most_promising(group, text, size, budget.remaining)
             if asked is not None:
                 alternative = size.rate
                 terms = self._terms(asked, budget, rows)
@@ -92,9 +93,12 @@ class PlannedDrafter(SteppingDrafter):
                 size = self._size(proposal, budget, spent)
                 asked.schedule.record(size.forecast, alternative)
         self._rate += (size.rate - self._rate) * LATEST_WEIGHT
-        own = size.forecast.tokens - self._company.tokens
-        forecast = Forecast(own, size.forecast.seconds + once)
-        chosen = proposal.best(size.nodes, forecast)
+        gains, offered = self._gains(proposal, budget), time.perf_counter()
+        granted = yield Offer(gains, self._pass_seconds, size.nodes, size.forecast.seconds)
+        assert isinstance(granted, Granted), "an offer is answered by how much of it is taken"
+        self._begin += time.perf_counter() - offered  # others' time
+        forecast = Forecast(1 + gains[granted.nodes], granted.seconds + once)
+        chosen = proposal.best(granted.nodes, forecast)
         self._promised = sum(chosen.values)
         self._drafted = time.perf_counter()
         return chosen
@@ -123,17 +127,20 @@ class PlannedDrafter(SteppingDrafter):
         self,
         group: Sequence[PricedSource[Drafter]],
         text: Sequence[int],
-        alternative: float,
+        size: Size,
         remaining: int,
     ) -> PricedSource[Drafter] | None:
-        """Returns the source of a group to ask; None if none beats `alternative` tokens/s."""
-        left = remaining / alternative
-        wanted = [
-            source
-            for source in group
-            if source.wanted(alternative)
-            and source.pays_to_read(text, left, self._verify, self._capacity)
-        ]
+        """Returns the source of a group to ask; None if none beats what the round has so far."""
+        own = size.forecast.tokens - self._company.tokens
+        left = remaining * size.forecast.seconds / own
+        others = self._company.texts + self._company.coming
+
+        def share(rows: int) -> float:
+            """Returns this text's part of a pass in which all texts have as many rows."""
+            return self._pass_seconds((others + 1) * rows, others) / (others + 1)
+
+        prospect = Prospect(size.rate, left, others, share, self._capacity)
+        wanted = [source for source in group if source.wanted(text, prospect)]
         return max(wanted, key=lambda source: source.schedule.rate, default=None)
 
     def _row_seconds(self, nodes: int) -> tuple[float, float]:
@@ -155,13 +162,25 @@ class PlannedDrafter(SteppingDrafter):
         return replace(budget, least_gain=self._rate * level, least_value=self._rate * row)
 
     def _size(self, proposal: Proposal, budget: TreeBudget, spent: float) -> Size:
-        """Returns the best size, with values scaled by how forecasts came true in this text."""
+        """Returns the best size if the other texts verify what they did in the last round."""
+        return best_size(self._gains(proposal, budget), self._verify, spent, self._company)
+
+    def _gains(self, proposal: Proposal, budget: TreeBudget) -> list[float]:
+        """Returns a proposal's gains, scaled by how forecasts came true in this text."""
         truth = (self._accepted + _PRIOR_TOKENS) / (self._expected + _PRIOR_TOKENS)
         promised = proposal.gains()[: budget.max_nodes + 1]
-        gains = [min(gain * truth, nodes) for nodes, gain in enumerate(promised)]
-        return best_size(gains, self._verify, spent, self._company)
+        return [min(gain * truth, nodes) for nodes, gain in enumerate(promised)]
 
     def _verify(self, rows: int) -> float:
-        curve = self._curve.of_texts(self._company.texts + 1)
-        # The budget leaves out trees that the pass has no room for.
-        return curve.seconds(min(self._company.rows + rows, curve.most_rows), self._capacity)
+        """Returns the seconds of the pass with so many rows of this text."""
+        return self._pass_seconds(self._company.rows + rows)
+
+    def _pass_seconds(self, rows: int, others: int | None = None) -> float:
+        """Returns the seconds of a pass over so many rows of all its texts.
+
+        Args:
+            rows: number of rows; more than a pass may have cost what most do.
+            others: number of other texts; None: those of this round.
+        """
+        curve = self._curve.of_texts(1 + (self._company.texts if others is None else others))
+        return curve.seconds(min(rows, curve.most_rows), self._capacity)

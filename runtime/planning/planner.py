@@ -106,13 +106,16 @@ class SourceSchedule:
         self._wait = _FIRST_WAIT if trials else _KNOWN_WAIT
         self._in_use = False
 
-    def should_ask(self, alternative: float) -> bool:
+    def should_ask(self, alternative: float, trying: bool = True) -> bool:
         """Returns whether to ask the source in this round.
 
         Args:
             alternative: tokens per second that the round promises without it.
+            trying: whether this is a time for trials; else they are put off.
         """
         self.probing = False
+        if self._trials and not trying:
+            return False
         factor = 1 / _TOLERANCE if self._in_use else _HYSTERESIS
         if self._trials or self._tokens > alternative * factor * self._seconds:
             return True

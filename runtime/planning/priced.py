@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from edgespec.runtime.arrays import Floats
@@ -20,7 +20,7 @@ from edgespec.runtime.drafters.base import (
     TreeBudget,
     drafting,
 )
-from edgespec.runtime.execution.steps import Steps
+from edgespec.runtime.execution.steps import Called, Steps
 from edgespec.runtime.planning.planner import TRIALS, SourceSchedule
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import PARALLEL_ROWS, capacity_bucket
@@ -34,6 +34,25 @@ from edgespec.runtime.trees.walk import Verdict
 _TRY_ANYWAY = 0.02
 _PROBE_DEPTH = 2  # largest depth of a probe's tree
 _PROBE_NODES = 3  # largest number of its nodes
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What a source is to beat.
+
+    Attributes:
+        alternative: tokens per second that the round promises without it.
+        left: expected seconds until the end of the text.
+        others: number of other texts that are made.
+        share: a text's part of the seconds of a pass in which each has so many rows.
+        capacity: cache capacity in rows.
+    """
+
+    alternative: float
+    left: float
+    others: int
+    share: Seconds
+    capacity: int
 
 
 class Retriever(Drafter, Protocol):
@@ -79,9 +98,9 @@ class PricedSource(ABC, Generic[Drafter_co]):
         """Start a new round, in which the source was not asked yet."""
         self.asked, self.spent, self.idle = False, 0.0, 0.0
 
-    def wanted(self, alternative: float) -> bool:
-        """Returns whether to ask it, if the round promises `alternative` tokens/s without it."""
-        return self.schedule.should_ask(alternative)
+    def wanted(self, text: Sequence[int], prospect: Prospect) -> bool:
+        """Returns whether to ask it for what follows a text."""
+        return self.schedule.should_ask(prospect.alternative)
 
     def ask(
         self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
@@ -101,7 +120,7 @@ class PricedSource(ABC, Generic[Drafter_co]):
             since = time.perf_counter()
             answer = yield step
             waited += time.perf_counter() - since
-            if answer is not None:
+            if isinstance(answer, Called):
                 costs.append(answer.cost)
         self.idle = waited - sum([cost.share for cost in costs])
         self.asked, self.spent = True, time.perf_counter() - begin - self.idle
@@ -111,19 +130,6 @@ class PricedSource(ABC, Generic[Drafter_co]):
     def level_seconds(self, budget: TreeBudget, capacity: int) -> float:
         """Returns the cost of a further level; 0 where levels take no calls."""
         return 0.0
-
-    def pays_to_read(
-        self, text: Sequence[int], left: float, verify: Seconds, capacity: int
-    ) -> bool:
-        """Returns whether to let it read the part of the text that it has not read.
-
-        Args:
-            text: tokens so far.
-            left: expected seconds until the end of the text.
-            verify: seconds of the target's pass by number of rows.
-            capacity: cache capacity in rows.
-        """
-        return True
 
     def draft_ahead(self) -> bool:
         """See `Drafter`; only a source that was asked has something to continue."""
@@ -170,9 +176,9 @@ class PricedRetriever(PricedSource[Retriever]):
         self._free = free
         self._learning = 0.0  # moving average of the seconds that learning takes
 
-    def wanted(self, alternative: float) -> bool:
+    def wanted(self, text: Sequence[int], prospect: Prospect) -> bool:
         """See `PricedSource`."""
-        return self._free or super().wanted(alternative)
+        return self._free or super().wanted(text, prospect)
 
     def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
         yield from ()
@@ -206,8 +212,8 @@ class PricedModel(PricedSource[CallingDrafter]):
         super().__init__(drafter, trials)
         self._curve = curve
         self._most = capacity_bucket(context)
-        # By capacity, the expected saving as a share of the time without drafts.
-        self._savings: dict[int, float] = {}
+        # By capacity and other texts, the expected saving as a share of the time without drafts.
+        self._savings: dict[tuple[int, int], float] = {}
 
     def ask(
         self, proposal: Proposal, text: Sequence[int], budget: TreeBudget, capacity: int
@@ -222,20 +228,30 @@ class PricedModel(PricedSource[CallingDrafter]):
         """See `PricedSource`."""
         return self._share(min(budget.width, budget.max_nodes), budget.company, capacity)
 
-    def pays_to_read(
-        self, text: Sequence[int], left: float, verify: Seconds, capacity: int
-    ) -> bool:
+    def wanted(self, text: Sequence[int], prospect: Prospect) -> bool:
         """See `PricedSource`.
 
-        True where reading costs no more than drafts with the usual acceptance would save, or where
-        it is a small share of the remaining time.
+        It must also pay to let it read the part of the text that it has not read: that may cost no
+        more than drafts with the usual acceptance would save, or a small share of the time that is
+        left. Beside other texts, which do likewise and wait for each other, it is tried only where
+        such drafts would save time.
         """
-        call = self._seconds(1, capacity)  # a draft begins with one such call in any case
-        reading = sum([self._seconds(rows, capacity) for rows in self._drafter.unread(text)]) - call
-        if capacity not in self._savings:
-            usual = Pair(verify, call, FIXED_DRAFT_TOKENS).serial(USUAL_ACCEPTANCE)
-            self._savings[capacity] = max(1 - plain(verify) / usual, _TRY_ANYWAY)
-        return reading <= self._savings[capacity] * left
+        saving, others = self._saving(prospect), prospect.others
+        if not self.schedule.should_ask(prospect.alternative, trying=not others or saving > 0):
+            return False
+        calls = [self._seconds(rows, prospect.capacity) for rows in self._drafter.unread(text)]
+        reading = sum(calls) - self._seconds(1, prospect.capacity)  # a draft begins with one anyway
+        return (others + 1) * reading <= max(saving, _TRY_ANYWAY) * prospect.left
+
+    def _saving(self, prospect: Prospect) -> float:
+        """Returns what drafts with the usual acceptance save, as a share of the time without."""
+        key = prospect.capacity, prospect.others
+        if key not in self._savings:
+            texts = prospect.others + 1
+            call = self._seconds(texts, prospect.capacity, texts) / texts
+            usual = Pair(prospect.share, call, FIXED_DRAFT_TOKENS).serial(USUAL_ACCEPTANCE)
+            self._savings[key] = 1 - plain(prospect.share) / usual
+        return self._savings[key]
 
     def _join(self, proposal: Proposal, text: Sequence[int], budget: TreeBudget) -> Steps[Proposal]:
         # The model's nodes come first, because it knows most about this text.

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Company:
-    """The other texts of a round, which share its pass.
+    """The other texts of a round, most of which share its pass.
 
     Attributes:
-        texts: number of these texts.
-        rows: number of rows that they verify.
-        tokens: number of tokens that they are expected to gain.
-        seconds: time that their drafts are expected to take; of calls that texts share, each takes
-            an equal part.
-        drafting: number of them that share calls of the draft model.
+        texts: number of those that share it.
+        rows: number of rows that these verify.
+        tokens: number of tokens that all are expected to gain.
+        seconds: time that the drafts of all are expected to take, and passes that are not shared
+            with this text; of calls that texts share, each takes an equal part.
+        drafting: number of texts that share calls of the draft model.
+        coming: number of texts whose prompts are being read.
         room: number of rows that the pass has left.
     """
 
@@ -25,6 +26,7 @@ class Company:
     tokens: float = 0.0
     seconds: float = 0.0
     drafting: int = 0
+    coming: int = 0
     room: int = sys.maxsize
 
 

@@ -9,8 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from edgespec.runtime.decoding.fair_lock import FairLock
-from edgespec.runtime.decoding.generate import PROMPT, Round
+from edgespec.runtime.decoding.generate import PROMPT, Pass, Round
+from edgespec.runtime.decoding.pipelines import Serial
 from edgespec.runtime.decoding.rounds import Rounds, TextRounds
+from edgespec.runtime.execution.feeds import Rows
+from edgespec.runtime.trees.company import PassCost
 
 CHUNK = 10
 
@@ -112,3 +115,54 @@ def test_what_is_ready_is_fetched_while_the_lock_is_held(texts):
         thread.join(30)
         assert not thread.is_alive()
         assert not text.ready
+
+
+def test_a_tree_is_planned_for_the_texts_of_its_pass_and_others_passes_take_time(monkeypatch):
+    class Passes:
+        def __init__(self, target):
+            pass
+
+        def tables(self, targets):
+            return [each.table for each in targets]
+
+        def timed(self, asked):
+            for number, (target, rows) in enumerate(asked):
+                cost = PassCost(target.texts, len(rows.tokens), target.texts * target.seconds)
+                yield cost, [(number, {})]
+
+    monkeypatch.setattr("edgespec.runtime.decoding.rounds.JointPasses", Passes)
+    rounds, told = Rounds(SimpleNamespace(shapes=SimpleNamespace(rows=(64,))), FairLock()), {}
+
+    def add(name, table, texts, rows, seconds):
+        def steps():
+            company = yield Round((1,), 0, 0, PROMPT, 0.0)
+            while True:
+                told[name] = company
+                yield Pass(Rows.chain([5] * rows))
+                company = yield Round((1, 2), 0, 0, "none", 0.0)
+
+        target = SimpleNamespace(length=1, table=table, texts=texts, seconds=seconds)
+        target.known = lambda text: 0
+        pipeline = object.__new__(Serial)
+        pipeline.target = target
+        text = TextRounds(rounds, pipeline, steps(), [], [1], lambda: False, lambda: None)
+        rounds.add(text)
+        return text
+
+    with rounds.lock:
+        texts = [
+            add("a", 1024, 2, 3, 0.1), add("b", 1024, 2, 5, 0.1),
+            add("long", 8192, 1, 1, 0.4), add("own", None, 1, 2, 0.2),
+        ]  # fmt: skip
+        for text in texts:
+            rounds.make(text)  # reads its prompt
+        for _ in range(60):
+            for text in texts:
+                text.ready.clear()
+            rounds.make(texts[0])
+    assert [told[name].texts for name in ("a", "b", "long", "own")] == [1, 1, 0, 0]
+    assert [told[name].rows for name in ("a", "b", "long", "own")] == [5, 3, 0, 0]
+    assert told["a"].seconds == pytest.approx(0.4 + 0.2, rel=0.01)
+    assert told["long"].seconds == pytest.approx(0.1 + 0.1 + 0.2, rel=0.01)
+    assert told["own"].tokens == pytest.approx(3 * 2, rel=0.01)
+    assert told["a"].room == 64 - 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
@@ -13,7 +15,7 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import engine
-from edgespec.runtime.execution import exactness
+from edgespec.runtime.execution import exactness, joint
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.joint import JointPasses
 from edgespec.runtime.execution.runner import Runner
@@ -120,6 +122,18 @@ def test_texts_share_a_pass_and_each_stays_what_it_is(models, kind, engine_name)
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), phases=EACH)
 @given(data=st.data())
 def test_texts_come_and_go_at_any_round(models, data):
+    let_come_and_go(models, data)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), phases=EACH)
+@given(data=st.data())
+def test_texts_change_tables_as_they_grow(models, data):
+    of_length = patch.object(joint, "_most_rows", lambda runner: 1 << runner.length.bit_length())
+    with of_length, patch.object(joint, "parts", lambda lengths, _: lengths):
+        let_come_and_go(models, data)
+
+
+def let_come_and_go(models, data):
     model = models("llama", ENGINES[data.draw(st.integers(0, 1))])
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     passes, texts = JointPasses(model), []
@@ -138,6 +152,24 @@ def test_texts_come_and_go_at_any_round(models, data):
         asking = [each for each in texts if data.draw(st.integers(0, 5))]
         if asking:
             make_round(passes, {each: data.draw(st.integers(0, 7)) for each in asking})
+
+
+def test_after_a_long_text_the_others_have_caches_as_they_need(models):
+    model = models("llama", ENGINES[0])
+    rng, passes = np.random.default_rng(5), JointPasses(model)
+    texts = [Twins(model, rng, length) for length in (300, 40, 40, 40)]
+
+    def bytes_of_short():
+        return [each.joined.bytes for each in texts[1:]]
+
+    in_one = patch.object(joint, "parts", lambda most, _: [max(most, default=0)] * len(most))
+    with in_one, patch.object(joint, "_most_rows", lambda it: 256 if it.length < 256 else 512):
+        assert make_round(passes, dict.fromkeys(texts, 0)) == [4]
+        beside_it = bytes_of_short()
+        passes.leave(texts[0].joined)
+        assert make_round(passes, dict.fromkeys(texts[1:], 0)) == [3]
+    assert all(now < before for now, before in zip(bytes_of_short(), beside_it, strict=True))
+    assert texts[0].joined.length == 301  # its rows are still there for a text that begins alike
 
 
 def test_more_rows_than_a_call_has_are_split(models):

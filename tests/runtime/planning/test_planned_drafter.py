@@ -30,6 +30,7 @@ from edgespec.runtime.planning import (
     PricedRetriever,
     priced,
 )
+from edgespec.runtime.planning.priced import Prospect
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict
@@ -194,7 +195,8 @@ def test_behind_texts_longer_than_it_sees_a_draft_models_calls_cost_no_more(time
         reading = level * len(drafter.unread(text)) - level / 2
         left = reading / (1 - plain(slow_pass) / usual_rate(slow_pass, level / 2))
         for share, pays in ((0.99, False), (1.01, True)):
-            assert model.pays_to_read(text, share * left, slow_pass, 1024) == pays
+            prospect = Prospect(1.0, share * left, 0, slow_pass, 1024)
+            assert model.wanted(text, prospect) == pays
 
 
 def test_of_alternatives_the_best_is_asked_and_one_at_a_time(timed, clock):

@@ -120,7 +120,7 @@ def rounds(drafter, clock, accepted, passes=EVEN, budget=BUDGET):
 @pytest.mark.parametrize(("takes", "learns"), [(0.0, 0.0), (0.4, 0.0), (0.0, 0.4), (0.3, 0.2)])
 def test_a_forecast_is_what_rounds_take(clock, takes, learns):
     """The passes, the source, and a little time everywhere else."""
-    clock.tick = 0.03
+    clock.tick = 0.015
     source = PricedRetriever(Source(clock, takes=takes, learns=learns), free=True)
     drafter = PlannedDrafter([[source]], Curve(EVEN))
     for number, (proposal, took) in enumerate(rounds(drafter, clock, [4] * 20)):
