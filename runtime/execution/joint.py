@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -51,6 +51,8 @@ class JointPasses:
             For each pass, the numbers of its texts in `asked` and their results, see
             `Runner.verify`.
         """
+        for table in self._tables.values():
+            table.tidy()
         alone = [n for n, (runner, _) in enumerate(asked) if not runner.joins]
         # At once, since a text may cross the border when it commits.
         sides = {
@@ -105,8 +107,9 @@ class JointPasses:
 
     def _together(self, table: _Table, asked: Sequence[Asked]) -> list[Results]:
         model = self._model
-        rows_of = table.placed(asked)
-        seats = range(min(rows_of), max(rows_of) + 1)
+        with self._failures:
+            rows_of = table.placed(asked)
+        seats = table.reach(rows_of)
         texts = [(rows_of.get(seat, _NO_ROWS), table.length(seat)) for seat in seats]
         total = sum(len(rows.tokens) for rows, _ in texts)
         most = max(len(rows.tokens) for rows, _ in texts)
@@ -153,6 +156,7 @@ class _Table:
         self._stages: list[Seats] = []
         self._seated: list[weakref.ref[Runner] | None] = []
         self._playing = weakref.WeakSet[Runner]()  # those whose text goes on
+        self._on_device = False
 
     @property
     def capacity(self) -> int:
@@ -162,6 +166,11 @@ class _Table:
     def leave(self, runner: Runner) -> None:
         """A text is over."""
         self._playing.discard(runner)
+
+    def tidy(self) -> None:
+        """Gives memory of a device back if all texts have gone, as behind the border."""
+        if self._on_device and not any(map(self._at, range(len(self._seated)))):
+            self._stages, self._seated = [], []
 
     def send_off(self, runner: Runner) -> None:
         """Gives a text caches of its own, if it sits here."""
@@ -189,6 +198,11 @@ class _Table:
             for seat, each in seated
             if each is not None and id(each) in by_runner
         }
+
+    def reach(self, rows_of: Mapping[int, Rows]) -> range:
+        """Returns the consecutive seats of a call over texts in these seats."""
+        first = 0 if self._on_device else min(rows_of)
+        return range(first, max(rows_of) + 1)
 
     def length(self, seat: int) -> int:
         """Returns the length of the text in a seat; 0 if there is none."""
@@ -253,14 +267,21 @@ class _Table:
         wanted = self._model.shapes.capacity_bucket(length + 1)
         for stage in self._stages:
             if stage.capacity < wanted:
-                stage.grow(wanted)
+                try:
+                    stage.grow(wanted)
+                except Exception:  # of any engine; some lose their caches then
+                    self._stages, self._seated = [], []
+                    raise
 
     def _add_seats(self) -> None:
-        """Doubles the number of seats."""
+        """Doubles the number of seats; on a device there are at once as many as were planned."""
         seated = [self._at(seat) for seat in range(len(self._seated))]
         count = max(2, 2 * len(seated))
         capacity = self.capacity or self._model.shapes.capacity_bucket(1)
         executables = [cast(Seating, each) for each in self._model.executables]
+        self._on_device = any(each.seats_on_device for each in executables)
+        if self._on_device:  # old and new seats at once may be more than was planned for
+            count = max(count, 1 << (self._model.sizes.texts - 1).bit_length())
         self._stages = [each.new_seats(count, capacity) for each in executables]
         for seat, runner in enumerate(seated):
             if runner is not None:

@@ -20,10 +20,12 @@ class TextSizes:
     Attributes:
         prefill_chunk: largest number of rows of a call that reads a text, one of `ROW_BUCKETS`.
         cache_rows: number of rows that a cache is expected to grow to; 0 if not known.
+        texts: number of texts that memory has caches for.
     """
 
     prefill_chunk: int = ROW_BUCKETS[-1]
     cache_rows: int = 0
+    texts: int = 1
 
 
 class Model:
