@@ -156,9 +156,9 @@ class Shapes:
 
 
 def dimension(text: str, shape: Shape) -> int:
-    """Returns the size of a symbolic dimension, such as C+S, of a stage with fixed shapes."""
+    """Returns the size of a symbolic dimension, such as C+S, of calls of one shape and text."""
     rows, capacity = shape
-    sizes = {"S": rows, "R": rows, "N": COLUMNS, "W": FIXED_WINDOW}
+    sizes = {"S": rows, "R": rows, "N": COLUMNS, "W": FIXED_WINDOW, "T": 1, "L": rows}
     return sum(
         kept_rows(capacity, window_of_rows(part)) if is_rows_symbol(part) else sizes[part]
         for part in text.split("+")

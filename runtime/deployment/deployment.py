@@ -40,7 +40,7 @@ from edgespec.runtime.deployment.selection import (
     refused,
     round_ms,
 )
-from edgespec.runtime.engines import Engines, is_experimental
+from edgespec.runtime.engines import Engines, is_experimental, is_gpu
 from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.model import Model, TextSizes
 from edgespec.runtime.execution.stage_files import multiplies, require_suited, takes_texts
@@ -277,10 +277,9 @@ def load(deployment: Deployment) -> dict[str, Loaded]:
     """
     loaded = {}
     for name, role in deployment.roles.items():
-        # A small draft model's calls are so short that the graph for several texts slows one down.
-        texts = name == TARGET or deployment.options.sessions > 1
-        loaded[name] = _load(deployment.bundle, name, role, texts)
-        loaded[name].model.sizes = TextSizes(deployment.prefill_chunk, role.cache_rows)
+        texts = deployment.options.sessions
+        loaded[name] = _load(deployment.bundle, name, role, texts > 1)
+        loaded[name].model.sizes = TextSizes(deployment.prefill_chunk, role.cache_rows, texts)
     return loaded
 
 
@@ -369,14 +368,24 @@ def _missing(found: Fit, request: Request, wished: int) -> Iterator[str]:
         yield f"{' and '.join(changes)}, to fit {limits}"
 
 
-def _load(bundle: Bundle, name: str, role: RoleDeployment, texts: bool) -> Loaded:
+def _load(bundle: Bundle, name: str, role: RoleDeployment, several: bool) -> Loaded:
     """Compiles the first candidate that can be compiled.
 
     The first one may fail although it was measured, if its library was damaged since.
+
+    Args:
+        bundle: the bundle.
+        name: name of the role.
+        role: what runs it.
+        several: whether more than one text at once was asked for.
     """
     refusals = []
     threads = role.asked.threads
     for candidate in role.candidates:
+        # The graph for several texts has some operators more. They slow one text down where calls
+        # are as short as those of a small draft model, or each operator is started on its own.
+        quick = name == TARGET and not any(is_gpu(each.name) for each in candidate.engines)
+        texts = several or quick
         try:
             model = exactness.load(bundle, name, candidate.engines, threads, texts=texts)
         except DeviceError as error:

@@ -79,6 +79,7 @@ __all__ = [
     "compiler",
     "engine",
     "is_experimental",
+    "is_gpu",
     "joined_names",
     "quantizer",
     "recurrent_bytes",
@@ -114,6 +115,8 @@ GPU_ENGINES = ("cuda:0", "webgpu:0", "openvino:gpu")
 CUDA's kernels come from the GPU's vendor. WebGPU runs on GPUs of any vendor and also keeps the
 cache on the GPU. OpenVINO keeps it on the host.
 """
+
+_GPUS = ("cuda:", "webgpu:", "openvino:gpu")  # beginnings of the names of all of them
 
 NPU_ENGINES = ("qnn:npu", "openvino:npu", "qnn:emulated")
 """The engines of NPUs; the last one slowly emulates a compiled NPU program on the CPU."""
@@ -153,6 +156,11 @@ def engine(device: str) -> Engine:
 def is_experimental(device: str) -> bool:
     """Whether a device's engine has never been run on real hardware, see `EXPERIMENTAL`."""
     return device.startswith(EXPERIMENTAL)
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a device is a GPU."""
+    return device.startswith(_GPUS)
 
 
 def compiler(device: str) -> Compiler:

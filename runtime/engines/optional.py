@@ -81,7 +81,14 @@ class Seats(Protocol):
 
 
 class Seating(Executable, Protocol):
-    """An executable whose calls hold several texts."""
+    """An executable whose calls hold several texts.
+
+    Attributes:
+        seats_on_device: whether their caches lie in a device's memory, of which all is taken at
+            once, and of which calls can only read the first seats.
+    """
+
+    seats_on_device: bool
 
     def new_seats(self, count: int, capacity: int) -> Seats:
         """Creates empty caches of `count` texts, with `capacity` rows each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,14 @@ def record_assignment(options: Any) -> None:
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
 
 
-def assigned(session: Any, provider: str) -> Assignment:
-    """Returns which nodes run with this execution provider; needs `record_assignment`."""
+def assigned(session: Any, provider: str, places: Collection[str] = ()) -> Assignment:
+    """Returns which nodes run with this execution provider; needs `record_assignment`.
+
+    Args:
+        session: the session.
+        provider: name of the provider.
+        places: names of nodes that may run on the CPU, since they only compute where rows are.
+    """
     parts = [
         (part.ep_name, node)
         for part in session.get_provider_graph_assignment_info()
@@ -82,7 +88,7 @@ def assigned(session: Any, provider: str) -> Assignment:
         elsewhere=tuple(
             f"{node.name or 'unnamed'} ({node.op_type})"
             for name, node in parts
-            if name != provider and node.op_type not in _SHAPE_ONLY
+            if name != provider and node.op_type not in _SHAPE_ONLY and node.name not in places
         ),
     )
 

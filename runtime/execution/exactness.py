@@ -41,12 +41,13 @@ class Exactness:
     Attributes:
         exact: whether they are in calls with an even number of rows.
         single: whether they are in calls with any number of rows, too.
-        texts: whether they are in calls that other texts share, too.
+        texts: whether they are in calls that other texts share, too; None: not tried, since rows
+            are not alike anyway, or the graph was one for a single text.
     """
 
     exact: bool
     single: bool
-    texts: bool = False
+    texts: bool | None = None
 
 
 def recall(bundle: Bundle, role: str, engines: Engines, threads: int) -> Exactness | None:
@@ -91,7 +92,8 @@ def use_exact_shapes(
         loaded.joins_texts = loaded.can_join_texts
         return
     found = recall(bundle, name, engines, threads)
-    if found is None:
+    untried = loaded.can_join_texts and found is not None and found.exact and found.texts is None
+    if found is None or untried:
         found = measure(loaded)
         remember(bundle, name, engines, threads, found)
         _log.info("%s on %s: %s", name, loaded.device, found)
@@ -99,7 +101,7 @@ def use_exact_shapes(
     loaded.shapes = common_shapes(engines).exact(single=found.single or not found.exact)
     loaded.exact = found.exact
     # Where rows are not alike anyway, no promise would be kept by turns.
-    loaded.joins_texts = loaded.can_join_texts and (found.texts or not found.exact)
+    loaded.joins_texts = loaded.can_join_texts and (found.texts is True or not found.exact)
 
 
 def measure(model: Model) -> Exactness:
@@ -120,7 +122,8 @@ def measure(model: Model) -> Exactness:
         single = not usual.capacities and _alike(model, largest)
     finally:
         model.shapes = usual
-    return Exactness(exact=True, single=single, texts=model.can_join_texts and _joined(model))
+    texts = _joined(model) if model.can_join_texts else None
+    return Exactness(exact=True, single=single, texts=texts)
 
 
 def _alike(model: Model, largest: int) -> bool:

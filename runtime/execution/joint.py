@@ -7,9 +7,10 @@ texts lie side by side, in *seats*; a text takes one with its first shared pass 
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -59,11 +60,11 @@ class JointPasses:
         """
         # At once, since a text may become longer when it commits.
         tables = self.tables([runner for runner, _ in asked])
-        alone = [number for number, table in enumerate(tables) if table is None]
+        alone = [number for number, most in enumerate(tables) if most is None]
         by_table = dict[int, list[int]]()
-        for number, table in enumerate(tables):
-            if table is not None:
-                by_table.setdefault(table, []).append(number)
+        for number, most in enumerate(tables):
+            if most is not None:
+                by_table.setdefault(most, []).append(number)
         for most, numbers in by_table.items():
             for part in self._parts(asked, numbers):
                 if len(part) == 1:
@@ -109,8 +110,15 @@ class JointPasses:
         found = dict[Runner, int]()
         for before in (True, False):
             mine = [(runner, most) for runner, most in lengths if runner.before_border is before]
-            together = parts([most for _, most in mine], self._cost)
+            if self._model.seats_on_device:  # a new table beside the old is more than was planned
+                together = [BORDER if before else sys.maxsize] * len(mine)
+            else:
+                together = parts([most for _, most in mine], self._cost)
             found.update(zip((runner for runner, _ in mine), together, strict=True))
+        if self._model.seats_on_device:
+            for table in self._tables.values():
+                table.tidy()
+            return found
         for most in self._tables.keys() - found.values():
             self._tables.pop(most).clear()
         return found
@@ -135,8 +143,9 @@ class JointPasses:
 
     def _together(self, table: _Table, asked: Sequence[Asked]) -> list[Results]:
         model = self._model
-        rows_of = table.placed(asked)
-        seats = range(min(rows_of), max(rows_of) + 1)
+        with self._failures:
+            rows_of = table.placed(asked)
+        seats = table.reach(rows_of)
         texts = [(rows_of.get(seat, _NO_ROWS), table.length(seat)) for seat in seats]
         total = sum(len(rows.tokens) for rows, _ in texts)
         most = max(len(rows.tokens) for rows, _ in texts)
@@ -196,6 +205,11 @@ class _Table:
             if runner is not None:
                 runner.stand()
 
+    def tidy(self) -> None:
+        """Gives memory back if all texts have gone, as behind the border."""
+        if not any(map(self._at, range(len(self._seated)))):
+            self._stages, self._seated = [], []
+
     def send_off(self, runner: Runner) -> None:
         """Gives a text caches of its own, if it sits here."""
         if self._seat_of(runner) is not None:
@@ -221,6 +235,11 @@ class _Table:
             for seat, each in seated
             if each is not None and id(each) in by_runner
         }
+
+    def reach(self, rows_of: Mapping[int, Rows]) -> range:
+        """Returns the consecutive seats of a call over texts in these seats."""
+        first = 0 if self._model.seats_on_device else min(rows_of)
+        return range(first, max(rows_of) + 1)
 
     def length(self, seat: int) -> int:
         """Returns the length of the text in a seat; 0 if there is none."""
@@ -285,14 +304,22 @@ class _Table:
         wanted = self._model.shapes.capacity_bucket(length + 1)
         for stage in self._stages:
             if stage.capacity < wanted:
-                stage.grow(wanted)
+                try:
+                    stage.grow(wanted)
+                except Exception:  # of any engine; some lose their caches then
+                    self._stages, self._seated = [], []
+                    raise
 
     def _add_seats(self) -> None:
-        """Doubles the number of seats."""
+        """Doubles the number of seats; on a device there are at once as many as were planned."""
         seated = [self._at(seat) for seat in range(len(self._seated))]
         count = max(2, 2 * len(seated))
         capacity = self.capacity or self._model.shapes.capacity_bucket(1)
         executables = [cast(Seating, each) for each in self._model.executables]
+        if (
+            self._model.seats_on_device
+        ):  # old and new seats at once may be more than was planned for
+            count = max(count, 1 << (self._model.sizes.texts - 1).bit_length())
         self._stages = [each.new_seats(count, capacity) for each in executables]
         for seat, runner in enumerate(seated):
             if runner is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from edgespec.bundle import Bundle, Role
-from edgespec.runtime.engines import Engine, Executable, joined_names
+from edgespec.runtime.engines import Engine, Executable, Seating, joined_names
 from edgespec.runtime.execution.feeds import BiasBuffers, Feeds, FeedSizes, Rope, bias_buffers
 from edgespec.runtime.execution.stage_files import bias_off, role_shapes, stage_file, stages_for
 from edgespec.runtime.shapes import ANY_SHAPES, ROW_BUCKETS, Shapes
@@ -22,10 +23,12 @@ class TextSizes:
     Attributes:
         prefill_chunk: largest number of rows of a call that reads a text, one of `ROW_BUCKETS`.
         cache_rows: number of rows that a cache is expected to grow to; 0 if not known.
+        texts: number of texts that memory has caches for.
     """
 
     prefill_chunk: int = ROW_BUCKETS[-1]
     cache_rows: int = 0
+    texts: int = 1
 
 
 class Model:
@@ -127,6 +130,11 @@ class Model:
         for each in alike[: -_CAPACITIES if several else -1]:
             del self._feeds[each]
         return self._feeds[key].of(sizes)
+
+    @property
+    def seats_on_device(self) -> bool:
+        """Whether caches of several texts lie in a device's memory; of a model that takes them."""
+        return any(cast(Seating, each).seats_on_device for each in self.executables)
 
     @property
     def can_join_texts(self) -> bool:

@@ -119,6 +119,8 @@ class OnnxRuntimeExecutable:
     Results of all shapes use the same memory, so they are valid until the next call.
     """
 
+    seats_on_device = False
+
     def __init__(self, session: Any, stage: StageFile) -> None:
         self._session = session
         self._stage = stage

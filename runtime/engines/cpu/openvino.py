@@ -193,6 +193,8 @@ class OpenVinoExecutable:
         by_turns: whether to free its buffers after a long call.
     """
 
+    seats_on_device = False
+
     def __init__(self, compiled: Any, stage: StageFile, by_turns: bool = False) -> None:
         self._compiled = compiled
         self._by_turns = by_turns

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
-from edgespec.bundle.caches import new_kv_output
+from edgespec.bundle.caches import TEXT_ROWS, new_kv_output
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array
 from edgespec.runtime.engines.base import (
@@ -22,8 +24,14 @@ from edgespec.runtime.engines.base import (
     StageSizes,
 )
 from edgespec.runtime.engines.fixed import is_lengths, is_ordered, kept_by_input, lengths
-from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
-from edgespec.runtime.engines.gpu.wide_rows import wide_rows
+from edgespec.runtime.engines.gpu.device_cache import (
+    CacheGraphs,
+    DeviceCache,
+    DeviceOutputs,
+    DeviceRoom,
+    DeviceSeats,
+)
+from edgespec.runtime.engines.gpu.graphs import on_host, widen_rows
 from edgespec.runtime.engines.host import MIB, activation_bytes, score_bytes
 from edgespec.runtime.engines.ort_session import (
     assigned,
@@ -72,7 +80,7 @@ class OnnxRuntimeGpu(ABC):
     variant: str | None = None
     integer_products = False
     keeps_states = False
-    several_texts = False
+    several_texts = True
     integer_caches = False
 
     def compile(self, stage: StageFile, threads: int) -> DeviceExecutable:
@@ -89,9 +97,10 @@ class OnnxRuntimeGpu(ABC):
         """See `Engine`.
 
         This is calculated, not measured: the weights as stored, with widened scales, and the
-        tensors of the largest call. While a cache grows, the old and the new one both exist.
+        tensors of the largest call. There is a cache more: while one grows, the old one; beside
+        those of several texts, that of a text which does not share calls yet, or the copy of one
+        for a call over it alone.
         """
-        smaller = 7 * calls.capacity // 8  # the old cache at most, as 1792 rows before 2048
         stored = stage.matmul_bytes + stage.embedding_bytes
         return Footprint(
             weights=stored + stage.widening_bytes(stored),
@@ -99,7 +108,7 @@ class OnnxRuntimeGpu(ABC):
             mapped=0,
             logits=calls.logit_rows * (4 * stage.vocab + stage.result_bytes)
             + calls.rows * stage.passed_bytes,
-            workspace=stage.cache_bytes(smaller)
+            workspace=stage.cache_bytes(calls.capacity)
             + 4 * calls.rows * (calls.capacity + calls.rows)  # the bias
             + _GRAPH_BYTES,
             shared=3 * score_bytes(stage, calls) + activation_bytes(stage, calls),
@@ -116,12 +125,14 @@ class OnnxRuntimeGpu(ABC):
         options = session_options(threads=1)
         options.log_severity_level = 4  # failures are raised, so no log is needed
         record_assignment(options)
-        source = graph
+        source, places = graph, frozenset[str]()
         if isinstance(graph, Path):
             look_for_data_beside(graph, options)
-            source = wide_rows(graph)
+            model = onnx.load(str(graph), load_external_data=False)
+            widen_rows(model.graph)
+            source, places = bytes(model.SerializeToString()), on_host(model.graph)
         session = open_session(source, options, self.select(options), name_of(graph))
-        found = assigned(session, self.provider)
+        found = assigned(session, self.provider, places)
         if found.elsewhere:
             raise DeviceError(
                 f"{name_of(graph)}: {self.name} would leave {found.elsewhere_in_short()} to the "
@@ -161,12 +172,31 @@ class OnnxRuntimeGpu(ABC):
 
     def zeros(self, shape: Sequence[int], dtype: str) -> Any:
         """Allocates a tensor of zeros on the device."""
-        array = np.zeros(shape, dtype)
+        return self.placed(np.zeros(shape, dtype))
+
+    def placed(self, array: Array) -> Any:
+        """Copies an array to the device."""
         return ort.OrtValue.ortvalue_from_numpy(array, self.kind, self.number)
+
+    def bind_input(
+        self, binding: Any, name: str, tensor: Any, dtype: str, shape: Sequence[int]
+    ) -> None:
+        """Binds an input to the beginning of a tensor, which the caller must keep alive."""
+        kind = np.dtype(dtype).type
+        binding.bind_input(name, self.kind, self.number, kind, shape, tensor.data_ptr())
+
+    def bind_output(
+        self, binding: Any, name: str, tensor: Any, dtype: str, shape: Sequence[int]
+    ) -> None:
+        """Binds an output to the beginning of a tensor, which the caller must keep alive."""
+        kind = np.dtype(dtype).type
+        binding.bind_output(name, self.kind, self.number, kind, shape, tensor.data_ptr())
 
 
 class DeviceExecutable:
     """A session with a binding for each shape, created at the first call of that shape."""
+
+    seats_on_device = True
 
     def __init__(self, gpu: OnnxRuntimeGpu, session: Any, stage: StageFile) -> None:
         self.gpu = gpu
@@ -182,11 +212,15 @@ class DeviceExecutable:
 
     def new_cache(self, capacity: int, most: int) -> DeviceCache:
         """See `Executable`. `most` is ignored: a device would allocate all of it at once."""
-        return DeviceCache(self._graphs, capacity)
+        return DeviceCache.alone(self._graphs, capacity)
 
-    def run(self, feeds: Mapping[str, Array], cache: Cache) -> StageOutputs:
+    def new_seats(self, count: int, capacity: int) -> DeviceSeats:
+        """See `Seating`."""
+        return DeviceSeats(self._graphs, count, capacity)
+
+    def run(self, feeds: Mapping[str, Array], cache: Cache | DeviceRoom) -> StageOutputs:
         """See `Executable`."""
-        values = cast(DeviceCache, cache).values
+        values = cast(DeviceCache | DeviceRoom, cache).values
         if values is not self._values:
             self._bindings.clear()  # bindings to another cache would keep it alive
             self._values = values
@@ -216,7 +250,7 @@ class DeviceExecutable:
             own = Shape(shape.rows, kept.get(name, shape.capacity))
             feeds[name][:] = lengths(own, is_ordered(feeds))
         cache = self.new_cache(shape.capacity, 0)
-        cache.write(self.run(feeds, cache).new_kv, [0], 0)
+        cache.write(self.run(feeds, cache).new_kv_of(0), [0], 0)
         self._bindings.clear()
         self._values = None
 
@@ -239,19 +273,34 @@ class _Binding:
                 value = gpu.empty(array.shape, array.dtype.name)
                 self._uploads.append((array, value))
                 self._handle.bind_ortvalue_input(name, value)
-        for name, value in values.items():
-            self._handle.bind_ortvalue_input(name, value)
+        self._bind_caches(values)
         results = result_arrays(stage, feeds)
         for name, array in results.items():
             bind_host_output(self._handle, name, array)
-        shapes = zip(new_kv_shapes(stage, feeds), stage.cache_groups, strict=True)
-        new_kv = [gpu.empty(shape, group.dtype) for shape, group in shapes]
+        new_kv = []
+        for shape, group in zip(new_kv_shapes(stage, feeds), stage.cache_groups, strict=True):
+            # The graph has one dimension for layers, keys or values, and texts.
+            flat = (math.prod(shape[:3]), *shape[3:]) if stage.several_texts else shape
+            new_kv.append(gpu.empty(flat, group.dtype))
         for number, value in enumerate(new_kv):
             self._handle.bind_ortvalue_output(new_kv_output(number), value)
-        self._outputs = StageOutputs(results, new_kv)
+        self._outputs = DeviceOutputs(results, new_kv, several_texts=stage.several_texts)
 
     def run(self) -> StageOutputs:
         for array, value in self._uploads:
             value.update_inplace(array)
         self._executable.gpu.run(self._executable.session, self._handle)
         return self._outputs
+
+    def _bind_caches(self, values: Mapping[str, Any]) -> None:
+        """Binds the tensors of the cache, or those of the call's texts if there may be several."""
+        stage, gpu = self._executable.stage, self._executable.gpu
+        if not stage.several_texts:
+            for name, value in values.items():
+                self._handle.bind_ortvalue_input(name, value)
+            return
+        texts = len(self._alive[TEXT_ROWS])
+        for group in stage.cache_groups:
+            for name in group.names:
+                shape = (texts, *values[name].shape()[1:])
+                gpu.bind_input(self._handle, name, values[name], group.dtype, shape)

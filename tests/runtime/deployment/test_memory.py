@@ -277,6 +277,20 @@ def test_every_text_at_once_has_a_cache():
     assert (three.kv, three.logits) == (3 * one.kv, one.logits)
 
 
+def test_caches_side_by_side_are_counted_where_they_lie():
+    gpu = Scale(name="scale:gpu", memory="gpu", several_texts=True)
+    engines = {TARGET: [(gpu,)], DRAFT: [(Scale(),)]}
+    limits = {"cpu": 1 << 40, "gpu": 1 << 40}
+    found = {
+        texts: {
+            each.device: each.kv for each in planned(EMBEDDED, limits, engines, texts=texts).devices
+        }
+        for texts in (1, 3)
+    }
+    assert found[3]["gpu"] == 4 * found[1]["gpu"] > 0
+    assert found[3]["cpu"] == 3 * found[1]["cpu"] > 0
+
+
 def test_trees_are_as_large_as_what_is_left():
     exact = total(fitted(1 << 40))
     assert fitted(1 << 40).max_tree == 63

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from caches import CAPACITY, GROUPS, LONG, STAGE, followed, operations
+from gpus import CPU, GPUS, usable, with_cache_on_device
 from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper
 from pairs import SHORT_PROMPT
@@ -24,26 +25,20 @@ from edgespec.runtime.shapes import capacity_bucket
 
 pytestmark = pytest.mark.slow
 
-CPU = "onnxruntime:cpu"
 GREEDY = {"max_new_tokens": 16}
 SAMPLED = {"max_new_tokens": 12, "temperature": 0.7, "seed": 5}
 
 
-@pytest.fixture(scope="module", params=["webgpu:0", "cuda:0", "openvino:gpu"])
+@pytest.fixture(scope="module", params=GPUS)
 def gpu(request, gpu_in_software):
-    """The name of a device; what this machine does not have is skipped with the reason."""
-    try:
-        return engine(request.param).name
-    except DeviceError as error:
-        pytest.skip(str(error))
+    """The name of a device."""
+    return usable(request.param)
 
 
 @pytest.fixture(scope="module")
 def onnx_gpu(gpu):
     """An engine that keeps its cache on the device."""
-    if gpu == "openvino:gpu":
-        pytest.skip("openvino:gpu keeps its cache on the host")
-    return engine(gpu)
+    return with_cache_on_device(gpu)
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +123,13 @@ def test_a_pass_computes_what_the_cpu_does(checkpoint, tmp_path, gpu, precision)
 def test_the_cache_on_the_device_is_an_array_of_rows(onnx_gpu):
     """Rows that nobody writes stay as they are, bit by bit."""
     from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
+    from edgespec.runtime.engines.gpu.device_rows import TextRows
 
     # GPUs read no caches in 8 bits.
     both = replace(STAGE, cache_groups=(GROUPS[0], replace(GROUPS[1], dtype="float32")))
 
     def uploaded(array):
-        value = onnx_gpu.zeros(array.shape, array.dtype)
-        value.update_inplace(array)
-        return value
+        return TextRows(onnx_gpu.placed(array))
 
     def check(stage, capacity, growth):
         graphs = CacheGraphs(onnx_gpu, stage)
@@ -143,7 +137,7 @@ def test_the_cache_on_the_device_is_an_array_of_rows(onnx_gpu):
         @given(operations(capacity, growth))
         @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
         def run(steps):
-            cache = DeviceCache(graphs, capacity)
+            cache = DeviceCache.alone(graphs, capacity)
             for expected in followed(cache, stage, steps, uploaded, capacity):
                 assert cache.values.keys() == expected.keys()
                 for name, value in cache.values.items():
@@ -158,10 +152,11 @@ def test_the_cache_on_the_device_is_an_array_of_rows(onnx_gpu):
 def test_rows_are_written_in_place(onnx_gpu):
     """The cache's tensors stay the same ones until it grows; so do keys and values of a call."""
     from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
+    from edgespec.runtime.engines.gpu.device_rows import TextRows
 
-    cache = DeviceCache(CacheGraphs(onnx_gpu, STAGE), CAPACITY)
+    cache = DeviceCache.alone(CacheGraphs(onnx_gpu, STAGE), CAPACITY)
     before, tensors = cache.values, list(cache.values.values())
-    cache.write([onnx_gpu.zeros((2, 2, 3, 8, 4), "float32")], [0, 1], 0)
+    cache.write([TextRows(onnx_gpu.zeros((2, 2, 3, 8, 4), "float32"))], [0, 1], 0)
     cache.move([3], 1)
     assert cache.values is before
     assert all(each is other for each, other in zip(before.values(), tensors, strict=True))
@@ -174,7 +169,7 @@ def test_rows_go_to_the_host_and_back(onnx_gpu):
 
     graphs, rng = CacheGraphs(onnx_gpu, STAGE), np.random.default_rng(0)
     rows = rng.standard_normal((2, 2, 3, 5, 4)).astype(np.float32)
-    one, other = (DeviceCache(graphs, CAPACITY) for _ in range(2))
+    one, other = (DeviceCache.alone(graphs, CAPACITY) for _ in range(2))
     one.load([rows], 5)
     np.testing.assert_array_equal(one.read(5), [rows])
     other.load(one.read(3), 3)
@@ -188,7 +183,7 @@ def test_a_stage_without_attention_has_an_empty_cache(onnx_gpu):
     from edgespec.runtime.engines.gpu.device_cache import CacheGraphs, DeviceCache
 
     stage = replace(STAGE, cache_groups=())
-    cache = DeviceCache(CacheGraphs(onnx_gpu, stage), CAPACITY)
+    cache = DeviceCache.alone(CacheGraphs(onnx_gpu, stage), CAPACITY)
     cache.write([], [0], 0)
     cache.move([1], 0)
     cache.grow(9)
@@ -212,7 +207,7 @@ def test_keys_and_values_of_a_call_stay_on_the_device(pairs, onnx_gpu):
 def test_all_nodes_of_a_model_run_on_the_gpu(pairs, onnx_gpu):
     opened = bundle.load(pairs.pair("llama").path)
     for role in (TARGET, DRAFT):
-        [executable] = Model.load(opened, role, onnx_gpu, 1).executables
+        [executable] = Model.load(opened, role, onnx_gpu, 1, texts=False).executables
         parts = executable.session.get_provider_graph_assignment_info()
         assert {part.ep_name for part in parts} == {onnx_gpu.provider}
         assert sum(len(part.get_nodes()) for part in parts) > 50

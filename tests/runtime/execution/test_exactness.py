@@ -102,8 +102,8 @@ def test_what_was_tried_is_kept(bundle, monkeypatch):
 @pytest.mark.parametrize(
     ("found", "exact", "rows"),
     [
-        (Exactness(exact=True, single=False), True, (2, 4, 6, 8)),
-        (Exactness(exact=True, single=True), True, (1, 2, 3, 4)),
+        (Exactness(exact=True, single=False, texts=True), True, (2, 4, 6, 8)),
+        (Exactness(exact=True, single=True, texts=False), True, (1, 2, 3, 4)),
         (Exactness(exact=False, single=False), False, (1, 2, 3, 4)),
     ],
 )
@@ -115,6 +115,17 @@ def test_shapes_follow_from_what_was_found(bundle, monkeypatch, found, exact, ro
     assert model.exact == exact
     assert model.shapes.rows[: len(rows)] == rows
     assert model.shapes.rows[-1] == 64
+    assert model.joins_texts is (found.texts is not False)
+
+
+def test_what_was_found_with_a_graph_for_one_text_says_nothing_of_several(bundle, own_cache):
+    engines = (engine("onnxruntime:cpu"),)
+    assert not exactness.load(bundle, TARGET, engines, 2, texts=False).joins_texts
+    found = exactness.recall(bundle, TARGET, engines, 2)
+    assert found.exact
+    assert found.texts is None
+    assert exactness.load(bundle, TARGET, engines, 2).joins_texts
+    assert exactness.recall(bundle, TARGET, engines, 2).texts
 
 
 def test_an_engine_whose_rows_depend_on_their_company_is_found_out(bundle, monkeypatch):

@@ -10,17 +10,15 @@ from checkpoints import make_checkpoint, write_tokenizer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES
+from twins import Twins, make_round
 
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution import exactness, joint
-from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.joint import JointPasses
-from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.shapes import BORDER
-from edgespec.runtime.trees.tree import TokenTree
 
 KINDS = {
     "llama": ("llama", {}, ExportOptions("int4")),
@@ -52,59 +50,6 @@ def models(tmp_path_factory):
         return known[kind, engine_name]
 
     return model
-
-
-def a_tree(rng, vocab, nodes):
-    """Returns rows of a random tree below a pending token."""
-    parents = [int(rng.integers(-1, number)) if number else -1 for number in range(nodes)]
-    tree = TokenTree(rng.permutation(vocab)[:nodes], np.array(parents, np.int64))
-    return Rows.tree(int(rng.integers(0, vocab)), tree)
-
-
-class Twins:
-    """A text in two runners: one shares passes, the other is alone."""
-
-    def __init__(self, model, rng, length):
-        self.rng, self.vocab = rng, model.role.vocab_size
-        text = rng.integers(0, self.vocab, length).tolist()
-        self.joined, self.alone = Runner(model), Runner(model)
-        for each in (self.joined, self.alone):
-            each.prefill(text)
-
-    def ask(self, nodes):
-        self.rows = a_tree(self.rng, self.vocab, nodes)
-        return self.joined, self.rows
-
-    def check(self, results):
-        """The results of the shared pass are those of its own, and so is what is kept of them."""
-        n = len(self.rows.tokens)
-        expected = self.alone.verify(self.rows)["logits"][:n].copy()
-        np.testing.assert_array_equal(results[:n], expected)
-        chain = [0]
-        for row in range(1, n):
-            if self.rows.parents[row] == chain[-1]:
-                chain.append(row)
-        kept = chain[: int(self.rng.integers(1, len(chain) + 1))]
-        self.joined.commit(kept)
-        self.alone.commit(kept)
-
-
-def make_round(passes, asking):
-    """Makes the passes of these texts, {twins: nodes}, and checks each; returns their sizes."""
-    twins, sizes = list(asking), []
-    asked = [each.ask(nodes) for each, nodes in asking.items()]
-    for made in passes.verify(asked):
-        sizes.append(len(made))
-        # The other runner of a text makes passes of its own, which overwrite what this one gave.
-        copies = [(number, results["logits"].copy()) for number, results in made]
-        taken = [twins[number].joined for number, _ in made]
-        assert len({id(runner) for runner in taken}) == len(taken)
-        held = {number: list(twins[number].joined._new_kv) for number, _ in made}
-        for number, kv in held.items():
-            twins[number].joined._new_kv = [[np.array(part) for part in stage] for stage in kv]
-        for number, logits in copies:
-            twins[number].check(logits)
-    return sizes
 
 
 @pytest.mark.parametrize("kind", KINDS)
