@@ -26,6 +26,7 @@ from edgespec.runtime.engines import engine
 from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.joint import JointPasses
 from edgespec.runtime.execution.model import Model
+from edgespec.runtime.shapes import BORDER
 
 pytestmark = pytest.mark.slow
 
@@ -173,7 +174,7 @@ def test_texts_go_on_after_a_device_had_no_room_for_more(models, monkeypatch):
     rng, passes = np.random.default_rng(1), JointPasses(model)
     texts = [Twins(model, rng, length) for length in (9, 20)]
     assert make_round(passes, dict.fromkeys(texts, 2)) == [2]
-    stages = passes._tables[True]._stages
+    stages = passes._tables[BORDER]._stages
     monkeypatch.setattr(type(stages[0]), "grow", lambda *_: (_ for _ in ()).throw(MemoryError))
     long = [Twins(model, rng, 300), texts[0]]
     with pytest.raises(DeviceError, match="failed"):
@@ -190,9 +191,9 @@ def test_seats_are_as_many_as_planned_and_go_with_the_last_text(models, gpu):
     sizes, model.sizes = model.sizes, replace(model.sizes, texts=3)
     try:
         rng, passes = np.random.default_rng(1), JointPasses(model)
-        table = passes._tables[True]
         texts = [Twins(model, rng, length) for length in (9, 20)]
         make_round(passes, dict.fromkeys(texts, 0))
+        table = passes._tables[BORDER]
         assert len(table._seated) == 4
         for each in texts:
             passes.stand(each.joined)
