@@ -92,6 +92,7 @@ class DeviceGroup:
         zeros, group = graphs.gpu.zeros, graphs.group
         self.values = {name: zeros(shape, group.dtype) for name in group.names}
         self.rows = shape[-2]
+        self._heads = np.arange(group.kv_heads)[:, None]
         self._copies: dict[tuple[bool, int], _Copy] = {}
 
     def grow(self, capacity: int) -> None:
@@ -166,8 +167,8 @@ class DeviceGroup:
 
     def _in_heads(self, text: int, stride: int, rows: Sequence[int]) -> Array:
         """Returns where a text's rows are among those of all heads of all texts, [KV, rows]."""
-        heads = np.arange(self.graphs.group.kv_heads) + text * self.graphs.group.kv_heads
-        return heads[:, None] * stride + np.asarray(rows, np.int64)
+        first = text * self.graphs.group.kv_heads
+        return (self._heads + first) * stride + np.asarray(rows, np.int64)
 
     def _shape(self, count: int, capacity: int) -> tuple[int, ...]:
         group = self.graphs.group
@@ -186,7 +187,8 @@ class _Copy:
 
     def __init__(self, group: DeviceGroup, outside: bool, rows: int) -> None:
         graphs = group.graphs
-        self._graphs, self._bucket = graphs, rows
+        self._graphs = graphs
+        self._new_kv: Any = None
         self._session = graphs.write if outside else graphs.move
         layout, gpu = graphs.group, graphs.gpu
         count = rows * layout.kv_heads
@@ -209,10 +211,11 @@ class _Copy:
         """Copies the given rows of each head, [KV, n], to these rows of the tensors."""
         for name, given in (("rows", rows), ("places", places)):
             array, value = self._indices[name]
-            padding = ((0, 0), (0, self._bucket - given.shape[1]))
-            array[:] = np.pad(given, padding, mode="edge").reshape(array.shape)
+            by_head, n = array.reshape(len(given), -1), given.shape[1]  # a view
+            by_head[:, :n], by_head[:, n:] = given, given[:, -1:]
             value.update_inplace(array)
-        if new_kv is not None:
+        if new_kv is not self._new_kv:
+            self._new_kv = new_kv  # kept alive: the binding has its address only
             layout = self._graphs.group
             tensors = 2 * len(layout.layers)
             shape = (tensors, math.prod(new_kv.shape()) // tensors // layout.head_dim)
