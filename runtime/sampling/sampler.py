@@ -136,16 +136,18 @@ class Sampler:
         Raises:
             DeviceError: If the logits hold a NaN or an infinity, or no allowed token is finite.
         """
-        adjusted, options = self._penalized(logits, context), self.options
+        kept, options = self._penalized(logits, context), self.options
+        tokens = self._all_ids[: kept.size]
         if allowed is not None:
-            adjusted = np.where(allowed, adjusted, np.float32(-np.inf))
-        top = int(adjusted.argmax())
-        peak = _require_finite(adjusted[top])
+            # Not masked by minus infinity: numpy partitions a row of equal values ten times slower.
+            tokens = np.flatnonzero(allowed)
+            kept = kept[tokens]
+        top = int(kept.argmax())
+        peak = _require_finite(kept[top])
         if options.temperature == 0:
-            return top
+            return int(tokens[top])
         if self.noise.tabulated:
-            return self._choose_of_few(adjusted, top, position)
-        tokens, kept = self._all_ids[: adjusted.size], adjusted
+            return int(tokens[self._choose_of_few(kept, tokens, top, position)])
         if options.top_k:
             inside = largest_indices(kept, options.top_k)
             tokens, kept = tokens[inside], kept[inside]
@@ -190,13 +192,13 @@ class Sampler:
         penalized: Logits = np.where(logits < 0, logits * penalty, logits / penalty)
         return penalized
 
-    def _choose_of_few(self, logits: Logits, top: int, position: int) -> int:
+    def _choose_of_few(self, logits: Logits, tokens: Indices, top: int, position: int) -> int:
         """Returns the choice where noise for all tokens is available: few passes over all tokens.
 
         The best token under noise is tried first regardless of top-p, see `_contest`.
         """
         options, peak = self.options, float(logits[top])
-        scores = self._scores(logits, peak, self.noise.for_vocabulary(position)[: logits.size])
+        scores = self._scores(logits, peak, self.noise.for_tokens(position, tokens))
         best = int(scores.argmax())
         if best == top:
             return top  # the likeliest token survives every truncation
