@@ -106,7 +106,8 @@ class Model:
         shapes = role_shapes(role, tuple(engines))
         device = joined_names(engine.name for engine in engines)
         weights = {file for stage in role.stages for file in (stage.data, stage.borrowed) if file}
-        size = sum(bundle.manifest.files[file].size for file in weights)
+        # Not by the manifest, which lists no files while a bundle is being made.
+        size = sum((bundle.path / file).stat().st_size for file in weights)
         return cls(role, executables, device, shapes, size)
 
     @property

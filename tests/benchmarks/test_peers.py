@@ -319,9 +319,10 @@ def test_a_pass_says_what_is_outside_the_quantized_products():
     assert list(found.operators) == ["FullyConnectedCompressed", "Softmax"]
 
 
+@pytest.mark.parametrize("texts", [1, 3])
 @pytest.mark.parametrize("name", CPU_ENGINES)
-def test_a_pass_is_profiled_on_each_engine(name):
-    arguments = SimpleNamespace(rows=2, context=8, rounds=2, threads=1)
+def test_a_pass_is_profiled_on_each_engine(name, texts):
+    arguments = SimpleNamespace(rows=2, texts=texts, context=8, rounds=2, threads=1)
     found = operators._measure(bundles.load(BUNDLE), name, arguments)
     numbers = {kind: number for kind, (number, _) in found.operators.items()}
     # Five products in each of eight layers, and the head's.
