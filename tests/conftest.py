@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -153,6 +154,14 @@ def cli(capsys, monkeypatch):
         return SimpleNamespace(code=code, out=captured.out, err=captured.err)
 
     return run
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C interrupts, which background jobs of a shell ignore, and does so again afterwards."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, previous) is signal.default_int_handler
 
 
 @pytest.fixture

@@ -100,7 +100,9 @@ def test_a_model_that_makes_texts_says_so(cli, tmp_path):
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
-def test_a_stopped_batch_goes_on_and_ends_alike(batch, tmp_path, monkeypatch, capsys, parallel):
+def test_a_stopped_batch_goes_on_and_ends_alike(
+    batch, tmp_path, monkeypatch, capsys, parallel, interruptible
+):
     """Ctrl-C comes behind the second answer; later lines are left, and made at the next start."""
     lines = [vectors(f"v{place}", [text, TEXTS[0]]) for place, text in enumerate(TEXTS)]
     assert batch(lines, "undisturbed.jsonl")[0] == 0

@@ -141,7 +141,9 @@ def test_what_is_wrong_is_said_in_its_line(batch):
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
-def test_a_stopped_batch_goes_on_and_ends_alike(batch, tmp_path, monkeypatch, parallel):
+def test_a_stopped_batch_goes_on_and_ends_alike(
+    batch, tmp_path, monkeypatch, parallel, interruptible
+):
     """Ctrl-C comes behind the second answer, among lines for several routes."""
     makers = (response, chat, completion)
     lines = [makers[n % 3](f"line-{n}", said) for n, said in enumerate(SAID * 2)]

@@ -217,15 +217,11 @@ def interrupt_after(monkeypatch, count, action):
 
 
 @pytest.fixture
-def stopped(batch, undisturbed, monkeypatch, tmp_path):
+def stopped(batch, undisturbed, monkeypatch, interruptible):
     """A batch that Ctrl-C has stopped behind its third answer."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     with monkeypatch.context() as patch:
         interrupt_after(patch, 3, lambda: signal.raise_signal(signal.SIGINT))
-        result = batch("--parallel=2")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, previous)
-    return result
+        return batch("--parallel=2")
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
@@ -256,9 +252,9 @@ def test_a_request_to_terminate_is_heard_too(batch, undisturbed, monkeypatch, tm
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
 
 
-def test_a_second_ctrl_c_does_not_wait_and_loses_nothing(batch, undisturbed, monkeypatch, tmp_path):
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-
+def test_a_second_ctrl_c_does_not_wait_and_loses_nothing(
+    batch, undisturbed, monkeypatch, tmp_path, interruptible
+):
     def twice():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -267,8 +263,6 @@ def test_a_second_ctrl_c_does_not_wait_and_loses_nothing(batch, undisturbed, mon
         interrupt_after(patch, 3, twice)
         result = batch()
     assert (result.code, result.err) == (130, "")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, previous)
     assert len(answers(tmp_path / "out.jsonl.partial")) == 4
     assert batch().code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
