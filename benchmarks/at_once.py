@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -62,7 +63,8 @@ class _GenAi:
         """Returns the tokens per second of all prompts together."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps([prompts, new_tokens]), file=self._process.stdin, flush=True)
+        with suppress(BrokenPipeError):
+            print(json.dumps([prompts, new_tokens]), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
             raise DeviceError("OpenVINO GenAI has ended: its last words are above")

@@ -114,8 +114,8 @@ def main() -> None:
         _PREDICTION: {"prediction": source},
     }
     with LLM(
-        arguments.bundle, threads=arguments.threads, context=2 * most + length,
-        sessions=len(settings), draft="auto",
+        arguments.bundle, device=arguments.device, threads=arguments.threads,
+        context=2 * most + length, sessions=len(settings), draft="auto",
     ) as llm, ExitStack() as stack:  # fmt: skip
         prompts = {edit.name: llm.chat_tokens(_messages(source, edit)) for edit in edits}
         sessions = {name: stack.enter_context(llm.session()) for name in settings}
@@ -160,6 +160,7 @@ def main() -> None:
         {
             **facts_of(arguments.bundle),
             "file": {"name": _FILE.name, "lines": source.count("\n"), "tokens": length},
+            "device": llm.target.device,
             "threads": arguments.threads,
             "repeats": arguments.repeat,
             "settings": rows,
@@ -258,6 +259,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--repeat", type=count, default=1, help="answers to each edit and setting (default 1)"
     )
+    parser.add_argument("--device", default="cpu", help="device of the target (default cpu)")
     add_threads(parser)
     return parser.parse_args()
 

@@ -5,30 +5,31 @@
 First, plain decoding generates greedy texts. Only the parts before any close call, which rounding
 could decide, are requested. Then `edgespec serve` runs in a separate process. Clients request these
 texts, half of them as streams, some of them twice in one request and some in Ollama's API, and
-close some of their connections at random times. It counts texts that differ from the expected ones
-(`wrong`), missing ones (`lost`), ones whose client disconnected (`cut`), of these the ones that ran
-for more than one further round (`late`), and ones still running at the end (`left`). The server's
-anonymous and shared memory must not grow: the mean of the last quarter of the time is compared with
-the second quarter, when the caches are full.
+close some of their connections at random times. Of a model that knows chats, tools or infill they
+also request these, on all routes that have them, and expect what the server answered when only one
+client asked. It counts texts that differ from the expected ones (`wrong`), missing ones (`lost`),
+ones whose client disconnected (`cut`), of these the ones that ran for more than one further round
+(`late`), and ones still running at the end (`left`). The server's anonymous and shared memory must
+not grow: the mean of the last quarter of the time is compared with the second quarter, when the
+caches are full.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import mean
 
 import httpx
 from common import add_threads, count, exit_code, memory, print_result, print_table
-from serving import served
+from serving import model_name, served
+from soak_questions import Known, Question, questions
 
 from edgespec import LLM
 from edgespec.measuring.prompts import PYTHON
@@ -41,35 +42,24 @@ _TOKENS = 96
 _LEAST_TOKENS = 8
 _VARIANTS = 6  # of each prompt
 _CANCELLED = 0.3  # of the requests
-_TWICE = 0.2  # of the requests
-_OLLAMA = 0.3  # of those whose prompts have a text
 _GONE_WITHIN = 1.0  # seconds
 _MOST_GROWTH = 0.02
 _PATIENCE = 300  # seconds that an answer may take
 _SETTLE = 10  # seconds that the server has to end what nobody waits for
 
 
-@dataclass(frozen=True)
-class Known:
-    """A prompt and the expected text."""
-
-    prompt: list[int]
-    written: str | None  # the prompt as a text, if that has the same tokens
-    tokens: int
-    text: str
-
-
 def main() -> None:
     arguments = _parse_arguments()
     seconds = arguments.seconds or 60 * arguments.minutes
-    known = _known(arguments)
+    completed = _completed(arguments)
     options = (
         f"--parallel={arguments.parallel}", f"--queue={arguments.clients}",
         f"--device={arguments.device}", f"--draft-device={arguments.device}",
         f"--threads={arguments.threads}",
     )  # fmt: skip
     with served(arguments.bundle, *options) as (process, url):
-        sizes, outcomes = asyncio.run(_soak(process.pid, url, known, arguments, seconds))
+        soak = _soak(process.pid, url, completed, arguments.clients, seconds)
+        sizes, outcomes = asyncio.run(soak)
         numbers = asyncio.run(_settled(url))
     cancels = numbers["edgespec_rounds_after_cancel_count"]
     late = cancels - numbers['edgespec_rounds_after_cancel_bucket{le="1.0"}']
@@ -96,9 +86,9 @@ def main() -> None:
         "clients": arguments.clients,
         "parallel": arguments.parallel,
         "threads": arguments.threads,
-        "texts": len(known),
-        "tokens": sum(each.tokens for each in known),
+        "completed": len(completed),
         **facts,
+        "right by route": {name: times for name, times in outcomes.items() if "/" in name},
         "MiB by quarter": [round(each, 1) for each in quarters],
         "ttft_s": _mean(numbers, "time_to_first_token_seconds"),
         "tpot_s": _mean(numbers, "time_per_output_token_seconds"),
@@ -109,7 +99,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _known(arguments: argparse.Namespace) -> list[Known]:
+def _completed(arguments: argparse.Namespace) -> list[Known]:
     """Returns plain decoding's texts up to the first close call, without duplicates."""
     known: dict[str, Known] = {}
     with LLM(
@@ -135,17 +125,21 @@ def _is_clear(choice: TokenLogprobs) -> bool:
 
 
 async def _soak(
-    pid: int, url: str, known: list[Known], arguments: argparse.Namespace, seconds: float
+    pid: int, url: str, completed: list[Known], clients: int, seconds: float
 ) -> tuple[list[int], Counter[str]]:
     """The server's memory in every second, and the counts of request outcomes."""
-    end = time.monotonic() + seconds
     outcomes: Counter[str] = Counter()
     sizes = []
     async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE) as client:
-        model = (await client.get("/api/tags")).json()["models"][0]["name"]
+        model = model_name(url)
+        known = [asked for each in completed for asked in each.questions(model)]
+        known += [
+            (each, await each.answer(client, stream=False)) for each in await questions(client)
+        ]
+        end = time.monotonic() + seconds
         tasks = [
-            asyncio.create_task(_client(client, model, known, random.Random(number), end, outcomes))
-            for number in range(arguments.clients)
+            asyncio.create_task(_client(client, known, random.Random(each), end, outcomes))
+            for each in range(clients)
         ]
         while time.monotonic() < end:
             sizes.append(memory(pid))
@@ -156,67 +150,29 @@ async def _soak(
 
 async def _client(
     client: httpx.AsyncClient,
-    model: str,
-    known: list[Known],
+    known: list[tuple[Question, list[str]]],
     rng: random.Random,
     end: float,
     outcomes: Counter[str],
 ) -> None:
     """One request after the other."""
     while time.monotonic() < end:
-        asked = rng.choice(known)
+        question, wanted = rng.choice(known)
         patience = rng.uniform(0, _GONE_WITHIN) if rng.random() < _CANCELLED else None
         try:
             async with asyncio.timeout(patience):
-                stream, choices = rng.random() < 0.5, 2 if rng.random() < _TWICE else 1
-                if asked.written is not None and rng.random() < _OLLAMA:
-                    choices, texts = 1, [await _ask_ollama(client, model, asked, stream)]
-                else:
-                    texts = await _ask(client, asked, choices, stream)
+                texts = await question.answer(client, stream=rng.random() < 0.5)
         except TimeoutError:
             outcomes["went"] += 1
         except (httpx.HTTPError, KeyError, ValueError) as error:
             print(f"lost: {error!r}", file=sys.stderr)
             outcomes["lost"] += 1
         else:
-            outcomes["right" if texts == [asked.text] * choices else "wrong"] += 1
-
-
-async def _ask(client: httpx.AsyncClient, asked: Known, choices: int, stream: bool) -> list[str]:
-    body = {
-        "prompt": asked.prompt, "max_tokens": asked.tokens, "temperature": 0, "stream": stream,
-        "n": choices,
-    }  # fmt: skip
-    if not stream:
-        given = await client.post("/v1/completions", json=body)
-        return [choice["text"] for choice in given.raise_for_status().json()["choices"]]
-    texts, last = [""] * choices, ""
-    async with client.stream("POST", "/v1/completions", json=body) as response:
-        response.raise_for_status()
-        async for line in response.aiter_lines():
-            last = line.removeprefix("data: ") or last
-            if line and last != "[DONE]":
-                for choice in json.loads(last)["choices"]:
-                    texts[choice["index"]] += choice["text"]
-    if last != "[DONE]":
-        raise ValueError(f"a stream ended with {last}")
-    return texts
-
-
-async def _ask_ollama(client: httpx.AsyncClient, model: str, asked: Known, stream: bool) -> str:
-    body = {
-        "model": model, "prompt": asked.written, "raw": True, "stream": stream,
-        "options": {"temperature": 0, "num_predict": asked.tokens},
-    }  # fmt: skip
-    text, last = "", {"done": False}
-    async with client.stream("POST", "/api/generate", json=body) as response:
-        response.raise_for_status()
-        async for line in response.aiter_lines():
-            last = json.loads(line)
-            text += last["response"]
-    if not last["done"]:
-        raise ValueError(f"a stream ended with {last}")
-    return text
+            right = texts == wanted
+            outcomes["right" if right else "wrong"] += 1
+            outcomes[question.path] += right
+            if not right:
+                print(f"wrong: {question.path} {texts} in place of {wanted}", file=sys.stderr)
 
 
 async def _settled(url: str) -> dict[str, float]:

@@ -35,7 +35,7 @@ def _tool(name: str, description: str, required: list[str], **properties: Any) -
 
 _TEXT = {"type": "string", "maxLength": 60}
 _DATE = {"type": "string", "format": "date"}
-_TOOLS = [
+TOOLS = [
     _tool(
         "get_weather", "Tells the weather forecast of a city.", ["city"],
         city=_TEXT, days={"type": "integer", "minimum": 1, "maximum": 14},
@@ -68,7 +68,7 @@ _TOOLS = [
     ),
     _tool("current_time", "Tells the time.", []),
 ]  # fmt: skip
-_REQUESTS = [
+REQUESTS = [
     "What will the weather be in Lisbon in the next three days?",
     "How many Swiss francs are 250 US dollars?",
     "Enter a meeting with Ada and Grace about compilers on the 3rd of May 2027, for 45 minutes.",
@@ -84,7 +84,7 @@ def main() -> None:
     arguments = _parse_arguments()
     options: dict[str, Any] = {"max_new_tokens": _NEW_TOKENS, "temperature": arguments.temperature}
     wanted: dict[str, Any] = {
-        "tools": _TOOLS,
+        "tools": TOOLS,
         "tool_choice": "required",
         "parallel_tool_calls": False,
     }
@@ -92,7 +92,7 @@ def main() -> None:
     free: list[GenerationResult] = []
     with LLM(arguments.bundle, draft=arguments.draft, threads=arguments.threads) as llm:
         for seed in range(arguments.calls):
-            messages = [{"role": "user", "content": _REQUESTS[seed % len(_REQUESTS)]}]
+            messages = [{"role": "user", "content": REQUESTS[seed % len(REQUESTS)]}]
             called.append(llm.chat(messages, seed=seed, **options, **wanted))
             length = max(2, called[-1].new_tokens)  # as long, so that caches and shapes are alike
             options_of_free = {**options, "max_new_tokens": length}
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def _is_valid(result: GenerationResult) -> bool:
-    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in _TOOLS}
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
     if result.finish_reason != "tool_calls" or len(result.tool_calls) != 1:
         return False
     [call] = result.tool_calls
