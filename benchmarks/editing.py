@@ -113,19 +113,26 @@ def main() -> None:
         _AUTO: {},
         _PREDICTION: {"prediction": source},
     }
-    with LLM(
-        arguments.bundle, device=arguments.device, threads=arguments.threads,
-        context=2 * most + length, sessions=len(settings), draft="auto",
-    ) as llm, ExitStack() as stack:  # fmt: skip
+    with ExitStack() as stack:
+        # Each has a model of its own: texts of the same would share passes.
+        models = {
+            name: stack.enter_context(
+                LLM(
+                    arguments.bundle, device=arguments.device, threads=arguments.threads,
+                    context=2 * most + length, draft="auto",
+                )
+            )
+            for name in settings
+        }  # fmt: skip
+        llm = models[_PLAIN]
         prompts = {edit.name: llm.chat_tokens(_messages(source, edit)) for edit in edits}
-        sessions = {name: stack.enter_context(llm.session()) for name in settings}
 
         def make(edit: Edit, tokens: int) -> dict[str, Answer]:
             streams = {}
             for name, options in settings.items():
-                llm.forget()  # or recycling would find in one text what it learned in another
+                models[name].forget()
                 asked: GenerationKeywords = {**options, "max_new_tokens": tokens}
-                streams[name] = sessions[name].stream(prompts[edit.name], **asked)
+                streams[name] = models[name].stream(prompts[edit.name], **asked)
             return _answers(edit.name, streams)
 
         make(edits[0], _WARM_UP)
@@ -133,6 +140,7 @@ def main() -> None:
             for edit in edits:
                 for name, answer in make(edit, most).items():
                     answers[name].append(answer)
+        device = llm.target.device
         judge = Judge(llm.target, llm.tokenizer)
         verdicts = {
             name: [
@@ -160,7 +168,7 @@ def main() -> None:
         {
             **facts_of(arguments.bundle),
             "file": {"name": _FILE.name, "lines": source.count("\n"), "tokens": length},
-            "device": llm.target.device,
+            "device": device,
             "threads": arguments.threads,
             "repeats": arguments.repeat,
             "settings": rows,
