@@ -299,7 +299,7 @@ class Rounds:
                     text.fail(error)
 
     def _share_rows(self, seated: Mapping[TextRounds, int | None]) -> None:
-        """Tells texts how much of their trees they may verify, so that all gain most together."""
+        """Tells texts how much of their trees they may verify, see `offers.grant`."""
         for table in dict.fromkeys(seated.values()):
             mine = [text for text in seated if seated[text] == table]
             offers = [(text, text.asked) for text in mine if isinstance(text.asked, Offer)]
@@ -309,12 +309,11 @@ class Rounds:
                 continue
             passes = [text.asked for text in mine if isinstance(text.asked, Pass)]
             others = [text for text in seated if text not in mine]
-            known = [text for text in seated if not isinstance(text.asked, Offer)]
             granted = grant(
                 [offer for _, offer in offers],
                 rows=len(offers) + sum(len(each.rows.tokens) for each in passes),
                 most_rows=self._most_rows,
-                tokens=len(offers) + sum(each.tokens for each in known),
+                texts=sum(text.asked is not None for text in seated),
                 seconds=sum(each.drafted for each in seated)
                 + sum(each.verifying for each in others),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -45,34 +46,39 @@ class Granted:
 
 
 def grant(
-    offers: Sequence[Offer], rows: int, most_rows: int, tokens: float, seconds: float
+    offers: Sequence[Offer], rows: int, most_rows: int, texts: int, seconds: float
 ) -> list[Granted]:
-    """Shares the rows of a pass for the most tokens per second of all texts together.
+    """Shares the rows of a pass so that the product of all texts' tokens per second is largest.
 
-    The nodes of all trees are ranked by what they add, so a text whose drafts are accepted gets
-    rows, and one that gains nothing gets one (goodput: Liu et al., SmartSpec, 2024; Wu et al.,
-    TETRIS, 2025). Only passes that fill a bucket are considered: its other rows are paid for.
+    So a text whose drafts are accepted gets rows, and one that gains nothing gets one (Liu et al.,
+    SmartSpec, 2024; Wu et al., TETRIS, 2025). These add up tokens, so that one text which drafts
+    whole pages would slow down all others many times; the product is what proportional fairness is
+    (Kelly, 1997), and the same for texts that are alike. Only passes that fill a bucket are
+    considered: its other rows are paid for.
 
     Args:
         offers: of texts that share the pass; at least one.
         rows: rows of the pass that are not to be shared: one of each of these texts, and all of
             others.
         most_rows: the most rows of a pass.
-        tokens: expected tokens of the round without any of these nodes.
+        texts: number of all texts that wait for the round.
         seconds: of the round besides the pass.
     """
-    nodes_of = [[more - less for less, more in pairwise(offer.gains)] for offer in offers]
-    each = ((gain, text) for text, nodes in enumerate(nodes_of) for gain in nodes)
+    worth = [[math.log1p(gain) for gain in offer.gains] for offer in offers]
+    each = (
+        (more - less, text) for text, values in enumerate(worth) for less, more in pairwise(values)
+    )
     ranked = sorted(each, key=lambda node: -node[0])
-    gains = [0.0, *accumulate(gain for gain, _ in ranked)]
+    values = [0.0, *accumulate(value for value, _ in ranked)]
     verify = offers[0].verify
     last = min(len(ranked), max(most_rows - rows, 0))
     counts = {0, last, *(bucket - rows for bucket in FINE_ROWS if 0 < bucket - rows < last)}
 
-    def rate(count: int) -> float:
-        return (tokens + gains[count]) / (seconds + verify(rows + count))
+    def product(count: int) -> float:
+        """Returns the logarithm of the product, but for what no count changes."""
+        return values[count] - texts * math.log(seconds + verify(rows + count))
 
-    best = max(sorted(counts), key=rate)  # of equal ones the smallest
+    best = max(sorted(counts), key=product)  # of equal ones the smallest
     nodes = [0] * len(offers)
     for _, text in ranked[:best]:
         nodes[text] += 1
