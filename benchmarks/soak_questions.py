@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     import httpx
 
-_TOKENS = 64
+_TOKENS = 128
+_TOOLS = 2  # the first ones, whose calls are short: a stream also holds calls that the limit cut
 _BEFORE = "def gcd(a, b):\n    while b:\n        "
 _BEHIND = "\n    return a\n\n\ndef lcm(a, b):\n    return a // gcd(a, b) * b\n"
 
@@ -96,7 +97,7 @@ async def questions(client: httpx.AsyncClient) -> list[Question]:
         if "chat" in able:
             asked += _chats(model["id"], request, number, [])
         if "tools" in able:
-            asked += _chats(model["id"], request, number, TOOLS)
+            asked += _chats(model["id"], request, number, TOOLS[:_TOOLS])
         if "infill" in able:
             asked.append(_infill(number))
     return asked
@@ -114,7 +115,9 @@ def _chats(model: str, request: str, number: int, tools: list[dict[str, Any]]) -
     """Asks the same on all routes of chats, where they can require it with a call of a tool."""
     messages = [{"role": "user", "content": request}]
     sampling = {"temperature": number % 2, "seed": number}
-    needed: dict[str, Any] = {"tool_choice": "required"} if tools else {}
+    needed: dict[str, Any] = {}
+    if tools:
+        needed = {"tool_choice": "required", "parallel_tool_calls": False}
     chat = {"messages": messages, "tools": tools, "max_tokens": _TOKENS, **sampling, **needed}
     ollama = {
         "model": model, "messages": messages, "tools": tools,
@@ -164,8 +167,8 @@ def _said(message: dict[str, Any]) -> str:
 _READERS: dict[str, tuple[Callable[[dict[str, Any]], Iterable[tuple[int, str]]], str]] = {
     "/v1/completions": (_of_completion, "[DONE]"),
     "/v1/chat/completions": (_of_chat, "[DONE]"),
-    "/v1/responses": (_of_response, '"output":[{'),
-    "/infill": (lambda event: [(0, event["content"])], '"stop":true'),
-    "/api/generate": (lambda event: [(0, event["response"])], '"done":true'),
-    "/api/chat": (lambda event: [(0, _said(event["message"]))], '"done":true'),
+    "/v1/responses": (_of_response, '"output": [{'),
+    "/infill": (lambda event: [(0, event["content"])], '"stop": true'),
+    "/api/generate": (lambda event: [(0, event["response"])], '"done": true'),
+    "/api/chat": (lambda event: [(0, _said(event["message"]))], '"done": true'),
 }
