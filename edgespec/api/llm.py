@@ -92,6 +92,19 @@ class LLM:
         """Allowed values of a text's `draft_source`."""
         return self._texts.drafting.sources
 
+    def warm_up(self) -> None:
+        """Makes a first call of target and draft model, in which engines arrange the weights.
+
+        This takes seconds with large models, and the first text after loading takes longer by it.
+        Call it on a thread of its own while nobody wants a text yet, as `edgespec chat` and
+        `edgespec serve` do; a text that begins meanwhile waits.
+
+        Raises:
+            DeviceError: if an engine fails.
+            InputError: if the model was closed.
+        """
+        self._texts.warm_up()
+
     def close(self) -> None:
         """Ends all texts after their current round, and frees models and caches."""
         self._texts.close()

@@ -23,6 +23,7 @@ from edgespec.runtime.decoding.rounds import Rounds
 from edgespec.runtime.deployment.options import PLANNED_DRAFTS, default_tree
 from edgespec.runtime.drafters import Prediction, TreeBudget
 from edgespec.runtime.execution.measurements import circumstances
+from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.slots import Slot, Slots
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.text.endings import TextEnd
@@ -120,6 +121,13 @@ class Texts:
             self.require_open()
             self._texts.add(stream.generation)
         return stream
+
+    def warm_up(self) -> None:
+        """Makes a first call of target and draft model, see `LLM.warm_up`."""
+        with self.shared.lock:
+            self.require_open()
+            for name in {TARGET, DRAFT} & self._loaded.roles.keys():
+                Runner(self._loaded.roles[name].model).prefill([0])
 
     def close(self) -> None:
         """Ends all texts after their current round, and frees models and caches."""

@@ -23,6 +23,7 @@ from edgespec.cli.arguments import (
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.transcript import Message
 from edgespec.cli.typed import Typed
+from edgespec.cli.warming import warm_up_aside
 from edgespec.errors import EdgespecError, InputError
 from edgespec.system.files import typed_path
 
@@ -84,6 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from edgespec.api.llm import LLM
 
     with LLM(arguments.bundle, **given(arguments, LOAD_DEFAULTS)) as llm:
+        warm_up_aside(llm)
         _Conversation(llm, messages, options, arguments.history).talk()
         if arguments.draft_memory is not None:
             llm.save_draft_memory(arguments.draft_memory)

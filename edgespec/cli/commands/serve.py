@@ -22,6 +22,7 @@ from edgespec.cli.arguments import (
 )
 from edgespec.cli.interrupts import ignoring_termination
 from edgespec.cli.names import add_model_name, model_name
+from edgespec.cli.warming import warm_up_aside
 from edgespec.errors import InputError
 from edgespec.runtime.deployment.options import parse_size
 
@@ -100,6 +101,7 @@ def execute(arguments: argparse.Namespace) -> int:
         parallel = arguments.parallel or _texts_at_once(arguments.bundle, options)
         options["sessions"] = arguments.sessions or parallel
         with LLM(arguments.bundle, **options) as llm:
+            warm_up_aside(llm)
             service = TextService(llm, parallel, arguments.queue)
             name = arguments.model_name or model_name(llm.bundle)
             served = Served(service, name, arguments.max_body)
