@@ -55,7 +55,7 @@ def main() -> None:
     options = (
         f"--parallel={arguments.parallel}", f"--queue={arguments.clients}",
         f"--device={arguments.device}", f"--draft-device={arguments.device}",
-        f"--threads={arguments.threads}",
+        f"--threads={arguments.threads}", f"--context={arguments.context}",
     )  # fmt: skip
     with served(arguments.bundle, *options) as (process, url):
         soak = _soak(process.pid, url, completed, arguments.clients, seconds)
@@ -85,6 +85,7 @@ def main() -> None:
         "seconds": seconds,
         "clients": arguments.clients,
         "parallel": arguments.parallel,
+        "context": arguments.context,
         "threads": arguments.threads,
         "completed": len(completed),
         **facts,
@@ -210,6 +211,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=_seconds, help="seconds to run instead, at least 8")
     parser.add_argument("--clients", type=count, default=16, help="number of clients (default 16)")
     parser.add_argument("--parallel", type=count, default=4, help="texts at once (default 4)")
+    parser.add_argument(
+        "--context", type=count, default=1024,
+        help="context: so short that the caches are full before memory is looked at (default 1024)",
+    )  # fmt: skip
     parser.add_argument("--device", default="onnxruntime:cpu", help="full name of the engine")
     add_threads(parser)
     return parser.parse_args()
