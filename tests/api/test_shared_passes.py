@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pairs import ENGINES
-from sessions import together
+from sessions import check_cancelling_leaves_others, together
 
 from edgespec import LLM
 from edgespec.errors import DeviceError
@@ -81,18 +81,7 @@ def test_a_text_that_fails_takes_no_other_with_it(monkeypatch):
 def test_a_text_that_is_cancelled_leaves_the_others_and_frees_its_place():
     with LLM(draft="none", sessions=4) as llm:
         alone = [llm.generate(prompt, max_new_tokens=30).tokens for prompt in PROMPTS[:3]]
-        streams = [llm.stream(prompt, max_new_tokens=30) for prompt in PROMPTS[:3]]
-        pieces = [iter(stream) for stream in streams]
-        for each in pieces:
-            next(each)
-        streams[1].cancel()
-        for each in pieces:
-            for _ in each:
-                pass
-        assert [streams[n].result.tokens for n in (0, 2)] == [alone[0], alone[2]]
-        assert streams[1].result.finish_reason == "cancelled"
-        assert streams[1].result.tokens == alone[1][: len(streams[1].result.tokens)]
-        assert llm.generate(PROMPTS[1], max_new_tokens=30).tokens == alone[1]
+        check_cancelling_leaves_others(llm, PROMPTS[:3], alone, 30)
 
 
 def test_a_prompt_holds_others_up_for_a_chunk_at_most(passes):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-
 import numpy as np
 import pytest
-from batches import FEW, answers, completion, write
+from batches import FEW, act_after, answers, completion, interrupt, write
 from embeddings import make_served
 from servers import PLACE, serving
 
 from edgespec import LLM
 from edgespec.api.embedding import Embedder
-from edgespec.batch import journal as journals
 from edgespec.batch.embedding import VectorsOfLine
 from edgespec.cli import main
 from edgespec.server.embeddings import EmbeddingsRequest
@@ -107,15 +104,8 @@ def test_a_stopped_batch_goes_on_and_ends_alike(
     lines = [vectors(f"v{place}", [text, TEXTS[0]]) for place, text in enumerate(TEXTS)]
     assert batch(lines, "undisturbed.jsonl")[0] == 0
     assert f"5 answers in {tmp_path / 'undisturbed.jsonl'}: " in capsys.readouterr().err
-    add = journals.Journal.add
-
-    def stopping(self, number, output):
-        add(self, number, output)
-        if len(self) == 2:
-            signal.raise_signal(signal.SIGINT)
-
     with monkeypatch.context() as patch:
-        patch.setattr(journals.Journal, "add", stopping)
+        act_after(patch, 2, interrupt)
         assert batch(lines, "out.jsonl", f"--parallel={parallel}")[0] == 130
     kept = answers(tmp_path / "out.jsonl.partial")[1:]
     assert 2 <= len(kept) <= 1 + parallel  # those under way may have ended as well

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
-from batches import FEW, answers, completion, write
+from batches import FEW, act_after, answers, completion, interrupt, write
 from chats import QUESTION, TOOLS, template
 from openai.types.responses import Response
 from pairs import with_eos
 from servers import MODEL, PLACE, make_bundle, serving
 
 from edgespec import LLM
-from edgespec.batch import journal as journals
 from edgespec.batch.answering import seed_of
 
 TIME = 1_700_000_000
@@ -148,15 +146,8 @@ def test_a_stopped_batch_goes_on_and_ends_alike(
     makers = (response, chat, completion)
     lines = [makers[n % 3](f"line-{n}", said) for n, said in enumerate(SAID * 2)]
     assert batch(lines, "undisturbed.jsonl")[0] == 0
-    add = journals.Journal.add
-
-    def stopping(self, number, output):
-        add(self, number, output)
-        if len(self) == 2:
-            signal.raise_signal(signal.SIGINT)
-
     with monkeypatch.context() as patch:
-        patch.setattr(journals.Journal, "add", stopping)
+        act_after(patch, 2, interrupt)
         assert batch(lines, "out.jsonl", f"--parallel={parallel}")[0] == 130
     kept = answers(tmp_path / "out.jsonl.partial")[1:]
     assert 2 <= len(kept) <= 1 + parallel  # those under way may have ended as well

@@ -13,7 +13,7 @@ import threading
 import time
 
 import pytest
-from batches import FEW, PROMPTS, answers, completion, usual, write
+from batches import FEW, PROMPTS, act_after, answers, completion, interrupt, usual, write
 from chats import QUESTION, TOOLS, template
 from commandline import FAST, fails
 from openai.types import Completion
@@ -24,7 +24,6 @@ from servers import make_bundle
 
 from edgespec import LLM
 from edgespec.api.stream import TextStream
-from edgespec.batch import journal as journals
 from edgespec.batch.answering import seed_of
 from edgespec.batch.running import only_writer
 from edgespec.cli import progress
@@ -204,23 +203,11 @@ def test_as_many_are_made_at_once_as_are_asked_for(batch, monkeypatch):
 # Going on
 
 
-def interrupt_after(monkeypatch, count, action):
-    """Do something behind the answer number `count`."""
-    add = journals.Journal.add
-
-    def added(self, number, output):
-        add(self, number, output)
-        if len(self) == count:
-            action()
-
-    monkeypatch.setattr(journals.Journal, "add", added)
-
-
 @pytest.fixture
 def stopped(batch, undisturbed, monkeypatch, interruptible):
     """A batch that Ctrl-C has stopped behind its third answer."""
     with monkeypatch.context() as patch:
-        interrupt_after(patch, 3, lambda: signal.raise_signal(signal.SIGINT))
+        act_after(patch, 3, interrupt)
         return batch("--parallel=2")
 
 
@@ -246,7 +233,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
 @posix
 def test_a_request_to_terminate_is_heard_too(batch, undisturbed, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
-        interrupt_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
+        act_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
         assert batch().code == 130
     assert batch().code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed
@@ -256,11 +243,11 @@ def test_a_second_ctrl_c_does_not_wait_and_loses_nothing(
     batch, undisturbed, monkeypatch, tmp_path, interruptible
 ):
     def twice():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        interrupt()
+        interrupt()
 
     with monkeypatch.context() as patch:
-        interrupt_after(patch, 3, twice)
+        act_after(patch, 3, twice)
         result = batch()
     assert (result.code, result.err) == (130, "")
     assert len(answers(tmp_path / "out.jsonl.partial")) == 4

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from commandline import FAST
+
+from edgespec.batch.journal import Journal
 
 FEW = ["--draft=none", *FAST]
 """Options of a model that loads at once."""
@@ -34,6 +38,23 @@ def write(path: Path, requests: list[object]) -> Path:
     coded = [line.encode() if isinstance(line, str) else line for line in lines]
     path.write_bytes(b"".join(line + b"\n" for line in coded))
     return path
+
+
+def act_after(monkeypatch, count: int, action: Callable[[], object]) -> None:
+    """Do something behind the answer number `count` of a batch."""
+    add = Journal.add
+
+    def added(self, number, output):
+        add(self, number, output)
+        if len(self) == count:
+            action()
+
+    monkeypatch.setattr(Journal, "add", added)
+
+
+def interrupt() -> None:
+    """Ctrl-C, as far as a process is concerned."""
+    signal.raise_signal(signal.SIGINT)
 
 
 def answers(path: Path) -> list[dict]:

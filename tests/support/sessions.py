@@ -35,6 +35,22 @@ def turns(llm, count, seed=0):
         text = text[:kept] + [rng.randrange(1, 300) for _ in range(rng.randrange(1, 40))]
 
 
+def check_cancelling_leaves_others(llm, prompts, alone, tokens):
+    """Of three texts at once the second is cancelled; others stay what they are `alone`."""
+    streams = [llm.stream(prompt, max_new_tokens=tokens) for prompt in prompts]
+    pieces = [iter(stream) for stream in streams]
+    for each in pieces:
+        next(each)
+    streams[1].cancel()
+    for each in pieces:
+        for _ in each:
+            pass
+    assert [streams[n].result.tokens for n in (0, 2)] == [alone[0], alone[2]]
+    assert streams[1].result.finish_reason == "cancelled"
+    assert streams[1].result.tokens == alone[1][: len(streams[1].result.tokens)]
+    assert llm.generate(prompts[1], max_new_tokens=tokens).tokens == alone[1]
+
+
 def together(llm, asked, sessions=None):
     """Makes texts on a thread each, or in sessions; returns their results or errors."""
     found = [None] * len(asked)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import parity
 
+from edgespec import bundle as bundles
+from edgespec.export import export_bundle
 from edgespec.runtime.execution.feeds import Rows
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.trees.tree import TokenTree
@@ -14,6 +17,13 @@ def a_tree(rng, vocab, nodes):
     parents = [int(rng.integers(-1, number)) if number else -1 for number in range(nodes)]
     tree = TokenTree(rng.permutation(vocab)[:nodes], np.array(parents, np.int64))
     return Rows.tree(int(rng.integers(0, vocab)), tree)
+
+
+def joint_bundle(folder, architecture, changes, options):
+    """Makes a bundle of random weights, with two heads of keys unless `changes` say otherwise."""
+    parity.made(folder / "target", architecture, **{"num_key_value_heads": 2, **changes})
+    export_bundle(folder / "target", folder / "bundle", None, options)
+    return bundles.load(folder / "bundle")
 
 
 class Twins:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from caches import CAPACITY, GROUPS, LONG, STAGE, followed, operations
-from gpus import CPU, GPUS, usable, with_cache_on_device
+from gpus import CPU
 from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper
 from pairs import SHORT_PROMPT
@@ -27,18 +27,6 @@ pytestmark = pytest.mark.slow
 
 GREEDY = {"max_new_tokens": 16}
 SAMPLED = {"max_new_tokens": 12, "temperature": 0.7, "seed": 5}
-
-
-@pytest.fixture(scope="module", params=GPUS)
-def gpu(request, gpu_in_software):
-    """The name of a device."""
-    return usable(request.param)
-
-
-@pytest.fixture(scope="module")
-def onnx_gpu(gpu):
-    """An engine that keeps its cache on the device."""
-    return with_cache_on_device(gpu)
 
 
 @pytest.fixture(scope="module")

@@ -9,19 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from caches import GROUPS, STAGE, followed, operations
-from checkpoints import make_checkpoint, write_tokenizer
-from gpus import CPU, GPUS, usable, with_cache_on_device
+from gpus import CPU
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from sessions import together
-from twins import Twins, make_round
+from sessions import check_cancelling_leaves_others, together
+from twins import Twins, joint_bundle, make_round
 
 from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import DeviceError
-from edgespec.export import ExportOptions, export_bundle
+from edgespec.export import ExportOptions
 from edgespec.runtime.engines import engine
 from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.joint import JointPasses
@@ -39,30 +38,13 @@ KINDS = {
 PROMPTS = ("def fibonacci(n):\n", "import os\n\nclass Foo:\n", "# quicksort\n")
 
 
-@pytest.fixture(scope="module", params=GPUS)
-def gpu(request, gpu_in_software):
-    """The name of a device."""
-    return usable(request.param)
-
-
-@pytest.fixture(scope="module")
-def onnx_gpu(gpu):
-    """An engine that keeps its cache on the device."""
-    return with_cache_on_device(gpu)
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, gpu):
     known = {}
 
     def model(kind):
         if kind not in known:
-            name, changes, options = KINDS[kind]
-            folder = tmp_path_factory.mktemp("joint")
-            make_checkpoint(folder / "target", name, **{"num_key_value_heads": 2, **changes})
-            write_tokenizer(folder / "target", 331)
-            export_bundle(folder / "target", folder / "bundle", None, options)
-            bundle = bundles.load(folder / "bundle")
+            bundle = joint_bundle(tmp_path_factory.mktemp("joint"), *KINDS[kind])
             engines = (engine(gpu),) * len(bundle.target.stages)
             known[kind] = exactness.load(bundle, TARGET, engines, 1)
         return known[kind]
@@ -147,18 +129,7 @@ def test_a_text_that_is_cancelled_leaves_the_others(pairs, gpu):
     alone = [on_cpu.generate(prompt, max_new_tokens=14).tokens for prompt in PROMPTS]
     path = pairs.pair("llama").path
     with LLM(path, device=gpu, draft="none", sessions=3, threads=1) as llm:
-        streams = [llm.stream(prompt, max_new_tokens=14) for prompt in PROMPTS]
-        pieces = [iter(stream) for stream in streams]
-        for each in pieces:
-            next(each)
-        streams[1].cancel()
-        for each in pieces:
-            for _ in each:
-                pass
-        assert [streams[n].result.tokens for n in (0, 2)] == [alone[0], alone[2]]
-        assert streams[1].result.finish_reason == "cancelled"
-        assert streams[1].result.tokens == alone[1][: len(streams[1].result.tokens)]
-        assert llm.generate(PROMPTS[1], max_new_tokens=14).tokens == alone[1]
+        check_cancelling_leaves_others(llm, PROMPTS, alone, 14)
 
 
 @pytest.mark.parametrize(("sessions", "joins"), [(1, False), (2, True)])

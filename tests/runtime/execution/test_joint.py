@@ -10,7 +10,7 @@ from checkpoints import make_checkpoint, write_tokenizer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pairs import ENGINES
-from twins import Twins, make_round
+from twins import Twins, joint_bundle, make_round
 
 from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
@@ -38,12 +38,7 @@ def models(tmp_path_factory):
 
     def model(kind, engine_name):
         if kind not in known:
-            name, changes, options = KINDS[kind]
-            folder = tmp_path_factory.mktemp("joint")
-            make_checkpoint(folder / "target", name, **{"num_key_value_heads": 2, **changes})
-            write_tokenizer(folder / "target", 331)
-            export_bundle(folder / "target", folder / "bundle", None, options)
-            known[kind] = bundles.load(folder / "bundle")
+            known[kind] = joint_bundle(tmp_path_factory.mktemp("joint"), *KINDS[kind])
         if (kind, engine_name) not in known:
             engines = (engine(engine_name),) * len(known[kind].target.stages)
             known[kind, engine_name] = exactness.load(known[kind], TARGET, engines, 2)
