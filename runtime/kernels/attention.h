@@ -1,0 +1,169 @@
+// Attention over a block of positions, for queries that see the same rows of keys and values.
+// Included by each instruction set's file, behind its sixteen lanes.
+#pragma once
+
+#include "elementwise.h"
+#include "kernels.h"
+
+namespace edgespec {
+namespace {
+
+// Rows of a cache that is not float32, as floats.
+inline void widen_row(CacheType type, const void* row, float scale, int64_t dim, float* out) {
+  for (int64_t d = 0; d < dim; d += 16)
+    store(out + d, type == CacheType::F16
+                       ? load_f16(static_cast<const uint16_t*>(row) + d)
+                       : mul(load_i8(static_cast<const int8_t*>(row) + d), set(scale)));
+}
+
+// Dot products of some queries and keys, before their lanes are added: out[16 * query + key].
+template <int Queries, int Keys>
+inline void partial_scores(const float* const* query, const float* const* key, int64_t dim, F* out) {
+  F sums[Queries][Keys];
+  for (int q = 0; q < Queries; ++q)
+    for (int k = 0; k < Keys; ++k) sums[q][k] = set(0.0f);
+  for (int64_t d = 0; d < dim; d += 16) {
+    F x[Queries];
+    for (int q = 0; q < Queries; ++q) x[q] = load(query[q] + d);
+    for (int k = 0; k < Keys; ++k) {
+      const F y = load(key[k] + d);
+      for (int q = 0; q < Queries; ++q) sums[q][k] = fma(x[q], y, sums[q][k]);
+    }
+  }
+  for (int q = 0; q < Queries; ++q)
+    for (int k = 0; k < Keys; ++k) out[16 * q + k] = sums[q][k];
+}
+
+// Scores of 16 keys. Keys that are no rows (outside of all queries' sight) repeat one that is.
+template <int Queries>
+inline void scores_of_16(const float* const* query, const float* const* key, int64_t dim,
+                         float* out) {
+  constexpr int Keys = MaxRows > 4 ? 4 : Queries == 1 ? 4 : 2;
+  F partial[Queries * 16];
+  for (int k = 0; k < 16; k += Keys)
+    partial_scores<Queries, Keys>(query, key + k, dim, partial + k);
+  for (int q = 0; q < Queries; ++q) store(out + q * BlockPositions, sums_of(partial + 16 * q));
+}
+
+// Adds the values of positions first to last, each times its share, to sums of some queries.
+template <int Queries, int Parts>
+inline void add_values(const float* const* value, const float* const* shares, int first, int last,
+                       float* const* sums, int64_t d) {
+  F total[Queries][Parts];
+  for (int q = 0; q < Queries; ++q)
+    for (int p = 0; p < Parts; ++p) total[q][p] = load(sums[q] + d + 16 * p);
+  for (int i = first; i < last; ++i) {
+    F y[Parts];
+    for (int p = 0; p < Parts; ++p) y[p] = load(value[i] + d + 16 * p);
+    for (int q = 0; q < Queries; ++q) {
+      const F share = set(shares[q][i]);
+      for (int p = 0; p < Parts; ++p) total[q][p] = fma(share, y[p], total[q][p]);
+    }
+  }
+  for (int q = 0; q < Queries; ++q)
+    for (int p = 0; p < Parts; ++p) store(sums[q] + d + 16 * p, total[q][p]);
+}
+
+template <int Queries>
+inline void add_values(const float* const* value, const float* const* shares, int first, int last,
+                       float* const* sums, int64_t d, int64_t dim) {
+  constexpr int Parts = MaxRows > 4 ? 4 : Queries == 1 ? 4 : 2;
+  for (; d + 16 * Parts <= dim; d += 16 * Parts)
+    add_values<Queries, Parts>(value, shares, first, last, sums, d);
+  for (; d < dim; d += 16) add_values<Queries, 1>(value, shares, first, last, sums, d);
+}
+
+// Turns a query's scores into shares, in place, and scales what it has so far.
+inline void soften(const AttendBlock& block, int64_t q, float* scores) {
+  const int first = block.first[q], last = block.last[q];
+  Softmax& state = *block.softmax[q];
+  for (int i = 0; i < BlockPositions; i += 16) {
+    F s = load(scores + i);
+    if (block.soft_cap != 0.0f)
+      s = mul(tanh_of(div(s, set(block.soft_cap))), set(block.soft_cap));
+    store(scores + i, s);
+  }
+  for (int i = 0; i < first; ++i) scores[i] = -INFINITY;
+  for (int i = last; i < BlockPositions; ++i) scores[i] = -INFINITY;
+  F largest = load(scores);
+  for (int i = 16; i < BlockPositions; i += 16) largest = max(largest, load(scores + i));
+  const float found = max_of(largest), before = state.largest;
+  const float now = found > before ? found : before;
+  F total = set(0.0f);
+  for (int i = 0; i < BlockPositions; i += 16) {
+    const F share = exp_of(sub(load(scores + i), set(now)));
+    store(scores + i, share);
+    total = i ? add(total, share) : share;
+  }
+  const float added = sum_of(total);
+  if (now == before) {
+    state.total += added;
+    return;
+  }
+  float factors[16];
+  store(factors, exp_of(set(before - now)));
+  state.largest = now;
+  state.total = state.total * factors[0] + added;
+  const F factor = set(factors[0]);
+  float* sums = block.sums[q];
+  for (int64_t d = 0; d < block.dim; d += 16) store(sums + d, mul(load(sums + d), factor));
+}
+
+void attend(const AttendBlock& block) {
+  const int64_t dim = block.dim, queries = block.queries;
+  float* scores = block.scratch + 2 * BlockPositions * dim;
+  int first = BlockPositions, last = 0;
+  for (int64_t q = 0; q < queries; ++q) {
+    if (block.first[q] < first) first = block.first[q];
+    if (block.last[q] > last) last = block.last[q];
+  }
+  const float* keys[BlockPositions];
+  const float* values[BlockPositions];
+  for (int i = first; i < last; ++i) {
+    if (block.type == CacheType::F32) {
+      keys[i] = static_cast<const float*>(block.keys[i]);
+      values[i] = static_cast<const float*>(block.values[i]);
+    } else {
+      float* key = block.scratch + i * dim;
+      float* value = block.scratch + (BlockPositions + i) * dim;
+      widen_row(block.type, block.keys[i], block.key_scales[i], dim, key);
+      widen_row(block.type, block.values[i], block.value_scales[i], dim, value);
+      keys[i] = key;
+      values[i] = value;
+    }
+  }
+  for (int i = 0; i < first; ++i) keys[i] = keys[first];
+  for (int i = last; i < BlockPositions; ++i) keys[i] = keys[first];
+  constexpr int Together = MaxRows > 4 ? 4 : 2;
+  const int from = first & ~15;
+  for (int64_t q = 0; q < queries; q += Together) {
+    float* out = scores + q * BlockPositions;
+    for (int i = from; i < last; i += 16) {
+      if (q + Together <= queries) {
+        scores_of_16<Together>(block.query + q, keys + i, dim, out + i);
+      } else {
+        for (int64_t r = q; r < queries; ++r)
+          scores_of_16<1>(block.query + r, keys + i, dim, scores + r * BlockPositions + i);
+      }
+    }
+  }
+  for (int64_t q = 0; q < queries; ++q) soften(block, q, scores + q * BlockPositions);
+  for (int64_t q = 0; q < queries;) {
+    const float* shares[Together];
+    bool alike = q + Together <= queries;
+    for (int i = 0; i < Together && q + i < queries; ++i) {
+      shares[i] = scores + (q + i) * BlockPositions;
+      alike = alike && block.first[q] == block.first[q + i] && block.last[q] == block.last[q + i];
+    }
+    if (alike) {
+      add_values<Together>(values, shares, block.first[q], block.last[q], block.sums + q, 0, dim);
+      q += Together;
+    } else {
+      add_values<1>(values, shares, block.first[q], block.last[q], block.sums + q, 0, dim);
+      q += 1;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace edgespec

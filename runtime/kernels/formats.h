@@ -1,0 +1,53 @@
+// How weights lie in memory. A tile has 16 output columns (lanes); a unit is some consecutive k of
+// a tile: scales first, then planes of levels. export/formats/tiles.py writes this layout.
+//
+// A block of 32 k has quads j = 0..7 of k = 4j..4j+3; byte 4c + i of a row of 64 bytes is lane c,
+// k = 4j + i. 8 bits: row j is quad j. 4 bits: row j has quad j in low halves and quad j + 4 in high
+// ones. 2 bits: row p has quads 4p..4p+3 from the lowest bits up. 1 bit: bit j is quad j.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace edgespec {
+
+enum class Format : int {
+  F32, F16, BF16,
+  Q4_0, Q4_1, Q4_Z, Q5_0, Q5_1, Q8_0, Q8_Z, IQ4_NL, MXFP4,
+  Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS,
+};
+constexpr int Formats = 18;
+
+struct Layout {
+  const char* name;
+  int unit;        // k
+  int unit_bytes;  // of 16 lanes
+};
+
+constexpr Layout layouts[Formats] = {
+    {"f32", 1, 64},       {"f16", 1, 32},       {"bf16", 1, 32},     {"q4_0", 32, 288},
+    {"q4_1", 32, 320},    {"q4_z", 32, 304},    {"q5_0", 32, 352},   {"q5_1", 32, 384},
+    {"q8_0", 32, 544},    {"q8_z", 32, 560},    {"iq4_nl", 32, 288}, {"mxfp4", 32, 272},
+    {"q2_k", 256, 1344},  {"q3_k", 256, 1824},  {"q4_k", 256, 2368}, {"q5_k", 256, 2880},
+    {"q6_k", 256, 3360},  {"iq4_xs", 256, 2208},
+};
+
+inline bool is_float(Format format) { return int(format) <= int(Format::BF16); }
+
+inline const Layout& layout_of(Format format) { return layouts[int(format)]; }
+
+inline int64_t units_of(Format format, int64_t width) {
+  const int unit = layout_of(format).unit;
+  return (width + unit - 1) / unit;
+}
+
+// Values of IQ4_NL's and IQ4_XS's levels, and of MXFP4's times two; as levels they are raised so
+// that none is negative.
+constexpr int NonLinearZero = 127, FloatZero = 12;
+alignas(16) constexpr uint8_t non_linear[16] = {0,   23,  44,  62,  78,  92,  105, 117,
+                                                128, 140, 152, 165, 180, 196, 216, 240};
+alignas(16) constexpr uint8_t float4[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                            12, 11, 10, 9,  8,  6,  4,  0};
+
+}  // namespace edgespec

@@ -1,0 +1,103 @@
+// What each instruction set implements: one table of functions, made of the same templates.
+//
+// Every table gives the same bits, and a row the same bits in any company, because the order of
+// operations is fixed here, by positions alone:
+//  * Products: the integer sum of a block of 32 k (16 in Q2_K, Q3_K and Q6_K) is exact; blocks are
+//    added from k = 0 up by fused multiply-adds, sum += float(block) * (weight scale * row scale),
+//    and then where a format has minimums sum += minimum * (row scale * float(sum of levels)).
+//    Products of floats are added from k = 0 up by fused multiply-adds.
+//  * Sums over 16 lanes: lanes 8 apart are added first, then 4, 2 and 1 apart.
+//  * Dot products of a head: lane i adds elements i, i + 16, i + 32, ... in this order by fused
+//    multiply-adds; then the lanes.
+//  * Attention: blocks of 64 positions, 0..63, 64..127, ... in this order. Within one, shares are
+//    summed in four groups of 16 lanes, then the lanes; values are added position by position.
+#pragma once
+
+#include <cstdint>
+
+#include "formats.h"
+
+namespace edgespec {
+
+// Rows of activations, rounded to 8 bits in blocks of 32.
+struct Rounded {
+  const int8_t* levels;  // [rows, blocks * 32], from -127 to 127
+  const float* scales;   // [rows, blocks]
+  const int32_t* sums;   // [rows, blocks, 2]: of the levels of each half block
+  int64_t blocks;
+};
+
+// What a product reads and writes: out = (x W^T + bias) * factor + residual.
+struct Product {
+  Format format;
+  const uint8_t* tiles;
+  int64_t units;    // of a tile
+  int64_t columns;  // of W
+  Rounded rounded;  // what formats of integers read
+  const float* x;   // [rows, width], what formats of floats read
+  int64_t width;
+  const int32_t* order;  // numbers of the rows in x to read and in out to write; null: all
+  int64_t rows;          // how many
+  int64_t sources;       // row i of out reads row i / sources of x
+  float* out;            // its first column
+  int64_t stride;        // of out and residual
+  const float* bias;     // [columns] or null
+  const float* residual; // like out, or null
+  float factor;
+};
+
+struct Gate {
+  enum Kind { Silu, GeluTanh, Clamped } kind;
+  float alpha, limit;  // of Clamped
+};
+
+constexpr int BlockPositions = 64;
+constexpr int MostHeadDim = 512;
+
+enum class CacheType : int { F32, F16, I8 };
+
+// A query's running softmax: the largest score so far, the sum of shares, and the weighted values.
+struct Softmax {
+  float largest, total;
+};
+
+// Queries that see the same rows of keys and values, of a block of positions.
+struct AttendBlock {
+  CacheType type;
+  int64_t dim;                            // a multiple of 16
+  const void* keys[BlockPositions];       // row of each position; only those from first to last
+  const void* values[BlockPositions];
+  float key_scales[BlockPositions];       // of int8
+  float value_scales[BlockPositions];
+  float soft_cap;                         // 0: none
+  int64_t queries;
+  const float* const* query;              // [queries] rows of dim
+  const uint8_t* first;                   // [queries] the first position of the block it sees
+  const uint8_t* last;                    // [queries] behind the last; never empty
+  Softmax* const* softmax;                // [queries]
+  float* const* sums;                     // [queries] rows of dim
+  float* scratch;                         // 2 * 64 * dim + 64 * queries floats
+};
+
+struct Kernels {
+  const char* name;
+  // Rounds a row of `width` floats to blocks of 32; what lies behind the row counts as zero.
+  void (*round_row)(const float* x, int64_t width, int8_t* levels, float* scales, int32_t* sums);
+  // Computes tiles `first` up to `last`.
+  void (*product)(const Product& product, int64_t first, int64_t last);
+  void (*attend)(const AttendBlock& block);
+  // out[i] = gate(x[i]) * up[i]
+  void (*gate)(const Gate& gate, const float* x, const float* up, float* out, int64_t n);
+  // x[i] *= sigmoid(gate[i])
+  void (*sigmoid_gate)(const float* gate, float* x, int64_t n);
+  // Divides x by the root of its mean square + eps, times weight (null: 1); n is a multiple of 16.
+  void (*norm)(const float* x, const float* weight, float eps, float* out, int64_t n);
+};
+
+// The table for this processor, or a lesser one that the variable EDGESPEC_KERNELS names.
+const Kernels& kernels();
+
+// Values of one row of W, as floats.
+void read_column(Format format, const uint8_t* tiles, int64_t width, int64_t column, float* out);
+
+}  // namespace edgespec

@@ -1,0 +1,11 @@
+#include "simd_avx2.h"
+
+#include "attention.h"
+#include "elementwise.h"
+#include "products.h"
+
+namespace edgespec {
+
+extern const Kernels avx2_kernels = {"avx2", round_row, product, attend, gate, sigmoid_gate, norm};
+
+}  // namespace edgespec

@@ -1,0 +1,11 @@
+#include "simd_avx512.h"
+
+#include "attention.h"
+#include "elementwise.h"
+#include "products.h"
+
+namespace edgespec {
+
+extern const Kernels avx512_kernels = {"avx512", round_row, product, attend, gate, sigmoid_gate, norm};
+
+}  // namespace edgespec

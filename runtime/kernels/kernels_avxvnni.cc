@@ -1,0 +1,12 @@
+#define EDGESPEC_AVX_VNNI
+#include "simd_avx2.h"
+
+#include "attention.h"
+#include "elementwise.h"
+#include "products.h"
+
+namespace edgespec {
+
+extern const Kernels avxvnni_kernels = {"avxvnni", round_row, product, attend, gate, sigmoid_gate, norm};
+
+}  // namespace edgespec

@@ -1,0 +1,11 @@
+#include "simd_plain.h"
+
+#include "attention.h"
+#include "elementwise.h"
+#include "products.h"
+
+namespace edgespec {
+
+extern const Kernels plain_kernels = {"plain", round_row, product, attend, gate, sigmoid_gate, norm};
+
+}  // namespace edgespec
