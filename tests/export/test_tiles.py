@@ -101,16 +101,22 @@ def weight_of(name, unit, lane, k):
         return half(0) * np.float32(both & 15) * level - half(32) * np.float32(both >> 4)
     if name in ("q4_k", "q5_k"):
         return half(0) * np.float32(scale(64)) * level - half(32) * np.float32(scale(192))
-    if name in ("q3_k", "q6_k"):
+    if name == "mxfp4":
+        return np.float32(2.0 ** (int(unit[lane]) - 128) * quants.MXFP4.kvalues[int(level)])
+    if name.startswith("iq4"):
+        level = np.float32(quants.IQ4_NL.kvalues[int(level)])
+    if name in ("q3_k", "q6_k", "iq4_xs"):
         return half(0) * np.float32(scale(32, np.int8)) * level
-    return half(0) * level + (half(32) if name == "q4_1" else 0)
+    return half(0) * level + (half(32) if name in ("q4_1", "q5_1") else 0)
 
 
 # Bytes of the header, bits, the level of 0, and columns of a scale.
 KERNELS = {
     "q4_0": (32, 4, 8, 32), "q4_1": (64, 4, 0, 32), "q5_0": (32, 5, 16, 32),
-    "q8_0": (32, 8, 128, 32), "q2_k": (320, 2, 0, 16), "q3_k": (288, 3, 4, 16),
-    "q4_k": (320, 4, 0, 32), "q5_k": (320, 5, 0, 32), "q6_k": (288, 6, 32, 16),
+    "q5_1": (64, 5, 0, 32), "q8_0": (32, 8, 128, 32), "mxfp4": (16, 4, 0, 32),
+    "iq4_nl": (32, 4, 0, 32), "iq4_xs": (160, 4, 0, 32), "q2_k": (320, 2, 0, 16),
+    "q3_k": (288, 3, 4, 16), "q4_k": (320, 4, 0, 32), "q5_k": (320, 5, 0, 32),
+    "q6_k": (288, 6, 32, 16),
 }  # fmt: skip
 
 
@@ -179,6 +185,13 @@ def test_levels_of_a_file_are_the_tiles_of_the_file():
         found = tiles_of_levels(held.levels, held.scales, None, encoding.blocks.bits, 32)
         assert found[0] == name
         np.testing.assert_array_equal(found[1], tiles_of_gguf(name, stored))
+
+
+def test_zero_points_lie_behind_the_scales():
+    zeros = np.arange(64, dtype=np.uint8).reshape(16, 4) % 16
+    levels, scales = np.zeros((16, 128), np.uint8), np.ones((16, 4), np.float16)
+    _, tiles = tiles_of_levels(levels, scales, zeros, 4, 32)
+    np.testing.assert_array_equal(tiles[0, :, 32:48], zeros.T)
 
 
 @pytest.mark.parametrize("scale", [1 + 2**-12, 1e5, 1e-9])
