@@ -152,6 +152,16 @@ class ExpertTensors:
         """See `TensorSource`."""
         return self._tensors.read_blocks(name, start, stop)
 
+    def encoding(self, name: str) -> str | None:
+        """See `TensorSource`; parts of stacks are given as floats."""
+        return None if name in self._parts else self._tensors.encoding(name)
+
+    def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
+        """See `TensorSource`."""
+        if name in self._parts:
+            raise ValueError(f"{name} has no encoding: it is part of a stack of experts")
+        return self._tensors.read_encoded(name, start, stop)
+
     def _read_slab(self, stack: Stack, expert: int) -> NDArray[np.float32]:
         """Reads an expert's part of a stack: [N, K], or [N] of biases."""
         if stack.layout == "mxfp4":

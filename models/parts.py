@@ -109,6 +109,17 @@ class Parts:
         zeros = None if rows.zeros is None else rows.zeros[order]
         return BlockRows(rows.levels[order], rows.scales[order], zeros)
 
+    def encoding(self, name: str) -> str | None:
+        """See `TensorSource`."""
+        return self.tensors.encoding(self._stored(name))
+
+    def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
+        """See `TensorSource`."""
+        if name not in self.parts:
+            return self.tensors.read_encoded(name, start, stop)
+        first, last, order = self._span(name, start, stop)
+        return self.tensors.read_encoded(self._stored(name), first, last)[order]
+
     def _stored(self, name: str) -> str:
         return self.parts[name].stored if name in self.parts else name
 

@@ -110,6 +110,22 @@ class SafetensorsFolder(Entries[_Entry]):
         """See `TensorSource`."""
         raise ValueError(f"{name} is not in blocks: its rows {start}:{stop} are plain numbers")
 
+    def encoding(self, name: str) -> str | None:
+        """See `TensorSource`: matrices of bf16, fp16 and fp32."""
+        entry = self.entry(name)
+        return entry.dtype.lower() if entry.dtype in _DTYPES and len(entry.shape) == 2 else None
+
+    def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
+        """See `TensorSource`."""
+        entry = self.entry(name)
+        if self.encoding(name) is None:
+            raise ValueError(f"{name} is no matrix of bf16, fp16 or fp32")
+        rows = entry.shape[0]
+        check_rows(name, start, stop, rows)
+        nbytes = entry.nbytes // rows
+        offset, shape = entry.start + start * nbytes, (stop - start, nbytes)
+        return np.array(mapped(entry.path, _BYTES["U8"], offset, shape), np.uint8)
+
     def read_integers(self, name: str) -> NDArray[np.int64]:
         """Reads a whole tensor of 32-bit or 64-bit integers, in its own shape.
 

@@ -50,8 +50,8 @@ class TensorSource(Protocol):
     """The tensors of a checkpoint by name; no weight is read before it is asked for.
 
     All values are given as float32, whatever the file holds. Of a matrix that the file holds in
-    quantized blocks, the blocks can be had, too. A format is supported by one class of this shape,
-    see `edgespec.models.safetensors_folder`.
+    quantized blocks, the blocks can be had, too, and of most matrices the bytes. A format is
+    supported by one class of this shape, see `edgespec.models.safetensors_folder`.
     """
 
     @property
@@ -109,6 +109,26 @@ class TensorSource(Protocol):
         Raises:
             CheckpointError: The file is damaged, or has changed since it was opened.
             ValueError: The matrix has no such rows, or is not in blocks.
+        """
+
+    def encoding(self, name: str) -> str | None:
+        """The encoding in which `read_encoded` gives a matrix; None if it gives none.
+
+        It is called as in llama.cpp, in lower case: `q4_k`, and of plain numbers `f32`, `f16` or
+        `bf16`.
+
+        Raises:
+            CheckpointError: There is no such tensor.
+        """
+
+    def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
+        """Read rows start to stop of a matrix that has an `encoding`, [stop - start, bytes].
+
+        `read_rows` gives the same weights. In damaged files some are not finite.
+
+        Raises:
+            CheckpointError: There is no such tensor, or the file has changed since it was opened.
+            ValueError: The matrix has no such rows, or no encoding.
         """
 
 

@@ -12,7 +12,7 @@ from edgespec.models.entries import Entries, mapped
 from edgespec.models.gguf.names import EXPERT
 from edgespec.models.parts import Part
 from edgespec.models.rope import rotation_order
-from edgespec.models.tensors import BlockRows, check_rows
+from edgespec.models.tensors import check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from edgespec.models.gguf.header import Entry
     from edgespec.models.gguf.names import Naming
-    from edgespec.models.tensors import Blocks, TensorSource
+    from edgespec.models.tensors import BlockRows, Blocks, TensorSource
 
 _TURNED = (".self_attn.q_proj.weight", ".self_attn.q_proj.bias",
            ".self_attn.k_proj.weight", ".self_attn.k_proj.bias")  # fmt: skip
@@ -75,24 +75,37 @@ class GgufTensors(Entries["Entry"]):
 
     def blocks(self, name: str) -> Blocks | None:
         """See `TensorSource`: matrices in Q4_0 and Q8_0."""
-        entry = self.entry(name)
-        blocks = entry.encoding.blocks if len(entry.shape) == 2 else None
-        order = self._columns.get(name)
-        if blocks is None or order is None or _in_one_piece(order, blocks.size):
-            return blocks
-        return None
+        return None if self.encoding(name) is None else self.entry(name).encoding.blocks
 
     def read_blocks(self, name: str, start: int, stop: int) -> BlockRows:
         """See `TensorSource`."""
-        blocks = self.blocks(name)
-        if blocks is None:
-            raise ValueError(f"{name} is stored as {self.entry(name).encoding.name}")
-        rows = self.entry(name).encoding.decode_blocks(self._stored(name, start, stop))
-        order = self._columns.get(name)
+        encoding = self.entry(name).encoding
+        if encoding.blocks is None:
+            raise ValueError(f"{name} is stored as {encoding.name}")
+        return encoding.decode_blocks(self.read_encoded(name, start, stop))
+
+    def encoding(self, name: str) -> str | None:
+        """See `TensorSource`: matrices whose columns are in order, or move by whole blocks."""
+        entry, order = self.entry(name), self._columns.get(name)
+        if len(entry.shape) != 2:
+            return None
+        whole = order is None or _in_one_piece(order, entry.encoding.block)
+        return entry.encoding.name.lower() if whole else None
+
+    def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
+        """See `TensorSource`."""
+        encoding, order = self.entry(name).encoding, self._columns.get(name)
+        if self.encoding(name) is None:
+            raise ValueError(
+                f"{name} is no matrix, or has columns in an order that splits blocks of "
+                f"{encoding.name}"
+            )
+        stored = self._stored(name, start, stop)
         if order is None:
-            return rows
-        scales = np.take(rows.scales, order[:: blocks.size] // blocks.size, axis=1)
-        return BlockRows(np.take(rows.levels, order, axis=1), scales, None)
+            return stored
+        blocks = stored.reshape(len(stored), -1, encoding.nbytes)
+        moved = np.take(blocks, order[:: encoding.block] // encoding.block, axis=1)
+        return moved.reshape(stored.shape)
 
     def _stored(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         check_rows(name, start, stop, self.shape(name)[0])

@@ -109,6 +109,16 @@ class QuantizedFolder:
             raise ValueError(f"{name} is not in blocks: it has a scale for other parts")
         return rows
 
+    def encoding(self, name: str) -> str | None:
+        """See `TensorSource`; what several tensors make up has none."""
+        return None if name in self._matrices else self._tensors.encoding(name)
+
+    def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
+        """See `TensorSource`."""
+        if name in self._matrices:
+            raise ValueError(f"{name} has no encoding: several tensors make it up")
+        return self._tensors.read_encoded(name, start, stop)
+
 
 def _read(name: str, matrix: Matrix, start: int, stop: int) -> BlockRows | NDArray[np.float32]:
     check_rows(name, start, stop, matrix.shape[0])

@@ -65,6 +65,9 @@ class InBlocks:
     def blocks(self, name):
         return self._blocks if name in self._kept else None
 
+    def encoding(self, name):
+        return None
+
     def read_blocks(self, name, start, stop):
         whole = self._kept[name]
         zeros = None if whole.zeros is None else whole.zeros[start:stop]

@@ -66,6 +66,12 @@ def test_rows_of_an_expert_are_the_same_however_many_are_read(published):
     np.testing.assert_array_equal(tensors.read_rows(name, 7, 20), whole[7:20])
     with pytest.raises(ValueError, match="which has 160"):
         tensors.read_rows(name, 100, 161)
+    assert tensors.encoding(name) is None
+    with pytest.raises(ValueError, match="has no encoding: it is part of a stack"):
+        tensors.read_encoded(name, 0, 1)
+    router = "model.layers.1.mlp.router.weight"
+    held = tensors.read_encoded(router, 1, 3).view(np.float32)
+    np.testing.assert_array_equal(held, tensors.read(router)[1:3])
 
 
 def test_other_stacks_are_refused_by_name(published, tmp_path):

@@ -57,6 +57,9 @@ def test_an_expert_is_a_part_of_its_stack(files, encoding):
         name = f"{EXPERT}.{part}_proj.weight"
         np.testing.assert_array_equal(tensors.read(name), expected)
         np.testing.assert_array_equal(tensors.read_rows(name, 7, 20), expected[7:20])
+        assert tensors.encoding(name) == encoding.lower()
+        held = tensors.read_encoded(name, 7, 20)
+        np.testing.assert_array_equal(held, stack.data[5, 7:20].reshape(held.shape))
         blocks = tensors.blocks(name)
         assert (blocks is not None) == (encoding in ("Q4_0", "Q8_0"))
         if blocks is not None:
@@ -72,6 +75,7 @@ def test_experts_of_gpt_oss_in_mxfp4_have_their_biases(files):
         name = f"{EXPERT}.{part}_proj"
         bias = original.tensors.read(f"{name}.bias")
         np.testing.assert_array_equal(found.tensors.read(f"{name}.bias"), bias)
+        assert found.tensors.encoding(f"{name}.bias") is None
         weight = original.tensors.read(f"{name}.weight")
         error = found.tensors.read(f"{name}.weight") - weight
         assert 0 < np.linalg.norm(error) < 0.2 * np.linalg.norm(weight)
@@ -88,12 +92,26 @@ def test_columns_in_another_order_stay_in_blocks_if_whole_blocks_move(files, siz
     assert (blocks is not None) == (size == 32)
     if blocks is None:
         np.testing.assert_allclose(read, values, atol=np.abs(values).max() / 100)
+        assert found.encoding(name) is None
+        with pytest.raises(ValueError, match="columns in an order that splits blocks of Q8_0"):
+            found.read_encoded(name, 0, 1)
         return
     encoding = GGMLQuantizationType.Q8_0
+    assert found.encoding(name) == "q8_0"
+    held = quants.dequantize(found.read_encoded(name, 3, 9), encoding)
+    np.testing.assert_array_equal(held, read[3:9])
     np.testing.assert_array_equal(
         read, quants.dequantize(quants.quantize(values, encoding), encoding)
     )
     np.testing.assert_array_equal(multiplied_out(found.read_blocks(name, 3, 9), blocks), read[3:9])
+
+
+def test_columns_of_plain_numbers_may_be_in_any_order(files):
+    _, file = files("qwen3_5_text", "F16", **{**STATES, "linear_value_head_dim": 16})
+    found, name = load_checkpoint(file).tensors, "model.layers.1.linear_attn.out_proj.weight"
+    assert found.encoding(name) == "f16"
+    np.testing.assert_array_equal(found.read_encoded(name, 3, 9).view("<f2"), found.read(name)[3:9])
+    assert found.encoding("model.layers.1.linear_attn.conv1d.weight") is None
 
 
 LONGROPE = {

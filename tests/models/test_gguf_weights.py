@@ -142,6 +142,10 @@ def test_every_encoding_is_read_row_by_row(tmp_path, encoding):
         expected = quants.dequantize(tensor.data, stored)
         np.testing.assert_array_equal(found.tensors.read(name), expected)
         np.testing.assert_array_equal(found.tensors.read_rows(name, 5, 99), expected[5:99])
+        assert found.tensors.encoding(name) == encoding.name.lower()
+        held = found.tensors.read_encoded(name, 5, 99)
+        assert held.dtype == np.uint8
+        np.testing.assert_array_equal(held, tensor.data[5:99].view(np.uint8))
     assert np.isfinite(expected).all()
     assert found.quantization == ("" if encoding.block == 1 else encoding.name)
 
@@ -163,6 +167,26 @@ def test_blocks_of_integers_are_given_as_they_are(made, encoding, bits):
         exact = tensors.read_rows(name, 30, 101)
         np.testing.assert_array_equal(multiplied_out(rows, blocks), exact)
     assert tensors.blocks("model.norm.weight") is None
+
+
+@pytest.mark.parametrize("encoding", ["Q4_K", "Q8_0", "BF16"])
+def test_encoded_rows_are_in_the_order_of_transformers(made, encoding):
+    """Heads of queries and keys lie in another order in files of Llama."""
+    _, found = made("llama", encoding, **WIDE)
+    for part, rows in (("q", (10, 90)), ("k", (0, 70)), ("v", (3, 4))):
+        name = f"model.layers.1.self_attn.{part}_proj.weight"
+        held = found.tensors.read_encoded(name, *rows)
+        values = quants.dequantize(held, GGMLQuantizationType[encoding])
+        np.testing.assert_array_equal(values, found.tensors.read_rows(name, *rows))
+
+
+def test_what_is_no_matrix_has_no_encoding(made):
+    _, found = made("llama")
+    assert found.tensors.encoding("model.norm.weight") is None
+    with pytest.raises(ValueError, match=r"model\.norm\.weight is no matrix"):
+        found.tensors.read_encoded("model.norm.weight", 0, 1)
+    with pytest.raises(ValueError, match="rows 0:332 of"):
+        found.tensors.read_encoded("model.embed_tokens.weight", 0, 332)
 
 
 def test_a_split_model_is_read_from_any_of_its_files(tmp_path):

@@ -39,6 +39,12 @@ class Arrays:
         rows = self.read_rows(name, start, stop)
         return BlockRows(rows.astype(np.uint8), rows[:, ::2], None)
 
+    def encoding(self, name):
+        return "f32" if name == "wide" else None
+
+    def read_encoded(self, name, start, stop):
+        return self.read_rows(name, start, stop).view(np.uint8)
+
 
 @pytest.fixture
 def stored():
@@ -83,6 +89,17 @@ def test_blocks_of_a_part_are_those_of_its_rows(stored):
     found = parts.read_blocks("wide", 0, 3)
     np.testing.assert_array_equal(found.levels, stored.arrays["wide"][[7, 3, 4]])
     np.testing.assert_array_equal(found.scales, stored.arrays["wide"][[7, 3, 4], ::2])
+
+
+def test_the_encoding_of_a_part_is_that_of_its_rows(stored):
+    wide = stored.arrays["wide"]
+    parts = Parts(stored, {"few": Part("wide", np.array([7, 3, 4, 5]), 12)})
+    assert parts.encoding("few") == parts.encoding("wide") == "f32"
+    assert parts.encoding("flat") is None
+    found = parts.read_encoded("few", 1, 4)
+    np.testing.assert_array_equal(found.view(np.float32), wide[[3, 4, 5]])
+    whole = parts.read_encoded("wide", 2, 4)
+    np.testing.assert_array_equal(whole.view(np.float32), wide[2:4])
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 2), (0, 7)])

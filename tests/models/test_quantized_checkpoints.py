@@ -96,6 +96,9 @@ def test_blocks_are_those_of_the_file(name, source, tmp_path):
             zeros = np.full(found.scales.shape, 2 ** (form.bits - 1))
             zeros = zeros if found.zeros is None else found.zeros
             assert np.array_equal(zeros, matrix.zeros[start:stop, order])
+        assert tensors.encoding(key) is None
+        with pytest.raises(ValueError, match="has no encoding: several tensors make it up"):
+            tensors.read_encoded(key, 0, 1)
 
 
 @pytest.mark.parametrize("name", SCATTERED)
@@ -145,6 +148,9 @@ def test_matrices_that_were_left_out_are_read_as_they_are(source, tmp_path):
     save_file(tensors, file)
     found = load_checkpoint(tmp_path / "made").tensors
     assert found.blocks(f"{Q}.weight") is None
+    assert found.encoding(f"{Q}.weight") == "f32"
+    held = found.read_encoded(f"{Q}.weight", 2, 9).view(np.float32)
+    assert np.array_equal(held, plain[f"{Q}.weight"][2:9].numpy())
     assert np.array_equal(found.read(f"{Q}.weight"), plain[f"{Q}.weight"].numpy())
     other = Q.replace("q_proj", "k_proj") + ".weight"
     assert np.array_equal(found.read(other), matrices[other][0])

@@ -75,6 +75,25 @@ def test_slices(tmp_path, dtype):
             store.read_rows(EMBEDDING, start, stop)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "encoding", "stored"),
+    [("bf16", "bf16", ml_dtypes.bfloat16), ("fp16", "f16", "<f2"), ("fp32", "f32", "<f4")],
+)
+def test_matrices_are_given_as_they_are_stored(tmp_path, dtype, encoding, stored):
+    make_checkpoint(tmp_path, "llama", dtype=DTYPES[dtype])
+    store = SafetensorsFolder(tmp_path)
+    assert store.encoding(EMBEDDING) == encoding
+    held = store.read_encoded(EMBEDDING, 7, 130)
+    assert held.dtype == np.uint8
+    values = held.view(stored).astype(np.float32)
+    np.testing.assert_array_equal(values, store.read_rows(EMBEDDING, 7, 130))
+    assert store.encoding("model.norm.weight") is None
+    with pytest.raises(ValueError, match=r"model\.norm\.weight is no matrix of bf16"):
+        store.read_encoded("model.norm.weight", 0, 1)
+    with pytest.raises(ValueError, match="rows 0:332 of"):
+        store.read_encoded(EMBEDDING, 0, 332)
+
+
 def test_what_is_read_belongs_to_the_caller(single):
     store = SafetensorsFolder(single)
     first = store.read(EMBEDDING)

@@ -34,6 +34,9 @@ class InMemory:
     def blocks(self, name):
         return None
 
+    def encoding(self, name):
+        return None
+
 
 @pytest.mark.parametrize("precision", ["int4", "fp16"])
 def test_an_export_from_another_source_has_the_same_files(

@@ -1,0 +1,297 @@
+"""Matrices in tiles of 16 rows, the layout that the native kernels read.
+
+A tile holds 16 rows of a matrix [N, K], its lanes, some columns at a time. Such a unit has first
+what belongs to its rows, scales and the like, each number for all lanes; then the levels in planes
+of bits. Four neighbouring columns of a lane, a quad, are four neighbouring bytes of a plane.
+`TileFormat.layout` is a unit as numpy sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from edgespec.export.formats.blocks import Bytes, Floats
+
+LANES = 16
+BLOCK = 32
+"""Number of columns whose planes lie together."""
+
+Array = npt.NDArray[Any]
+Quads = npt.NDArray[np.uint32]
+"""[tiles, units, blocks, 8, 16] uint32: byte i of quad j is the level of column 4 j + i."""
+
+_IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # doubled
+_EXPONENT_BIAS = 128  # one more than that of E8M0, since `_FP4` is doubled
+_PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
+
+
+@dataclass(frozen=True)
+class TileFormat:
+    """How tiles hold weights.
+
+    Attributes:
+        name: its name in bundles.
+        unit: number of columns of a unit.
+        layout: a unit: `values` [16] of floats; or scales, minima and zero points, each [16] or
+            [blocks, 16], and then `levels` [blocks of 32, bits, 16] uint32.
+        bits: bits of a weight.
+        zero: the level of a weight of 0, where it is the same everywhere.
+        table: the numbers that levels stand for, where these are not the levels themselves.
+    """
+
+    name: str
+    unit: int
+    layout: np.dtype[np.void]
+    bits: int
+    zero: int = 0
+    table: tuple[int, ...] = ()
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of a unit of 16 rows."""
+        return self.layout.itemsize
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """Bits of each plane of a block, the lowest bits of the levels first."""
+        return _PLANES[self.bits]
+
+    def shape(self, rows: int, columns: int) -> tuple[int, int, int]:
+        """Returns the shape of the tiles of a matrix: [tiles, units, bytes of a unit]."""
+        return -(-rows // LANES), -(-columns // self.unit), self.unit_bytes
+
+
+def _floats(name: str, dtype: str) -> TileFormat:
+    layout = np.dtype([("values", dtype, LANES)])
+    return TileFormat(name, 1, layout, 8 * layout.itemsize // LANES)
+
+
+def _levels(
+    name: str, unit: int, bits: int, *header: Any, zero: int = 0, table: tuple[int, ...] = ()
+) -> TileFormat:
+    levels = ("levels", "<u4", (unit // BLOCK, bits, LANES))
+    return TileFormat(name, unit, np.dtype([*header, levels]), bits, zero, table)
+
+
+_SCALE, _SHIFT = ("d", "<f2", LANES), ("m", "<f2", LANES)
+_ZEROS = ("z", "u1", LANES)
+_BOTH = (_SCALE, ("dmin", "<f2", LANES))
+_OF_32 = (("s", "u1", (8, LANES)), ("m", "u1", (8, LANES)))
+_OF_16 = ("s", "i1", (16, LANES))
+
+TILE_FORMATS: Mapping[str, TileFormat] = {
+    each.name: each
+    for each in (
+        _floats("f32", "<f4"),
+        _floats("f16", "<f2"),
+        _floats("bf16", "<u2"),
+        _levels("q4_0", 32, 4, _SCALE, zero=8),
+        _levels("q4_1", 32, 4, _SCALE, _SHIFT),
+        _levels("q4_z", 32, 4, _SCALE, _ZEROS),
+        _levels("q5_0", 32, 5, _SCALE, zero=16),
+        _levels("q5_1", 32, 5, _SCALE, _SHIFT),
+        _levels("q8_0", 32, 8, _SCALE, zero=128),
+        _levels("q8_z", 32, 8, _SCALE, _ZEROS),
+        _levels("iq4_nl", 32, 4, _SCALE, table=_IQ4),
+        _levels("mxfp4", 32, 4, ("e", "u1", LANES), table=_FP4),
+        _levels("q2_k", 256, 2, *_BOTH, ("s", "u1", (16, LANES))),  # scale, and minimum << 4
+        _levels("q3_k", 256, 3, _SCALE, _OF_16, zero=4),
+        _levels("q4_k", 256, 4, *_BOTH, *_OF_32),
+        _levels("q5_k", 256, 5, *_BOTH, *_OF_32),
+        _levels("q6_k", 256, 6, _SCALE, _OF_16, zero=32),
+        _levels("iq4_xs", 256, 4, _SCALE, ("s", "i1", (8, LANES)), table=_IQ4),
+    )
+}
+"""All formats by name. Those that an encoding of GGUF files has the numbers of have its name."""
+
+
+def tiles_of_levels(
+    levels: Bytes,
+    scales: npt.NDArray[np.floating],
+    zeros: Bytes | None,
+    bits: int,
+    block_size: int,
+) -> tuple[str, Bytes]:
+    """Stores integers with a scale for each block of a row: weight = (level - zero) * scale.
+
+    Args:
+        levels: [N, K] uint8, less than 2 ** bits. Some rows of a matrix are a multiple of 16,
+            but for its last ones.
+        scales: [N, blocks], numbers that half precision has.
+        zeros: [N, blocks] uint8, less than 2 ** bits; None: all are 2 ** (bits - 1).
+        bits: 4 or 8.
+        block_size: number of columns of a block: a multiple of 32, or all of them.
+
+    Returns:
+        The name of the format, and the tiles, [ceil(N / 16), ceil(K / 32), bytes of a unit] uint8.
+
+    Raises:
+        ValueError: half precision does not have a scale, or tiles do not have such blocks.
+    """
+    rows, columns = levels.shape
+    if bits not in (4, 8) or (block_size % BLOCK and block_size < columns):
+        raise ValueError(
+            f"blocks of {block_size} weights of {bits} bits: tiles have 4 or 8 bits, and blocks of "
+            f"a multiple of {BLOCK} weights"
+        )
+    with np.errstate(over="ignore"):  # what overflows is not equal
+        halves = scales.astype(np.float16)
+    if not np.array_equal(halves, scales):
+        raise ValueError("half precision does not have all scales: store the weights as floats")
+    kind = TILE_FORMATS[f"q{bits}_{'0' if zeros is None else 'z'}"]
+    _, units, _ = kind.shape(rows, columns)
+    block_of = np.arange(units) * BLOCK // block_size
+    if missing := -columns % BLOCK:  # they are weights of 0
+        none = np.full((rows, 1), kind.zero, np.uint8) if zeros is None else zeros[:, -1:]
+        levels = np.concatenate([levels, np.repeat(none, missing, axis=1)], axis=1)
+    stored = empty_tiles(kind, rows, columns)
+    stored["d"] = by_lane(halves[:, block_of])
+    if zeros is not None:
+        stored["z"] = by_lane(zeros[:, block_of])
+    words = np.ascontiguousarray(levels).view("<u4").reshape(rows, units, 1, BLOCK // 4)
+    put_plane(stored["levels"], np.ascontiguousarray(by_lane(words)), bits)
+    return kind.name, bytes_of(stored, rows)
+
+
+def tiles_of_floats(values: Floats, name: str) -> Bytes:
+    """Stores floats, each rounded to the nearest of the format.
+
+    Args:
+        values: [N, K] float32. Some rows of a matrix are a multiple of 16, but for its last ones.
+        name: `f32`, `f16` or `bf16`.
+
+    Returns:
+        The tiles, [ceil(N / 16), K, bytes of a unit] uint8. Numbers beyond the format's range are
+        infinite in them: see `edgespec.export.formats.weights.check_range`.
+    """
+    dtype = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}[name]
+    with np.errstate(over="ignore"):
+        return tiles_of_stored_floats(values.astype(dtype), name)
+
+
+def tiles_of_stored_floats(values: Array, name: str) -> Bytes:
+    """Stores floats [N, K] that have the format's size already, see `tiles_of_floats`."""
+    kind = TILE_FORMATS[name]
+    stored = empty_tiles(kind, *values.shape)
+    stored["values"] = by_lane(values.view(stored["values"].dtype))
+    return bytes_of(stored, len(values))
+
+
+def multiplied_out(name: str, tiles: Bytes, rows: int, columns: int) -> Floats:
+    """Returns the weights of tiles, by the arithmetic in float32 of the `gguf` package.
+
+    Args:
+        name: name of the format.
+        tiles: [ceil(rows / 16), ceil(columns / unit), bytes of a unit] uint8.
+        rows: number of rows of the matrix.
+        columns: number of its columns.
+
+    Returns:
+        [rows, columns] float32.
+    """
+    kind = TILE_FORMATS[name]
+    stored = np.ascontiguousarray(tiles).view(kind.layout)[..., 0]
+    with np.errstate(over="ignore", invalid="ignore"):  # as in damaged files
+        weights = _values(kind, stored) if kind.unit == 1 else _weights(kind, stored)
+    by_row = np.moveaxis(weights.reshape(len(stored), -1, LANES), -1, 1)
+    return by_row.reshape(len(stored) * LANES, -1)[:rows, :columns]
+
+
+def empty_tiles(kind: TileFormat, rows: int, columns: int) -> npt.NDArray[np.void]:
+    """Returns tiles of a matrix to write fields into, [tiles, units] of the format's layout."""
+    return np.empty(kind.shape(rows, columns)[:2], kind.layout)
+
+
+def by_lane(rows: Array) -> Array:
+    """A view of [N, ...] as [ceil(N / 16), ..., 16]; with a last tile that is short, a copy."""
+    if missing := -len(rows) % LANES:
+        rows = np.concatenate([rows, np.zeros((missing, *rows.shape[1:]), rows.dtype)])
+    return np.moveaxis(rows.reshape(-1, LANES, *rows.shape[1:]), 1, -1)
+
+
+def bytes_of(stored: npt.NDArray[np.void], rows: int) -> Bytes:
+    """The bytes of written tiles, in which all of the lanes behind the last row are set to 0."""
+    if lanes := rows % LANES:
+        for field in stored.dtype.names or ():
+            stored[field][-1, ..., lanes:] = 0
+    return stored.view(np.uint8).reshape(*stored.shape, stored.dtype.itemsize)
+
+
+def put_plane(plane: Quads, quads: Quads, bits: int) -> None:
+    """Writes levels, or some bits of them, into a plane.
+
+    Args:
+        plane: [tiles, units, blocks, bits, 16] uint32.
+        quads: levels less than 2 ** bits.
+        bits: 1, 2, 4 or 8.
+    """
+    plane[...] = quads[..., _members(bits, 0), :]
+    for place in range(1, 8 // bits):
+        plane |= quads[..., _members(bits, place), :] << np.uint32(place * bits)
+
+
+def _plane(plane: Quads, bits: int) -> Quads:
+    """The levels of a plane: what `put_plane` wrote."""
+    quads = np.empty((*plane.shape[:-2], BLOCK // 4, LANES), np.uint32)
+    mask = np.uint32((2**bits - 1) * 0x01010101)
+    for place in range(8 // bits):
+        quads[..., _members(bits, place), :] = plane >> np.uint32(place * bits) & mask
+    return quads
+
+
+def _members(bits: int, place: int) -> slice:
+    """The quads, one for each row of a plane, whose bits are from place * bits on."""
+    if bits == 4:  # a load, a mask and a shift give kernels two halves of a block
+        return slice(4 * place, 4 * place + 4)
+    return slice(place, None, 8 // bits)
+
+
+def _values(kind: TileFormat, stored: npt.NDArray[np.void]) -> Floats:
+    values = stored["values"]
+    if kind.name == "bf16":
+        values = np.left_shift(values, 16, dtype=np.uint32).view(np.float32)
+    return np.asarray(values, np.float32)
+
+
+def _weights(kind: TileFormat, stored: npt.NDArray[np.void]) -> Floats:
+    """The weights of levels, [tiles, units, blocks that have a scale, columns, 16]."""
+    header = {
+        field: stored[field].reshape(*stored.shape, -1, 1, LANES)
+        for field in kind.layout.names or ()
+        if field != "levels"
+    }
+    numbers = {name: found.astype(np.float32) for name, found in header.items()}
+    if kind.name == "q2_k":
+        low, high = header["s"] & 15, header["s"] >> 4
+        numbers |= {"s": low.astype(np.float32), "m": high.astype(np.float32)}
+    if "e" in header:
+        exponents = header["e"].astype(np.int32) - _EXPONENT_BIAS
+        numbers["d"] = np.ldexp(np.ones_like(numbers["e"]), exponents)
+    scales = numbers["d"] * numbers.get("s", np.float32(1))
+    levels = _stored_levels(kind, stored["levels"]).reshape(*scales.shape[:3], -1, LANES)
+    if kind.table:
+        weights = scales * np.array(kind.table, np.float32)[levels]
+    else:
+        weights = scales * (levels - numbers.get("z", np.float32(kind.zero)))
+    if "dmin" in numbers:
+        weights -= numbers["dmin"] * numbers["m"]
+    elif "m" in numbers:
+        weights += numbers["m"]
+    return weights
+
+
+def _stored_levels(kind: TileFormat, rows: Quads) -> Bytes:
+    """The levels of all planes, [tiles, units, columns of a unit, 16]."""
+    quads, start = np.zeros((*rows.shape[:-2], BLOCK // 4, LANES), np.uint32), 0
+    for bits in kind.planes:
+        quads |= _plane(rows[..., start : start + bits, :], bits) << np.uint32(start)
+        start += bits
+    levels = np.ascontiguousarray(quads).view(np.uint8).reshape(*quads.shape, 4)
+    return np.moveaxis(levels, -1, -2).reshape(*rows.shape[:2], -1, LANES)
