@@ -60,29 +60,23 @@ class BlockLinear : public Operator {
     Product product;
     product.x = x.as<float>();
     product.width = width;
-    product.order = nullptr;
+    product.first_row = 0;
     product.rows = rows;
-    product.sources = 1;
+    product.targets = nullptr;
     product.stride = total_;
     product.factor = factor_;
     product.soft_cap = soft_cap_;
-    const int64_t blocks = (width + 31) / 32;
-    Space space(Scratch::Shared, Space::bytes_of<int8_t>(rows * blocks * 32) +
-                                     Space::bytes_of<float>(rows * blocks) +
-                                     Space::bytes_of<int32_t>(rows * blocks * 2));
-    int8_t* levels = space.take<int8_t>(rows * blocks * 32);
-    float* scales = space.take<float>(rows * blocks);
-    int32_t* sums = space.take<int32_t>(rows * blocks * 2);
-    product.rounded = {levels, scales, sums, blocks};
     const Kernels& kernel = kernels();
     if (std::any_of(matrices_.begin(), matrices_.end(),
-                    [](const Matrix& each) { return !is_float(each.format); }))
-      call.parallel(rows < 8 ? 1 : 8, [&](int64_t part) {
-        const int64_t parts = rows < 8 ? 1 : 8;
+                    [](const Matrix& each) { return !is_float(each.format); })) {
+      Rounded& rounded = product.rounded;
+      rounded = rounded_rows(rows, width);
+      const int64_t parts = rows < 8 ? 1 : 8;
+      call.parallel(parts, [&](int64_t part) {
         for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r)
-          kernel.round_row(product.x + r * width, width, levels + r * blocks * 32,
-                           scales + r * blocks, sums + r * blocks * 2);
+          kernel.round_row(product.x + r * width, width, rounded, r);
       });
+    }
 
     // All matrices are cut into parts of about the same bytes, which threads take in turn.
     struct Piece {

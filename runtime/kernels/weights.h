@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "formats.h"
+#include "kernels.h"
 #include "op.h"
 
 namespace edgespec {
@@ -28,6 +28,22 @@ inline void check_tiles(const Tensor& tiles, Format format, int64_t columns, int
 }
 
 constexpr int64_t MostColumns = int64_t(1) << 31, MostWidth = int64_t(1) << 24;
+
+// Room for rows of activations that are rounded, in this thread's memory for a call.
+inline Rounded rounded_rows(int64_t rows, int64_t width) {
+  Rounded found;
+  found.blocks = (width + 31) / 32;
+  found.rows = rows;
+  const int64_t count = found.blocks * rows;
+  Space space(Scratch::Shared,
+              Space::bytes_of<int8_t>(count * 32) + Space::bytes_of<float>(count) +
+                  Space::bytes_of<int32_t>(count * Sums) + Space::bytes_of<float>(count * Sums));
+  found.levels = space.take<int8_t>(count * 32);
+  found.scales = space.take<float>(count);
+  found.negated = space.take<int32_t>(count * Sums);
+  found.weighted = space.take<float>(count * Sums);
+  return found;
+}
 
 // Rows of x: all dimensions but the last.
 inline int64_t rows_of(const Tensor& x) {
