@@ -135,5 +135,6 @@ Definition& block_linear();
 Definition& block_embedding();
 Definition& tree_attention();
 Definition& gated_unit();
+Definition& expert_linear();
 
 }  // namespace edgespec
