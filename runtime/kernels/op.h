@@ -136,5 +136,7 @@ Definition& block_embedding();
 Definition& tree_attention();
 Definition& gated_unit();
 Definition& expert_linear();
+Definition& short_conv();
+Definition& gated_delta();
 
 }  // namespace edgespec
