@@ -28,9 +28,10 @@ void decays(const float* x, const float* bias, const float* factor, float* out, 
 }
 
 void delta_step(const DeltaStep& step) {
-  const F added = load(step.added), decay = set(step.decay);
-  for (int64_t i = 0; i < step.keys; ++i)
-    store(step.to + 16 * i, fma(set(step.k[i]), added, mul(decay, load(step.from + 16 * i))));
+  const auto [from, to, keys, k, decay, unused] = step;  // no store may change these
+  const F added = load(step.added), factor = set(decay);
+  for (int64_t i = 0; i < keys; ++i)
+    store(to + 16 * i, fma(set(k[i]), added, mul(factor, load(from + 16 * i))));
 }
 
 void delta_row(const DeltaStep& step, const DeltaRow& row) {
