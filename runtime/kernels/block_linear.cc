@@ -1,8 +1,9 @@
-// BlockLinear: y = (x W^T + bias) * factor + residual, for one or several matrices side by side.
+// BlockLinear: y = cap((x W^T + bias) * factor) + residual, of one or several matrices side by side.
 //
 // Inputs: x [S, K] float32; bias [N] float32, optional; residual [S, N] float32, optional; one or
 // more matrices as tiles, uint8. Output [S, N]. Attributes: `formats`, names of formats separated
-// by spaces; `columns`, the rows of each matrix, of which N is the sum; `factor`.
+// by spaces; `columns`, the rows of each matrix, of which N is the sum; `factor`; `soft_cap`
+// (0: none).
 #include "matrices.h"
 
 namespace edgespec {
@@ -11,7 +12,9 @@ namespace {
 class BlockLinear : public Operator {
  public:
   explicit BlockLinear(const Attributes& attributes)
-      : matrices_(matrices_of(attributes)), factor_(attributes.real("factor", 1.0f)) {
+      : matrices_(matrices_of(attributes)),
+        factor_(attributes.real("factor", 1.0f)),
+        soft_cap_(attributes.real("soft_cap", 0.0f)) {
     for (const Matrix& each : matrices_) total_ += each.columns;
   }
 
@@ -35,6 +38,7 @@ class BlockLinear : public Operator {
     product.sources = 1;
     product.stride = total_;
     product.factor = factor_;
+    product.soft_cap = soft_cap_;
     Space space(Scratch::Shared, bytes_of_rounded(rows, width));
     product.rounded = round_rows(call, matrices_, product.x, rows, width, space);
 
@@ -77,7 +81,7 @@ class BlockLinear : public Operator {
  private:
   std::vector<Matrix> matrices_;
   int64_t total_ = 0;
-  float factor_;
+  float factor_, soft_cap_;
 };
 
 }  // namespace

@@ -29,7 +29,7 @@ struct Rounded {
   int64_t blocks;
 };
 
-// What a product reads and writes: out = (x W^T + bias) * factor + residual.
+// What a product reads and writes: out = cap((x W^T + bias) * factor) + residual.
 struct Product {
   Format format;
   const uint8_t* tiles;
@@ -46,6 +46,7 @@ struct Product {
   const float* bias;     // [columns] or null
   const float* residual; // like out, or null
   float factor;
+  float soft_cap;        // cap(y) is soft_cap * tanh(y / soft_cap); 0: none
 };
 
 struct Gate {

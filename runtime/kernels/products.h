@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "elementwise.h"
 #include "kernels.h"
 
 namespace edgespec {
@@ -159,27 +160,30 @@ struct Chosen {
   int64_t source[Rows], target[Rows];
 };
 
+// Sixteen values of `from`, of which the last ones may lie outside and count as zero.
+inline F load_some(const float* from, int64_t count) {
+  float some[16] = {};
+  for (int64_t i = 0; i < count; ++i) some[i] = from[i];
+  return load(some);
+}
+
 template <int Rows>
 inline void finish(const Product& p, const F* sums, const Chosen<Rows>& chosen, int64_t tile) {
-  const int64_t column = tile * 16;
-  const bool whole = column + 16 <= p.columns;
+  const int64_t column = tile * 16, count = p.columns - column;
   for (int r = 0; r < Rows; ++r) {
-    float* out = p.out + chosen.target[r] * p.stride + column;
-    const float* residual = p.residual ? p.residual + chosen.target[r] * p.stride + column : nullptr;
-    if (whole) {
-      F y = sums[r];
-      if (p.bias) y = add(y, load(p.bias + column));
-      if (p.factor != 1.0f) y = mul(y, set(p.factor));
-      if (residual) y = add(y, load(residual));
-      store(out, y);
+    const int64_t place = chosen.target[r] * p.stride + column;
+    F y = sums[r];
+    if (p.bias) y = add(y, count < 16 ? load_some(p.bias + column, count) : load(p.bias + column));
+    if (p.factor != 1.0f) y = mul(y, set(p.factor));
+    if (p.soft_cap != 0.0f) y = mul(tanh_of(div(y, set(p.soft_cap))), set(p.soft_cap));
+    if (p.residual)
+      y = add(y, count < 16 ? load_some(p.residual + place, count) : load(p.residual + place));
+    if (count < 16) {
+      float some[16];
+      store(some, y);
+      for (int64_t i = 0; i < count; ++i) p.out[place + i] = some[i];
     } else {
-      float y[16];
-      store(y, sums[r]);
-      for (int64_t i = 0; column + i < p.columns; ++i) {
-        if (p.bias) y[i] = y[i] + p.bias[column + i];
-        if (p.factor != 1.0f) y[i] = y[i] * p.factor;
-        out[i] = residual ? y[i] + residual[i] : y[i];
-      }
+      store(p.out + place, y);
     }
   }
 }
