@@ -1,0 +1,70 @@
+"""Operators of ONNX Runtime for CPUs, in C++: where the compiled library is, and what it uses."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+from pathlib import Path
+
+from edgespec.errors import DeviceError
+
+_NAMES = {"win32": "edgespec.dll", "darwin": "libedgespec.dylib"}
+
+
+def library() -> Path | None:
+    """Returns the operators' library; None: it was not compiled when edgespec was installed."""
+    path = Path(__file__).parent / _NAMES.get(sys.platform, "libedgespec.so")
+    return path if path.is_file() else None
+
+
+def kernel_name() -> str | None:
+    """Returns the instruction set that the operators use, such as `avx2`; None: no library.
+
+    Raises:
+        DeviceError: the variable EDGESPEC_KERNELS names one that this processor or the library
+            does not have, or the library cannot be loaded.
+    """
+    path = library()
+    if path is None:
+        return None
+    name = _text(path, "edgespec_kernels")
+    if name is None:
+        raise DeviceError(
+            f"EDGESPEC_KERNELS is {os.environ.get('EDGESPEC_KERNELS', '')!r}: "
+            f"choose one of {', '.join(usable_kernels())}"
+        )
+    return name
+
+
+def usable_kernels() -> tuple[str, ...]:
+    """Returns the instruction sets that EDGESPEC_KERNELS may name on this machine, best first."""
+    path = library()
+    names = _text(path, "edgespec_usable_kernels") if path else None
+    return tuple(names.split(", ")) if names else ()
+
+
+def missing_kernels() -> str | None:
+    """Returns one line on what is missing, what it costs and what to do; None: nothing is."""
+    if library() is not None:
+        return None
+    return (
+        "no compiled kernels: the CPU runs portable operators, which are slower; install a C++ "
+        "compiler, then `pip install --force-reinstall --no-deps --no-cache-dir edgespec`"
+    )
+
+
+@cache
+def _loaded(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise DeviceError(f"{path} cannot be loaded ({error}): install edgespec again") from error
+
+
+def _text(path: Path, function: str) -> str | None:
+    call = getattr(_loaded(path), function)
+    call.restype = ctypes.c_char_p
+    found = call()
+    return found.decode() if isinstance(found, bytes) else None

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <vector>
 
 namespace edgespec {
 
@@ -30,19 +32,36 @@ struct Choice {
   bool usable;
 };
 
-const Kernels* best(const char* wanted) {
-  const Choice choices[] = {
+// Those that were compiled, the best first.
+const std::vector<Choice>& choices() {
+  static const std::vector<Choice> found = {
 #if defined(EDGESPEC_X86)
+#ifndef EDGESPEC_WITHOUT_AVX512
       {&avx512_kernels, has_avx512_vnni()},
+#endif
+#ifndef EDGESPEC_WITHOUT_AVXVNNI
       {&avxvnni_kernels, has_avx_vnni()},
+#endif
+#ifndef EDGESPEC_WITHOUT_AVX2
       {&avx2_kernels, has_avx2()},
+#endif
 #elif defined(EDGESPEC_ARM)
+#ifndef EDGESPEC_WITHOUT_I8MM
       {&i8mm_kernels, has_i8mm()},
+#endif
+#ifndef EDGESPEC_WITHOUT_DOTPROD
       {&dotprod_kernels, has_dotprod()},
+#endif
 #endif
       {&plain_kernels, true},
   };
-  for (const Choice& each : choices)
+  return found;
+}
+
+// Null: the variable names none that can be used.
+const Kernels* chosen() {
+  const char* wanted = std::getenv("EDGESPEC_KERNELS");
+  for (const Choice& each : choices())
     if (each.usable && (!wanted || !*wanted || !std::strcmp(wanted, each.kernels->name)))
       return each.kernels;
   return nullptr;
@@ -50,10 +69,21 @@ const Kernels* best(const char* wanted) {
 
 }  // namespace
 
-const Kernels& kernels() {
-  static const Kernels* chosen = best(std::getenv("EDGESPEC_KERNELS"));
-  static const Kernels* found = chosen ? chosen : best(nullptr);
-  return *found;
+const Kernels* kernels_or_none() {
+  static const Kernels* found = chosen();
+  return found;
+}
+
+const Kernels& kernels() { return *kernels_or_none(); }
+
+const char* names_of_kernels() {
+  static const std::string names = [] {
+    std::string all;
+    for (const Choice& each : choices())
+      if (each.usable) all += std::string(all.empty() ? "" : ", ") + each.kernels->name;
+    return all;
+  }();
+  return names.c_str();
 }
 
 }  // namespace edgespec
@@ -66,7 +96,9 @@ const Kernels& kernels() {
 
 // The name of the kernels that are used; null: EDGESPEC_KERNELS names some that cannot be.
 EXPORTED const char* edgespec_kernels() {
-  using namespace edgespec;
-  const Kernels* chosen = best(std::getenv("EDGESPEC_KERNELS"));
-  return chosen ? chosen->name : nullptr;
+  const edgespec::Kernels* found = edgespec::kernels_or_none();
+  return found ? found->name : nullptr;
 }
+
+// The names of those that can be used.
+EXPORTED const char* edgespec_usable_kernels() { return edgespec::names_of_kernels(); }

@@ -122,6 +122,9 @@ struct Kernels {
 
 // The table for this processor, or a lesser one that the variable EDGESPEC_KERNELS names.
 const Kernels& kernels();
+// Null where the variable names none of `names_of_kernels`; no operator is registered then.
+const Kernels* kernels_or_none();
+const char* names_of_kernels();
 
 // Values of one row of W, as floats.
 void read_column(Format format, const uint8_t* tiles, int64_t width, int64_t column, float* out);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "kernels.h"
 #include "op.h"
 
 namespace edgespec {
@@ -205,6 +206,11 @@ EXPORTED void* RegisterCustomOps(void* options, edgespec::ApiBase* base) {
   const Api found = base->get_api(ApiVersion);
   if (!found) return nullptr;  // older: the session then names the operator that it does not know
   api = found;
+  if (!kernels_or_none()) {
+    const std::string text = std::string("EDGESPEC_KERNELS is '") + std::getenv("EDGESPEC_KERNELS") +
+                             "': choose one of " + names_of_kernels();
+    return call_api<void*>(api, CreateStatus, int(InvalidArgument), text.c_str());
+  }
   static void* domain = nullptr;
   if (!domain) {
     void* status = call_api<void*>(api, CreateCustomOpDomain, "edgespec", &domain);

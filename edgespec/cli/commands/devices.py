@@ -28,18 +28,19 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     from edgespec.runtime.deployment.devices import find_devices
     from edgespec.runtime.engines import best_gpu, require_one_distribution
+    from edgespec.runtime.kernels import kernel_name, missing_kernels
 
     require_one_distribution()
-    found, gpu = find_devices(), best_gpu()
+    found, gpu, kernels = find_devices(), best_gpu(), kernel_name()
     if arguments.json:
         devices = [asdict(device) | {"experimental": device.experimental} for device in found]
-        print(json.dumps({"devices": devices, "gpu": gpu}))
+        print(json.dumps({"devices": devices, "gpu": gpu, "kernels": kernels}))
     else:
-        _show(found, gpu)
+        _show(found, gpu, missing_kernels() or f"the cpu computes with kernels for {kernels}")
     return 0
 
 
-def _show(found: list[Device], gpu: str | None) -> None:
+def _show(found: list[Device], gpu: str | None, kernels: str) -> None:
     table = Table()
     table.add_column("device", no_wrap=True)
     table.add_column("hardware")  # may wrap, since some names are long
@@ -52,15 +53,17 @@ def _show(found: list[Device], gpu: str | None) -> None:
             table.add_row(name, each.hardware, each.memory, size)
     console = Console()
     console.print(table)
-    console.print(
-        f"the device gpu means {gpu or 'the cpu, since no GPU can be used'}", highlight=False
-    )
+    _say(console, kernels)
+    _say(console, f"the device gpu means {gpu or 'the cpu, since no GPU can be used'}")
     for each in found:
         if each.reason is not None:
-            line = f"{each.name} cannot be used: {each.reason}"
-            if console.is_terminal:  # words of a command are not broken
-                line = fill(
-                    line, console.width, subsequent_indent="  ", break_long_words=False,
-                    break_on_hyphens=False,
-                )  # fmt: skip
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            _say(console, f"{each.name} cannot be used: {each.reason}")
+
+
+def _say(console: Console, line: str) -> None:
+    if console.is_terminal:  # words of a command are not broken
+        line = fill(
+            line, console.width, subsequent_indent="  ", break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -24,6 +24,7 @@ from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.engines import GPU_ENGINES, CallSizes, best_gpu, distributions, engine
 from edgespec.runtime.engines.gpu import cuda_driver
 from edgespec.runtime.execution.sizes import stage_sizes
+from edgespec.runtime.kernels import kernel_name, missing_kernels
 from edgespec.runtime.shapes import capacity_bucket
 
 CPU = "onnxruntime:cpu"
@@ -277,6 +278,8 @@ def test_devices_as_a_table(cli):
         reasons = [line for line in said if line.startswith(f"{name} cannot be used: ")]
         assert usable != bool(reasons)
     assert f"the device gpu means {best_gpu() or 'the cpu, since no GPU can be used'}" in found.out
+    kernels = missing_kernels() or f"the cpu computes with kernels for {kernel_name()}"
+    assert kernels in found.out.splitlines()
 
 
 HERE = [
@@ -327,6 +330,7 @@ def test_devices_as_json(cli):
     assert devices[CPU]["free_bytes"] > MIB
     usable = [name for name in GPU_ENGINES if devices[name]["reason"] is None]
     assert found["gpu"] == (usable[0] if usable else None)
+    assert found["kernels"] == kernel_name()
 
 
 def test_all_gpus_of_a_kind_are_found(cli, monkeypatch):

@@ -1,0 +1,151 @@
+"""Compiles the operators of runtime/kernels to a library beside their package.
+
+All else is in pyproject.toml. The library has nothing of Python in it, so one wheel serves every
+version. Without a compiler, or with one that fails, the package is installed without the library.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+KERNELS = Path("runtime/kernels")
+MACHINES = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm"}
+# Sources of instruction sets, beside kernels_plain.cc, and what lets a compiler use them, GCC and
+# Clang, or Microsoft's, which knows most functions without. A set that it lacks is left out.
+SETS = {
+    "x86": {
+        "avx512": (
+            "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c",
+            "/arch:AVX512",
+        ),
+        "avx2": ("-mavx2 -mfma -mf16c", "/arch:AVX2"),
+        "avxvnni": ("-mavx2 -mavxvnni -mfma -mf16c", "/arch:AVX2"),
+    },
+    "arm": {
+        "neon": ("", ""),
+        "dotprod": ("-march=armv8.2-a+dotprod", ""),
+        "i8mm": ("-march=armv8.2-a+dotprod+i8mm", ""),
+    },
+}
+# No contraction: which products and sums are fused is a part of the result.
+COMMON = (
+    "-O3 -g0 -std=c++17 -fvisibility=hidden -ffp-contract=off -fno-math-errno "
+    "-Wno-psabi -Wno-uninitialized -Wno-maybe-uninitialized",
+    "/O2 /std:c++17 /fp:strict",
+)
+SMALL = ("-O2", "/O1")  # for plain C++, which is unrolled to three times its size
+Define = tuple[str, str | None]
+LIBRARY = {"win32": "edgespec.dll", "darwin": "libedgespec.dylib"}
+
+
+def machine() -> str:
+    """The processor that is compiled for: on Windows and macOS not always that of this machine."""
+    target = sysconfig.get_platform().rpartition("-")[2].lower()
+    return platform.machine().lower() if target == "universal2" else target
+
+
+class BuildLibrary(build_ext):
+    """Compiles sources side by side, each with its flags, and links them to a plain library."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """The library's path: without the suffix of a module of Python."""
+        package = Path(*fullname.split(".")[:-1])
+        return str(package / LIBRARY.get(sys.platform, "libedgespec.so"))
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compiles the library, which `optional` lets fail."""
+        self._find_compiler()
+        family, out = MACHINES.get(machine(), ""), Path(self.get_ext_fullpath(ext.name))
+        kinds = {f"kernels_{name}": flags for name, flags in SETS.get(family, {}).items()}
+        kinds = {name: flags for name, flags in kinds.items() if (KERNELS / f"{name}.cc").exists()}
+        defines: list[Define] = [(f"EDGESPEC_{family.upper()}", None)] if kinds else []
+        sources = {Path(source).stem: source for source in ext.sources}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = {
+                name: pool.submit(self._compile, sources[name], flags, defines)
+                for name, flags in kinds.items()
+            }
+            plain = pool.submit(self._compile, sources["kernels_plain"], SMALL, defines)
+            others = [
+                pool.submit(self._compile, source, ("", ""), defines)
+                for name, source in sources.items()
+                if not name.startswith("kernels")
+            ]
+            objects = []
+            for name, job in jobs.items():
+                try:
+                    objects += job.result()
+                except CompileError:
+                    missing = name.removeprefix("kernels_")
+                    print(f"edgespec: this compiler has no {missing}")
+                    defines = [*defines, (f"EDGESPEC_WITHOUT_{missing.upper()}", None)]
+            objects += plain.result() + [each for job in others for each in job.result()]
+            objects += self._compile(sources["kernels"], ("", ""), defines)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.unlink(missing_ok=True)
+        self._link(objects, out)
+
+    def _find_compiler(self) -> None:
+        if self._is_msvc():
+            self.compiler.initialize()  # before threads would, each
+            return
+        for name in ("compiler_cxx", "compiler_so_cxx", "linker_so_cxx"):
+            command = getattr(self.compiler, name, [])
+            # A Python that was built elsewhere may name a compiler that is not here.
+            if command and not shutil.which(command[0]) and shutil.which("c++"):
+                setattr(self.compiler, name, ["c++", *command[1:]])
+
+    def _is_msvc(self) -> bool:
+        return bool(self.compiler.compiler_type == "msvc")
+
+    def _compile(self, source: str, flags: tuple[str, str], defines: list[Define]) -> list[str]:
+        both = [COMMON[self._is_msvc()], flags[self._is_msvc()], os.environ.get("CXXFLAGS", "")]
+        arguments = [*self._architecture(), *shlex.split(" ".join(both))]
+        found = self.compiler.compile([source], self.build_temp, defines, extra_postargs=arguments)
+        return list(found)
+
+    def _link(self, objects: list[str], out: Path) -> None:
+        # The C++ library stays outside: linked in, it would bring needs of a newer glibc's.
+        strip = sys.platform == "linux" and "-g" not in os.environ.get("CXXFLAGS", "").split()
+        arguments = [*self._architecture(), *(["-s"] if strip else [])]
+        self.compiler.link_shared_object(
+            objects, str(out), target_lang="c++", extra_postargs=arguments
+        )
+
+    @staticmethod
+    def _architecture() -> list[str]:
+        """On macOS, where a Python may compile for two, the one that flags belong to."""
+        return ["-arch", machine()] if sys.platform == "darwin" else []
+
+
+class AnyPython(bdist_wheel):
+    """A wheel for every version of Python on one platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """The wheel's tag, of the one processor that the library is for."""
+        return "py3", "none", super().get_tag()[2].replace("universal2", machine())
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "edgespec.runtime.kernels.library",
+            sorted(path.as_posix() for path in KERNELS.glob("*.cc")),
+            depends=sorted(path.as_posix() for path in KERNELS.glob("*.h")),
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": AnyPython},
+)
