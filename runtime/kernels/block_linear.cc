@@ -2,46 +2,19 @@
 //
 // Inputs: x [S, K] float32; bias [N] float32, optional; residual [S, N] float32, optional; one or
 // more matrices as tiles, uint8. Output [S, N]. Attributes: `formats`, names of formats separated
-// by spaces; `columns`, the rows of each matrix, of which N is the sum; `factor`; `soft_cap`, 0: none.
-#include <algorithm>
-#include <memory>
-
-#include "kernels.h"
-#include "op.h"
-#include "weights.h"
+// by spaces; `columns`, the rows of each matrix, of which N is the sum; `factor`; `soft_cap`
+// (0: none).
+#include "matrices.h"
 
 namespace edgespec {
 namespace {
 
-constexpr int64_t PartBytes = 1 << 16;  // of weights, that a part of the work reads at least
-
-constexpr int MostMatrices = 8;
-
-struct Matrix {
-  Format format;
-  int64_t columns;
-};
-
-std::vector<Matrix> matrices_of(const Attributes& attributes) {
-  std::vector<Matrix> found;
-  const std::string names = attributes.text("formats") + " ";
-  const std::vector<int64_t> columns = attributes.integers("columns");
-  for (size_t start = 0, end; (end = names.find(' ', start)) != std::string::npos; start = end + 1) {
-    if (found.size() == columns.size() || found.size() == MostMatrices)
-      refuse("there are too many formats");
-    const int64_t count = columns[found.size()];
-    if (count < 1 || count > MostColumns) refuse("columns is %lld", (long long)count);
-    found.push_back({format_named(names.substr(start, end - start)), count});
-  }
-  if (found.empty() || found.size() != columns.size())
-    refuse("there are %d formats and %d columns", int(found.size()), int(columns.size()));
-  return found;
-}
-
 class BlockLinear : public Operator {
  public:
   explicit BlockLinear(const Attributes& attributes)
-      : matrices_(matrices_of(attributes)), factor_(attributes.real("factor", 1.0f)), soft_cap_(attributes.real("soft_cap", 0.0f)) {
+      : matrices_(matrices_of(attributes)),
+        factor_(attributes.real("factor", 1.0f)),
+        soft_cap_(attributes.real("soft_cap", 0.0f)) {
     for (const Matrix& each : matrices_) total_ += each.columns;
   }
 
@@ -66,17 +39,9 @@ class BlockLinear : public Operator {
     product.stride = total_;
     product.factor = factor_;
     product.soft_cap = soft_cap_;
-    const Kernels& kernel = kernels();
-    if (std::any_of(matrices_.begin(), matrices_.end(),
-                    [](const Matrix& each) { return !is_float(each.format); })) {
-      Rounded& rounded = product.rounded;
-      rounded = rounded_rows(rows, width);
-      const int64_t parts = rows < 8 ? 1 : 8;
-      call.parallel(parts, [&](int64_t part) {
-        for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r)
-          kernel.round_row(product.x + r * width, width, rounded, r);
-      });
-    }
+    Space space(Scratch::Shared, bytes_of_rounded(rows, width));
+    product.rounded = round_rows(call, matrices_, rows, width, space,
+                                 [&](int64_t row) { return product.x + row * width; });
 
     // All matrices are cut into parts of about the same bytes, which threads take in turn.
     struct Piece {
@@ -89,9 +54,6 @@ class BlockLinear : public Operator {
       const auto [format, columns] = matrices_[i];
       const Tensor tiles = call.input(3 + int(i));
       check_tiles(tiles, format, columns, width);
-      if (layout_of(format).unit == 256 && width % 256)
-        refuse("%s needs rows of a multiple of 256 instead of %lld", layout_of(format).name,
-               (long long)width);
       Piece& piece = pieces[i];
       piece.product = product;
       piece.product.format = format;
@@ -101,8 +63,8 @@ class BlockLinear : public Operator {
       piece.product.out = out + column;
       piece.product.bias = bias ? bias.as<float>() + column : nullptr;
       piece.product.residual = residual ? residual.as<float>() + column : nullptr;
-      piece.tiles = (columns + 15) / 16;
-      piece.parts = std::clamp<int64_t>(tiles.size() / PartBytes, 1, std::min<int64_t>(64, piece.tiles));
+      piece.tiles = matrices_[i].tiles();
+      piece.parts = matrices_[i].parts(width);
       piece.before = parts;
       parts += piece.parts;
       column += columns;
@@ -112,8 +74,8 @@ class BlockLinear : public Operator {
       while (pieces[i].before > part) --i;
       const Piece& piece = pieces[i];
       const int64_t own = part - piece.before;
-      kernel.product(piece.product, piece.tiles * own / piece.parts,
-                     piece.tiles * (own + 1) / piece.parts);
+      kernels().product(piece.product, piece.tiles * own / piece.parts,
+                        piece.tiles * (own + 1) / piece.parts);
     });
   }
 

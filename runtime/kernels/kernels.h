@@ -11,6 +11,8 @@
 //    multiply-adds; then the lanes.
 //  * Attention: blocks of 64 positions, 0..63, 64..127, ... in this order. Within one, shares are
 //    summed in four groups of 16 lanes, then the lanes; values are added position by position.
+//  * States: a column of one is computed by itself. Its products with a key and a query are summed
+//    over even and over odd numbers from 0 up by fused multiply-adds, and then both are added.
 #pragma once
 
 #include <cstdint>
@@ -83,6 +85,25 @@ struct AttendBlock {
   float* scratch;                         // 2 * 64 * dim + 64 * queries floats
 };
 
+// What a row adds to 16 columns of a state [keys, 16]: to = from * decay + k added.
+struct DeltaStep {
+  const float* from;
+  float* to;  // may be `from`; null: only the row's result is wanted
+  int64_t keys;
+  const float* k;
+  float decay;
+  float* added;  // [16]
+};
+
+// added = rate (v - k from decay), result = q to, which is q from decay + likeness * added.
+struct DeltaRow {
+  const float* q;
+  const float* v;   // [16]
+  float rate;
+  float likeness;   // q k
+  float* result;    // [16]
+};
+
 struct Kernels {
   const char* name;
   // Rounds `width` floats to be a row of `rounded`; what lies behind them counts as zero.
@@ -96,6 +117,10 @@ struct Kernels {
   void (*sigmoid_gate)(const float* gate, float* x, int64_t n);
   // Divides x by the root of its mean square + eps, times weight (null: 1); n is a multiple of 16.
   void (*norm)(const float* x, const float* weight, float eps, float* out, int64_t n);
+  // out = exp(factor * softplus(x + bias)); factors are negative.
+  void (*decays)(const float* x, const float* bias, const float* factor, float* out, int64_t n);
+  void (*delta_step)(const DeltaStep& step);
+  void (*delta_row)(const DeltaStep& step, const DeltaRow& row);
 };
 
 // The table for this processor, or a lesser one that the variable EDGESPEC_KERNELS names.
