@@ -107,9 +107,10 @@ def test_every_module_is_seen():
 # From the ground up: a module imports from its own floor and from those before it.
 FLOORS = (
     "errors", "system", "bundle", "models", "export", "runtime.arrays", "runtime.shapes",
-    "runtime.curve", "runtime.simulation", "runtime.engines", "runtime.trees", "runtime.sampling",
-    "runtime.text", "runtime.execution", "runtime.costs", "runtime.deployment", "runtime.drafters",
-    "runtime.planning", "runtime.decoding", "api", "measuring", "tuning", "training",
+    "runtime.curve", "runtime.simulation", "runtime.kernels", "runtime.engines", "runtime.trees",
+    "runtime.sampling", "runtime.text", "runtime.sequences", "runtime.execution", "runtime.costs",
+    "runtime.deployment", "runtime.drafters", "runtime.speculation", "runtime.planning",
+    "runtime.decoding", "api", "measuring", "tuning", "training",
     "server", "batch", "cli",
 )  # fmt: skip
 
