@@ -8,6 +8,7 @@ row: Kwon et al., 2023).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,23 +39,18 @@ class KVPool:
 
     def __init__(self, shapes: Sequence[PoolShape], kv: str, limit: int | None = None) -> None:
         self._limit = limit
-        self._parts: dict[str, tuple[tuple[int, ...], tuple[int, ...], type[np.number[Any]]]] = {
-            f"pool.{each.layer}": ((2, each.kv_heads), (each.dim,), _TYPES[kv]) for each in shapes
-        }
-        if kv == "int8":
-            self._parts |= {
-                f"scales.{each.layer}": ((2, each.kv_heads), (), np.float32) for each in shapes
-            }
+        self._parts = _parts(shapes, kv)
         self.arrays: dict[str, Array] = {}
         self.capacity = 0
         self._counts: list[int] = []  # by slot: references to it
         self._free: list[int] = []  # the next one last
         self._grow(1)
 
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of a slot in all layers."""
-        return sum(array.nbytes for array in self.arrays.values()) // self.capacity
+    @staticmethod
+    def slot_bytes(shapes: Sequence[PoolShape], kv: str) -> int:
+        """Returns the bytes of a slot in all layers."""
+        sizes = _parts(shapes, kv).values()
+        return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
 
     @property
     def used(self) -> int:
@@ -110,3 +106,16 @@ class KVPool:
         self._counts += [0] * (after - before)
         # The lowest first: rows of a sequence lie together, and untouched memory stays untouched.
         self._free[:0] = range(after - 1, before - 1, -1)
+
+
+_Parts = dict[str, tuple[tuple[int, ...], tuple[int, ...], type[np.number[Any]]]]
+
+
+def _parts(shapes: Sequence[PoolShape], kv: str) -> _Parts:
+    """Returns the arrays by name: their dimensions before and behind the slots, and their type."""
+    parts: _Parts = {
+        f"pool.{each.layer}": ((2, each.kv_heads), (each.dim,), _TYPES[kv]) for each in shapes
+    }
+    if kv == "int8":
+        parts |= {f"scales.{each.layer}": ((2, each.kv_heads), (), np.float32) for each in shapes}
+    return parts

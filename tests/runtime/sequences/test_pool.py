@@ -15,18 +15,19 @@ from edgespec.runtime.sequences.sequence import Sequence
 
 @pytest.mark.parametrize(("kv", "kind"), [("fp32", np.float32), ("fp16", np.float16)])
 def test_arrays_have_the_shapes_of_the_layers(kv, kind):
-    pool = KVPool([toy_shape(0, 2, 16), toy_shape(3, 4, 32)], kv)
+    shapes = [toy_shape(0, 2, 16), toy_shape(3, 4, 32)]
+    pool = KVPool(shapes, kv)
     assert pool.arrays["pool.0"].shape == (2, 2, pool.capacity, 16)
     assert pool.arrays["pool.3"].shape == (2, 4, pool.capacity, 32)
     assert all(array.dtype == kind and not array.any() for array in pool.arrays.values())
-    assert pool.slot_bytes == np.dtype(kind).itemsize * 2 * (2 * 16 + 4 * 32)
+    assert KVPool.slot_bytes(shapes, kv) == np.dtype(kind).itemsize * 2 * (2 * 16 + 4 * 32)
 
 
 def test_int8_has_a_scale_for_each_row_of_a_head():
     pool = KVPool([toy_shape(1, 2, 16)], "int8")
     assert pool.arrays["pool.1"].dtype == np.int8
     assert pool.arrays["scales.1"].shape == (2, 2, pool.capacity)
-    assert pool.slot_bytes == 2 * 2 * (16 + 4)
+    assert KVPool.slot_bytes([toy_shape(1, 2, 16)], "int8") == 2 * 2 * (16 + 4)
 
 
 def test_growing_keeps_what_slots_hold():
