@@ -21,6 +21,8 @@ from edgespec.export.keeping import describe
 from edgespec.export.precisions import (
     INT4,
     PRECISIONS,
+    SOURCE,
+    asked_precision,
     rounding,
 )
 from edgespec.export.role import Progress, RoleWriter, described
@@ -208,6 +210,8 @@ def write_bundle(
                         skips = skip_search(trials.trial, skips)
                 cuts = layer_cuts | skip_cuts((each.skipped for each in skips), layout)
             role = writer.write(sorted(cuts), texts=True)
+            as_stored = asked_precision(name, checkpoint, options) == SOURCE
+            role = replace(role, native=writer.write_native(as_stored))
             if name == bundle.TARGET and options.npu_precision is not None:
                 variants = (_npu_variant(writer, role, options.npu_precision),)
         known = draft_tokens if own[name] else tokens

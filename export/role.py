@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,6 +20,7 @@ from edgespec.bundle.sublayers import (
     RECURRENT,
     Sublayer,
 )
+from edgespec.errors import UnsupportedModelError
 from edgespec.export.components.attention import AttentionForm, OrderedAttention, SplitAttention
 from edgespec.export.components.decoder import Span, lower
 from edgespec.export.components.graph import DataFile, GraphBuilder
@@ -33,11 +35,16 @@ from edgespec.export.formats.matrices import (
     MixedFormat,
     WeightFormat,
 )
+from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.formats.weights import WeightStream
+from edgespec.export.native.graph import write_native
+from edgespec.export.native.weights import TileWeights
 from edgespec.models import Attention, Checkpoint, Decoder, Injection, Mlp, MlpAndMoe, Moe, Rope
 
 BIAS_OFF = -1e9
 """Score of masked rows: far below any real score, so that the softmax gives exactly zero."""
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 """Called with a role's name, the number of weights written so far and the total number."""
@@ -78,6 +85,7 @@ class RoleWriter:
         self._total = sum(int(np.prod(shape)) for shape in checkpoint.decoder.tensors().values())
         self._done = 0
         self._data = DataFile(folder / f"{name}.data")
+        self._rounded = rounded
         self._weights = WeightStream(self._data, checkpoint.tensors, self._count, rounded)
 
     def __enter__(self) -> RoleWriter:
@@ -133,6 +141,31 @@ class RoleWriter:
             stages_of_texts=of_texts,
             embedding=self._checkpoint.embedding,
         )
+
+    def write_native(self, as_stored: bool) -> bundle.Native | None:
+        """Writes the graph for CPUs; None if the model has parts that it cannot have.
+
+        Args:
+            as_stored: whether matrices of a quantized checkpoint keep the numbers of its file.
+        """
+        decoder, precision = self._checkpoint.decoder, self._precision
+        if precision.weights == bundle.W8A8 or precision.block_size % BLOCK:
+            return None
+        head = {decoder.embedding, decoder.lm_head.weight}
+        if decoder.layer_inputs is not None:
+            head |= {decoder.layer_inputs.table, decoder.layer_inputs.projection.weight}
+        data = DataFile(self._folder / f"{self._name}.tiles")
+        try:
+            weights = TileWeights(
+                data, self._checkpoint.tensors, precision, as_stored, self._rounded, head
+            )
+            return write_native(self._folder, self._name, decoder, weights)
+        except UnsupportedModelError as error:
+            _log.info("%s: no graph for CPUs: %s", self._name, error)
+            (self._folder / data.name).unlink()
+            return None
+        finally:
+            data.close()
 
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
         """Returns a writer of the same model in another precision, with another file name."""

@@ -31,6 +31,8 @@ from edgespec.bundle.manifest import (
     FileEntry,
     Kept,
     Manifest,
+    Native,
+    PoolShape,
     Precision,
     Promise,
     Role,
@@ -69,6 +71,8 @@ __all__ = [
     "FileEntry",
     "Kept",
     "Manifest",
+    "Native",
+    "PoolShape",
     "Precision",
     "Promise",
     "Role",
@@ -252,7 +256,10 @@ def used_files(manifest: Manifest) -> list[str]:
     files = [f for s in stages for f in (s.graph, s.data, s.borrowed) if f]
     compiled = [each for variant in manifest.variants for each in variant.compiled]
     files += [f for each in compiled for f in (each.graph, *each.data)]
-    files += [role.tokenizer for role in manifest.roles.values() if role.tokenizer]
+    files += [role.tokenizer for role in roles if role.tokenizer]
+    files += [
+        file for role in roles if role.native for file in (role.native.graph, role.native.data)
+    ]
     return files + list(manifest.tokenizer)
 
 

@@ -13,6 +13,7 @@ from edgespec.bundle.manifest import (
     POOLINGS,
     W8A8,
     Manifest,
+    Native,
     Precision,
     Role,
     SkipSet,
@@ -43,6 +44,7 @@ _OF_EMBEDDING: list[tuple[str, ...]] = [(LAST_HIDDEN,)]
 
 # The smallest and largest allowed sizes of a role. No real model comes near the upper limits, which
 # keep a damaged manifest from causing endless work.
+_MOST_HEADS, _MOST_DIM = 4096, 512
 _SIZES = {
     "layers": (1, 10_000),
     "hidden_size": (1, 1 << 20),
@@ -107,6 +109,21 @@ def _of_role(where: str, role: Role) -> Iterator[_Check]:
         yield from _of_stages(f"{where}.stages_of_texts", texts, role)
         cuts = [stage.start for stage in texts]
         yield f"{where}.stages_of_texts", cuts, cuts == [stage.start for stage in role.stages]
+    if role.native is not None:
+        yield from _of_native(f"{where}.native", role.native, role)
+
+
+def _of_native(where: str, native: Native, role: Role) -> Iterator[_Check]:
+    tables = {table.name for table in role.rope_tables}
+    yield f"{where}.ropes", native.ropes, tables.issuperset(native.ropes)
+    layers = [pool.layer for pool in native.pools]
+    known = layers == sorted(set(layers)) and all(0 <= each < role.layers for each in layers)
+    yield f"{where}.pools", layers, known
+    for number, pool in enumerate(native.pools):
+        place = f"{where}.pools[{number}]"
+        yield f"{place}.kv_heads", pool.kv_heads, 1 <= pool.kv_heads <= _MOST_HEADS
+        yield f"{place}.dim", pool.dim, pool.dim % 16 == 0 and 16 <= pool.dim <= _MOST_DIM
+        yield f"{place}.window", pool.window, pool.window is None or pool.window >= 1
 
 
 def _of_taps(manifest: Manifest) -> Iterator[_Check]:

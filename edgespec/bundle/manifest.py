@@ -258,6 +258,42 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class PoolShape:
+    """Keys and values that an attention layer keeps: [2, kv_heads, slots, dim].
+
+    Attributes:
+        layer: number of the layer.
+        kv_heads: number of key and value heads.
+        dim: width of a head, rounded up to a multiple of 16.
+        window: positions that the layer sees, its own included; None: all before it.
+    """
+
+    layer: int
+    kv_heads: int
+    dim: int
+    window: int | None = field(default=None, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True)
+class Native:
+    """The graph of a role for CPUs, of operators of our own, see `export/native`.
+
+    Attributes:
+        graph: its file.
+        data: file of its weights, in tiles.
+        pools: what each layer with keys and values of its own keeps.
+        ropes: names of the RoPE tables in use.
+        formats: number of weights in each format of tiles, by the format's name.
+    """
+
+    graph: str
+    data: str
+    pools: tuple[PoolShape, ...]
+    ropes: tuple[str, ...]
+    formats: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Role:
     """One model of a bundle.
 
@@ -297,6 +333,7 @@ class Role:
         stages_of_texts: the stages again, cut at the same places, for calls that hold rows of
             several texts; empty if there are none.
         embedding: how an embedding model makes vectors; None: it makes texts.
+        native: the graph for CPUs; None: the model has parts that it cannot have.
     """
 
     architecture: str
@@ -326,6 +363,7 @@ class Role:
     layer_inputs: int = field(default=0, metadata=LEFT_OUT)
     stages_of_texts: tuple[Stage, ...] = field(default=(), metadata=LEFT_OUT)
     embedding: Embedding | None = field(default=None, metadata=LEFT_OUT)
+    native: Native | None = field(default=None, metadata=LEFT_OUT)
 
     @cached_property
     def layout(self) -> Sublayers:

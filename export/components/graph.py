@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 
 OPSET = 23
 CONTRIB = "com.microsoft"
+NATIVE = "edgespec"
+"""Domain of our own operators, see `runtime/kernels`."""
 # Alignment of large tensors: engines can map aligned data without a copy.
 _PAGE = 4096
 # For smaller tensors than this (bytes), the padding would waste space.
@@ -146,7 +148,9 @@ class GraphBuilder:
         graph = helper.make_graph(
             self._nodes, self.name, self._inputs, self._outputs, list(self._initializers.values())
         )
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
+        own = [NATIVE] if any(node.domain == NATIVE for node in self._nodes) else []
+        opsets = [helper.make_opsetid("", OPSET)]
+        opsets += [helper.make_opsetid(each, 1) for each in (CONTRIB, *own)]
         opsets = opsets if like is None else list(like.opset_import)
         functions = [] if like is None else list(like.functions)
         model = helper.make_model(

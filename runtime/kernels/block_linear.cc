@@ -1,47 +1,20 @@
-// BlockLinear: y = (x W^T + bias) * factor + residual, for one or several matrices side by side.
+// BlockLinear: y = cap((x W^T + bias) * factor) + residual, of one or several matrices side by side.
 //
 // Inputs: x [S, K] float32; bias [N] float32, optional; residual [S, N] float32, optional; one or
 // more matrices as tiles, uint8. Output [S, N]. Attributes: `formats`, names of formats separated
-// by spaces; `columns`, the rows of each matrix, of which N is the sum; `factor`.
-#include <algorithm>
-#include <memory>
-
-#include "kernels.h"
-#include "op.h"
-#include "weights.h"
+// by spaces; `columns`, the rows of each matrix, of which N is the sum; `factor`; `soft_cap`
+// (0: none).
+#include "matrices.h"
 
 namespace edgespec {
 namespace {
 
-constexpr int64_t PartBytes = 1 << 16;  // of weights, that a part of the work reads at least
-
-constexpr int MostMatrices = 8;
-
-struct Matrix {
-  Format format;
-  int64_t columns;
-};
-
-std::vector<Matrix> matrices_of(const Attributes& attributes) {
-  std::vector<Matrix> found;
-  const std::string names = attributes.text("formats") + " ";
-  const std::vector<int64_t> columns = attributes.integers("columns");
-  for (size_t start = 0, end; (end = names.find(' ', start)) != std::string::npos; start = end + 1) {
-    if (found.size() == columns.size() || found.size() == MostMatrices)
-      refuse("there are too many formats");
-    const int64_t count = columns[found.size()];
-    if (count < 1 || count > MostColumns) refuse("columns is %lld", (long long)count);
-    found.push_back({format_named(names.substr(start, end - start)), count});
-  }
-  if (found.empty() || found.size() != columns.size())
-    refuse("there are %d formats and %d columns", int(found.size()), int(columns.size()));
-  return found;
-}
-
 class BlockLinear : public Operator {
  public:
   explicit BlockLinear(const Attributes& attributes)
-      : matrices_(matrices_of(attributes)), factor_(attributes.real("factor", 1.0f)) {
+      : matrices_(matrices_of(attributes)),
+        factor_(attributes.real("factor", 1.0f)),
+        soft_cap_(attributes.real("soft_cap", 0.0f)) {
     for (const Matrix& each : matrices_) total_ += each.columns;
   }
 
@@ -60,28 +33,15 @@ class BlockLinear : public Operator {
     Product product;
     product.x = x.as<float>();
     product.width = width;
-    product.order = nullptr;
+    product.first_row = 0;
     product.rows = rows;
-    product.sources = 1;
+    product.targets = nullptr;
     product.stride = total_;
     product.factor = factor_;
-    const int64_t blocks = (width + 31) / 32;
-    Space space(Scratch::Shared, Space::bytes_of<int8_t>(rows * blocks * 32) +
-                                     Space::bytes_of<float>(rows * blocks) +
-                                     Space::bytes_of<int32_t>(rows * blocks * 2));
-    int8_t* levels = space.take<int8_t>(rows * blocks * 32);
-    float* scales = space.take<float>(rows * blocks);
-    int32_t* sums = space.take<int32_t>(rows * blocks * 2);
-    product.rounded = {levels, scales, sums, blocks};
-    const Kernels& kernel = kernels();
-    if (std::any_of(matrices_.begin(), matrices_.end(),
-                    [](const Matrix& each) { return !is_float(each.format); }))
-      call.parallel(rows < 8 ? 1 : 8, [&](int64_t part) {
-        const int64_t parts = rows < 8 ? 1 : 8;
-        for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r)
-          kernel.round_row(product.x + r * width, width, levels + r * blocks * 32,
-                           scales + r * blocks, sums + r * blocks * 2);
-      });
+    product.soft_cap = soft_cap_;
+    Space space(Scratch::Shared, bytes_of_rounded(rows, width));
+    product.rounded = round_rows(call, matrices_, rows, width, space,
+                                 [&](int64_t row) { return product.x + row * width; });
 
     // All matrices are cut into parts of about the same bytes, which threads take in turn.
     struct Piece {
@@ -94,9 +54,6 @@ class BlockLinear : public Operator {
       const auto [format, columns] = matrices_[i];
       const Tensor tiles = call.input(3 + int(i));
       check_tiles(tiles, format, columns, width);
-      if (layout_of(format).unit == 256 && width % 256)
-        refuse("%s needs rows of a multiple of 256 instead of %lld", layout_of(format).name,
-               (long long)width);
       Piece& piece = pieces[i];
       piece.product = product;
       piece.product.format = format;
@@ -106,8 +63,8 @@ class BlockLinear : public Operator {
       piece.product.out = out + column;
       piece.product.bias = bias ? bias.as<float>() + column : nullptr;
       piece.product.residual = residual ? residual.as<float>() + column : nullptr;
-      piece.tiles = (columns + 15) / 16;
-      piece.parts = std::clamp<int64_t>(tiles.size() / PartBytes, 1, std::min<int64_t>(64, piece.tiles));
+      piece.tiles = matrices_[i].tiles();
+      piece.parts = matrices_[i].parts(width);
       piece.before = parts;
       parts += piece.parts;
       column += columns;
@@ -117,15 +74,15 @@ class BlockLinear : public Operator {
       while (pieces[i].before > part) --i;
       const Piece& piece = pieces[i];
       const int64_t own = part - piece.before;
-      kernel.product(piece.product, piece.tiles * own / piece.parts,
-                     piece.tiles * (own + 1) / piece.parts);
+      kernels().product(piece.product, piece.tiles * own / piece.parts,
+                        piece.tiles * (own + 1) / piece.parts);
     });
   }
 
  private:
   std::vector<Matrix> matrices_;
   int64_t total_ = 0;
-  float factor_;
+  float factor_, soft_cap_;
 };
 
 }  // namespace

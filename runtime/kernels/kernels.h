@@ -11,6 +11,8 @@
 //    multiply-adds; then the lanes.
 //  * Attention: blocks of 64 positions, 0..63, 64..127, ... in this order. Within one, shares are
 //    summed in four groups of 16 lanes, then the lanes; values are added position by position.
+//  * States: a column of one is computed by itself. Its products with a key and a query are summed
+//    over even and over odd numbers from 0 up by fused multiply-adds, and then both are added.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +21,18 @@
 
 namespace edgespec {
 
-// Rows of activations, rounded to 8 bits in blocks of 32.
+// Rows of activations, rounded to 8 bits in blocks of 32. What a kernel reads of neighbouring rows
+// lies together. `Sums` are of levels 0 to 15 and 16 to 31 of a block, and of all.
+constexpr int Sums = 3;
 struct Rounded {
-  const int8_t* levels;  // [rows, blocks * 32], from -127 to 127
-  const float* scales;   // [rows, blocks]
-  const int32_t* sums;   // [rows, blocks, 2]: of the levels of each half block
-  int64_t blocks;
+  int8_t* levels;   // [blocks, rows, 32], from -127 to 127
+  float* scales;    // [blocks, rows]
+  int32_t* negated; // [blocks, Sums, rows]: sums of levels times -1
+  float* weighted;  // [blocks, Sums, rows]: sums of levels times the scale
+  int64_t blocks, rows;
 };
 
-// What a product reads and writes: out = (x W^T + bias) * factor + residual.
+// What a product reads and writes: out = cap((x W^T + bias) * factor) + residual.
 struct Product {
   Format format;
   const uint8_t* tiles;
@@ -36,14 +41,15 @@ struct Product {
   Rounded rounded;  // what formats of integers read
   const float* x;   // [rows, width], what formats of floats read
   int64_t width;
-  const int32_t* order;  // numbers of the rows in x to read and in out to write; null: all
-  int64_t rows;          // how many
-  int64_t sources;       // row i of out reads row i / sources of x
+  int64_t first_row;     // of x that is read
+  int64_t rows;          // how many are
+  const int32_t* targets; // [rows of x] the row of out that each writes; null: its own number
   float* out;            // its first column
   int64_t stride;        // of out and residual
   const float* bias;     // [columns] or null
   const float* residual; // like out, or null
   float factor;
+  float soft_cap;        // cap(y) is soft_cap * tanh(y / soft_cap); 0: none
 };
 
 struct Gate {
@@ -79,10 +85,29 @@ struct AttendBlock {
   float* scratch;                         // 2 * 64 * dim + 64 * queries floats
 };
 
+// What a row adds to 16 columns of a state [keys, 16]: to = from * decay + k added.
+struct DeltaStep {
+  const float* from;
+  float* to;  // may be `from`; null: only the row's result is wanted
+  int64_t keys;
+  const float* k;
+  float decay;
+  float* added;  // [16]
+};
+
+// added = rate (v - k from decay), result = q to, which is q from decay + likeness * added.
+struct DeltaRow {
+  const float* q;
+  const float* v;   // [16]
+  float rate;
+  float likeness;   // q k
+  float* result;    // [16]
+};
+
 struct Kernels {
   const char* name;
-  // Rounds a row of `width` floats to blocks of 32; what lies behind the row counts as zero.
-  void (*round_row)(const float* x, int64_t width, int8_t* levels, float* scales, int32_t* sums);
+  // Rounds `width` floats to be a row of `rounded`; what lies behind them counts as zero.
+  void (*round_row)(const float* x, int64_t width, const Rounded& rounded, int64_t row);
   // Computes tiles `first` up to `last`.
   void (*product)(const Product& product, int64_t first, int64_t last);
   void (*attend)(const AttendBlock& block);
@@ -92,6 +117,10 @@ struct Kernels {
   void (*sigmoid_gate)(const float* gate, float* x, int64_t n);
   // Divides x by the root of its mean square + eps, times weight (null: 1); n is a multiple of 16.
   void (*norm)(const float* x, const float* weight, float eps, float* out, int64_t n);
+  // out = exp(factor * softplus(x + bias)); factors are negative.
+  void (*decays)(const float* x, const float* bias, const float* factor, float* out, int64_t n);
+  void (*delta_step)(const DeltaStep& step);
+  void (*delta_row)(const DeltaStep& step, const DeltaRow& row);
 };
 
 // The table for this processor, or a lesser one that the variable EDGESPEC_KERNELS names.

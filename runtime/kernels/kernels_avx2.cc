@@ -1,11 +1,13 @@
 #include "simd_avx2.h"
 
 #include "attention.h"
+#include "delta.h"
 #include "elementwise.h"
 #include "products.h"
 
 namespace edgespec {
 
-extern const Kernels avx2_kernels = {"avx2", round_row, product, attend, gate, sigmoid_gate, norm};
+extern const Kernels avx2_kernels = {"avx2", round_row, product, attend, gate, sigmoid_gate,
+                                       norm, decays, delta_step, delta_row};
 
 }  // namespace edgespec

@@ -1,11 +1,13 @@
 #include "simd_avx512.h"
 
 #include "attention.h"
+#include "delta.h"
 #include "elementwise.h"
 #include "products.h"
 
 namespace edgespec {
 
-extern const Kernels avx512_kernels = {"avx512", round_row, product, attend, gate, sigmoid_gate, norm};
+extern const Kernels avx512_kernels = {"avx512", round_row, product, attend, gate, sigmoid_gate,
+                                       norm, decays, delta_step, delta_row};
 
 }  // namespace edgespec

@@ -2,11 +2,13 @@
 #include "simd_avx2.h"
 
 #include "attention.h"
+#include "delta.h"
 #include "elementwise.h"
 #include "products.h"
 
 namespace edgespec {
 
-extern const Kernels avxvnni_kernels = {"avxvnni", round_row, product, attend, gate, sigmoid_gate, norm};
+extern const Kernels avxvnni_kernels = {"avxvnni", round_row, product, attend, gate, sigmoid_gate,
+                                       norm, decays, delta_step, delta_row};
 
 }  // namespace edgespec

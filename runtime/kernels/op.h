@@ -135,5 +135,8 @@ Definition& block_linear();
 Definition& block_embedding();
 Definition& tree_attention();
 Definition& gated_unit();
+Definition& expert_linear();
+Definition& short_conv();
+Definition& gated_delta();
 
 }  // namespace edgespec

@@ -26,6 +26,7 @@
 #include "half.h"
 #include "kernels.h"
 #include "op.h"
+#include "paths.h"
 #include "weights.h"
 
 namespace edgespec {
@@ -45,37 +46,22 @@ struct Shape {
 };
 
 // The slots that the rows of a call see. Rows that follow each other without a fork are a branch.
-struct Paths {
-  const int32_t* context;
-  const int32_t* starts;
-  const int32_t* sequence;
+struct Paths : Ancestry {
   int32_t* depth;    // [S] ancestors in the call
   int32_t* branch;   // [S]
   int32_t* offset;   // [branches] of a branch's slots, from the sequence's end on
   int32_t* slots;
 
-  int64_t length(int64_t row) const { return starts[sequence[row] + 1] - starts[sequence[row]]; }
   int64_t position(int64_t row) const { return length(row) + depth[row]; }
   const int32_t* committed(int64_t row) const { return context + starts[sequence[row]]; }
   const int32_t* behind(int64_t row) const { return slots + offset[branch[row]]; }
 };
 
-void check_slots(const char* name, const int32_t* slots, int64_t count, int64_t pool) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, uint32_t(slots[i]));
-  if (count && largest >= uint32_t(pool))
-    refuse("%s has slot %d of a pool of %lld", name, int32_t(largest), (long long)pool);
-}
-
 // Writes depths and branches; returns how many slots all branches have together.
-int64_t find_branches(const int32_t* parent, int64_t rows, Paths& paths, int32_t* extended,
-                      int64_t* branches) {
+int64_t find_branches(Paths& paths, int32_t* extended) {
   int64_t slots = 0, count = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    const int32_t p = parent[r];
-    if (p < -1 || p >= r) refuse("row %lld has parent %d", (long long)r, p);
-    if (p >= 0 && paths.sequence[p] != paths.sequence[r])
-      refuse("rows %d and %lld are of different sequences", p, (long long)r);
+  for (int64_t r = 0; r < paths.rows; ++r) {
+    const int32_t p = paths.parent[r];
     paths.depth[r] = p < 0 ? 0 : paths.depth[p] + 1;
     extended[r] = 0;
     if (p >= 0 && !extended[p]) {
@@ -93,17 +79,16 @@ int64_t find_branches(const int32_t* parent, int64_t rows, Paths& paths, int32_t
     slots += length;
   }
   if (slots > INT32_MAX) refuse("the rows' ancestors are too many");
-  *branches = count;
   return slots;
 }
 
-void fill_branches(const int32_t* parent, const int32_t* write, int64_t rows, const Paths& paths) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const int32_t p = parent[r];
+void fill_branches(const Paths& paths) {
+  for (int64_t r = 0; r < paths.rows; ++r) {
+    const int32_t p = paths.parent[r];
     int32_t* own = paths.slots + paths.offset[paths.branch[r]];
     if (p >= 0 && paths.branch[p] != paths.branch[r])
       std::memcpy(own, paths.behind(p), sizeof(int32_t) * size_t(paths.depth[r]));
-    own[paths.depth[r]] = write[r];
+    own[paths.depth[r]] = paths.write[r];
   }
 }
 
@@ -329,16 +314,7 @@ class TreeAttention : public Operator {
       if (2 * half > hd) refuse("cos has rows of %lld for heads of %lld", (long long)half, (long long)hd);
     }
     const Pool pool = pool_of(call);
-    const Tensor write = call.input(5), parent = call.input(6), sequence = call.input(7);
-    const Tensor context = call.input(8), starts = call.input(9);
-    write.check("write", I32, {rows});
-    parent.check("parent", I32, {rows});
-    sequence.check("sequence", I32, {rows});
-    context.check("context", I32, {-1});
-    starts.check("starts", I32, {-1});
-    check_slots("write", write.as<int32_t>(), rows, pool.slots);
-    check_slots("context", context.as<int32_t>(), context.dims[0], pool.slots);
-    check_sequences(sequence, starts, rows, context.dims[0]);
+    Paths paths{ancestry_of(call, 5, rows, pool.slots), nullptr, nullptr, nullptr, nullptr};
     const Tensor sinks = call.input(12);
     if (sinks) sinks.check("sinks", F32, {heads});
     const Turning turn_queries = turning(call.input(10), "q_norm", shape_.q_eps, heads, half);
@@ -346,22 +322,19 @@ class TreeAttention : public Operator {
     float* out = call.output(0, {rows, heads * hd});
     if (!rows) return;
 
-    Paths paths{context.as<int32_t>(), starts.as<int32_t>(), sequence.as<int32_t>(),
-                nullptr, nullptr, nullptr, nullptr};
     std::vector<int32_t>& lists = lists_();
     if (lists.size() < size_t(4 * rows)) lists.resize(size_t(4 * rows));
     paths.depth = lists.data();
     paths.branch = paths.depth + rows;
     paths.offset = paths.branch + rows;
-    int64_t branches = 0;
-    const int64_t behind = find_branches(parent.as<int32_t>(), rows, paths, paths.offset + rows, &branches);
+    const int64_t behind = find_branches(paths, paths.offset + rows);
     Space space(Scratch::Shared, Space::bytes_of<float>(rows * heads * shape_.dim) +
                                      Space::bytes_of<int32_t>(behind) +
                                      Space::bytes_of<float>(rows * (width + 1)));
     float* queries = space.take<float>(rows * heads * shape_.dim);
     paths.slots = space.take<int32_t>(behind);
     float* turned = space.take<float>(rows * (width + 1));
-    fill_branches(parent.as<int32_t>(), write.as<int32_t>(), rows, paths);
+    fill_branches(paths);
 
     const int64_t few = rows < 8 ? 1 : 8;
     call.parallel(few, [&](int64_t part) {
@@ -372,7 +345,7 @@ class TreeAttention : public Operator {
         q.cos = k.cos = half ? cos.as<float>() + r * half : nullptr;
         q.sin = k.sin = half ? sin.as<float>() + r * half : nullptr;
         put_queries(x, q, queries + r * heads * shape_.dim);
-        if (shape_.writes) put_keys(x + asked, k, pool, write.as<int32_t>()[r]);
+        if (shape_.writes) put_keys(x + asked, k, pool, paths.write[r]);
       }
     });
     attend(call, pool, paths, rows, queries, sinks ? sinks.as<float>() : nullptr, out);
@@ -395,7 +368,6 @@ class TreeAttention : public Operator {
         pool.dims[3] != shape_.dim)
       refuse("pool must be [2, %lld, slots, %lld]", (long long)shape_.kv_heads,
              (long long)shape_.dim);
-    if (pool.dims[2] < 1 || pool.dims[2] > INT32_MAX) refuse("pool has %lld slots", (long long)pool.dims[2]);
     Pool found{CacheType::F32, pool.as<uint8_t>(), nullptr, shape_.kv_heads, pool.dims[2], shape_.dim};
     if (pool.type == F16) {
       found.type = CacheType::F16;
@@ -407,20 +379,6 @@ class TreeAttention : public Operator {
       refuse("pool has elements of type %d", pool.type);
     }
     return found;
-  }
-
-  static void check_sequences(const Tensor& sequence, const Tensor& starts, int64_t rows,
-                              int64_t context) {
-    const int32_t* s = starts.as<int32_t>();
-    const int64_t count = starts.dims[0] - 1;
-    if (count < 0 || s[0] != 0 || s[count] != context)
-      refuse("starts must go from 0 to %lld", (long long)context);
-    for (int64_t i = 0; i < count; ++i)
-      if (s[i] > s[i + 1]) refuse("starts must ascend");
-    for (int64_t r = 0; r < rows; ++r)
-      if (sequence.as<int32_t>()[r] < 0 || sequence.as<int32_t>()[r] >= count)
-        refuse("row %lld is of sequence %d of %lld", (long long)r, sequence.as<int32_t>()[r],
-               (long long)count);
   }
 
   Turning turning(const Tensor& weight, const char* name, float eps, int64_t heads,

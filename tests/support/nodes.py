@@ -1,7 +1,8 @@
-"""Operators of the library alone: a node in a session, and functions run once for each kernel."""
+"""Single nodes of the native operators, run by ONNX Runtime, and functions run by each kernel."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -12,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from edgespec.runtime.kernels import library
 
+DOMAIN = "edgespec"
 KERNELS = ("plain", "avx2", "avxvnni", "avx512", "dotprod", "i8mm")
-# Another build of the library, such as one that looks for faults, and what it must be loaded after.
+# Another build of the library may be tested, such as one that looks for faults.
 LIBRARY = os.environ.get("EDGESPEC_TEST_LIBRARY") or str(library() or "")
-PRELOAD = os.environ.get("EDGESPEC_TEST_PRELOAD", "")
-
-needs_library = pytest.mark.skipif(not LIBRARY, reason="no compiled kernels")
+MISSING = not LIBRARY
+needs_library = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
 
 class Node:
@@ -38,20 +39,19 @@ class Node:
         ]
         node = helper.make_node(
             operator, [name if name in present else "" for name in names], ["y"],
-            domain="edgespec", **attributes,
+            domain=DOMAIN, **attributes,
         )  # fmt: skip
-        result = helper.make_tensor_value_info("y", 1, None)
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("edgespec", 1)]
-        model = helper.make_model(
-            helper.make_graph([node], "g", inputs, [result]), opset_imports=opsets, ir_version=10
-        )
+        result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+        graph = helper.make_graph([node], "node", inputs, [result])
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
         options.register_custom_ops_library(LIBRARY)
         self.names = [*present]
         self._session = ort.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            model.SerializeToString(), options, ["CPUExecutionProvider"]
         )
 
     def __call__(self, arrays):
@@ -65,54 +65,66 @@ def linear_node(arrays, formats, columns, **attributes):
     return Node("BlockLinear", names, arrays, formats=formats, columns=columns, **attributes)
 
 
-def run_with(kernel, module, function, *arguments):
-    """Calls a function of a module with strings, in a process whose operators use some kernels.
-
-    Which kernels are used is decided once a process.
-
-    Returns:
-        The arrays by name that the function returns.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "arrays.npz")
-        program = (
-            f"import sys, numpy, {module} as found\n"
-            f"numpy.savez({str(path)!r}, **found.{function}(*sys.argv[1:]))"
-        )
-        support = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        environment = os.environ | {"EDGESPEC_KERNELS": kernel, "PYTHONPATH": support}
-        if PRELOAD:
-            environment["LD_PRELOAD"] = PRELOAD
-        run = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            env=environment, capture_output=True, text=True, check=False, cwd=folder,
-        )  # fmt: skip
-        assert run.returncode == 0, f"{kernel}: {run.stderr[-4000:]}"
-        with np.load(path) as arrays:
-            return dict(arrays)
+def run_node(operator, inputs, threads=1, **attributes):
+    """Runs a node; inputs that are None are left out. Returns its output."""
+    given = {f"x{n}": each for n, each in enumerate(inputs) if each is not None}
+    names = tuple("" if each is None else f"x{n}" for n, each in enumerate(inputs))
+    types = tuple((name, each.dtype.str, each.ndim) for name, each in given.items())
+    frozen = tuple((name, _frozen(value)) for name, value in attributes.items())
+    return _kept_node(operator, names, types, frozen, threads)(given)
 
 
-def own_names():
-    """Asks the library itself, which may not be loaded here."""
-    import ctypes
+def _frozen(value):
+    return tuple(value) if isinstance(value, list) else value
 
-    found = ctypes.CDLL(LIBRARY).edgespec_usable_kernels
-    found.restype = ctypes.c_char_p
-    return {"names": np.array(found().decode().split(", "))}
+
+@cache
+def _kept_node(operator, names, types, attributes, threads):
+    arrays = {name: np.empty((0,) * rank, np.dtype(dtype)) for name, dtype, rank in types}
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in attributes}
+    return Node(operator, names, arrays, threads=threads, **plain)
 
 
 @cache
 def usable():
-    """The kernels that this processor can run, of those that were compiled."""
-    return tuple(run_with("", "nodes", "own_names")["names"].tolist()) if LIBRARY else ()
+    """The kernels that this processor can run, of those that were compiled, the best first."""
+    if MISSING:
+        return ()
+    names = ctypes.CDLL(LIBRARY).edgespec_usable_kernels
+    names.restype = ctypes.c_char_p
+    return tuple(names().decode().split(", "))
+
+
+def _run(kernel, *command):
+    """Runs Python where operators use some kernels: which are used is decided once a process."""
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = os.environ | {"EDGESPEC_KERNELS": kernel, "PYTHONPATH": paths}
+    run = subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, f"{kernel}: {run.stderr[-4000:]}"
 
 
 @cache
 def by_kernel(kernel, module, function, *arguments):
-    """Like `run_with`, once; skips where the processor does not have the kernels."""
+    """Calls a function of a module with strings, once, where operators use some kernels.
+
+    Skips where the processor does not have them.
+
+    Returns:
+        The arrays by name that the function returns.
+    """
     if kernel not in usable():
         pytest.skip(f"this machine has no {kernel}: only {', '.join(usable())} ran")
-    return run_with(kernel, module, function, *arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "arrays.npz"))
+        program = (
+            f"import sys, numpy, {module} as found\n"
+            f"numpy.savez({path!r}, **found.{function}(*sys.argv[1:]))"
+        )
+        _run(kernel, "-c", program, *arguments)
+        with np.load(path) as arrays:
+            return dict(arrays)
 
 
 def assert_same(found, wanted):
@@ -121,7 +133,32 @@ def assert_same(found, wanted):
     for name, each in found.items():
         other = wanted[name]
         assert (each.dtype, each.shape) == (other.dtype, other.shape), name
-        same = each == other
+        bits = np.dtype(f"u{each.itemsize}")
+        same = np.ascontiguousarray(each).view(bits) == np.ascontiguousarray(other).view(bits)
         if each.dtype.kind == "f":
             same |= np.isnan(each) & np.isnan(other)
         assert same.all(), f"{name}: {np.argwhere(~same)[:5].tolist()} of {each.shape}"
+
+
+def same_bits(found, expected):
+    np.testing.assert_array_equal(
+        np.ascontiguousarray(found).view(np.uint32), np.ascontiguousarray(expected).view(np.uint32)
+    )
+
+
+def check_kernels_agree(script, folder):
+    """Checks that all kernels give the bits of plain C++.
+
+    Args:
+        script: a file that saves its arrays to the path that it gets.
+        folder: where to.
+    """
+    found = {}
+    for name in usable():
+        path = Path(folder, f"{name}.npz")
+        _run(name, script, str(path))
+        found[name] = dict(np.load(path))
+    for results in found.values():
+        assert results.keys() == found["plain"].keys()
+        for name, values in results.items():
+            same_bits(values, found["plain"][name])

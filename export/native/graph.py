@@ -1,0 +1,298 @@
+"""Emits a decoder as the native graph: about eight nodes a layer, one graph for all layers.
+
+A call holds rows of any number of sequences. Attention writes keys and values of the rows to free
+slots of the pool itself, and a row sees its sequence's committed slots and its ancestors in the
+call, see `runtime/kernels/tree_attention.cc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto
+
+from edgespec.bundle import LAST_HIDDEN, LOGITS, Native, PoolShape
+from edgespec.bundle.sublayers import rope_inputs
+from edgespec.errors import UnsupportedModelError
+from edgespec.export.components.graph import NATIVE, GraphBuilder
+from edgespec.export.native.weights import Matrix, TileWeights
+from edgespec.models import Attention, Decoder, Injection, Linear, Mlp, Norm, Sublayer
+from edgespec.models.layers import Activation, ClampedSwiglu, LayerInputs, LayerNorm
+
+FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+_KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}
+_LANES = 16
+
+
+class NativeGraph:
+    """The graph while it is being built.
+
+    Args:
+        decoder: the model.
+        weights: writes its matrices.
+        name: name of the graph.
+    """
+
+    def __init__(self, decoder: Decoder, weights: TileWeights, name: str) -> None:
+        self.decoder = decoder
+        self.weights = weights
+        self.graph = GraphBuilder(name, weights.data.name)
+        self.pools: list[PoolShape] = []
+        self.ropes: list[str] = []
+        self._layer_inputs: list[str] = []
+
+    def build(self) -> None:
+        """Emits all nodes."""
+        g, decoder = self.graph, self.decoder
+        ids = g.input("input_ids", INT64, ["S"])
+        for name, shape in (("write", "S"), ("parent", "S"), ("sequence", "S"), ("context", "P")):
+            g.input(name, INT32, [shape])
+        g.input("starts", INT32, ["B"])
+        hidden = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
+        if decoder.layer_inputs is not None:
+            self._emit_layer_inputs(decoder.layer_inputs, ids, hidden)
+        for number, layer in enumerate(decoder.layers):
+            for sublayer in layer:
+                hidden = self._added(hidden, number, sublayer)
+            if decoder.layer_factors:
+                hidden = g.op("Mul", hidden, self.vector(decoder.layer_factors[number]))
+        hidden = g.op("Gather", hidden, g.input("logit_rows", INT64, ["R"]), axis=0)
+        hidden = self.norm(hidden, decoder.norm)
+        if decoder.embeds:
+            g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.hidden_size])
+            return
+        cap = {} if decoder.logit_softcap is None else {"soft_cap": float(decoder.logit_softcap)}
+        logits = self.linear(hidden, decoder.lm_head, **cap)
+        g.output(LOGITS, logits, FLOAT, ["R", decoder.lm_head.out_features])
+
+    def norm(self, x: str, norm: Norm | None) -> str:
+        """Normalizes the last axis of x; without a norm, returns x unchanged."""
+        if norm is None:
+            return x
+        if isinstance(norm, LayerNorm):
+            bias = self.vector(norm.bias)
+            weight = self.norm_weight(norm)
+            return self.graph.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)
+        weight = self.norm_weight(norm)
+        return self.graph.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
+
+    def norm_weight(self, norm: Norm) -> str:
+        """Declares what a norm multiplies by, [size] float32."""
+        values = np.ones(norm.size, np.float32)
+        if norm.weight:
+            values = self.weights.tensors.read(norm.weight)
+        values = (values + np.float32(norm.offset)) * np.float32(norm.factor)
+        return self.graph.constant(values, np.float32)
+
+    def vector(self, *names: str) -> str:
+        """Declares vectors side by side, in float32."""
+        parts = [self.weights.tensors.read(name).reshape(-1) for name in names]
+        return self.graph.constant(np.concatenate(parts), np.float32)
+
+    def linear(
+        self,
+        x: str,
+        *layers: Linear,
+        residual: str = "",
+        factor: float = 1.0,
+        soft_cap: float = 0.0,
+    ) -> str:
+        """Emits linear layers side by side; the product is multiplied, capped and added to."""
+        matrices = [self.weights.matrix(layer.weight) for layer in layers]
+        return self.product(x, matrices, self.biases(layers), residual, factor, soft_cap)
+
+    def product(
+        self,
+        x: str,
+        matrices: Sequence[Matrix],
+        bias: str = "",
+        residual: str = "",
+        factor: float = 1.0,
+        soft_cap: float = 0.0,
+    ) -> str:
+        """Emits a `BlockLinear`."""
+        more = {"factor": float(factor)} if factor != 1 else {}
+        more |= {"soft_cap": float(soft_cap)} if soft_cap else {}
+        return self.graph.op(
+            "BlockLinear",
+            x,
+            bias,
+            residual,
+            *map(self.tiles, matrices),
+            domain=NATIVE,
+            formats=" ".join(each.format for each in matrices),
+            columns=[each.rows for each in matrices],
+            **more,
+        )
+
+    def tiles(self, matrix: Matrix) -> str:
+        """Declares the tiles of a matrix."""
+        name = "+".join(matrix.names)
+        return self.graph.external(
+            name, TensorProto.UINT8, [matrix.nbytes], matrix.offset, matrix.nbytes
+        )
+
+    def biases(self, layers: Sequence[Linear]) -> str:
+        """Declares biases of layers side by side; empty if none has one."""
+        if all(layer.bias is None for layer in layers):
+            return ""
+        parts = [
+            np.zeros(layer.out_features, np.float32)
+            if layer.bias is None
+            else self.weights.tensors.read(layer.bias)
+            for layer in layers
+        ]
+        return self.graph.constant(np.concatenate(parts), np.float32)
+
+    def embedding(self, ids: str, name: str, scale: float = 1.0) -> str:
+        """Emits rows of a table by token, [S, width]."""
+        matrix = self.weights.matrix(name)
+        rows = self.graph.op(
+            "BlockEmbedding",
+            ids,
+            self.tiles(matrix),
+            domain=NATIVE,
+            format=matrix.format,
+            columns=matrix.rows,
+            width=matrix.width,
+        )
+        if scale == 1:
+            return rows
+        return self.graph.op("Mul", rows, self.graph.constant(scale, np.float32))
+
+    def gated(self, both: str, activation: Activation) -> str:
+        """Emits the activated gate times up, which lie side by side."""
+        if isinstance(activation, ClampedSwiglu):
+            return self.graph.op(
+                "GatedUnit",
+                both,
+                domain=NATIVE,
+                activation="clamped",
+                alpha=float(activation.alpha),
+                limit=float(activation.limit),
+            )
+        return self.graph.op("GatedUnit", both, domain=NATIVE, activation=activation)
+
+    def _added(self, hidden: str, number: int, sublayer: Sublayer) -> str:
+        """Emits a sublayer, and adds what it gives to the stream."""
+        x = self.norm(hidden, sublayer.norm)
+        direct = sublayer.post_norm is None
+        residual, factor = (hidden, sublayer.output_factor) if direct else ("", 1.0)
+        if isinstance(sublayer, Attention):
+            mixed = self._attention(x, number, sublayer)
+            update = self.linear(mixed, sublayer.o, residual=residual, factor=factor)
+        elif isinstance(sublayer, Mlp):
+            both = self.gated(self.linear(x, sublayer.gate, sublayer.up), sublayer.activation)
+            update = self.linear(both, sublayer.down, residual=residual, factor=factor)
+        elif isinstance(sublayer, Injection):
+            gate = self.linear(x, sublayer.gate)
+            both = self.graph.op("Concat", gate, self._layer_inputs[number], axis=-1)
+            both = self.gated(both, sublayer.activation)
+            update = self.linear(both, sublayer.out, residual=residual, factor=factor)
+        else:
+            raise UnsupportedModelError(
+                f"{type(sublayer).__name__} has no native operator: use --device openvino:cpu"
+            )
+        if direct:
+            return update
+        update = self.norm(update, sublayer.post_norm)
+        if sublayer.output_factor != 1:
+            factor_ = self.graph.constant(sublayer.output_factor, np.float32)
+            update = self.graph.op("Mul", update, factor_)
+        return self.graph.op("Add", hidden, update)
+
+    def _attention(self, x: str, number: int, layer: Attention) -> str:
+        """Emits queries, keys and values of the rows, and attention, [S, heads * head_dim]."""
+        qkv = self.linear(x, *layer.linears[:-1])
+        cos, sin = self._rotation(layer)
+        pool, scales = self._pool(number, layer)
+        eps = {"q_eps": layer.q_norm, "k_eps": layer.k_norm, "v_eps": layer.v_norm}
+        source = "other" if layer.source is not None else "keys" if layer.v is None else "own"
+        return self.graph.op(
+            "TreeAttention",
+            qkv,
+            cos,
+            sin,
+            pool,
+            scales,
+            "write",
+            "parent",
+            "sequence",
+            "context",
+            "starts",
+            "" if layer.q_norm is None else self.norm_weight(layer.q_norm),
+            "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
+            "" if layer.sinks is None else self.vector(layer.sinks),
+            domain=NATIVE,
+            heads=layer.heads,
+            kv_heads=layer.kv_heads,
+            head_dim=layer.head_dim,
+            scale=float(layer.scale),
+            soft_cap=float(layer.softcap or 0.0),
+            window=layer.window or 0,
+            gated=int(layer.gated),
+            norm_after_rope=int(layer.norm_after_rope),
+            source=source,
+            **{name: float(norm.eps) for name, norm in eps.items() if norm is not None},
+        )
+
+    def _rotation(self, layer: Attention) -> tuple[str, str]:
+        if not layer.rope:
+            return "", ""
+        names = rope_inputs(layer.rope)
+        if layer.rope not in self.ropes:
+            self.ropes.append(layer.rope)
+            for name in names:
+                self.graph.input(name, FLOAT, ["S", layer.head_dim // 2])
+        return names
+
+    def _pool(self, number: int, layer: Attention) -> tuple[str, str]:
+        """Declares what a layer's keys and values are kept in, or finds another layer's."""
+        number = number if layer.source is None else layer.source
+        kind = self.weights.precision.kv
+        names = f"pool.{number}", f"scales.{number}" if kind == "int8" else ""
+        if all(each.layer != number for each in self.pools):
+            dim = -(-layer.head_dim // _LANES) * _LANES
+            self.pools.append(PoolShape(number, layer.kv_heads, dim, layer.window))
+            self.graph.input(names[0], _KV[kind], [2, layer.kv_heads, "C", dim])
+            if names[1]:
+                self.graph.input(names[1], FLOAT, [2, layer.kv_heads, "C"])
+        return names
+
+    def _emit_layer_inputs(self, inputs: LayerInputs, ids: str, hidden: str) -> None:
+        g, size = self.graph, inputs.norm.size
+        found = self.embedding(ids, inputs.table, inputs.scale)
+        projected = self.linear(hidden, inputs.projection)
+        projected = g.op("Reshape", projected, g.ints(0, -1, size))
+        projected = g.op("Reshape", self.norm(projected, inputs.norm), g.ints(0, -1))
+        both, count = g.op("Add", projected, found), len(self.decoder.layers)
+        self._layer_inputs = (
+            [both]
+            if count == 1
+            else g.multi_op("Split", both, outputs=count, axis=1, num_outputs=count)
+        )
+
+
+def write_native(folder: Path, name: str, decoder: Decoder, weights: TileWeights) -> Native:
+    """Writes a role's native graph, whose weights go to the file of `weights`.
+
+    Args:
+        folder: folder to write to.
+        name: name of the role.
+        decoder: the model.
+        weights: writes matrices.
+
+    Raises:
+        UnsupportedModelError: if a part of the model has no native operator.
+        CheckpointError: if a matrix contains infinity or NaN.
+    """
+    native = NativeGraph(decoder, weights, name)
+    native.build()
+    weights.data.flush()
+    file = f"{name}.native.onnx"
+    native.graph.save(folder / file)
+    return Native(
+        file, weights.data.name, tuple(native.pools), tuple(native.ropes), weights.formats
+    )

@@ -1,0 +1,71 @@
+// What BlockLinear and ExpertLinear have in common: matrices side by side, and rounded rows.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels.h"
+#include "op.h"
+#include "weights.h"
+
+namespace edgespec {
+
+constexpr int64_t PartBytes = 1 << 16;  // of weights, that a part of the work reads at least
+constexpr int MostMatrices = 8;
+
+struct Matrix {
+  Format format;
+  int64_t columns;
+
+  int64_t tiles() const { return (columns + 15) / 16; }
+  // Into how many parts the work of a product is cut.
+  int64_t parts(int64_t width) const {
+    const int64_t found = bytes_of(format, columns, width) / PartBytes;
+    return std::clamp<int64_t>(found, 1, std::min<int64_t>(64, tiles()));
+  }
+};
+
+// The matrices that the attributes `formats` and `columns` name.
+inline std::vector<Matrix> matrices_of(const Attributes& attributes) {
+  std::vector<Matrix> found;
+  const std::string names = attributes.text("formats") + " ";
+  const std::vector<int64_t> columns = attributes.integers("columns");
+  for (size_t start = 0, end; (end = names.find(' ', start)) != std::string::npos; start = end + 1) {
+    if (found.size() == columns.size() || found.size() == MostMatrices)
+      refuse("there are too many formats");
+    const int64_t count = columns[found.size()];
+    if (count < 1 || count > MostColumns) refuse("columns is %lld", (long long)count);
+    found.push_back({format_named(names.substr(start, end - start)), count});
+  }
+  if (found.empty() || found.size() != columns.size())
+    refuse("there are %d formats and %d columns", int(found.size()), int(columns.size()));
+  return found;
+}
+
+inline size_t bytes_of_rounded(int64_t rows, int64_t width) {
+  const int64_t count = (width + 31) / 32 * rows;
+  return Space::bytes_of<int8_t>(count * 32) + Space::bytes_of<float>(count) +
+         Space::bytes_of<int32_t>(count * Sums) + Space::bytes_of<float>(count * Sums);
+}
+
+// Rounds rows, whose floats `source(row)` finds, where one of the matrices has integers.
+template <class Source>
+inline Rounded round_rows(const Call& call, const std::vector<Matrix>& matrices, int64_t rows,
+                          int64_t width, Space& space, const Source& source) {
+  Rounded found;
+  found.blocks = (width + 31) / 32;
+  found.rows = rows;
+  const int64_t count = found.blocks * rows, parts = rows < 8 ? 1 : 8;
+  found.levels = space.take<int8_t>(count * 32);
+  found.scales = space.take<float>(count);
+  found.negated = space.take<int32_t>(count * Sums);
+  found.weighted = space.take<float>(count * Sums);
+  if (std::any_of(matrices.begin(), matrices.end(),
+                  [](const Matrix& each) { return !is_float(each.format); }))
+    call.parallel(parts, [&](int64_t part) {
+      for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r)
+        kernels().round_row(source(r), width, found, r);
+    });
+  return found;
+}
+
+}  // namespace edgespec
