@@ -18,7 +18,7 @@ inline void widen_row(CacheType type, const void* row, float scale, int64_t dim,
 
 // Dot products of some queries and keys, before their lanes are added: out[16 * query + key].
 template <int Queries, int Keys>
-inline void partial_scores(const float* const* query, const float* const* key, int64_t dim, F* out) {
+INLINE void partial_scores(const float* const* query, const float* const* key, int64_t dim, F* out) {
   F sums[Queries][Keys];
   for (int q = 0; q < Queries; ++q)
     for (int k = 0; k < Keys; ++k) sums[q][k] = set(0.0f);
@@ -36,9 +36,9 @@ inline void partial_scores(const float* const* query, const float* const* key, i
 
 // Scores of 16 keys. Keys that are no rows (outside of all queries' sight) repeat one that is.
 template <int Queries>
-inline void scores_of_16(const float* const* query, const float* const* key, int64_t dim,
+INLINE void scores_of_16(const float* const* query, const float* const* key, int64_t dim,
                          float* out) {
-  constexpr int Keys = MaxRows > 4 ? 4 : Queries == 1 ? 4 : 2;
+  constexpr int Keys = Many ? 4 : Queries == 1 ? 4 : 2;
   F partial[Queries * 16];
   for (int k = 0; k < 16; k += Keys)
     partial_scores<Queries, Keys>(query, key + k, dim, partial + k);
@@ -47,7 +47,7 @@ inline void scores_of_16(const float* const* query, const float* const* key, int
 
 // Adds the values of positions first to last, each times its share, to sums of some queries.
 template <int Queries, int Parts>
-inline void add_values(const float* const* value, const float* const* shares, int first, int last,
+INLINE void add_values(const float* const* value, const float* const* shares, int first, int last,
                        float* const* sums, int64_t d) {
   F total[Queries][Parts];
   for (int q = 0; q < Queries; ++q)
@@ -65,9 +65,9 @@ inline void add_values(const float* const* value, const float* const* shares, in
 }
 
 template <int Queries>
-inline void add_values(const float* const* value, const float* const* shares, int first, int last,
+INLINE void add_values(const float* const* value, const float* const* shares, int first, int last,
                        float* const* sums, int64_t d, int64_t dim) {
-  constexpr int Parts = MaxRows > 4 ? 4 : Queries == 1 ? 4 : 2;
+  constexpr int Parts = Many ? 4 : Queries == 1 ? 4 : 2;
   for (; d + 16 * Parts <= dim; d += 16 * Parts)
     add_values<Queries, Parts>(value, shares, first, last, sums, d);
   for (; d < dim; d += 16) add_values<Queries, 1>(value, shares, first, last, sums, d);
@@ -134,7 +134,7 @@ void attend(const AttendBlock& block) {
   }
   for (int i = 0; i < first; ++i) keys[i] = keys[first];
   for (int i = last; i < BlockPositions; ++i) keys[i] = keys[first];
-  constexpr int Together = MaxRows > 4 ? 4 : 2;
+  constexpr int Together = Many ? 4 : 2;
   const int from = first & ~15;
   for (int64_t q = 0; q < queries; q += Together) {
     float* out = scores + q * BlockPositions;

@@ -33,14 +33,15 @@ class BlockLinear : public Operator {
     Product product;
     product.x = x.as<float>();
     product.width = width;
-    product.order = nullptr;
+    product.first_row = 0;
     product.rows = rows;
-    product.sources = 1;
+    product.targets = nullptr;
     product.stride = total_;
     product.factor = factor_;
     product.soft_cap = soft_cap_;
     Space space(Scratch::Shared, bytes_of_rounded(rows, width));
-    product.rounded = round_rows(call, matrices_, product.x, rows, width, space);
+    product.rounded = round_rows(call, matrices_, rows, width, space,
+                                 [&](int64_t row) { return product.x + row * width; });
 
     // All matrices are cut into parts of about the same bytes, which threads take in turn.
     struct Piece {

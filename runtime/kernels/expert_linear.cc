@@ -42,7 +42,11 @@ class ExpertLinear : public Operator {
     float* out = call.output(0, {shares ? rows : pairs, total_});
     if (!rows) return;
 
-    Space space(Scratch::Shared, bytes_of_rounded(given, width) + Space::bytes_of<int32_t>(pairs) +
+    const bool floats = std::any_of(matrices_.begin(), matrices_.end(), [](const Matrix& each) {
+      return is_float(each.format);
+    });
+    Space space(Scratch::Shared, bytes_of_rounded(pairs, width) + Space::bytes_of<int32_t>(pairs) +
+                                     Space::bytes_of<float>(floats ? pairs * width : 0) +
                                      Space::bytes_of<int32_t>(experts_) +
                                      Space::bytes_of<int32_t>(experts_ * count + 1) +
                                      Space::bytes_of<float>(shares ? pairs * total_ : 0));
@@ -53,12 +57,21 @@ class ExpertLinear : public Operator {
     sort(experts, pairs, order, ends);
 
     Product product{};
-    product.x = x.as<float>();
     product.width = width;
-    product.sources = given == pairs ? 1 : top;
     product.stride = total_;
     product.factor = 1.0f;
-    product.rounded = round_rows(call, matrices_, product.x, given, width, space);
+    // Rows that choose an expert lie together.
+    const auto source = [&](int64_t place) {
+      return x.as<float>() + order[place] / (given == pairs ? 1 : top) * width;
+    };
+    product.rounded = round_rows(call, matrices_, pairs, width, space, source);
+    product.targets = order;
+    if (floats) {
+      float* sorted = space.take<float>(pairs * width);
+      for (int64_t i = 0; i < pairs; ++i)
+        std::memcpy(sorted + i * width, source(i), sizeof(float) * size_t(width));
+      product.x = sorted;
+    }
     const uint8_t* tiles[MostMatrices];
     int64_t column[MostMatrices], next = 0;
     for (int m = 0; m < count; ++m) {
@@ -83,7 +96,7 @@ class ExpertLinear : public Operator {
       own.tiles = tiles[m] + e * bytes_of(matrix.format, matrix.columns, width);
       own.units = units_of(matrix.format, width);
       own.columns = matrix.columns;
-      own.order = order + first(e);
+      own.first_row = first(e);
       own.rows = ends[e] - first(e);
       own.out = products + column[m];
       own.bias = bias ? bias.as<float>() + e * total_ + column[m] : nullptr;

@@ -42,12 +42,12 @@ inline int64_t units_of(Format format, int64_t width) {
   return (width + unit - 1) / unit;
 }
 
-// Values of IQ4_NL's and IQ4_XS's levels, and of MXFP4's times two; as levels they are raised so
-// that none is negative.
-constexpr int NonLinearZero = 127, FloatZero = 12;
-alignas(16) constexpr uint8_t non_linear[16] = {0,   23,  44,  62,  78,  92,  105, 117,
-                                                128, 140, 152, 165, 180, 196, 216, 240};
-alignas(16) constexpr uint8_t float4[16] = {12, 13, 14, 15, 16, 18, 20, 24,
-                                            12, 11, 10, 9,  8,  6,  4,  0};
+// Values of IQ4_NL's and IQ4_XS's levels, and of MXFP4's times two; as levels they are raised by a
+// power of two so that none is negative.
+constexpr int NonLinearZero = 128, FloatZero = 16;
+alignas(16) constexpr uint8_t non_linear[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                129, 141, 153, 166, 181, 197, 217, 241};
+alignas(16) constexpr uint8_t float4[16] = {16, 17, 18, 19, 20, 22, 24, 28,
+                                            16, 15, 14, 13, 12, 10, 8,  4};
 
 }  // namespace edgespec

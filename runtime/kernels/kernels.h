@@ -21,12 +21,15 @@
 
 namespace edgespec {
 
-// Rows of activations, rounded to 8 bits in blocks of 32.
+// Rows of activations, rounded to 8 bits in blocks of 32. What a kernel reads of neighbouring rows
+// lies together. `Sums` are of levels 0 to 15 and 16 to 31 of a block, and of all.
+constexpr int Sums = 3;
 struct Rounded {
-  const int8_t* levels;  // [rows, blocks * 32], from -127 to 127
-  const float* scales;   // [rows, blocks]
-  const int32_t* sums;   // [rows, blocks, 2]: of the levels of each half block
-  int64_t blocks;
+  int8_t* levels;   // [blocks, rows, 32], from -127 to 127
+  float* scales;    // [blocks, rows]
+  int32_t* negated; // [blocks, Sums, rows]: sums of levels times -1
+  float* weighted;  // [blocks, Sums, rows]: sums of levels times the scale
+  int64_t blocks, rows;
 };
 
 // What a product reads and writes: out = cap((x W^T + bias) * factor) + residual.
@@ -38,9 +41,9 @@ struct Product {
   Rounded rounded;  // what formats of integers read
   const float* x;   // [rows, width], what formats of floats read
   int64_t width;
-  const int32_t* order;  // numbers of the rows in x to read and in out to write; null: all
-  int64_t rows;          // how many
-  int64_t sources;       // row i of out reads row i / sources of x
+  int64_t first_row;     // of x that is read
+  int64_t rows;          // how many are
+  const int32_t* targets; // [rows of x] the row of out that each writes; null: its own number
   float* out;            // its first column
   int64_t stride;        // of out and residual
   const float* bias;     // [columns] or null
@@ -103,8 +106,8 @@ struct DeltaRow {
 
 struct Kernels {
   const char* name;
-  // Rounds a row of `width` floats to blocks of 32; what lies behind the row counts as zero.
-  void (*round_row)(const float* x, int64_t width, int8_t* levels, float* scales, int32_t* sums);
+  // Rounds `width` floats to be a row of `rounded`; what lies behind them counts as zero.
+  void (*round_row)(const float* x, int64_t width, const Rounded& rounded, int64_t row);
   // Computes tiles `first` up to `last`.
   void (*product)(const Product& product, int64_t first, int64_t last);
   void (*attend)(const AttendBlock& block);

@@ -42,26 +42,30 @@ inline std::vector<Matrix> matrices_of(const Attributes& attributes) {
 }
 
 inline size_t bytes_of_rounded(int64_t rows, int64_t width) {
-  const int64_t blocks = (width + 31) / 32;
-  return Space::bytes_of<int8_t>(rows * blocks * 32) + Space::bytes_of<float>(rows * blocks) +
-         Space::bytes_of<int32_t>(rows * blocks * 2);
+  const int64_t count = (width + 31) / 32 * rows;
+  return Space::bytes_of<int8_t>(count * 32) + Space::bytes_of<float>(count) +
+         Space::bytes_of<int32_t>(count * Sums) + Space::bytes_of<float>(count * Sums);
 }
 
-// Rounds rows of x, where one of the matrices has integers.
-inline Rounded round_rows(const Call& call, const std::vector<Matrix>& matrices, const float* x,
-                          int64_t rows, int64_t width, Space& space) {
-  const int64_t blocks = (width + 31) / 32, parts = rows < 8 ? 1 : 8;
-  int8_t* levels = space.take<int8_t>(rows * blocks * 32);
-  float* scales = space.take<float>(rows * blocks);
-  int32_t* sums = space.take<int32_t>(rows * blocks * 2);
+// Rounds rows, whose floats `source(row)` finds, where one of the matrices has integers.
+template <class Source>
+inline Rounded round_rows(const Call& call, const std::vector<Matrix>& matrices, int64_t rows,
+                          int64_t width, Space& space, const Source& source) {
+  Rounded found;
+  found.blocks = (width + 31) / 32;
+  found.rows = rows;
+  const int64_t count = found.blocks * rows, parts = rows < 8 ? 1 : 8;
+  found.levels = space.take<int8_t>(count * 32);
+  found.scales = space.take<float>(count);
+  found.negated = space.take<int32_t>(count * Sums);
+  found.weighted = space.take<float>(count * Sums);
   if (std::any_of(matrices.begin(), matrices.end(),
                   [](const Matrix& each) { return !is_float(each.format); }))
     call.parallel(parts, [&](int64_t part) {
       for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r)
-        kernels().round_row(x + r * width, width, levels + r * blocks * 32, scales + r * blocks,
-                            sums + r * blocks * 2);
+        kernels().round_row(source(r), width, found, r);
     });
-  return {levels, scales, sums, blocks};
+  return found;
 }
 
 }  // namespace edgespec

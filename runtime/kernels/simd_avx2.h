@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "inlined.h"
+
 namespace edgespec {
 namespace {
 
-constexpr int MaxRows = 4;
+constexpr int most_rows(int max, int parts) { return max > 15 && parts == 1 ? 2 : 4; }
+constexpr bool Many = false;
 
 struct F {
   __m256 lo, hi;
@@ -21,82 +24,83 @@ struct B {
   __m256i lo, hi;
 };
 
-inline F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline void store(float* p, F a) { _mm256_storeu_ps(p, a.lo); _mm256_storeu_ps(p + 8, a.hi); }
-inline F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-inline F add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
-inline F sub(F a, F b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
-inline F mul(F a, F b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
-inline F div(F a, F b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
-inline F max(F a, F b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
-inline F min(F a, F b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
-inline F abs(F a) {
+INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+INLINE F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+INLINE void store(float* p, F a) { _mm256_storeu_ps(p, a.lo); _mm256_storeu_ps(p + 8, a.hi); }
+INLINE F set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE F add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+INLINE F sub(F a, F b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+INLINE F mul(F a, F b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+INLINE F div(F a, F b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+INLINE F max(F a, F b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+INLINE F min(F a, F b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+INLINE F abs(F a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
 }
-inline F fma(F a, F b, F c) {
+INLINE F fma(F a, F b, F c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
-inline __m128i load_128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
-inline F load_f16(const uint16_t* p) {
+INLINE __m128i load_128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+INLINE F load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(load_128(p)), _mm256_cvtph_ps(load_128(p + 8))};
 }
-inline __m256 from_bfloats(__m128i a) {
+INLINE __m256 from_bfloats(__m128i a) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(a), 16));
 }
-inline F load_bf16(const uint16_t* p) {
+INLINE F load_bf16(const uint16_t* p) {
   return {from_bfloats(load_128(p)), from_bfloats(load_128(p + 8))};
 }
-inline void store_f16(uint16_t* p, F a) {
+INLINE void store_f16(uint16_t* p, F a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8),
                    _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
 }
-inline F from_int(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
-inline F load_i8(const int8_t* p) {
+INLINE F from_int(I a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+INLINE F load_i8(const int8_t* p) {
   const __m128i a = load_128(p);
   return from_int({_mm256_cvtepi8_epi32(a), _mm256_cvtepi8_epi32(_mm_srli_si128(a, 8))});
 }
-inline F load_u8(const uint8_t* p) {
+INLINE F load_u8(const uint8_t* p) {
   const __m128i a = load_128(p);
   return from_int({_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8))});
 }
-inline F round(F a) {
+INLINE F round(F a) {
   constexpr int Nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(a.lo, Nearest), _mm256_round_ps(a.hi, Nearest)};
 }
-inline I to_int(F a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
-inline F power_of_two(F n) {
+INLINE I to_int(F a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+INLINE F power_of_two(F n) {
   const I a = to_int(n);
   const __m256i bias = _mm256_set1_epi32(127);
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(a.lo, bias), 23)),
           _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(a.hi, bias), 23))};
 }
-inline F zero_below(F x, float least, F y) {
+INLINE F zero_below(F x, float least, F y) {
   const __m256 l = _mm256_set1_ps(least);
   return {_mm256_andnot_ps(_mm256_cmp_ps(x.lo, l, _CMP_LT_OQ), y.lo),
           _mm256_andnot_ps(_mm256_cmp_ps(x.hi, l, _CMP_LT_OQ), y.hi)};
 }
-inline F near_zero(F x, float limit, F near, F far) {
+INLINE F near_zero(F x, float limit, F near, F far) {
   const __m256 l = _mm256_set1_ps(limit);
   const F a = abs(x);
   return {_mm256_blendv_ps(far.lo, near.lo, _mm256_cmp_ps(a.lo, l, _CMP_LT_OQ)),
           _mm256_blendv_ps(far.hi, near.hi, _mm256_cmp_ps(a.hi, l, _CMP_LT_OQ))};
 }
-inline float max_of(F a) {
+INLINE float max_of(F a) {
   const __m256 m = _mm256_max_ps(a.lo, a.hi);
   __m128 x = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
   x = _mm_max_ps(x, _mm_movehl_ps(x, x));
   return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
-inline float sum_of(F a) {
+INLINE float sum_of(F a) {
   const __m256 m = _mm256_add_ps(a.lo, a.hi);
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));
   return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 // Sums of eight registers, of which each holds lanes that were added 8 apart.
-inline __m256 sums_of_eight(const __m256* a) {
+INLINE __m256 sums_of_eight(const __m256* a) {
   __m256 x[4], y[2];
   for (int i = 0; i < 4; ++i)  // lanes 4 apart, of a[i] below and a[i + 4] above
     x[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[i], a[i + 4], 0x20),
@@ -109,21 +113,24 @@ inline __m256 sums_of_eight(const __m256* a) {
                                  _mm256_shuffle_ps(y[0], y[1], 0xdd));
   return _mm256_permute_ps(z, 0xd8);
 }
-inline F sums_of(const F* a) {
+INLINE F sums_of(const F* a) {
   __m256 x[16];
   for (int i = 0; i < 16; ++i) x[i] = _mm256_add_ps(a[i].lo, a[i].hi);
   return {sums_of_eight(x), sums_of_eight(x + 8)};
 }
 
-inline I set_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
-inline I sub(I a, I b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
-inline int32_t sum_of(I a) {
+template <int Shift>
+INLINE I set_int(int32_t x) {
+  const __m256i all = _mm256_slli_epi32(_mm256_set1_epi32(x), Shift);
+  return {all, all};
+}
+INLINE int32_t sum_of(I a) {
   const __m256i m = _mm256_add_epi32(a.lo, a.hi);
   __m128i x = _mm_add_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
   x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
   return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
 }
-inline void store_bytes(int8_t* p, I a) {
+INLINE void store_bytes(int8_t* p, I a) {
   const __m256i low = _mm256_set1_epi32(255);
   __m256i x = _mm256_packus_epi32(_mm256_and_si256(a.lo, low), _mm256_and_si256(a.hi, low));
   x = _mm256_permute4x64_epi64(x, 0xd8);
@@ -131,26 +138,26 @@ inline void store_bytes(int8_t* p, I a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
 
-inline __m256i load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-inline B load_bytes(const uint8_t* p) { return {load_256(p), load_256(p + 32)}; }
+INLINE __m256i load_256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+INLINE B load_bytes(const uint8_t* p) { return {load_256(p), load_256(p + 32)}; }
 template <int Shift, int Mask>
-inline B field(B a) {
+INLINE B field(B a) {
   const __m256i mask = _mm256_set1_epi8(char(Mask));
   if (Shift == 0) return {_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
   return {_mm256_and_si256(_mm256_srli_epi16(a.lo, Shift), mask),
           _mm256_and_si256(_mm256_srli_epi16(a.hi, Shift), mask)};
 }
 template <int Shift>
-inline B up(B a) {
+INLINE B up(B a) {
   return {_mm256_slli_epi16(a.lo, Shift), _mm256_slli_epi16(a.hi, Shift)};
 }
-inline B either(B a, B b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
-inline B look_up(const uint8_t* table, B a) {
+INLINE B either(B a, B b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+INLINE B look_up(const uint8_t* table, B a) {
   const __m256i t = _mm256_broadcastsi128_si256(load_128(table));
   return {_mm256_shuffle_epi8(t, a.lo), _mm256_shuffle_epi8(t, a.hi)};
 }
 
-inline __m256i four(const int8_t* x) {
+INLINE __m256i four(const int8_t* x) {
   int32_t bytes;
   std::memcpy(&bytes, x, 4);
   return _mm256_set1_epi32(bytes);
@@ -159,25 +166,25 @@ inline __m256i four(const int8_t* x) {
 #ifdef EDGESPEC_AVX_VNNI
 
 template <int Max>
-inline B prepared(B levels) { return levels; }
+INLINE B prepared(B levels) { return levels; }
 
 template <int Max>
 struct Dot {
-  static constexpr int Shift = 0;
+  static constexpr int Raised = 0;
   I total;
-  void clear() { total = set_int(0); }
+  INLINE void begin(I start) { total = start; }
   template <int Step>
-  void add(const B& levels, const int8_t* x) {
+  INLINE void add(const B& levels, const int8_t* x) {
     const __m256i y = four(x);
     total.lo = _mm256_dpbusd_avx_epi32(total.lo, levels.lo, y);
     total.hi = _mm256_dpbusd_avx_epi32(total.hi, levels.hi, y);
   }
-  I value() const { return total; }
+  INLINE I value() const { return total; }
 };
 
 #else
 
-inline void widen(I& total, I& narrow) {
+INLINE void widen(I& total, const I& narrow) {
   const __m256i one = _mm256_set1_epi16(1);
   total.lo = _mm256_add_epi32(total.lo, _mm256_madd_epi16(narrow.lo, one));
   total.hi = _mm256_add_epi32(total.hi, _mm256_madd_epi16(narrow.hi, one));
@@ -194,12 +201,12 @@ struct Levels<Max, true> {
   B low, high;
 };
 template <int Max>
-inline Levels<Max> prepared(B levels) {
+INLINE Levels<Max> prepared(B levels) {
   if constexpr (Max > 64) return {field<0, 15>(levels), field<4, 15>(levels)};
   else return {levels};
 }
 
-inline void add_pairs(I& sum, const B& levels, __m256i x, bool first) {
+INLINE void add_pairs(I& sum, const B& levels, __m256i x, bool first) {
   const __m256i lo = _mm256_maddubs_epi16(levels.lo, x), hi = _mm256_maddubs_epi16(levels.hi, x);
   sum.lo = first ? lo : _mm256_add_epi16(sum.lo, lo);
   sum.hi = first ? hi : _mm256_add_epi16(sum.hi, hi);
@@ -207,16 +214,16 @@ inline void add_pairs(I& sum, const B& levels, __m256i x, bool first) {
 
 template <int Max, bool Wide = (Max > 64)>
 struct Dot {
-  static constexpr int Shift = 0;
+  static constexpr int Raised = 0;
   static constexpr int Steps = 32767 / (2 * 127 * Max);  // that fit
   I total, narrow;
-  void clear() { total = set_int(0); narrow = set_int(0); }
+  INLINE void begin(I start) { total = start; }
   template <int Step>
-  void add(const Levels<Max>& levels, const int8_t* x) {
+  INLINE void add(const Levels<Max>& levels, const int8_t* x) {
     if (Step && Step % Steps == 0) widen(total, narrow);
     add_pairs(narrow, levels.bytes, four(x), Step % Steps == 0);
   }
-  I value() const {
+  INLINE I value() const {
     I all = total, last = narrow;
     widen(all, last);
     return all;
@@ -225,20 +232,22 @@ struct Dot {
 
 template <int Max>
 struct Dot<Max, true> {
-  static constexpr int Shift = 0;
-  I low, high;  // eight steps of levels up to 15 fit
-  void clear() { low = high = set_int(0); }
+  static constexpr int Raised = 0;
+  I total, low, high;  // eight steps of levels up to 15 fit
+  INLINE void begin(I start) { total = start; }
   template <int Step>
-  void add(const Levels<Max>& levels, const int8_t* x) {
+  INLINE void add(const Levels<Max>& levels, const int8_t* x) {
     static_assert(Step < 8, "sums of 16 bits");
     const __m256i y = four(x);
     add_pairs(low, levels.low, y, Step == 0);
     add_pairs(high, levels.high, y, Step == 0);
   }
-  I value() const {
-    const __m256i one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
-    return {_mm256_add_epi32(_mm256_madd_epi16(low.lo, one), _mm256_madd_epi16(high.lo, sixteen)),
-            _mm256_add_epi32(_mm256_madd_epi16(low.hi, one), _mm256_madd_epi16(high.hi, sixteen))};
+  INLINE I value() const {
+    I all = total, last = low;
+    widen(all, last);
+    const __m256i sixteen = _mm256_set1_epi16(16);
+    return {_mm256_add_epi32(all.lo, _mm256_madd_epi16(high.lo, sixteen)),
+            _mm256_add_epi32(all.hi, _mm256_madd_epi16(high.hi, sixteen))};
   }
 };
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "formats.h"
+#include "kernels.h"
 #include "op.h"
 
 namespace edgespec {
