@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PEERS = {
     "edgespec": ("edgespec", "PEER"),
+    "edgespec-native": ("edgespec", "PEER_NATIVE"),
     "edgespec-int8": ("edgespec", "PEER_INT8"),
     "edgespec-fp32": ("edgespec", "PEER_FP32"),
     "edgespec-w8a8": ("edgespec", "PEER_W8A8"),
@@ -31,8 +32,8 @@ PEERS = {
 """A module of this package and what it calls the peer, by the peer's name."""
 
 BY_NAME_ALONE = (
-    "edgespec-int8", "edgespec-fp32", "llama.cpp-gguf", "xllamacpp", "ik_llama.cpp",
-    "ik_llama.cpp-wheel",
+    "edgespec-native", "edgespec-int8", "edgespec-fp32", "llama.cpp-gguf", "xllamacpp",
+    "ik_llama.cpp", "ik_llama.cpp-wheel",
 )  # fmt: skip
 """Of these, those that a comparison leaves out unless they are asked for."""
 

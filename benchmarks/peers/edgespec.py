@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from peers.base import AUTO, DRAFT, LOOKUP, PLAIN, Text
+from peers.base import AUTO, DRAFT, LOOKUP, PLAIN, GgufFiles, Stopwatch, Text, Unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from edgespec import LLM
+    from edgespec.api.engine import NativeLLM
     from edgespec.measuring.equality import Judge
     from peers.base import Checkpoints, Loading, Request
 
@@ -49,6 +51,55 @@ class _Edgespec:
             context=loading.context, device=loading.device,
         )  # fmt: skip
         return _Decoder(llm)
+
+
+class _Native(GgufFiles):
+    """The native graphs of the files that peers read, with the files' own numbers."""
+
+    home = "edgespec-native"
+    requirements = ()
+    build: ClassVar[Mapping[str, str]] = {}
+    settings = _Edgespec.settings
+
+    def convert(self, checkpoints: Checkpoints, output: Path) -> None:
+        """See `Peer`."""
+        from edgespec.export import export_bundle
+
+        super().convert(checkpoints, output)
+        draft = None if checkpoints.draft is None else output / "draft.gguf"
+        export_bundle(output / "target.gguf", output / "bundle", draft)
+
+    def load(self, loading: Loading) -> _NativeDecoder:
+        """See `Peer`."""
+        from edgespec import bundle as bundles
+        from edgespec.api.engine import NativeLLM
+        from edgespec.runtime.deployment.options import LoadOptions
+
+        bundle, draft = bundles.load(loading.folder / "bundle"), _DRAFTS[loading.setting]
+        options = LoadOptions(draft=draft, threads=loading.threads, context=loading.context)
+        return _NativeDecoder(NativeLLM(bundle, options))
+
+
+class _NativeDecoder(Unjudged):
+    def __init__(self, llm: NativeLLM) -> None:
+        self._llm = llm
+
+    def make(self, request: Request) -> Text:
+        """See `Decoder`."""
+        self._llm.forget()
+        watch = Stopwatch()
+        stream = self._llm.stream(
+            request.prompt,
+            max_new_tokens=request.new_tokens,
+            temperature=request.temperature,
+            seed=request.seed,
+        )
+        made = 0
+        for _ in stream:
+            watch.take(range(stream.tokens - made))
+            made = stream.tokens
+        watch.take(range(stream.tokens - made))
+        return replace(watch.text(), tokens=tuple(stream.result.tokens))
 
 
 class _Decoder:
@@ -91,6 +142,7 @@ class _Decoder:
 
 
 PEER = _Edgespec("int4")
+PEER_NATIVE = _Native()
 PEER_INT8 = _Edgespec("int8")
 PEER_FP32 = _Edgespec("fp32")
 PEER_W8A8 = _Edgespec("w8a8")

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from edgespec.api.generation import GenerationStream
     from edgespec.api.stream import TextStream
 
 
@@ -31,7 +32,7 @@ def ignoring_termination() -> Iterator[None]:
 
 
 @contextmanager
-def cancelled_by_sigint(stream: TextStream) -> Iterator[None]:
+def cancelled_by_sigint(stream: TextStream | GenerationStream) -> Iterator[None]:
     """Lets Ctrl-C end the text after the current round; a second Ctrl-C does not wait for it."""
     previous = signal.getsignal(signal.SIGINT)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Protocol
 
 from edgespec.bundle import Bundle
 from edgespec.errors import ContextLengthError, InputError
@@ -104,6 +105,26 @@ class Line:
     learned: int | None
     exact: bool
     bits: Bits | None
+
+
+class Setting(Protocol):
+    """What makes the texts of a setting; see `Worker`."""
+
+    @property
+    def context_length(self) -> int:
+        """Maximum number of tokens of prompt and output together."""
+
+    def make(self, request: Request) -> Made:
+        """Makes a text, without what earlier texts taught."""
+
+    def plain(self, request: Request) -> list[int]:
+        """Makes the same text by plain decoding; returns its tokens."""
+
+    def verdict(self, request: Request, expected: Sequence[int], found: Sequence[int]) -> str:
+        """See `Judge.verdict`."""
+
+    def bits(self, text: Sequence[int], positions: int) -> Bits:
+        """Compares the bits of the logits at the last positions of a text."""
 
 
 class Bench:
@@ -214,7 +235,7 @@ class Bench:
             for name in made
         ]
 
-    def _bits(self, worker: Worker, text: Made) -> Bits:
+    def _bits(self, worker: Setting, text: Made) -> Bits:
         tokens = [*self._requests[0].prompt, *text.result.tokens]
         return worker.bits(tokens, min(self._positions, len(tokens) - 1))
 
@@ -232,7 +253,7 @@ class Bench:
         return [([name], 1) for _ in range(repeats) for name in names]
 
     @contextmanager
-    def _loaded(self, names: Sequence[str]) -> Iterator[dict[str, Worker]]:
+    def _loaded(self, names: Sequence[str]) -> Iterator[Mapping[str, Setting]]:
         with ExitStack() as stack:
             path = self._bundle.path.absolute()
             yield {
@@ -261,7 +282,7 @@ def _require_room(name: str, context: int, requests: Sequence[Request]) -> None:
 
 
 def _verdicts(
-    worker: Worker, requests: Sequence[Request], texts: Sequence[Made], plain: Sequence[Made]
+    worker: Setting, requests: Sequence[Request], texts: Sequence[Made], plain: Sequence[Made]
 ) -> Iterator[str]:
     """Yields one of `equality.VERDICTS` for each text.
 

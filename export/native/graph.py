@@ -263,6 +263,7 @@ class NativeGraph:
             "" if layer.q_norm is None else self.norm_weight(layer.q_norm),
             "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
             "" if layer.sinks is None else self.vector(layer.sinks),
+            self._evening(layer),
             domain=NATIVE,
             heads=layer.heads,
             kv_heads=layer.kv_heads,
@@ -275,6 +276,24 @@ class NativeGraph:
             source=source,
             **{name: float(norm.eps) for name, norm in eps.items() if norm is not None},
         )
+
+    def _evening(self, layer: Attention) -> str:
+        """Declares what keys are multiplied by in a cache of 8 bits, [kv_heads, head_dim].
+
+        Biases of keys, as Qwen2 has, may be hundreds of times the rest of a key, of which little
+        would be left with one scale a row. The factors are powers of two, which round nothing, and
+        equal for the two numbers that RoPE turns into one another.
+        """
+        source = layer
+        if layer.source is not None:
+            source = self.decoder.shared[layer.source]
+        bias = None if source.k is None else source.k.bias
+        if self.weights.precision.kv != "int8" or bias is None:
+            return ""
+        by_head = self.weights.tensors.read(bias).reshape(layer.kv_heads, 2, -1)
+        size = np.sqrt((by_head.astype(np.float32) ** 2).mean(axis=1))
+        factors = 2.0 ** -np.floor(np.log2(np.maximum(size / 2, 1.0)))
+        return self.graph.constant(np.concatenate([factors, factors], axis=1), np.float32)
 
     def _rotation(self, layer: Attention) -> tuple[str, str]:
         if not layer.rope:

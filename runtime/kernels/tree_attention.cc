@@ -13,6 +13,8 @@
 //   8 context [P] int32: committed slots, sequence after sequence, each in order
 //   9 starts [B + 1] int32: where each sequence begins in `context`, and the end
 //   10 q_norm, 11 k_norm [hd] or [heads * hd] float32, optional; 12 sinks [heads] float32, optional
+//   13 evening [kv_heads, hd] float32, optional: keys are kept times these powers of two, and
+//     queries divided by them, where an int8 pool would lose small elements beside large ones
 // Output [S, heads * hd]. Attributes: heads, kv_heads, head_dim, scale; soft_cap, window (0: none);
 // gated; q_eps, k_eps, v_eps (0: no norm); norm_after_rope; source: `own` keys and values, `keys`
 // (which are the values, too, before norm and rotation), or `other` (another layer's, already in
@@ -317,6 +319,9 @@ class TreeAttention : public Operator {
     Paths paths{ancestry_of(call, 5, rows, pool.slots), nullptr, nullptr, nullptr, nullptr};
     const Tensor sinks = call.input(12);
     if (sinks) sinks.check("sinks", F32, {heads});
+    const Tensor evening = call.input(13);
+    if (evening) evening.check("evening", F32, {kv, hd});
+    const float* even = evening ? evening.as<float>() : nullptr;
     const Turning turn_queries = turning(call.input(10), "q_norm", shape_.q_eps, heads, half);
     const Turning turn_keys = turning(call.input(11), "k_norm", shape_.k_eps, kv, half);
     float* out = call.output(0, {rows, heads * hd});
@@ -344,8 +349,8 @@ class TreeAttention : public Operator {
         Turning q = turn_queries, k = turn_keys;
         q.cos = k.cos = half ? cos.as<float>() + r * half : nullptr;
         q.sin = k.sin = half ? sin.as<float>() + r * half : nullptr;
-        put_queries(x, q, queries + r * heads * shape_.dim);
-        if (shape_.writes) put_keys(x + asked, k, pool, paths.write[r]);
+        put_queries(x, q, even, queries + r * heads * shape_.dim);
+        if (shape_.writes) put_keys(x + asked, k, even, pool, paths.write[r]);
       }
     });
     attend(call, pool, paths, rows, queries, sinks ? sinks.as<float>() : nullptr, out);
@@ -391,18 +396,24 @@ class TreeAttention : public Operator {
     return found;
   }
 
-  void put_queries(float* x, const Turning& turning, float* queries) const {
+  void put_queries(float* x, const Turning& turning, const float* even, float* queries) const {
     const int64_t hd = shape_.head_dim;
     if (shape_.gated)  // close the gaps of the gates
       for (int64_t h = 1; h < shape_.heads; ++h)
         std::memmove(x + h * hd, x + 2 * h * hd, sizeof(float) * size_t(hd));
     turning.apply(x, shape_.heads, hd, shape_.norm_after_rope);
     std::memset(queries, 0, sizeof(float) * size_t(shape_.heads * shape_.dim));
-    for (int64_t h = 0; h < shape_.heads; ++h)
-      for (int64_t d = 0; d < hd; ++d) queries[h * shape_.dim + d] = x[h * hd + d] * shape_.scale;
+    for (int64_t h = 0; h < shape_.heads; ++h) {
+      const float* own = even ? even + h / (shape_.heads / shape_.kv_heads) * hd : nullptr;
+      for (int64_t d = 0; d < hd; ++d) {
+        const float q = x[h * hd + d] * shape_.scale;
+        queries[h * shape_.dim + d] = own ? q / own[d] : q;
+      }
+    }
   }
 
-  void put_keys(float* x, const Turning& turning, const Pool& pool, int32_t slot) const {
+  void put_keys(float* x, const Turning& turning, const float* even, const Pool& pool,
+                int32_t slot) const {
     const int64_t hd = shape_.head_dim, kv = shape_.kv_heads;
     float* values = shape_.has_values ? x + kv * hd : x;  // as they are before keys turn
     for (int64_t h = 0; h < kv; ++h) {
@@ -415,6 +426,7 @@ class TreeAttention : public Operator {
       pool.put(pool.number(1, h, slot), value, hd);
     }
     turning.apply(x, kv, hd, shape_.norm_after_rope);
+    for (int64_t i = 0; even && i < kv * hd; ++i) x[i] *= even[i];
     for (int64_t h = 0; h < kv; ++h) pool.put(pool.number(0, h, slot), x + h * hd, hd);
   }
 
@@ -454,7 +466,7 @@ Definition& tree_attention() {
   static Definition definition(
       "TreeAttention",
       {{F32}, {F32, Optional}, {F32, Optional}, {Any}, {F32, Optional}, {I32}, {I32}, {I32}, {I32},
-       {I32}, {F32, Optional}, {F32, Optional}, {F32, Optional}},
+       {I32}, {F32, Optional}, {F32, Optional}, {F32, Optional}, {F32, Optional}},
       [](const Attributes& attributes) -> Operator* { return new TreeAttention(attributes); });
   return definition;
 }

@@ -105,6 +105,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from edgespec.cli.cards import markdown, print_card
     from edgespec.measuring.bench import Bench
+    from edgespec.measuring.native import NativeBench, are_native
     from edgespec.system.processors import default_threads
 
     threads = default_threads() if arguments.threads is None else arguments.threads
@@ -118,7 +119,8 @@ def execute(arguments: argparse.Namespace) -> int:
         memory=arguments.memory,
     )
     requests = _requests(bundle, prompts, arguments)
-    bench = Bench(bundle, options, arguments.draft, requests, arguments.bits)
+    kind = NativeBench if are_native(bundle, options, arguments.draft) else Bench
+    bench = kind(bundle, options, arguments.draft, requests, arguments.bits)
     with progress_bar(bench.steps(arguments.repeat)) as show:
         lines = bench.measure(arguments.repeat, lambda what: show(what, 1))
     facts = _facts(bundle, arguments, len(requests))

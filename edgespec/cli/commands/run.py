@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgespec.api.options import GenerationOptions, checked
 from edgespec.cli import INTERRUPTED
@@ -24,13 +24,17 @@ from edgespec.cli.arguments import (
 )
 from edgespec.cli.interrupts import cancelled_by_sigint
 from edgespec.cli.prompt import add_prompt_arguments, bundle_and_prompt
-from edgespec.runtime.deployment.options import PLANNED_DRAFTS
+from edgespec.runtime.deployment.options import PLANNED_DRAFTS, LoadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from edgespec.api.engine import NativeLLM
+    from edgespec.api.llm import LLM
     from edgespec.api.result import GenerationResult
-    from edgespec.runtime.decoding.generate import Round
+    from edgespec.runtime.decoding.generate import Round as TextRound
+    from edgespec.runtime.speculation.generation import Round
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -62,11 +66,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     bundle, prompt = bundle_and_prompt(arguments)
     options = given(arguments, GENERATION_DEFAULTS)
-    checked(GenerationOptions, options)  # before a large model is loaded
-
-    from edgespec.api.llm import LLM
-
-    llm = LLM(bundle, **given(arguments, LOAD_DEFAULTS))
+    text = checked(GenerationOptions, options)  # before a large model is loaded
+    llm = _loaded(bundle, given(arguments, LOAD_DEFAULTS), text)
     asked = llm.chat_tokens([{"role": "user", "content": prompt}]) if arguments.chat else prompt
     stream = llm.stream(asked, **options)
     with cancelled_by_sigint(stream):
@@ -84,11 +85,30 @@ def execute(arguments: argparse.Namespace) -> int:
                 print(cut_off(result.new_tokens), file=sys.stderr)
             print(_facts(result, arguments.temperature > 0), file=sys.stderr)
     if arguments.draft_memory is not None:
+        from edgespec.api.llm import LLM
+
+        assert isinstance(llm, LLM), "others have no draft memory"
         llm.save_draft_memory(arguments.draft_memory)
     return INTERRUPTED if result.finish_reason == "cancelled" else 0
 
 
-def _explain(rounds: Sequence[Round]) -> None:
+def _loaded(path: Path | None, loading: dict[str, Any], text: GenerationOptions) -> LLM | NativeLLM:
+    """Loads a bundle, with its native graphs if they can do what is asked for."""
+    from edgespec import bundle as bundles
+    from edgespec.api.engine import NativeLLM, is_native
+    from edgespec.models.embedded import BUNDLE
+
+    options = checked(LoadOptions, loading)
+    bundle = bundles.load(BUNDLE if path is None else path)
+    if is_native(bundle, options, text):
+        return NativeLLM(bundle, options)
+
+    from edgespec.api.llm import LLM
+
+    return LLM(path, **loading)
+
+
+def _explain(rounds: Sequence[Round | TextRound]) -> None:
     """Prints a line for each round, with the expected values if drafts were planned."""
     from rich.console import Console
     from rich.table import Table

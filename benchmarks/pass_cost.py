@@ -1,0 +1,164 @@
+r"""Measures what a pass costs: T(n) of the native graph, and of what it is compared with.
+
+    python benchmarks/pass_cost.py BUNDLE --portable
+    python benchmarks/pass_cost.py BUNDLE --gguf MODEL.gguf --peers ik_llama.cpp,ik_llama.cpp-wheel
+
+A cell is the processor time of one thread (`time.process_time`), the least of several, since
+neighbours on the machine make wall time and means of it useless. All take turns at each number of
+rows. Rows follow each other, all of them with logits, behind a text of each length; peers read
+the text themselves, and the native cache is given one of that length without reading it.
+
+`--portable` adds the graph of standard operators on ONNX Runtime, which the bundle has, too.
+`--gguf` names the file that peers read: best the one that the bundle was made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common import count, counts, exit_code, print_result, print_table
+from peers.base import PASSES, Loading
+from peers.process import PeerProcess
+from peers.setup import environment
+
+from edgespec import bundle as bundles
+from edgespec.bundle import TARGET
+from edgespec.errors import InputError
+from edgespec.runtime.engines import engine
+from edgespec.runtime.engines.native import NativeGraph
+from edgespec.runtime.execution.feeds import Rows as TreeRows
+from edgespec.runtime.execution.model import Model as PortableModel
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.kernels import kernel_name, library
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.rope import Rope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from peers.base import PassTimer
+
+    from edgespec.bundle import Bundle
+
+_ROWS = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64]
+_TOKEN = 500  # of all rows: what a pass costs does not depend on it
+
+
+class _Native:
+    def __init__(self, bundle: Bundle) -> None:
+        role, operators = bundle.target, library()
+        if role.native is None or operators is None:
+            raise InputError(f"{bundle.path}: no native graph, or no library: install edgespec")
+        graph = NativeGraph(bundle.path / role.native.graph, operators, 1)
+        self._pool = KVPool(role.native.pools, role.precision.kv)
+        ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
+        self._model = Model(graph, self._pool, ropes)
+        self._sequence = self._model.sequence([])
+
+    def seconds(self, rows: int, length: int) -> float:
+        """See `PassTimer`."""
+        self._sequence.append(self._pool.take(length - self._sequence.length))
+        parents = [AFTER, *range(rows - 1)]
+        call = Rows(self._sequence, [_TOKEN] * rows, parents, list(range(rows)))
+        begin = time.process_time()
+        self._model.forward([call])
+        seconds = time.process_time() - begin
+        call.accept([])
+        return seconds
+
+
+class _Portable:
+    def __init__(self, bundle: Bundle) -> None:
+        model = PortableModel.load(bundle, TARGET, engine("onnxruntime:cpu"), 1)
+        self._runner = Runner(model)
+        self._length = 0
+
+    def seconds(self, rows: int, length: int) -> float:
+        """See `PassTimer`."""
+        if length > self._length:
+            self._runner.prefill([_TOKEN] * (length - self._length))
+            self._length = length
+        chain = TreeRows.chain([_TOKEN] * rows)
+        begin = time.process_time()
+        self._runner.verify(chain)
+        return time.process_time() - begin
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--portable", action="store_true")
+    parser.add_argument("--gguf", type=Path, help="the file that peers read")
+    parser.add_argument("--peers", default="", help="such as ik_llama.cpp-wheel; with --gguf")
+    parser.add_argument("--rows", type=counts, default=_ROWS)
+    parser.add_argument("--lengths", type=counts, default=[256])
+    parser.add_argument("--repeats", type=count, default=5)
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/edgespec-benchmarks")
+    given = parser.parse_args()
+    bundle = bundles.load(given.bundle)
+    with ExitStack() as stack:
+        timers: dict[str, PassTimer] = {"native": _Native(bundle)}
+        if given.portable:
+            timers["portable"] = _Portable(bundle)
+        for name in filter(None, given.peers.split(",")):
+            timers[name] = _peer(stack, name, given)
+        times = {
+            length: _measured(timers, given.rows, length, given.repeats)
+            for length in sorted(given.lengths)
+        }
+    for length, found in times.items():
+        print(f"\nbehind {length} tokens: ms of one thread\n")
+        table = [
+            [name, *(f"{1e3 * each[n]:.1f}" for n in given.rows)] for name, each in found.items()
+        ]
+        own = found["native"]
+        table += [
+            [f"native / {name}", *(f"{own[n] / each[n]:.2f}" for n in given.rows)]
+            for name, each in found.items()
+            if name != "native"
+        ]
+        table.append(["T(n) / T(1)", *(f"{own[n] / own[given.rows[0]]:.2f}" for n in given.rows)])
+        print_table(["rows", *map(str, given.rows)], table)
+    print_result("pass_cost", {"kernels": kernel_name(), "seconds": times})
+
+
+class _Raw(argparse.RawDescriptionHelpFormatter):
+    pass
+
+
+def _peer(stack: ExitStack, name: str, given: argparse.Namespace) -> PassTimer:
+    from peers import peer
+
+    if given.gguf is None:
+        raise InputError("--peers needs --gguf: the file that they read")
+    python = environment(peer(name).home, peer(name).requirements, given.cache, peer(name).build)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    (folder / "target.gguf").symlink_to(given.gguf.resolve())
+    log = given.cache / f"{name}.log"
+    process = stack.enter_context(PeerProcess(python, name, log))
+    process.load(Loading(PASSES, folder, 1, max(given.lengths) + max(given.rows), ()))
+    return process
+
+
+def _measured(
+    timers: dict[str, PassTimer], rows: Sequence[int], length: int, repeats: int
+) -> dict[str, dict[int, float]]:
+    """Returns the least seconds by timer and number of rows."""
+    least = {name: dict.fromkeys(rows, float("inf")) for name in timers}
+    for _ in range(repeats):
+        for n in rows:
+            for name, timer in timers.items():
+                least[name][n] = min(least[name][n], timer.seconds(n, length))
+    return least
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

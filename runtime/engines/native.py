@@ -1,0 +1,57 @@
+"""Native graphs: operators of our own, in ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.ort_session import first_line, open_session, session_options
+
+class NativeGraph:
+    """A native graph in a session of ONNX Runtime.
+
+    Weights are computed with where the file is mapped, so loading reads nothing but the graph.
+
+    Args:
+        graph: ONNX file, beside the file of its weights.
+        library: library of the operators.
+        threads: number of threads.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses the library or the graph.
+    """
+
+    def __init__(self, graph: Path, library: Path, threads: int) -> None:
+        options = session_options(threads)
+        # Between passes its threads would take the processor from drafting and sampling.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        try:
+            options.register_custom_ops_library(str(library))
+        except Exception as error:  # its exceptions have no narrower base class
+            raise DeviceError(
+                f"{library}: ONNX Runtime refused the operators ({first_line(error)}): install "
+                "edgespec again"
+            ) from error
+        self._session = open_session(graph, options, ["CPUExecutionProvider"])
+
+    def __call__(self, feeds: Mapping[str, Array]) -> Floats:
+        """Makes a pass.
+
+        Args:
+            feeds: inputs by name. Pools must be C-contiguous; the graph writes to them.
+
+        Returns:
+            [R, V] float32, the logits of the rows that were asked for.
+
+        Raises:
+            DeviceError: if an operator refuses its inputs.
+        """
+        try:
+            logits: Floats = self._session.run(None, feeds)[0]
+        except Exception as error:
+            raise DeviceError(
+                f"the target's pass failed ({first_line(error)}): please report it"
+            ) from error
+        return logits

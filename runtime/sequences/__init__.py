@@ -1,0 +1,1 @@
+"""Sequences of tokens, the slots that hold their rows, and passes over rows of several of them."""

@@ -1,0 +1,1 @@
+"""The decoding loop and its drafters, for any number of sequences at once."""

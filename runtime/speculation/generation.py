@@ -1,0 +1,179 @@
+"""A text in the making: what was asked for, its sequence, and the target's choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgespec.errors import EdgespecError
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.trees.proposal import Forecast
+from edgespec.runtime.trees.tree import TokenTree
+from edgespec.runtime.trees.walk import Verdict, walk
+
+if TYPE_CHECKING:
+    from edgespec.runtime.sampling.constraint import Constraint
+
+PROMPT = "prompt"
+"""Value of `Round.source` for rounds that read the prompt."""
+
+AUTO = "auto"
+"""The draft source that stands for all."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a generation.
+
+    Attributes:
+        max_new_tokens: largest number of tokens to generate.
+        context_length: largest number of tokens of prompt and output together.
+        stop_ids: tokens that end it; the one that does is its last token.
+        max_nodes: largest number of nodes of a draft tree; 0 for plain decoding.
+        width: largest number of children of a node; 1 drafts chains.
+    """
+
+    max_new_tokens: int
+    context_length: int
+    stop_ids: frozenset[int] = frozenset()
+    max_nodes: int = 31
+    width: int = 4
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a generation is to be.
+
+    Attributes:
+        prompt: at least one token, and fewer than the context holds.
+        sampler: chooses the tokens.
+        limits: when to stop, and how large trees may be.
+        draft: the draft source; `AUTO` for all.
+        grammar: matcher at the beginning of its grammar, if the tokens must follow one.
+        logprobs: number of log-probabilities to give with each token besides its own; None: none.
+    """
+
+    prompt: ListLike[int]
+    sampler: Sampler
+    limits: Limits
+    draft: str = AUTO
+    grammar: Constraint | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a pass of the target brought a generation.
+
+    Attributes:
+        tokens: new tokens; empty where a chunk of the prompt was read.
+        drafted: number of nodes in the verified tree.
+        accepted: number of these nodes that were accepted.
+        source: names of the draft sources of the tree; `PROMPT` for passes that read the prompt.
+        seconds: duration of the round, for all sequences that shared it.
+        draft_seconds: duration of the drafts, part of `seconds`.
+        verify_seconds: duration of the pass, part of `seconds`.
+        forecast: expected result of the round for all sequences; None where nothing drafts.
+        logprobs: log-probabilities of each token, where they were asked for.
+    """
+
+    tokens: tuple[int, ...]
+    drafted: int
+    accepted: int
+    source: str
+    seconds: float
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    forecast: Forecast | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+class Generation:
+    """A sequence that the target continues.
+
+    Attributes:
+        request: what was asked for.
+        sequence: prompt and new tokens, with the target's slots.
+        finish: why it ended: stop, length, context or error; None while it goes on.
+        error: what went wrong, if something did.
+    """
+
+    def __init__(self, request: Request, sequence: Sequence) -> None:
+        self.request = request
+        self.sequence = sequence
+        self.finish: str | None = None
+        self.error: EdgespecError | None = None
+        self._logprobs: list[TokenLogprobs] = []
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and new tokens."""
+        return self.sequence.tokens
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the target has not read the whole prompt yet."""
+        return self.sequence.length < len(self.request.prompt)
+
+    @property
+    def remaining(self) -> int:
+        """The largest number of tokens that may follow."""
+        limits, prompt = self.request.limits, len(self.request.prompt)
+        end = min(prompt + limits.max_new_tokens, limits.context_length)
+        return end - len(self.tokens)
+
+    def drafts_by(self, source: str) -> bool:
+        """Whether a draft source is to be used."""
+        return self.request.limits.max_nodes > 0 and self.request.draft in (AUTO, source)
+
+    def verify(self, tree: TokenTree, logits: Floats) -> Verdict:
+        """Follows the target's own choices down a tree.
+
+        Args:
+            tree: the tree below the last token.
+            logits: [n + 1, V] float32 of the last token's row and the nodes'.
+
+        Raises:
+            DeviceError: if logits are not finite.
+            InputError: if the grammar allows no further token.
+        """
+        sampler, tokens = self.request.sampler, self.tokens
+
+        def choose(row: int, branch: list[int]) -> int:
+            context = [*tokens, *branch] if sampler.reads_context else ()
+            return self._choose(logits[row], len(tokens) + len(branch), context)
+
+        return walk(tree, choose, self.request.limits.stop_ids)
+
+    def commit(self, tokens: ListLike[int]) -> None:
+        """Appends new tokens."""
+        self.tokens.extend(tokens)
+        if tokens[-1] in self.request.limits.stop_ids:
+            self.finish = "stop"
+        elif self.remaining <= 0:
+            new = len(self.tokens) - len(self.request.prompt)
+            self.finish = "length" if new >= self.request.limits.max_new_tokens else "context"
+
+    def fail(self, error: EdgespecError) -> None:
+        """Ends it with an error."""
+        self.error, self.finish = error, "error"
+
+    def take_logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Returns the log-probabilities of the choices since the last call."""
+        taken, self._logprobs = tuple(self._logprobs), []
+        return taken
+
+    def _choose(self, logits: Floats, position: int, context: ListLike[int]) -> int:
+        request = self.request
+        allowed = None if request.grammar is None else request.grammar.allowed()
+        token = request.sampler.choose(logits, position, context, allowed)
+        if request.grammar is not None:
+            request.grammar.advance(token)
+        if request.logprobs is not None:
+            vocab_size = request.sampler.vocab_size
+            self._logprobs.append(token_logprobs(logits, token, vocab_size, request.logprobs))
+        return token

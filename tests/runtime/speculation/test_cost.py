@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import toy_model
+
+from edgespec.runtime.speculation.cost import PassCost
+
+
+def test_the_curve_is_linear_between_measured_rows_and_goes_on_with_the_last_slope():
+    cost = PassCost({1: 1.0, 4: 1.6, 8: 4.0})
+    assert [cost.seconds(n) for n in (0, 1, 4, 8)] == pytest.approx([0, 1, 1.6, 4])
+    assert cost.seconds(3) == pytest.approx(1.4)
+    assert cost.seconds(16) == pytest.approx(4 + 8 * 0.6)
+    assert cost.seconds(100) == pytest.approx(4 + 92 * 0.6)
+
+
+@given(
+    st.dictionaries(st.sampled_from([1, 2, 4, 8, 16]), st.floats(1e-5, 10), min_size=1),
+    st.lists(st.tuples(st.integers(1, 90), st.floats(0, 10)), max_size=20),
+)
+def test_it_never_decreases(points, observed):
+    cost = PassCost(points)
+    for rows, seconds in observed:
+        cost.observe(rows, seconds)
+    curve = [cost.seconds(n) for n in range(100)]
+    assert curve == sorted(curve)
+    assert curve[1] > 0
+
+
+def test_it_follows_what_passes_take():
+    cost = PassCost({1: 1.0, 8: 2.0})
+    for _ in range(60):
+        cost.observe(1, 3.0)
+        cost.observe(8, 4.0)
+    assert cost.seconds(1) == pytest.approx(3, rel=0.05)
+    assert cost.seconds(8) == pytest.approx(4, rel=0.05)
+
+
+def test_an_outlier_moves_it_little():
+    cost = PassCost({1: 1.0, 8: 2.0})
+    cost.observe(1, 100.0)
+    assert cost.seconds(1) < 1.1
+
+
+def test_measuring_leaves_the_pool_as_it_was():
+    model = toy_model()
+    cost = PassCost.measure(model, 0.5)
+    assert 0 < cost.seconds(1) <= cost.seconds(16)
+    assert model.pool.used == 0
+    assert model._graph.calls[:4] == [1, 1, 4, 8]
+
+
+def test_measuring_stops_in_time():
+    model = toy_model()
+    PassCost.measure(model, 0.0)
+    assert model._graph.calls == [1, 1]

@@ -1,0 +1,42 @@
+"""Engines over toy models, with costs that are given instead of measured."""
+
+from __future__ import annotations
+
+from toys import VOCABULARY, toy_model
+
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.speculation.engine import Engine
+from edgespec.runtime.speculation.generation import Limits, Request
+from edgespec.runtime.speculation.lookup import LookupDrafter
+from edgespec.runtime.speculation.model import ModelDrafter
+
+
+class Given(PassCost):
+    """Costs that stay as they are: of one row, and of a further one."""
+
+    def __init__(self, first, further):
+        super().__init__({1: first, 2: first + further})
+
+    def observe(self, rows, seconds):
+        pass
+
+
+def toy_engine(noise=0.3, *, target=(1.0, 0.05), draft=(0.1, 0.01), context=1000):
+    drafter = ModelDrafter(toy_model(noise), Given(*draft), context)
+    return Engine(toy_model(), Given(*target), [LookupDrafter(), drafter])
+
+
+def plain_engine():
+    return Engine(toy_model())
+
+
+def request(prompt=(1, 2, 3), n=40, *, draft="auto", stop=(), context=1000, **options):
+    how = {name: options.pop(name) for name in ("max_nodes", "width") if name in options}
+    rest = {name: options.pop(name) for name in ("grammar", "logprobs") if name in options}
+    sampler = Sampler(SamplingOptions(**options), VOCABULARY)
+    return Request(prompt, sampler, Limits(n, context, frozenset(stop), **how), draft, **rest)
+
+
+def tokens_of(engine, asked):
+    return [token for made in engine.generate(asked) for token in made.tokens]

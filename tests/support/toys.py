@@ -1,0 +1,55 @@
+"""A model in a few lines of Python that keeps the contract of native graphs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.sequences.pool import KVPool
+
+VOCABULARY = 50
+
+
+class ToyGraph:
+    """Logits depend on all tokens that a row sees, which it reads from slots of the pool.
+
+    The `noise` of two models that differ only a little makes one a good draft of the other.
+    """
+
+    def __init__(self, noise=0.0, seed=0):
+        self.noise, self.seed, self.calls = noise, seed, []
+
+    def __call__(self, feeds):
+        tokens, write, parent = (feeds[name].tolist() for name in ("input_ids", "write", "parent"))
+        pool, context, starts = feeds["pool.0"], feeds["context"], feeds["starts"]
+        assert len(set(write)) == len(write)
+        assert not set(write) & set(context.tolist())
+        owners = feeds["sequence"].tolist()
+        assert owners == sorted(owners)
+        self.calls.append(len(tokens))
+        seen = []
+        for row, token in enumerate(tokens):
+            pool[:, :, write[row]] = token + 1
+            begin, end = starts[owners[row]], starts[owners[row] + 1]
+            before = seen[parent[row]] if parent[row] >= 0 else context[begin:end].tolist()
+            seen.append([*before, write[row]])
+        rows = [self._logits(pool[0, 0, seen[row], 0]) for row in feeds["logit_rows"].tolist()]
+        return np.array(rows, np.float32).reshape(-1, VOCABULARY + 3)
+
+    def _logits(self, tokens):
+        assert (tokens > 0).all(), "a slot that nothing was written to"
+        path = tuple(int(token) - 1 for token in tokens[-3:])
+        generator = np.random.default_rng((*path, len(tokens) % 7))
+        own = np.random.default_rng((*path, self.seed, 1))
+        logits = 3 * generator.standard_normal(VOCABULARY + 3)
+        return logits + self.noise * own.standard_normal(VOCABULARY + 3)
+
+
+def toy_shape(layer=0, kv_heads=1, dim=16):
+    return SimpleNamespace(layer=layer, kv_heads=kv_heads, dim=dim, window=None)
+
+
+def toy_model(noise=0.0, limit=None):
+    return Model(ToyGraph(noise), KVPool([toy_shape()], "fp32", limit), [])
