@@ -40,6 +40,7 @@ from edgespec.bundle.manifest import (
     SkipScore,
     SkipSet,
     Stage,
+    StateShape,
     Tensor,
     Variant,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "SkipScore",
     "SkipSet",
     "Stage",
+    "StateShape",
     "Tensor",
     "Variant",
     "describe",

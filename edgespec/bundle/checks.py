@@ -45,6 +45,7 @@ _OF_EMBEDDING: list[tuple[str, ...]] = [(LAST_HIDDEN,)]
 # The smallest and largest allowed sizes of a role. No real model comes near the upper limits, which
 # keep a damaged manifest from causing endless work.
 _MOST_HEADS, _MOST_DIM = 4096, 512
+_MOST_BEFORE, _MOST_NUMBERS = 15, 2**24  # of a recurrent layer
 _SIZES = {
     "layers": (1, 10_000),
     "hidden_size": (1, 1 << 20),
@@ -124,6 +125,13 @@ def _of_native(where: str, native: Native, role: Role) -> Iterator[_Check]:
         yield f"{place}.kv_heads", pool.kv_heads, 1 <= pool.kv_heads <= _MOST_HEADS
         yield f"{place}.dim", pool.dim, pool.dim % 16 == 0 and 16 <= pool.dim <= _MOST_DIM
         yield f"{place}.window", pool.window, pool.window is None or pool.window >= 1
+    for number, each in enumerate(native.recurrent):
+        place = f"{where}.recurrent[{number}]"
+        yield f"{place}.layer", each.layer, 0 <= each.layer < role.layers
+        yield f"{place}.width", each.width, 1 <= each.width <= _MOST_NUMBERS
+        yield f"{place}.before", each.before, 0 <= each.before <= _MOST_BEFORE
+        sized = not each.state or (len(each.state) == 4 and min(each.state) >= 1)
+        yield f"{place}.state", each.state, sized and math.prod(each.state) <= _MOST_NUMBERS
 
 
 def _of_taps(manifest: Manifest) -> Iterator[_Check]:

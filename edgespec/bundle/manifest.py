@@ -275,6 +275,23 @@ class PoolShape:
 
 
 @dataclass(frozen=True)
+class StateShape:
+    """What a recurrent layer of a native graph holds of sequences.
+
+    Attributes:
+        layer: number of the layer.
+        width: numbers of a row, which are kept for the last rows of a sequence.
+        before: how many rows before a row the layer's convolution reads.
+        state: [value heads, strips of 16 columns, key size, 16]; empty if it has no state.
+    """
+
+    layer: int
+    width: int
+    before: int
+    state: tuple[int, ...] = field(default=(), metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True)
 class Native:
     """The graph of a role for CPUs, of operators of our own, see `export/native`.
 
@@ -284,6 +301,7 @@ class Native:
         pools: what each layer with keys and values of its own keeps.
         ropes: names of the RoPE tables in use.
         formats: number of weights in each format of tiles, by the format's name.
+        recurrent: what each recurrent layer holds.
     """
 
     graph: str
@@ -291,6 +309,7 @@ class Native:
     pools: tuple[PoolShape, ...]
     ropes: tuple[str, ...]
     formats: dict[str, int]
+    recurrent: tuple[StateShape, ...] = field(default=(), metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,31 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto
 
-from edgespec.bundle import LAST_HIDDEN, LOGITS, Native, PoolShape
+from edgespec.bundle import LAST_HIDDEN, LOGITS, Native, PoolShape, StateShape
 from edgespec.bundle.sublayers import rope_inputs
-from edgespec.errors import UnsupportedModelError
 from edgespec.export.components.graph import NATIVE, GraphBuilder
+from edgespec.export.native.experts import lower_moe
+from edgespec.export.native.recurrent import lower_convolution, lower_delta
 from edgespec.export.native.weights import Matrix, TileWeights
-from edgespec.models import Attention, Decoder, Injection, Linear, Mlp, Norm, Sublayer
-from edgespec.models.layers import Activation, ClampedSwiglu, LayerInputs, LayerNorm
+from edgespec.models import (
+    Attention,
+    Decoder,
+    Injection,
+    Linear,
+    Mlp,
+    MlpAndMoe,
+    Moe,
+    Norm,
+    ShortConvolution,
+    Sublayer,
+)
+from edgespec.models.layers import (
+    Activation,
+    ClampedSwiglu,
+    LayerInputs,
+    LayerNorm,
+    Recurrent,
+)
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 _KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}
@@ -40,6 +58,7 @@ class NativeGraph:
         self.weights = weights
         self.graph = GraphBuilder(name, weights.data.name)
         self.pools: list[PoolShape] = []
+        self.recurrent: list[StateShape] = []
         self.ropes: list[str] = []
         self._layer_inputs: list[str] = []
 
@@ -63,8 +82,7 @@ class NativeGraph:
         if decoder.embeds:
             g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.hidden_size])
             return
-        cap = {} if decoder.logit_softcap is None else {"soft_cap": float(decoder.logit_softcap)}
-        logits = self.linear(hidden, decoder.lm_head, **cap)
+        logits = self.linear(hidden, decoder.lm_head, soft_cap=decoder.logit_softcap or 0.0)
         g.output(LOGITS, logits, FLOAT, ["R", decoder.lm_head.out_features])
 
     def norm(self, x: str, norm: Norm | None) -> str:
@@ -129,7 +147,8 @@ class NativeGraph:
 
     def tiles(self, matrix: Matrix) -> str:
         """Declares the tiles of a matrix."""
-        name = "+".join(matrix.names)
+        name, others = matrix.names[0], len(matrix.names) - 1
+        name += f"+{others}" if others else ""
         return self.graph.external(
             name, TensorProto.UINT8, [matrix.nbytes], matrix.offset, matrix.nbytes
         )
@@ -177,31 +196,50 @@ class NativeGraph:
 
     def _added(self, hidden: str, number: int, sublayer: Sublayer) -> str:
         """Emits a sublayer, and adds what it gives to the stream."""
+        if sublayer.post_norm is None and not isinstance(sublayer, Moe | MlpAndMoe):
+            x = self.norm(hidden, sublayer.norm)
+            return self._lowered(x, number, sublayer, hidden, sublayer.output_factor)
+        return self.graph.op("Add", hidden, self._contribution(hidden, number, sublayer))
+
+    def _contribution(self, hidden: str, number: int, sublayer: Sublayer) -> str:
+        """Emits a sublayer; returns what it adds to the stream, [S, hidden]."""
         x = self.norm(hidden, sublayer.norm)
-        direct = sublayer.post_norm is None
-        residual, factor = (hidden, sublayer.output_factor) if direct else ("", 1.0)
+        if isinstance(sublayer, Moe):
+            return self.norm(lower_moe(self, x, hidden, sublayer), sublayer.post_norm)
+        if isinstance(sublayer, MlpAndMoe):
+            parts = (self._contribution(x, number, each) for each in (sublayer.mlp, sublayer.moe))
+            update = self.graph.op("Add", *parts)
+        else:
+            update = self._lowered(x, number, sublayer)
+        update = self.norm(update, sublayer.post_norm)
+        if sublayer.output_factor != 1:
+            factor = self.graph.constant(sublayer.output_factor, np.float32)
+            update = self.graph.op("Mul", update, factor)
+        return update
+
+    def _lowered(
+        self,
+        x: str,
+        number: int,
+        sublayer: Attention | Mlp | Injection | Recurrent,
+        residual: str = "",
+        factor: float = 1.0,
+    ) -> str:
+        """Emits a sublayer of which a matrix is the last part, and adds the residual there."""
         if isinstance(sublayer, Attention):
-            mixed = self._attention(x, number, sublayer)
-            update = self.linear(mixed, sublayer.o, residual=residual, factor=factor)
+            inner, last = self._attention(x, number, sublayer), sublayer.o
         elif isinstance(sublayer, Mlp):
-            both = self.gated(self.linear(x, sublayer.gate, sublayer.up), sublayer.activation)
-            update = self.linear(both, sublayer.down, residual=residual, factor=factor)
+            both = self.linear(x, sublayer.gate, sublayer.up)
+            inner, last = self.gated(both, sublayer.activation), sublayer.down
         elif isinstance(sublayer, Injection):
             gate = self.linear(x, sublayer.gate)
             both = self.graph.op("Concat", gate, self._layer_inputs[number], axis=-1)
-            both = self.gated(both, sublayer.activation)
-            update = self.linear(both, sublayer.out, residual=residual, factor=factor)
+            inner, last = self.gated(both, sublayer.activation), sublayer.out
+        elif isinstance(sublayer, ShortConvolution):
+            inner, last = lower_convolution(self, x, number, sublayer), sublayer.out
         else:
-            raise UnsupportedModelError(
-                f"{type(sublayer).__name__} has no native operator: use --device openvino:cpu"
-            )
-        if direct:
-            return update
-        update = self.norm(update, sublayer.post_norm)
-        if sublayer.output_factor != 1:
-            factor_ = self.graph.constant(sublayer.output_factor, np.float32)
-            update = self.graph.op("Mul", update, factor_)
-        return self.graph.op("Add", hidden, update)
+            inner, last = lower_delta(self, x, number, sublayer), sublayer.out
+        return self.linear(inner, last, residual=residual, factor=factor)
 
     def _attention(self, x: str, number: int, layer: Attention) -> str:
         """Emits queries, keys and values of the rows, and attention, [S, heads * head_dim]."""
@@ -313,5 +351,10 @@ def write_native(folder: Path, name: str, decoder: Decoder, weights: TileWeights
     file = f"{name}.native.onnx"
     native.graph.save(folder / file)
     return Native(
-        file, weights.data.name, tuple(native.pools), tuple(native.ropes), weights.formats
+        file,
+        weights.data.name,
+        tuple(native.pools),
+        tuple(native.ropes),
+        weights.formats,
+        tuple(native.recurrent),
     )

@@ -174,8 +174,8 @@ class TileWeights:
 
 def _check_scales(tensors: TensorSource, name: str, stored: npt.NDArray[np.void]) -> None:
     """Checks that scales and minima of a damaged file are none of infinity and NaN."""
-    fields = stored.dtype.fields or {}
-    halves = [each for each in _HALVES if each in fields and fields[each][0].base == np.float16]
+    halves = [each for each in _HALVES if each in (stored.dtype.names or ())]
+    halves = [each for each in halves if stored.dtype[each].base == np.float16]
     if not all(np.isfinite(stored[each]).all() for each in halves):
         raise CheckpointError(
             f"{tensors.place(name)}: {name} has scales that are infinity or NaN: download the "

@@ -40,8 +40,11 @@ class BlockLinear : public Operator {
     product.factor = factor_;
     product.soft_cap = soft_cap_;
     Space space(Scratch::Shared, bytes_of_rounded(rows, width));
-    product.rounded = round_rows(call, matrices_, rows, width, space,
-                                 [&](int64_t row) { return product.x + row * width; });
+    product.rounded = take_rounded(space, rows, width);
+    if (has_integers(matrices_))
+      call.each(rows, [&](int64_t r) {
+        kernels().round_row(product.x + r * width, width, product.rounded, r);
+      });
 
     // All matrices are cut into parts of about the same bytes, which threads take in turn.
     struct Piece {

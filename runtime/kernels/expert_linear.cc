@@ -60,18 +60,21 @@ class ExpertLinear : public Operator {
     product.width = width;
     product.stride = total_;
     product.factor = 1.0f;
-    // Rows that choose an expert lie together.
-    const auto source = [&](int64_t place) {
-      return x.as<float>() + order[place] / (given == pairs ? 1 : top) * width;
+    const Rounded all = take_rounded(space, pairs, width);
+    float* sorted = space.take<float>(floats ? pairs * width : 0);
+    const auto first = [&](int64_t e) { return int64_t(e ? ends[e - 1] : 0); };
+    const auto rounded = [&](int64_t e) {  // rows of an expert lie together
+      const int64_t before = first(e) * all.blocks, count = ends[e] - first(e);
+      return Rounded{all.levels + before * 32, all.scales + before, all.negated + before * Sums,
+                     all.weighted + before * Sums, all.blocks, count};
     };
-    product.rounded = round_rows(call, matrices_, pairs, width, space, source);
-    product.targets = order;
-    if (floats) {
-      float* sorted = space.take<float>(pairs * width);
-      for (int64_t i = 0; i < pairs; ++i)
-        std::memcpy(sorted + i * width, source(i), sizeof(float) * size_t(width));
-      product.x = sorted;
-    }
+    call.each(experts_, [&](int64_t e) {
+      for (int64_t i = first(e); i < ends[e]; ++i) {
+        const float* row = x.as<float>() + order[i] / (given == pairs ? 1 : top) * width;
+        if (floats) std::memcpy(sorted + i * width, row, sizeof(float) * size_t(width));
+        if (has_integers(matrices_)) kernels().round_row(row, width, rounded(e), i - first(e));
+      }
+    });
     const uint8_t* tiles[MostMatrices];
     int64_t column[MostMatrices], next = 0;
     for (int m = 0; m < count; ++m) {
@@ -81,7 +84,6 @@ class ExpertLinear : public Operator {
       column[m] = next;
       next += matrices_[m].columns;
     }
-    const auto first = [&](int64_t e) { return e ? ends[e - 1] : 0; };
     parts_before[0] = 0;
     for (int64_t i = 0; i < experts_ * count; ++i) {
       const bool chosen = ends[i / count] > first(i / count);
@@ -96,7 +98,9 @@ class ExpertLinear : public Operator {
       own.tiles = tiles[m] + e * bytes_of(matrix.format, matrix.columns, width);
       own.units = units_of(matrix.format, width);
       own.columns = matrix.columns;
-      own.first_row = first(e);
+      own.x = sorted + first(e) * width;
+      own.rounded = rounded(e);
+      own.targets = order + first(e);
       own.rows = ends[e] - first(e);
       own.out = products + column[m];
       own.bias = bias ? bias.as<float>() + e * total_ + column[m] : nullptr;
@@ -134,15 +138,13 @@ class ExpertLinear : public Operator {
 
   void add(const Call& call, const float* shares, const float* products, int64_t rows, int64_t top,
            float* out) const {
-    const int64_t parts = rows < 8 ? 1 : 8;
-    call.parallel(parts, [&](int64_t part) {
-      for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r)
-        for (int64_t t = 0; t < top; ++t) {
-          const float share = shares[r * top + t];
-          const float* from = products + (r * top + t) * total_;
-          float* to = out + r * total_;
-          for (int64_t n = 0; n < total_; ++n) to[n] = t ? to[n] + share * from[n] : share * from[n];
-        }
+    call.each(rows, [&](int64_t r) {
+      float* to = out + r * total_;
+      for (int64_t t = 0; t < top; ++t) {
+        const float share = shares[r * top + t];
+        const float* from = products + (r * top + t) * total_;
+        for (int64_t n = 0; n < total_; ++n) to[n] = t ? to[n] + share * from[n] : share * from[n];
+      }
     });
   }
 

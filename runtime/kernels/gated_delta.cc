@@ -134,11 +134,11 @@ class GatedDelta : public Operator {
     check_carry(all, states.dims[0]);
     find_homes(all);
 
-    for_rows(call, rows, [&](int64_t r) {
+    call.each(rows, [&](int64_t r) {
       std::memcpy(slot(all, all.ancestry.write[r]), x.as<float>() + r * width,
                   sizeof(float) * size_t(channels));
     });
-    for_rows(call, rows, [&](int64_t r) {
+    call.each(rows, [&](int64_t r) {
       const float* gates = x.as<float>() + r * width + channels + values;
       convolution.apply(all.ancestry, r, all.mixed + r * channels);
       prepare(all, r);

@@ -47,24 +47,20 @@ inline size_t bytes_of_rounded(int64_t rows, int64_t width) {
          Space::bytes_of<int32_t>(count * Sums) + Space::bytes_of<float>(count * Sums);
 }
 
-// Rounds rows, whose floats `source(row)` finds, where one of the matrices has integers.
-template <class Source>
-inline Rounded round_rows(const Call& call, const std::vector<Matrix>& matrices, int64_t rows,
-                          int64_t width, Space& space, const Source& source) {
+inline bool has_integers(const std::vector<Matrix>& matrices) {
+  return std::any_of(matrices.begin(), matrices.end(),
+                     [](const Matrix& each) { return !is_float(each.format); });
+}
+
+inline Rounded take_rounded(Space& space, int64_t rows, int64_t width) {
   Rounded found;
   found.blocks = (width + 31) / 32;
   found.rows = rows;
-  const int64_t count = found.blocks * rows, parts = rows < 8 ? 1 : 8;
+  const int64_t count = found.blocks * rows;
   found.levels = space.take<int8_t>(count * 32);
   found.scales = space.take<float>(count);
   found.negated = space.take<int32_t>(count * Sums);
   found.weighted = space.take<float>(count * Sums);
-  if (std::any_of(matrices.begin(), matrices.end(),
-                  [](const Matrix& each) { return !is_float(each.format); }))
-    call.parallel(parts, [&](int64_t part) {
-      for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r)
-        kernels().round_row(source(r), width, found, r);
-    });
   return found;
 }
 

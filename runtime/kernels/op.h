@@ -86,6 +86,14 @@ class Call {
           size_t(parts), &all);
     if (all.failed) throw std::bad_alloc();
   }
+  // Runs function(0) ... function(count - 1), in few parts, since each is soon done.
+  template <class Function>
+  void each(int64_t count, const Function& function) const {
+    const int64_t parts = count < 8 ? 1 : 8;
+    parallel(parts, [&](int64_t part) {
+      for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) function(i);
+    });
+  }
 
  private:
   void run_parts(void (*function)(void*, size_t), size_t parts, void* data) const;

@@ -37,13 +37,4 @@ inline Convolution convolution_of(const Tensor& weight, int64_t channels, const 
   return {weight.as<float>(), size, channels, pool.as<float>(), width};
 }
 
-// Calls function(row) for all rows, on several threads where there are many.
-template <class Function>
-void for_rows(const Call& call, int64_t rows, const Function& function) {
-  const int64_t parts = rows < 8 ? 1 : 8;
-  call.parallel(parts, [&](int64_t part) {
-    for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r) function(r);
-  });
-}
-
 }  // namespace edgespec

@@ -27,12 +27,12 @@ class ShortConv : public Operator {
     const Ancestry ancestry = ancestry_of(call, 3, rows, pool.dims[0]);
     float* out = call.output(0, {rows, channels});
     if (!rows) return;
-    for_rows(call, rows, [&](int64_t r) {
+    call.each(rows, [&](int64_t r) {
       const float* own = x.as<float>() + r * 3 * channels;
       float* slot = pool.as<float>() + ancestry.write[r] * channels;
       for (int64_t c = 0; c < channels; ++c) slot[c] = own[c] * own[2 * channels + c];
     });
-    for_rows(call, rows, [&](int64_t r) {
+    call.each(rows, [&](int64_t r) {
       const float* after = x.as<float>() + (3 * r + 1) * channels;
       convolution.apply(ancestry, r, out + r * channels);
       for (int64_t c = 0; c < channels; ++c) out[r * channels + c] *= after[c];

@@ -1,0 +1,96 @@
+"""Mixtures of experts in the native graph: rows read the matrices of their experts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgespec.errors import UnsupportedModelError
+from edgespec.export.components.graph import NATIVE
+from edgespec.models import Linear, Moe
+
+if TYPE_CHECKING:
+    from edgespec.export.native.graph import NativeGraph
+    from edgespec.export.native.weights import Matrix
+
+
+def lower_moe(native: NativeGraph, x: str, hidden: str, layer: Moe) -> str:
+    """Emits a mixture of experts.
+
+    Args:
+        native: receives the nodes.
+        x: [S, hidden], its normalized input.
+        hidden: [S, hidden], its input, of which the router may have a norm of its own.
+        layer: description of the mixture.
+
+    Returns:
+        [S, hidden], its output times its factor, before a norm of it.
+    """
+    first = layer.experts[0]
+    read = x if layer.router_norm is None else native.norm(hidden, layer.router_norm)
+    chosen, shares = _routed(native, read, layer)
+    gates = [expert.gate for expert in layer.experts]
+    ups = [expert.up for expert in layer.experts]
+    inner = native.gated(_products(native, x, chosen, [gates, ups]), first.activation)
+    return _products(native, inner, chosen, [[each.down for each in layer.experts]], shares)
+
+
+def _routed(native: NativeGraph, x: str, layer: Moe) -> tuple[str, str]:
+    """Emits the experts that each row chooses and their shares, [S, top_k] int64 and float32.
+
+    Of equal scores, the expert of the lower number comes first, as ONNX defines it.
+    """
+    g, router = native.graph, layer.router
+    # The router decides what is computed at all, so its few weights stay as they are.
+    matrix = native.weights.matrix(router.weight, exact=True)
+    scores = native.product(x, [matrix], native.biases([router]))
+    if not layer.normalized:
+        scores = g.op("Softmax", scores, axis=-1)
+    top, chosen = g.multi_op("TopK", scores, g.ints(layer.top_k), outputs=2, axis=-1)
+    shares = g.op("Softmax", top, axis=-1) if layer.normalized else top
+    if layer.output_factor != 1:
+        shares = g.op("Mul", shares, g.constant(layer.output_factor, np.float32))
+    if layer.expert_factors is not None:
+        factors = native.vector(layer.expert_factors)
+        shares = g.op("Mul", shares, g.op("Gather", factors, chosen, axis=0))
+    return chosen, shares
+
+
+def _products(
+    native: NativeGraph,
+    x: str,
+    chosen: str,
+    layers: Sequence[Sequence[Linear]],
+    shares: str = "",
+) -> str:
+    """Emits an `ExpertLinear` of some layers of each expert, side by side."""
+    matrices = [_stacked(native, own) for own in layers]
+    bias = ""
+    if any(each.bias is not None for own in layers for each in own):
+        names = [each.bias for expert in zip(*layers, strict=True) for each in expert]
+        if not all(names):
+            raise UnsupportedModelError("some experts have biases and some have none")
+        flat = [native.weights.tensors.read(name).reshape(-1) for name in names if name]
+        bias = native.graph.constant(np.concatenate(flat).reshape(len(layers[0]), -1), np.float32)
+    return native.graph.op(
+        "ExpertLinear",
+        x,
+        chosen,
+        bias,
+        shares,
+        *map(native.tiles, matrices),
+        domain=NATIVE,
+        experts=len(layers[0]),
+        formats=" ".join(each.format for each in matrices),
+        columns=[own[0].out_features for own in layers],
+    )
+
+
+def _stacked(native: NativeGraph, layers: Sequence[Linear]) -> Matrix:
+    """Writes a matrix of each expert, one behind the other, all in one format."""
+    try:
+        return native.weights.matrix(*(each.weight for each in layers))
+    except ValueError as error:
+        raise UnsupportedModelError(f"experts of a layer have several formats: {error}") from error
