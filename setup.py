@@ -2,6 +2,8 @@
 
 All else is in pyproject.toml. The library has nothing of Python in it, so one wheel serves every
 version. Without a compiler, or with one that fails, the package is installed without the library.
+EDGESPEC_BUILD_KERNELS names the instruction sets to compile besides plain C++; CXX and CXXFLAGS are
+heeded.
 """
 
 from __future__ import annotations
@@ -68,14 +70,16 @@ class BuildLibrary(build_ext):
         """Compiles the library, which `optional` lets fail."""
         self._find_compiler()
         family, out = MACHINES.get(machine(), ""), Path(self.get_ext_fullpath(ext.name))
-        kinds = {f"kernels_{name}": flags for name, flags in SETS.get(family, {}).items()}
-        kinds = {name: flags for name, flags in kinds.items() if (KERNELS / f"{name}.cc").exists()}
+        kinds = {name: flags for name, flags in SETS.get(family, {}).items() if self._exists(name)}
         defines: list[Define] = [(f"EDGESPEC_{family.upper()}", None)] if kinds else []
         sources = {Path(source).stem: source for source in ext.sources}
+        wanted = os.environ.get("EDGESPEC_BUILD_KERNELS", " ".join(kinds)).replace(",", " ").split()
+        left_out = kinds.keys() - wanted
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = {
-                name: pool.submit(self._compile, sources[name], flags, defines)
+                name: pool.submit(self._compile, sources[f"kernels_{name}"], flags, defines)
                 for name, flags in kinds.items()
+                if name in wanted
             }
             plain = pool.submit(self._compile, sources["kernels_plain"], SMALL, defines)
             others = [
@@ -88,14 +92,18 @@ class BuildLibrary(build_ext):
                 try:
                     objects += job.result()
                 except CompileError:
-                    missing = name.removeprefix("kernels_")
-                    print(f"edgespec: this compiler has no {missing}")
-                    defines = [*defines, (f"EDGESPEC_WITHOUT_{missing.upper()}", None)]
+                    print(f"edgespec: this compiler has no {name}")
+                    left_out.add(name)
             objects += plain.result() + [each for job in others for each in job.result()]
-            objects += self._compile(sources["kernels"], ("", ""), defines)
+            without = [(f"EDGESPEC_WITHOUT_{name.upper()}", None) for name in sorted(left_out)]
+            objects += self._compile(sources["kernels"], ("", ""), [*defines, *without])
         out.parent.mkdir(parents=True, exist_ok=True)
         out.unlink(missing_ok=True)
         self._link(objects, out)
+
+    @staticmethod
+    def _exists(name: str) -> bool:
+        return (KERNELS / f"kernels_{name}.cc").exists()
 
     def _find_compiler(self) -> None:
         if self._is_msvc():

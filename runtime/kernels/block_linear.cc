@@ -25,8 +25,7 @@ class BlockLinear : public Operator {
     if (width < 1 || width > MostWidth) refuse("x has rows of %lld", (long long)width);
     if (bias) bias.check("bias", F32, {total_});
     if (residual) residual.check("residual", F32, {rows, total_});
-    if (call.inputs() != 3 + int(matrices_.size()))
-      refuse("%d matrices are given instead of %d", call.inputs() - 3, int(matrices_.size()));
+    check_matrices(call, 3, matrices_, width);
     float* out = call.output(0, {rows, total_});
     if (!rows) return;
 
@@ -56,7 +55,6 @@ class BlockLinear : public Operator {
     for (size_t i = 0; i < matrices_.size(); ++i) {
       const auto [format, columns] = matrices_[i];
       const Tensor tiles = call.input(3 + int(i));
-      check_tiles(tiles, format, columns, width);
       Piece& piece = pieces[i];
       piece.product = product;
       piece.product.format = format;

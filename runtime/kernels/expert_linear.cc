@@ -37,8 +37,7 @@ class ExpertLinear : public Operator {
     if (bias) bias.check("bias", F32, {experts_, total_});
     if (shares) shares.check("shares", F32, {rows, top});
     const int count = int(matrices_.size());
-    if (call.inputs() != 4 + count)
-      refuse("%d matrices are given instead of %d", call.inputs() - 4, count);
+    check_matrices(call, 4, matrices_, width, experts_);
     float* out = call.output(0, {shares ? rows : pairs, total_});
     if (!rows) return;
 
@@ -79,7 +78,6 @@ class ExpertLinear : public Operator {
     int64_t column[MostMatrices], next = 0;
     for (int m = 0; m < count; ++m) {
       const Tensor weights = call.input(4 + m);
-      check_tiles(weights, matrices_[m].format, matrices_[m].columns, width, experts_);
       tiles[m] = weights.as<uint8_t>();
       column[m] = next;
       next += matrices_[m].columns;

@@ -41,6 +41,15 @@ inline std::vector<Matrix> matrices_of(const Attributes& attributes) {
   return found;
 }
 
+// Checks inputs from `first` on, before anything is allocated by what attributes say.
+inline void check_matrices(const Call& call, int first, const std::vector<Matrix>& matrices,
+                           int64_t width, int64_t experts = 1) {
+  const int given = call.inputs() - first, count = int(matrices.size());
+  if (given != count) refuse("%d matrices are given instead of %d", given, count);
+  for (int i = 0; i < count; ++i)
+    check_tiles(call.input(first + i), matrices[i].format, matrices[i].columns, width, experts);
+}
+
 inline size_t bytes_of_rounded(int64_t rows, int64_t width) {
   const int64_t count = (width + 31) / 32 * rows;
   return Space::bytes_of<int8_t>(count * 32) + Space::bytes_of<float>(count) +

@@ -333,7 +333,9 @@ void round_row(const float* x, int64_t width, const Rounded& rounded, int64_t ro
     const bool some = !(largest < Least);
     const float scale = some ? largest / 127.0f : 0.0f;
     const F inverse = set(some ? 127.0f / largest : 0.0f);
-    const I a = to_int(mul(low, inverse)), b = to_int(mul(high, inverse));
+    // What is no number becomes one, so that no sum overflows.
+    const auto level = [&](F y) { return to_int(min(max(mul(y, inverse), set(-127.0f)), set(127.0f))); };
+    const I a = level(low), b = level(high);
     int8_t* levels = rounded.levels + (block * rows + row) * 32;
     store_bytes(levels, a);
     store_bytes(levels + 16, b);

@@ -150,7 +150,8 @@ struct Pool {
       const float inverse = some ? 127.0f / largest : 0.0f;
       scales[number] = some ? largest / 127.0f : 0.0f;
       for (int64_t d = 0; d < size; ++d)
-        reinterpret_cast<int8_t*>(to)[d] = int8_t(std::nearbyint(x[d] * inverse));
+        reinterpret_cast<int8_t*>(to)[d] =
+            int8_t(std::nearbyint(std::max(-127.0f, std::min(127.0f, x[d] * inverse))));
     }
   }
 };
