@@ -12,6 +12,12 @@ from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Before numpy and torch are loaded: workers take all cores, and threads of each beside those
+    # of the others would wait by spinning. Processes that tests start take it over.
+    for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(_name, "1")
+
 import pytest
 from hypothesis import settings
 

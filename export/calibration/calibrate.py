@@ -16,6 +16,7 @@ import numpy.typing as npt
 from edgespec.export.calibration.forward import Forward, Routed, Rows, Weights
 from edgespec.export.formats.blocks import Floats, dequantize_rows, quantize_rows
 from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
+from edgespec.export.formats.products import one_blas_thread
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.models import Attention, Checkpoint, Decoder, Injection, Linear, Mlp, MlpAndMoe, Moe
 from edgespec.models.layers import Recurrent
@@ -90,10 +91,18 @@ def calibrate(
     """
     decoder = checkpoint.decoder
     parts = texts.fitted, texts.judged, texts.held_out
-    forward = Forward(checkpoint, np.array([text for part in parts for text in part], np.int64))
     length = len(texts.fitted[0])
     fitted, judged = (len(part) * length for part in parts[:2])
     judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, rounded)
+    with one_blas_thread():
+        forward = Forward(checkpoint, np.array([text for part in parts for text in part], np.int64))
+        _run(forward, judge, len(decoder.layers), progress)
+        held_out = forward.normed(forward.hidden, decoder.norm)[fitted + judged :]
+    return Calibration(judge.damage, judge.sizes, held_out)
+
+
+def _run(forward: Forward, judge: _Judge, layers: int, progress: Progress) -> None:
+    """Computes all layers, and rounds their matrices."""
     for done, layer in enumerate(forward.layers(), 1):
         for sublayer in layer:
             if isinstance(sublayer, Moe):
@@ -102,9 +111,7 @@ def calibrate(
                 _read_both(forward, sublayer, judge)
             else:
                 _read(forward, sublayer, judge)
-        progress(done, len(decoder.layers))
-    held_out = forward.normed(forward.hidden, decoder.norm)[fitted + judged :]
-    return Calibration(judge.damage, judge.sizes, held_out)
+        progress(done, layers)
 
 
 def to_widen(calibration: Calibration, damage: float, share: float) -> frozenset[str]:

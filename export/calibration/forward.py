@@ -23,6 +23,7 @@ from edgespec.export.calibration.functions import (
 )
 from edgespec.export.calibration.recurrent import convolved, gated_delta
 from edgespec.export.formats.blocks import Floats
+from edgespec.export.formats.products import product
 from edgespec.export.formats.weights import check_range, read_finite
 from edgespec.models import (
     Attention,
@@ -144,7 +145,7 @@ class Forward:
 
     def linear(self, x: Floats, layer: Linear, weights: Weights) -> Floats:
         """Applies a linear layer to x [rows, K]; returns [rows, N]."""
-        y: Floats = x @ weights[layer.weight].T
+        y = product(x, weights[layer.weight])
         if layer.bias is not None:
             y += self._read(layer.bias)
         return y

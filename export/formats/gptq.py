@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from edgespec.export.formats.blocks import Floats, QuantizedRows, best_scales, pack_rows
+from edgespec.export.formats.products import upper_moments
 
 BITS = 4
 """Bits that matrices are rounded to. With 8 bits, plain rounding loses almost nothing."""
@@ -58,9 +59,10 @@ class Columns:
         """Returns the upper triangular U with U' U = the inverse of the damped second moments.
 
         U is the inverse of R, where R R' are the moments. R is their Cholesky factor with rows and
-        columns in reverse order. Thanks to the damping, float32 is precise enough.
+        columns in reverse order, for which `cholesky` reads what was their upper triangle. Thanks
+        to the damping, float32 is precise enough.
         """
-        moments = x.T @ x / np.float32(len(x))
+        moments = upper_moments(x) / np.float32(len(x))
         np.fill_diagonal(moments, diagonal)
         lower = np.linalg.cholesky(moments[::-1, ::-1])
         return _inverse(np.ascontiguousarray(lower[::-1, ::-1]))
