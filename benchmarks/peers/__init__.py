@@ -20,6 +20,8 @@ PEERS = {
     "llama.cpp": ("llama_cpp", "PEER"),
     "llama.cpp-q8": ("llama_cpp", "PEER_Q8"),
     "llama.cpp-gguf": ("llama_cpp", "PEER_GGUF"),
+    "xllamacpp": ("xllamacpp", "PEER"),
+    "ik_llama.cpp": ("ik_llama_cpp", "PEER"),
     "openvino-genai": ("openvino_genai", "PEER"),
     "openvino-genai-f32": ("openvino_genai", "PEER_F32"),
     "onnxruntime-genai": ("onnxruntime_genai", "PEER"),
@@ -27,7 +29,7 @@ PEERS = {
 }
 """A module of this package and what it calls the peer, by the peer's name."""
 
-BY_NAME_ALONE = ("edgespec-int8", "edgespec-fp32", "llama.cpp-gguf")
+BY_NAME_ALONE = ("edgespec-int8", "edgespec-fp32", "llama.cpp-gguf", "xllamacpp", "ik_llama.cpp")
 """Of these, those that a comparison leaves out unless they are asked for."""
 
 

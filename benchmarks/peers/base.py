@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 PLAIN, LOOKUP, DRAFT, AUTO = "plain", "lookup", "draft", "auto"
 """No drafts, drafts from the text itself, from a draft model, and edgespec's default."""
+PASSES = "passes"
+"""No texts: what a pass costs. Not among the `settings`; what is loaded is a `PassTimer`."""
 
 
 class PeerError(Exception):
@@ -121,6 +123,16 @@ class Decoder(Protocol):
         """
 
 
+class PassTimer(Protocol):
+    """A model whose passes are timed."""
+
+    def seconds(self, rows: int, length: int) -> float:
+        """Processor time of one call over rows that are all scored, behind a text of that length.
+
+        The text is read first where the cache holds a shorter one.
+        """
+
+
 class Peer(Protocol):
     """A way to run a checkpoint."""
 
@@ -153,6 +165,21 @@ class Peer(Protocol):
         Raises:
             PeerError: It is not there in this version.
         """
+
+
+class GgufFiles:
+    """For peers that read the GGUF files that lie beside the checkpoints, under their names."""
+
+    precision = "gguf"
+
+    def convert(self, checkpoints: Checkpoints, output: Path) -> None:
+        """See `Peer`."""
+        for role, path in (("target", checkpoints.target), ("draft", checkpoints.draft)):
+            if path is not None:
+                file = path.with_name(f"{path.name}.gguf")
+                if not file.exists():
+                    raise PeerError(f"there is no {file}")
+                (output / f"{role}.gguf").symlink_to(file.resolve())
 
 
 class Unjudged:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from peers.base import DRAFT, LOOKUP, PLAIN, PeerError, Stopwatch, Unjudged
+from peers.base import DRAFT, LOOKUP, PASSES, PLAIN, GgufFiles, Stopwatch, Unjudged
+from peers.passes import Passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,8 +48,9 @@ class _LlamaCpp:
             if path is not None:
                 write_gguf(path, output / f"{role}.gguf", self.precision)
 
-    def load(self, loading: Loading) -> _Decoder:
+    def load(self, loading: Loading) -> _Decoder | Passes:
         """See `Peer`."""
+        import llama_cpp
         from llama_cpp import Llama
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
@@ -62,6 +64,11 @@ class _LlamaCpp:
                 **how,
             )
 
+        def remove(context: Any, *cells: int) -> None:
+            llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(context), *cells)
+
+        if loading.setting == PASSES:
+            return Passes(llama_cpp, remove, loading)
         how: dict[str, Any] = {}
         if loading.setting == LOOKUP:
             how["draft_model"] = LlamaPromptLookupDecoding(num_pred_tokens=_LOOKUP_TOKENS)
@@ -72,17 +79,8 @@ class _LlamaCpp:
         return _Decoder(model("target", **how), loading.eos_ids)
 
 
-class _LlamaCppGguf(_LlamaCpp):
-    """With the GGUF files that lie beside the checkpoints, under their names."""
-
-    def convert(self, checkpoints: Checkpoints, output: Path) -> None:
-        """See `Peer`: it reads the files as they are."""
-        for role, path in (("target", checkpoints.target), ("draft", checkpoints.draft)):
-            if path is not None:
-                file = path.with_name(f"{path.name}.gguf")
-                if not file.exists():
-                    raise PeerError(f"there is no {file}")
-                (output / f"{role}.gguf").symlink_to(file.resolve())
+class _LlamaCppGguf(GgufFiles, _LlamaCpp):
+    """With files made by others."""
 
 
 def _draft_model(llm: Any) -> Callable[..., Any]:

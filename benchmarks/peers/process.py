@@ -82,6 +82,11 @@ class PeerProcess:
         )
         return words
 
+    def seconds(self, rows: int, length: int) -> float:
+        """See `PassTimer.seconds`."""
+        seconds: float = self._ask("seconds", rows=rows, length=length)
+        return seconds
+
     def peak_mib(self) -> float:
         """Its largest resident memory so far, file-backed pages included. Linux only."""
         return int(proc_field(f"/proc/{self._process.pid}/status", "VmHWM").split()[0]) / 1024

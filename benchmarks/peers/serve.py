@@ -13,7 +13,7 @@ import sys
 import traceback
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from peers import peer
 from peers.base import Checkpoints, Loading, Request
@@ -21,7 +21,7 @@ from peers.base import Checkpoints, Loading, Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from peers.base import Decoder, Peer
+    from peers.base import Decoder, PassTimer, Peer
 
 
 def serve(name: str) -> None:
@@ -63,6 +63,9 @@ class _Served:
     def verdict(self, request: dict[str, Any], expected: list[int], found: list[int]) -> str:
         assert self._decoder is not None, "load comes first"
         return self._decoder.verdict(_request(request), expected, found)
+
+    def seconds(self, rows: int, length: int) -> float:
+        return cast("PassTimer", self._decoder).seconds(rows, length)
 
 
 def _request(fields: dict[str, Any]) -> Request:
