@@ -1,7 +1,7 @@
 r"""Measures what a pass costs: T(n) of the native graph, and of what it is compared with.
 
     python benchmarks/pass_cost.py BUNDLE --portable
-    python benchmarks/pass_cost.py BUNDLE --gguf MODEL.gguf --peers ik_llama.cpp,ik_llama.cpp-wheel
+    python benchmarks/pass_cost.py BUNDLE --gguf MODEL.gguf --peers ik_llama.cpp
 
 A cell is the processor time of one thread (`time.process_time`), the least of several, since
 neighbours on the machine make wall time and means of it useless. All take turns at each number of
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--portable", action="store_true")
     parser.add_argument("--gguf", type=Path, help="the file that peers read")
-    parser.add_argument("--peers", default="", help="such as ik_llama.cpp-wheel; with --gguf")
+    parser.add_argument("--peers", default="", help="such as ik_llama.cpp; with --gguf")
     parser.add_argument("--rows", type=counts, default=_ROWS)
     parser.add_argument("--lengths", type=counts, default=[256])
     parser.add_argument("--repeats", type=count, default=5)

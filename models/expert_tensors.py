@@ -88,6 +88,12 @@ class Part:
     step: int
     count: int
 
+    def rows(self, name: str, start: int, stop: int) -> slice:
+        """The rows of the stack that are rows start to stop of the tensor of this name."""
+        check_rows(name, start, stop, self.count)
+        first = self.start + start * self.step
+        return slice(first, first + (stop - start - 1) * self.step + 1, self.step)
+
 
 class ExpertTensors:
     """A `TensorSource` in which each expert's matrices and biases are tensors of their own.
@@ -100,6 +106,7 @@ class ExpertTensors:
     def __init__(self, tensors: ByteSource, parts: Mapping[str, Part]) -> None:
         self._tensors, self._parts = tensors, parts
         self._slab = lru_cache(_KEPT)(self._read_slab)
+        self._packed = lru_cache(_KEPT)(self._read_packed)
 
     @property
     def names(self) -> frozenset[str]:
@@ -139,9 +146,7 @@ class ExpertTensors:
         part = self._parts.get(name)
         if part is None:
             return self._tensors.read_rows(name, start, stop)
-        check_rows(name, start, stop, part.count)
-        first = part.start + start * part.step
-        rows = slice(first, first + (stop - start - 1) * part.step + 1, part.step)
+        rows = part.rows(name, start, stop)
         return np.array(self._slab(part.stack, part.expert)[rows], np.float32, order="C")
 
     def blocks(self, name: str) -> Blocks | None:
@@ -153,21 +158,33 @@ class ExpertTensors:
         return self._tensors.read_blocks(name, start, stop)
 
     def encoding(self, name: str) -> str | None:
-        """See `TensorSource`; parts of stacks are given as floats."""
-        return None if name in self._parts else self._tensors.encoding(name)
+        """See `TensorSource`; parts of stacks but those in MXFP4 are given as floats."""
+        part = self._parts.get(name)
+        if part is None:
+            return self._tensors.encoding(name)
+        return "mxfp4" if part.stack.layout == "mxfp4" else None
 
     def read_encoded(self, name: str, start: int, stop: int) -> NDArray[np.uint8]:
         """See `TensorSource`."""
-        if name in self._parts:
+        part = self._parts.get(name)
+        if part is None:
+            return self._tensors.read_encoded(name, start, stop)
+        if self.encoding(name) is None:
             raise ValueError(f"{name} has no encoding: it is part of a stack of experts")
-        return self._tensors.read_encoded(name, start, stop)
+        blocks, exponents = self._packed(part.stack, part.expert)
+        rows = part.rows(name, start, stop)
+        encoded = np.concatenate([exponents[rows][..., None], _by_halves(blocks[rows])], axis=-1)
+        return encoded.reshape(stop - start, -1)
+
+    def _read_packed(self, stack: Stack, expert: int) -> tuple[NDArray[np.uint8], ...]:
+        """Reads an expert's part of a stack in MXFP4: its bytes and exponents."""
+        names = stack.stored
+        return tuple(self._tensors.read_bytes(name, expert, expert + 1)[0] for name in names)
 
     def _read_slab(self, stack: Stack, expert: int) -> NDArray[np.float32]:
         """Reads an expert's part of a stack: [N, K], or [N] of biases."""
         if stack.layout == "mxfp4":
-            blocks, exponents = (
-                self._tensors.read_bytes(name, expert, expert + 1)[0] for name in stack.stored
-            )
+            blocks, exponents = self._packed(stack, expert)
             return _widened(blocks, exponents)
         slab = self._tensors.read_rows(stack.name, expert, expert + 1)[0]
         lies: NDArray[np.float32] = slab.T if stack.layout == "columns" else slab
@@ -200,3 +217,11 @@ def _widened(blocks: NDArray[np.uint8], exponents: NDArray[np.uint8]) -> NDArray
     scaled: NDArray[np.float32]
     scaled = np.ldexp(values, exponents.astype(np.int32)[..., None] - _EXPONENT_BIAS)
     return scaled.reshape(len(blocks), -1)
+
+
+def _by_halves(blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Turns bytes of two neighbouring numbers into those of a number and the 16th behind it."""
+    numbers = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(*blocks.shape[:-1], _BLOCK)
+    half = _BLOCK // 2
+    joined: NDArray[np.uint8] = numbers[..., :half] | numbers[..., half:] << 4
+    return joined

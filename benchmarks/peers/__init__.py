@@ -23,7 +23,6 @@ PEERS = {
     "llama.cpp-gguf": ("llama_cpp", "PEER_GGUF"),
     "xllamacpp": ("xllamacpp", "PEER"),
     "ik_llama.cpp": ("ik_llama_cpp", "PEER"),
-    "ik_llama.cpp-wheel": ("ik_llama_cpp", "PEER_WHEEL"),
     "openvino-genai": ("openvino_genai", "PEER"),
     "openvino-genai-f32": ("openvino_genai", "PEER_F32"),
     "onnxruntime-genai": ("onnxruntime_genai", "PEER"),
@@ -33,7 +32,7 @@ PEERS = {
 
 BY_NAME_ALONE = (
     "edgespec-native", "edgespec-int8", "edgespec-fp32", "llama.cpp-gguf", "xllamacpp",
-    "ik_llama.cpp", "ik_llama.cpp-wheel",
+    "ik_llama.cpp",
 )  # fmt: skip
 """Of these, those that a comparison leaves out unless they are asked for."""
 

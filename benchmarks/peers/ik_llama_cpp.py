@@ -1,8 +1,20 @@
-"""ik_llama.cpp, a fork of llama.cpp for CPUs."""
+r"""ik_llama.cpp, a fork of llama.cpp for CPUs, through the wheel of ik-llama-cpp-python.
+
+Both libraries in the wheel are for AVX2, without AVX-512 and VNNI, and there are no others in it.
+One for the processor at hand is built from the package's sources, and named in a variable:
+
+    pip download --no-deps --no-binary :all: ik-llama-cpp-python==0.1.5
+    tar xf ik_llama_cpp_python-0.1.5.tar.gz
+    cmake -S ik_llama_cpp_python-0.1.5/vendor/ik_llama.cpp -B ik -DCMAKE_BUILD_TYPE=Release \
+        -DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF  # only for other caches than float16
+    cmake --build ik --target llama  # all targets fail: a file is missing
+    export IK_LLAMA_CPP_LIB_PATH=$PWD/ik/src/libllama.so
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import TYPE_CHECKING, ClassVar
 
 from peers.base import PLAIN, GgufFiles
@@ -15,15 +27,12 @@ if TYPE_CHECKING:
 
 
 class _IkLlamaCpp(GgufFiles):
-    """Built for the processor at hand, which takes an hour of one core."""
-
     home = "ik_llama.cpp"
     requirements = ("ik-llama-cpp-python==0.1.5", "numpy")
-    build: ClassVar[Mapping[str, str]] = {
-        "PIP_NO_BINARY": "ik-llama-cpp-python",
-        "CMAKE_ARGS": "-DGGML_NATIVE=ON",
+    build: ClassVar[Mapping[str, str]] = {}
+    settings: ClassVar[Mapping[str, str]] = {
+        PLAIN: f"llama_decode of {os.environ.get('IK_LLAMA_CPP_LIB_PATH', 'the wheel, for AVX2')}"
     }
-    settings: ClassVar[Mapping[str, str]] = {PLAIN: "llama_decode"}
 
     def load(self, loading: Loading) -> Passes:
         """See `Peer`."""
@@ -34,12 +43,4 @@ class _IkLlamaCpp(GgufFiles):
         return Passes(api, remove, loading)
 
 
-class _Wheel(_IkLlamaCpp):
-    """As PyPI has it: for AVX2, without AVX-512 and VNNI."""
-
-    home = "ik_llama.cpp-wheel"
-    build: ClassVar[Mapping[str, str]] = {}
-
-
 PEER = _IkLlamaCpp()
-PEER_WHEEL = _Wheel()

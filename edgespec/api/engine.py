@@ -65,6 +65,7 @@ def _missing(bundle: Bundle, options: LoadOptions, text: GenerationOptions | Non
         f"it has no draft source {', '.join(unknown)}": unknown,
         "it drafts from no prediction": text is not None and text.prediction,
         "the bundle has none of its target": target.native is None or target.embedding is not None,
+        "it holds no states of recurrent layers": target.native and target.native.recurrent,
         "the bundle has none of its draft": draft is not None and drafts and not _is_plain(draft),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -61,7 +61,8 @@ class TileWeights:
         data: the file of tiles.
         tensors: the checkpoint's tensors.
         precision: formats of the role's matrices.
-        as_stored: whether matrices whose encoding tiles can have keep the numbers of their file.
+        as_stored: whether matrices whose encoding tiles can have keep the numbers of their file;
+            those of no more bits than asked for keep them anyway.
         rounded: matrices that are already rounded to 4 bits, in blocks of the precision's size.
         head: names of the output projection and the embedding.
     """
@@ -114,17 +115,24 @@ class TileWeights:
         precision = self.precision.lm_head if name in self.head else self.precision.weights
         if exact:
             return "f32", self._floats(name, "f32")
-        encoding = self.tensors.encoding(name) if self.as_stored else None
-        if encoding is not None and TILE_FORMATS[encoding].unit > 1:
-            return encoding, self._encoded(name, TILE_FORMATS[encoding])
+        encoding = TILE_FORMATS.get(self.tensors.encoding(name) or "")
+        few = encoding is not None and encoding.bits <= self._bits(name, precision)
+        if encoding is not None and encoding.unit > 1 and (self.as_stored or few):
+            return encoding.name, self._encoded(name, encoding)
         form = form_of(self.tensors, name, 8) if name in self.precision.exact else None
         if form is not None:
             kind = f"q{form.bits}_{'z' if form.zero_points else '0'}"
             return kind, self._kept(name, form.bits)
         if precision in _FLOATS:
             return _FLOATS[precision], self._floats(name, _FLOATS[precision])
-        bits = 8 if name in self.precision.wide else int(precision.removeprefix("int"))
+        bits = self._bits(name, precision)
         return f"q{bits}_0", self._quantized(name, bits)
+
+    def _bits(self, name: str, precision: str) -> int:
+        """The bits that a matrix is to have; 0 of floats."""
+        if precision in _FLOATS:
+            return 0
+        return 8 if name in self.precision.wide else int(precision.removeprefix("int"))
 
     def _encoded(self, name: str, kind: TileFormat) -> Iterator[Bytes]:
         for start, stop in self._bounds(name):

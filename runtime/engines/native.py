@@ -9,6 +9,7 @@ from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.ort_session import first_line, open_session, session_options
 
+
 class NativeGraph:
     """A native graph in a session of ONNX Runtime.
 

@@ -52,6 +52,9 @@ const std::vector<Choice>& choices() {
 #ifndef EDGESPEC_WITHOUT_DOTPROD
       {&dotprod_kernels, has_dotprod()},
 #endif
+#ifndef EDGESPEC_WITHOUT_NEON
+      {&neon_kernels, true},
+#endif
 #endif
       {&plain_kernels, true},
   };

@@ -193,8 +193,9 @@ NOINLINE void integer_tile(const Product& p, int64_t row, int64_t tile) {
   using Levels = typename Format::Levels;
   constexpr int Max = Levels::Max, UnitBytes = Format::Header + Format::Blocks * Levels::Bytes;
   constexpr int Parts = Format::Parts, Quads = 8 / Parts;
-  constexpr int Zero = Format::Zero - (Format::Zero ? Dot<Max>::Raised : 0);
-  static_assert((Zero & (Zero - 1)) == 0, "zeros are powers of two");
+  // What sums of levels lack, in sums of activations: zero points, unless levels were lowered.
+  constexpr int Zero = Format::Zero - Dot<Max>::Raised, Size = Zero < 0 ? -Zero : Zero;
+  static_assert((Size & (Size - 1)) == 0, "zeros are powers of two");
   const Rounded& rounded = p.rounded;
   const int64_t rows = rounded.rows;
   const uint8_t* unit = p.tiles + tile * p.units * UnitBytes;
@@ -212,8 +213,10 @@ NOINLINE void integer_tile(const Product& p, int64_t row, int64_t tile) {
       unrolled<Parts>([&](auto part) INLINED {
         constexpr int Sum = Parts == 1 ? 2 : int(part);
         Dot<Max> dot[Rows];
-        for (int r = 0; r < Rows; ++r)
-          dot[r].begin(Zero ? set_int<log2_of(Zero)>(negated[Sum * rows + r]) : set_int<0>(0));
+        for (int r = 0; r < Rows; ++r) {
+          const int32_t lack = Zero ? negated[Sum * rows + r] : 0;
+          dot[r].begin(set_int<log2_of(Size)>(Zero < 0 ? -lack : lack));
+        }
         unrolled<Quads>([&](auto step) INLINED {
           constexpr int Quad = part * Quads + step;
           const auto levels = prepared<Max>(Levels::template quad<Quad>(planes));

@@ -117,7 +117,8 @@ struct Dot {
   static constexpr int Raised = 0;  // what was subtracted from levels already
   I total;
   INLINE void begin(I start) { total = start; }
-  // Adds four k of all lanes. `Step` counts the calls since `begin`.
+  // Adds four k of all lanes. `Step` counts the calls since `begin`, with four k each: x lies
+  // 4 * Step behind the first call's.
   template <int Step>
   INLINE void add(const B& levels, const int8_t* x) {
     LANES(i) for (int k = 0; k < 4; ++k) total.v[i] += int32_t(levels.v[4 * i + k]) * x[k];

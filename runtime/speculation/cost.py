@@ -6,11 +6,12 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
-from math import copysign, exp, log
+from math import copysign, exp, inf, log
 
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 
 _KNOTS = (1, 2, 4, 8, 16, 32, 64)  # rows between which the curve is linear
+_MEASURED, _REPEATS = (4, 8, 2, 16, 1), 2
 _SLOPE = 0.25  # of the cost of one row, for a further row where only one was measured
 _CLIP = 0.3  # largest error, in log seconds, that one pass corrects: it may be an outlier
 _DRIFT, _OWN = 0.1, 0.1  # shares of an error that all knots take, and those of its rows besides
@@ -44,14 +45,14 @@ class PassCost:
             model: the model; its pool is as before afterwards.
             most_seconds: no pass is begun that is expected to end later.
         """
-        points: dict[int, float] = {}
         _timed(model, 1)
         begin = time.perf_counter()
-        for rows in (1, 4, 8, 2, 16):
-            expected = cls(points).seconds(rows) if points else 0.0
-            if points and time.perf_counter() - begin + expected > most_seconds:
+        points = {1: _timed(model, 1)}
+        for rows in _MEASURED * _REPEATS:
+            if time.perf_counter() - begin + cls(points).seconds(rows) > most_seconds:
                 break
-            points[rows] = _timed(model, rows)
+            # Others may take the processor for a while, so the least is nearest to the truth.
+            points[rows] = min(points.get(rows, inf), _timed(model, rows))
         return cls(points)
 
     def seconds(self, rows: int) -> float:
@@ -71,12 +72,17 @@ class PassCost:
         self._refresh()
 
     def _refresh(self) -> None:
-        knots = list(accumulate((exp(value) for value in self._logs), max))
+        knots = list(accumulate((exp(value) for value in self._logs), _possible))
         by_rows = [0.0, knots[0]]
         for (left, right), (less, more) in zip(pairwise(_KNOTS), pairwise(knots), strict=True):
             self._slope = (more - less) / (right - left)
             by_rows += [less + self._slope * n for n in range(1, right - left + 1)]
         self._by_rows = by_rows
+
+
+def _possible(half: float, seconds: float) -> float:
+    """Returns what a pass may take, by one of half the rows: not less, and no more than two."""
+    return min(max(seconds, half), 2 * half)
 
 
 def _interpolated(xs: list[int], ys: list[float], slope: float, x: int) -> float:

@@ -14,7 +14,8 @@ from edgespec.runtime.speculation.generation import PROMPT, Generation, Request,
 from edgespec.runtime.speculation.plan import Plan, Scheduled
 from edgespec.runtime.trees.proposal import Forecast
 
-_CHUNK = 64  # rows of prompts in a pass
+_CHUNK = 64  # rows of prompts in a pass that other sequences wait for
+_LONG_CHUNK = 128  # and in one of prompts alone; twice as many are read little faster
 
 
 class Engine:
@@ -116,7 +117,8 @@ class Engine:
 
     def _schedule(self) -> list[Scheduled]:
         """Returns the parts of a pass; of prompts a chunk, first come first served."""
-        parts, room = [], _CHUNK
+        alone = all(generation.is_new for generation in self.running)
+        parts, room = [], _LONG_CHUNK if alone else _CHUNK
         for generation in self.running:
             unread = generation.sequence.unread
             if generation.is_new:

@@ -6,9 +6,12 @@ import time
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
 from edgespec.runtime.drafters.ranking import Candidates, rank
+from edgespec.runtime.sampling.likeliest import likeliest_tokens
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.sequence import Sequence
 from edgespec.runtime.speculation.cost import PassCost
@@ -19,7 +22,7 @@ from edgespec.runtime.trees.tree import ROOT
 
 _CHUNK = 64  # rows of a call that reads the prompt
 _USUAL_READING = 4  # rows that a round's first call reads at most, if the model drafts every round
-_CANDIDATES = 32  # likeliest tokens that compete under the target's noise
+_CANDIDATES = 32  # likeliest tokens of a row, those that compete under the target's noise
 _HOPE, _HOPE_WEIGHT = 0.7, 0.1  # first estimate of an acceptance, and weight of a new one in it
 _FIRST_WAIT, _LONGEST_WAIT = 8, 256  # rounds until a draft that did not pay is tried again
 
@@ -255,9 +258,7 @@ class ModelDrafter:
         """Adds the likeliest children of nodes at one depth."""
         request, state = part.generation.request, self._states[part.generation]
         sampler, width, depth = request.sampler, request.limits.width, parents[0].depth
-        count = width if sampler.options.temperature == 0 else _CANDIDATES
-        size = min(sampler.vocab_size, logits.shape[1])
-        candidates = Candidates.from_logits(logits, size, max(count, width))
+        candidates = _candidates(logits, min(sampler.vocab_size, logits.shape[1]))
         tokens = part.generation.tokens
         contexts = [[*tokens, *_branch(node)] for node in parents] if sampler.reads_context else ()
         rankings = rank(sampler, candidates, len(tokens) + depth, contexts, width)
@@ -288,6 +289,17 @@ class ModelDrafter:
 
     def _of(self, generation: Generation) -> Calibration:
         return self._calibrations[generation.request.sampler.options.temperature > 0]
+
+
+def _candidates(logits: Floats, vocab_size: int) -> Candidates:
+    """Returns the likeliest tokens of rows, [n, V], whose probabilities leave out all others.
+
+    What that is off, acceptances correct; the whole sum would cost twice as much as all the rest.
+    """
+    tokens = likeliest_tokens(logits, vocab_size, min(_CANDIDATES, vocab_size))
+    best = np.take_along_axis(logits, tokens, axis=1)
+    peak = best[:, 0]
+    return Candidates(tokens, best, np.log(np.exp(best - peak[:, None]).sum(axis=1)) + peak)
 
 
 def _chain(sequence: Sequence, tokens: list[int], wanted: list[int]) -> Rows:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoints import edit_json
+from gguf import GGMLQuantizationType, quants
 from parity import PROMPT, SAME, devices, distance, load, made, reference
 from safetensors.numpy import load_file, save_file
 
@@ -58,6 +59,15 @@ def test_mxfp4_is_read_as_it_is(published, tmp_path, device):
     assert distance(found, reference(model, PROMPT[:50])) < SAME
 
 
+def test_native_graphs_keep_the_numbers_of_mxfp4(published, tmp_path):
+    folder, _ = published
+    export_bundle(folder, tmp_path / "bundle")
+    native = bundles.load(tmp_path / "bundle").target.native
+    experts = [each for each in load_checkpoint(folder).decoder.sublayers if isinstance(each, Moe)]
+    sizes = [each.in_features * each.out_features for moe in experts for each in moe.linears]
+    assert native.formats["mxfp4"] == sum(sizes)
+
+
 def test_rows_of_an_expert_are_the_same_however_many_are_read(published):
     tensors = load_checkpoint(published[0]).tensors
     name = "model.layers.1.mlp.experts.5.up_proj.weight"
@@ -66,9 +76,13 @@ def test_rows_of_an_expert_are_the_same_however_many_are_read(published):
     np.testing.assert_array_equal(tensors.read_rows(name, 7, 20), whole[7:20])
     with pytest.raises(ValueError, match="which has 160"):
         tensors.read_rows(name, 100, 161)
-    assert tensors.encoding(name) is None
+    assert tensors.encoding(name) == "mxfp4"
+    held = quants.dequantize(tensors.read_encoded(name, 7, 20), GGMLQuantizationType.MXFP4)
+    np.testing.assert_array_equal(held, whole[7:20])
+    bias = name.replace("weight", "bias")
+    assert tensors.encoding(bias) is None
     with pytest.raises(ValueError, match="has no encoding: it is part of a stack"):
-        tensors.read_encoded(name, 0, 1)
+        tensors.read_encoded(bias, 0, 1)
     router = "model.layers.1.mlp.router.weight"
     held = tensors.read_encoded(router, 1, 3).view(np.float32)
     np.testing.assert_array_equal(held, tensors.read(router)[1:3])

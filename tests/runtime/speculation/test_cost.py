@@ -9,11 +9,16 @@ from edgespec.runtime.speculation.cost import PassCost
 
 
 def test_the_curve_is_linear_between_measured_rows_and_goes_on_with_the_last_slope():
-    cost = PassCost({1: 1.0, 4: 1.6, 8: 4.0})
-    assert [cost.seconds(n) for n in (0, 1, 4, 8)] == pytest.approx([0, 1, 1.6, 4])
+    cost = PassCost({1: 1.0, 4: 1.6, 8: 2.4})
+    assert [cost.seconds(n) for n in (0, 1, 4, 8)] == pytest.approx([0, 1, 1.6, 2.4])
     assert cost.seconds(3) == pytest.approx(1.4)
-    assert cost.seconds(16) == pytest.approx(4 + 8 * 0.6)
-    assert cost.seconds(100) == pytest.approx(4 + 92 * 0.6)
+    assert cost.seconds(16) == pytest.approx(2.4 + 8 * 0.2)
+    assert cost.seconds(100) == pytest.approx(2.4 + 92 * 0.2)
+
+
+def test_twice_the_rows_take_at_most_twice_the_time():
+    cost = PassCost({1: 1.0, 2: 5.0, 4: 5.0})
+    assert [cost.seconds(n) for n in (1, 2, 4)] == pytest.approx([1, 2, 4])
 
 
 @given(

@@ -80,14 +80,14 @@ def test_sequences_at_once_are_those_of_each_alone(prompts, seed, data):
 
 def test_prompts_are_read_in_chunks_beside_other_sequences():
     engine = toy_engine()
-    first, long = engine.add(request()), engine.add(request(tuple(range(50)) * 3))
-    rounds = [engine.step() for _ in range(4)]
+    first, long = engine.add(request()), engine.add(request(tuple(range(50)) * 6))
+    rounds = [engine.step() for _ in range(5)]
     assert rounds[0][first].source == PROMPT
     assert rounds[0][first].tokens
-    assert [made[long].tokens == () for made in rounds] == [True, True, False, False]
-    assert [made[long].source == PROMPT for made in rounds] == [True, True, True, False]
+    assert [made[long].tokens == () for made in rounds] == [True] * 3 + [False] * 2
+    assert [made[long].source == PROMPT for made in rounds] == [True] * 4 + [False]
     assert all(made[first].tokens for made in rounds)
-    assert engine.target._graph.calls[0] == 64
+    assert engine.target._graph.calls[0] == 128
 
 
 @pytest.mark.parametrize("draft", ["none", "auto"])

@@ -1,0 +1,14 @@
+#define EDGESPEC_I8MM
+#include "simd_neon.h"
+
+#include "attention.h"
+#include "delta.h"
+#include "elementwise.h"
+#include "products.h"
+
+namespace edgespec {
+
+extern const Kernels i8mm_kernels = {"i8mm", round_row, product, attend, gate, sigmoid_gate,
+                                       norm, decays, delta_step, delta_row};
+
+}  // namespace edgespec

@@ -1,0 +1,13 @@
+#include "simd_neon.h"
+
+#include "attention.h"
+#include "delta.h"
+#include "elementwise.h"
+#include "products.h"
+
+namespace edgespec {
+
+extern const Kernels neon_kernels = {"neon", round_row, product, attend, gate, sigmoid_gate,
+                                       norm, decays, delta_step, delta_row};
+
+}  // namespace edgespec

@@ -1,0 +1,224 @@
+"""Texts of native graphs, end to end: bundles of small random pairs, and the operators' library."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pairs import LONG_PROMPT, SHORT_PROMPT
+
+from edgespec import bundle as bundles
+from edgespec.api import engine as engines
+from edgespec.api.engine import NativeLLM, is_native
+from edgespec.api.options import GenerationOptions
+from edgespec.errors import InputError, MemoryLimitError
+from edgespec.measuring.native import compare_bits
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.kernels import library
+from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.speculation.generation import Limits, Request
+
+with_library = pytest.mark.skipif(library() is None, reason="the operators are not built")
+
+NAMES = ("llama", "half", "small-caches", "stranger")
+
+
+@pytest.fixture(scope="module")
+def native(pairs):
+    loaded = {}
+
+    def load(name, draft="auto", **options):
+        key = name, draft, *sorted(options.items())
+        if key not in loaded:
+            asked = LoadOptions(draft=draft, threads=2, context=600, **options)
+            loaded[key] = NativeLLM(bundles.load(pairs.pair(name).path), asked)
+        return loaded[key]
+
+    return load
+
+
+@with_library
+def test_greedy_text_is_that_of_transformers(native, pairs):
+    expected = pairs.greedy("llama")
+    for source in native("llama").draft_sources:
+        stream = native("llama").stream(LONG_PROMPT, max_new_tokens=128, draft_source=source)
+        assert stream.finish().tokens == expected
+
+
+@with_library
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "top_p": 0.95, "seed": 4}])
+def test_drafts_never_change_a_text(native, name, how):
+    for prompt in (LONG_PROMPT, SHORT_PROMPT):
+        texts = {}
+        for source in ("none", "lookup", "model", "auto"):
+            stream = native(name).stream(prompt, max_new_tokens=64, draft_source=source, **how)
+            pieces = list(stream)
+            assert "".join(pieces) == stream.result.text
+            assert all(pieces)
+            texts[source] = stream.result.tokens
+        assert len(texts["none"]) == 64
+        assert texts == dict.fromkeys(texts, texts["none"])
+    assert native(name).engine.target.pool.used == 0
+
+
+@with_library
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_have_the_same_bits_in_any_company(native, name):
+    llm = native(name)
+    tokens = llm.tokenizer.encode(LONG_PROMPT)
+    bits = compare_bits(llm.engine.target, tokens, len(tokens) - 60)
+    assert (bits.rows > 100, bits.differing) == (True, 0)
+    assert llm.engine.target.pool.used == 0
+
+
+@with_library
+def test_sequences_at_once_are_those_of_each_alone(native):
+    llm = native("llama")
+    prompts = [llm.tokenizer.encode(text) for text in (LONG_PROMPT, SHORT_PROMPT, "x = 1\n", "def")]
+
+    def request(number):
+        options = GenerationOptions(temperature=number % 2, seed=number)
+        sampler = Sampler(options, llm.tokenizer.vocab_size)
+        return Request(prompts[number], sampler, Limits(40, llm.context_length))
+
+    made = [llm.engine.add(request(number)) for number in range(4)]
+    while llm.engine.running:
+        llm.engine.step()
+    for number, generation in enumerate(made):
+        rounds = list(llm.engine.generate(request(number)))
+        alone = [token for each in rounds for token in each.tokens]
+        assert generation.tokens[len(prompts[number]) :] == alone
+
+
+@with_library
+def test_a_good_draft_is_used_and_saves_passes(native, monkeypatch):
+    drafter = native("llama").engine._drafters[-1]
+    monkeypatch.setattr(drafter._cost, "seconds", lambda rows: 1e-9)
+    result = native("llama").stream(LONG_PROMPT, max_new_tokens=128, draft_source="model").finish()
+    assert result.mean_accepted_length > 1.2
+    assert result.accepted + result.rounds == 127
+    assert result.sources.keys() <= {"model", "none"}
+    assert (result.engine, result.draft_engine, result.exact) == ("cpu:native",) * 2 + (True,)
+    assert result.predicted_tokens_per_second > 0
+
+
+@with_library
+def test_texts_end_as_asked(native):
+    llm = native("llama")
+    whole = llm.stream(SHORT_PROMPT, max_new_tokens=60).finish()
+    stop = whole.text[10:14]
+    for source in llm.draft_sources:
+        stream = llm.stream(SHORT_PROMPT, max_new_tokens=60, stop=stop, draft_source=source)
+        result = stream.finish()
+        assert (result.text, result.finish_reason) == (whole.text.partition(stop)[0], "stop")
+        assert result.new_tokens == 1 + sum(len(made.tokens) for made in stream.rounds)
+    ended = llm.stream(SHORT_PROMPT, stop_token_ids=[whole.tokens[5]]).finish()
+    assert ended.finish_reason == "stop"
+    assert ended.tokens == whole.tokens[: whole.tokens.index(whole.tokens[5]) + 1]
+    stream = llm.stream(SHORT_PROMPT, max_new_tokens=60)
+    next(iter(stream))
+    stream.cancel()
+    assert stream.finish().finish_reason == "cancelled"
+    assert llm.engine.target.pool.used == 0
+
+
+@with_library
+def test_logprobs_are_the_same_with_drafts(native):
+    plain, drafted = (
+        native("llama").stream(SHORT_PROMPT, max_new_tokens=20, logprobs=2, draft_source=s).finish()
+        for s in ("none", "auto")
+    )
+    assert plain.logprobs == drafted.logprobs
+    assert [each.token for each in plain.logprobs] == plain.tokens
+
+
+@with_library
+def test_what_cannot_be_is_refused(native, pairs):
+    with pytest.raises(InputError, match=r"draft_source is 'model': .* offers none, lookup$"):
+        native("llama", "lookup").stream("x", draft_source="model")
+    bundle = bundles.load(pairs.pair("llama").path)
+    alone = {bundles.TARGET: bundle.target}
+    lonely = replace(bundle, manifest=replace(bundle.manifest, roles=alone))
+    with pytest.raises(InputError, match="has no draft model"):
+        NativeLLM(lonely, LoadOptions(draft="model"))
+    with pytest.raises(MemoryLimitError, match="KV cache of 500 tokens takes 256,000 bytes, and"):
+        NativeLLM(bundle, LoadOptions(draft="none", context=500, memory=1000))
+    assert NativeLLM(bundle, LoadOptions(draft="none", memory=100_000)).context_length == 195
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "reason"),
+    [
+        ({"draft": "recycling"}, {}, "it has no draft source recycling"),
+        ({}, {"draft_source": "recycling"}, "it has no draft source recycling"),
+        ({"device": "gpu"}, {}, "it has no option device"),
+        ({"prefix_reuse": True}, {}, "it has no option prefix_reuse"),
+        ({"pipeline": "overlap"}, {}, "it has one device"),
+        ({}, {"prediction": "x"}, "it drafts from no prediction"),
+    ],
+)
+def test_what_only_the_other_path_has_goes_there(pairs, caplog, options, text, reason):
+    bundle = bundles.load(pairs.pair("llama").path)
+    with caplog.at_level(logging.INFO, "edgespec"):
+        assert not is_native(bundle, LoadOptions(**options), GenerationOptions(**text))
+    assert caplog.messages == [f"the native graph is not used: {reason}"]
+
+
+def test_bundles_without_native_graphs_go_to_the_other_path(pairs, caplog, monkeypatch):
+    bundle = bundles.load(pairs.pair("llama").path)
+    roles = bundle.manifest.roles
+    bare = {name: replace(role, native=None) for name, role in roles.items()}
+    monkeypatch.setattr(engines, "library", lambda: bundle.path)
+    for chosen, source, expected in (
+        (roles, "auto", True),
+        (bare, "none", False),
+        ({**roles, bundles.DRAFT: bare[bundles.DRAFT]}, "auto", False),
+        ({**roles, bundles.DRAFT: bare[bundles.DRAFT]}, "lookup", True),
+    ):
+        one = replace(bundle, manifest=replace(bundle.manifest, roles=chosen))
+        assert is_native(one, LoadOptions(draft=source)) is expected
+    monkeypatch.setattr(engines, "library", lambda: None)
+    assert not is_native(bundle, LoadOptions())
+    assert "its operators' library is not installed" in caplog.text
+
+
+@with_library
+def test_run_and_bench_use_native_graphs(pairs, cli, tmp_path):
+    path = pairs.pair("llama").path
+    result = cli("run", path, SHORT_PROMPT, "-n", 30, "--threads", 1, "--explain")
+    assert result.code == 0
+    assert "engine: cpu:native" in result.err
+    assert "draft: auto (" in result.err
+    json_result = cli("run", path, SHORT_PROMPT, "-n", 30, "--json", "--draft", "none")
+    assert json.loads(json_result.out)["text"] + "\n" == result.out
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(LONG_PROMPT)
+    words = ["--prompts", prompt, "--draft", "lookup,model,auto", "--repeat", 1, "-n", 30]
+    measured = cli("bench", path, *words, "--bits", 20, "--json")
+    assert measured.code == 0
+    lines = json.loads(measured.out)["settings"]
+    assert [line["name"] for line in lines] == ["plain", "lookup", "model", "auto"]
+    assert {line["engine"] for line in lines} == {"cpu:native"}
+    assert {line["equal_to_plain"] for line in lines} == {"yes"}
+    assert all(line["bits"]["rows"] and not line["bits"]["differing"] for line in lines)
+
+
+def test_comparing_bits_sees_a_row_that_depends_on_others():
+    from toys import toy_model
+
+    tokens = np.random.default_rng(0).integers(50, size=60).tolist()
+    assert compare_bits(toy_model(), tokens, 20).differing == 0
+    model = toy_model()
+    exact = model._graph
+
+    def inexact(feeds):
+        return exact(feeds) + np.float32(1e-6 * len(feeds["input_ids"]))
+
+    model._graph = inexact
+    found = compare_bits(model, tokens, 20)
+    assert found.differing > 20
+    assert found.where[0].startswith("chunks of 64 at 2")
