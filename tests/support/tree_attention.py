@@ -253,7 +253,9 @@ def in_company(seed, count):
         Outputs of all rows, and what calls wrote, `together` and `alone`.
     """
     rng = np.random.default_rng(int(seed))
-    kinds = [(layer, cache) for layer in ("padded", "window", "all") for cache in CACHES]
+    kinds = [
+        (layer, cache) for layer in ("padded", "window", "long window", "all") for cache in CACHES
+    ]
     nodes, found = {}, {"together": [], "alone": [], "chunks": []}
     for number in range(int(count)):
         name, cache = kinds[number % len(kinds)]
