@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from edgespec.runtime.kernels import library
 
 DOMAIN = "edgespec"
-KERNELS = ("plain", "avx2", "avxvnni", "avx512", "dotprod", "i8mm")
+KERNELS = ("plain", "avx2", "avxvnni", "avx512", "neon", "dotprod", "i8mm")
 # Another build of the library may be tested, such as one that looks for faults.
 LIBRARY = os.environ.get("EDGESPEC_TEST_LIBRARY") or str(library() or "")
 MISSING = not LIBRARY
