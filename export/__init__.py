@@ -5,7 +5,13 @@ from __future__ import annotations
 from edgespec.export.adopted.optimum import export_by_optimum
 from edgespec.export.adopted.source import find_onnx, open_onnx
 from edgespec.export.adopted.writer import write_adopted
-from edgespec.export.calibration.calibrate import Calibrate, Calibration, Texts, calibrate
+from edgespec.export.calibration.calibrate import (
+    Calibrate,
+    Calibration,
+    Texts,
+    calibrate,
+    last_rows,
+)
 from edgespec.export.destination import replacing
 from edgespec.export.draft_model import attach_model
 from edgespec.export.exporter import (
@@ -47,6 +53,7 @@ __all__ = [
     "export_bundle",
     "export_by_optimum",
     "find_onnx",
+    "last_rows",
     "open_onnx",
     "replacing",
     "resolve_checkpoint",

@@ -94,24 +94,22 @@ def rounding(
     """
     precision = chosen_precision(name, checkpoint, options)
     with RoundedMatrices(folder, precision.exact) as rounded:
-        seen = calibrated(name, checkpoint, precision, calibration, rounded)
+        seen = calibrated(checkpoint, precision, calibration, rounded)
         if asked_precision(name, checkpoint, options) == INT4:
             precision = widened(precision, checkpoint, seen)
         yield precision, rounded
 
 
 def calibrated(
-    name: str,
     checkpoint: Checkpoint,
     precision: bundle.Precision,
     calibration: Calibrate | None,
     rounded: RoundedMatrices,
 ) -> Calibration | None:
-    """Calibrates a role if possible; puts matrices that were rounded to 4 bits into `rounded`."""
-    if calibration is None or not precision.block_size:
+    """Calibrates a role of 4 bits if possible; puts its rounded matrices into `rounded`."""
+    if calibration is None or precision.weights != INT4:
         return None
-    block_size = precision.block_size if precision.weights == INT4 else None
-    return calibration(name, checkpoint, block_size, rounded)
+    return calibration(checkpoint, precision.block_size, rounded)
 
 
 def widened(

@@ -37,13 +37,10 @@ class Calibration:
             if this matrix alone has 4 bits, as the mean over tokens of the squared change divided
             by the square of the residual stream. It is 0 for matrices that are not rounded.
         sizes: number of weights of each of these matrices.
-        held_out: [rows, hidden_size] float32, the inputs of the output projection at the tokens of
-            `Texts.held_out`.
     """
 
     damage: Mapping[str, float]
     sizes: Mapping[str, int]
-    held_out: Floats
 
 
 @dataclass(frozen=True)
@@ -53,23 +50,21 @@ class Texts:
     Attributes:
         fitted: texts for whose inputs matrices are rounded.
         judged: texts on which damage is measured; on `fitted` it would look too small.
-        held_out: texts that are used only for `Calibration.held_out`.
     """
 
     fitted: Sequence[Sequence[int]]
     judged: Sequence[Sequence[int]]
-    held_out: Sequence[Sequence[int]]
 
 
-Calibrate = Callable[[str, Checkpoint, int | None, RoundedMatrices], Calibration | None]
-"""Calibrates a role, given its name, its checkpoint, the block size (None: nothing is rounded) and
-the store for rounded matrices. Returns None if the texts are not suitable for the model."""
+Calibrate = Callable[[Checkpoint, int, RoundedMatrices], Calibration | None]
+"""Calibrates a role, given its checkpoint, the block size and the store for rounded matrices.
+Returns None if the texts are not suitable for the model."""
 
 
 def calibrate(
     checkpoint: Checkpoint,
     texts: Texts,
-    block_size: int | None,
+    block_size: int,
     rounded: RoundedMatrices,
     progress: Progress = lambda done, total: None,
 ) -> Calibration:
@@ -81,7 +76,7 @@ def calibrate(
     Args:
         checkpoint: the model.
         texts: the calibration texts.
-        block_size: number of weights that share a scale; None: nothing is rounded.
+        block_size: number of weights that share a scale.
         rounded: receives the rounded matrices.
         progress: called after each layer.
 
@@ -89,20 +84,43 @@ def calibrate(
         CheckpointError: if the checkpoint contains or computes infinity or NaN.
         ExportError: if it contains numbers that half precision cannot represent.
     """
-    decoder = checkpoint.decoder
-    parts = texts.fitted, texts.judged, texts.held_out
     length = len(texts.fitted[0])
-    fitted, judged = (len(part) * length for part in parts[:2])
+    fitted, judged = (len(part) * length for part in (texts.fitted, texts.judged))
     judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, rounded)
     with one_blas_thread():
-        forward = Forward(checkpoint, np.array([text for part in parts for text in part], np.int64))
-        _run(forward, judge, len(decoder.layers), progress)
-        held_out = forward.normed(forward.hidden, decoder.norm)[fitted + judged :]
-    return Calibration(judge.damage, judge.sizes, held_out)
+        forward = Forward(checkpoint, np.array([*texts.fitted, *texts.judged], np.int64))
+        _run(forward, judge, len(checkpoint.decoder.layers), progress)
+    return Calibration(judge.damage, judge.sizes)
 
 
-def _run(forward: Forward, judge: _Judge, layers: int, progress: Progress) -> None:
-    """Computes all layers, and rounds their matrices."""
+def last_rows(
+    checkpoint: Checkpoint,
+    texts: Sequence[Sequence[int]],
+    progress: Progress = lambda done, total: None,
+) -> Floats:
+    """Runs a model on texts, and computes the inputs of its output projection.
+
+    Args:
+        checkpoint: the model.
+        texts: token ids, all of the same length.
+        progress: called after each layer.
+
+    Returns:
+        [texts * length, hidden_size] float32.
+
+    Raises:
+        CheckpointError: if the checkpoint contains or computes infinity or NaN.
+        ExportError: if it contains numbers that half precision cannot represent.
+    """
+    decoder = checkpoint.decoder
+    with one_blas_thread():
+        forward = Forward(checkpoint, np.array(texts, np.int64))
+        _run(forward, None, len(decoder.layers), progress)
+        return forward.normed(forward.hidden, decoder.norm)
+
+
+def _run(forward: Forward, judge: _Judge | None, layers: int, progress: Progress) -> None:
+    """Computes all layers; with a judge, rounds their matrices."""
     for done, layer in enumerate(forward.layers(), 1):
         for sublayer in layer:
             if isinstance(sublayer, Moe):
@@ -152,7 +170,7 @@ class _Judge:
         fitted: rows for which matrices are rounded.
         judged: rows on which damage is measured, except for the first ones of each text.
         length: number of rows of a text.
-        block_size: number of weights that share a scale; None: nothing is rounded.
+        block_size: number of weights that share a scale.
         rounded: receives the rounded matrices.
 
     Attributes:
@@ -165,7 +183,7 @@ class _Judge:
         fitted: slice,
         judged: slice,
         length: int,
-        block_size: int | None,
+        block_size: int,
         rounded: RoundedMatrices,
     ) -> None:
         self._slices = fitted, judged
@@ -204,8 +222,6 @@ class _Judge:
             compute: computes the sublayer's output from the input and the matrices.
             stream: [rows, hidden_size], the residual stream after the sublayer.
         """
-        if self._block_size is None:
-            return
         for layer in layers:
             self.damage[layer.weight], self.sizes[layer.weight] = 0.0, weights[layer.weight].size
         layers = [layer for layer in layers if self._rounded.wants(layer.weight)]
@@ -230,7 +246,7 @@ class _Judge:
             self.damage[name] = float((change / square)[self._counts].sum() / self._tokens)
 
 
-def _read_experts(forward: Forward, layer: Moe, judge: _Judge) -> None:
+def _read_experts(forward: Forward, layer: Moe, judge: _Judge | None) -> None:
     """Computes a mixture of experts and adds its output, then rounds each expert's matrices.
 
     An expert is rounded by the rows that choose it; one that none chooses, like without a text.
@@ -239,6 +255,8 @@ def _read_experts(forward: Forward, layer: Moe, judge: _Judge) -> None:
     routed = forward.routed(layer, x)
     found = forward.mixture(routed, x)
     forward.add(forward.normed(found, layer.post_norm))
+    if judge is None:
+        return
 
     def finished(change: Floats, rows: Rows) -> Floats:
         return forward.normed(found[rows] + change, layer.post_norm)
@@ -247,7 +265,7 @@ def _read_experts(forward: Forward, layer: Moe, judge: _Judge) -> None:
         _round_expert(forward, each, x, judge.among(each.rows), finished)
 
 
-def _read_both(forward: Forward, layer: MlpAndMoe, judge: _Judge) -> None:
+def _read_both(forward: Forward, layer: MlpAndMoe, judge: _Judge | None) -> None:
     """Computes an MLP and a mixture beside it, adds their output, and rounds their matrices."""
     mlp, moe, stream = layer.mlp, layer.moe, forward.hidden
     weights, x = forward.weights(*mlp.linears), forward.normed(stream, mlp.norm)
@@ -256,6 +274,8 @@ def _read_both(forward: Forward, layer: MlpAndMoe, judge: _Judge) -> None:
     found = forward.mixture(routed, read)
     sparse = forward.normed(found, moe.post_norm)
     forward.add(forward.normed(dense + sparse, layer.post_norm))
+    if judge is None:
+        return
 
     def projection(mixed: Floats, weights: Weights) -> Floats:
         both = forward.contribution(mlp, mixed, weights) + sparse[judge.judged]
@@ -307,17 +327,14 @@ def _round_expert(
     judge.round(mixed, (expert.down,), weights, projection, stream)
 
 
-def _read(forward: Forward, layer: Attention | Mlp | Injection | Recurrent, judge: _Judge) -> None:
+def _read(
+    forward: Forward, layer: Attention | Mlp | Injection | Recurrent, judge: _Judge | None
+) -> None:
     """Computes a sublayer, adds its output to the residual stream, and rounds its matrices.
 
     A sublayer consists of matrices that read the stream, its own computation (`forward.mixed`),
     and a last matrix that reads the result.
     """
-    *first, last = layer.linears
-
-    def contribution(x: Floats, weights: Weights) -> Floats:
-        return projection(forward.mixed(layer, x, weights, judge.judged), weights)
-
     projection = partial(forward.contribution, layer)
     weights = forward.weights(*layer.linears)
     x = forward.normed(forward.hidden, layer.norm)
@@ -325,5 +342,12 @@ def _read(forward: Forward, layer: Attention | Mlp | Injection | Recurrent, judg
         x = x.copy()  # what comes next is added to the stream in place
     mixed = forward.mixed(layer, x, weights)
     forward.add(projection(mixed, weights))
+    if judge is None:
+        return
+
+    def contribution(x: Floats, weights: Weights) -> Floats:
+        return projection(forward.mixed(layer, x, weights, judge.judged), weights)
+
+    *first, last = layer.linears
     judge.round(x, first, weights, contribution, forward.hidden)
     judge.round(mixed, (last,), weights, projection, forward.hidden)

@@ -18,6 +18,7 @@ from edgespec import LLM
 from edgespec.errors import ContextLengthError, InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.tuning.calibrating import TextCalibration
+from edgespec.tuning.quality import HeldOutText
 
 CHECKPOINT = Path(__file__).parents[2] / "models/embedded/checkpoints/python-7m"
 TEXTS = [
@@ -185,9 +186,8 @@ def test_int4_is_near_the_original(tmp_path):
     """With the weights of the embedded model, and as the export says itself."""
     source = copytree(CHECKPOINT, tmp_path / "checkpoint")
     write_modules(source, "mean_tokens")
-    calibration = TextCalibration()
-    export_bundle(source, tmp_path / "bundle", calibration=calibration)
-    quality = calibration.quality(tmp_path / "bundle")
+    export_bundle(source, tmp_path / "bundle", calibration=TextCalibration())
+    quality = HeldOutText(source).quality(tmp_path / "bundle")
     assert quality.cosine > 0.98
     assert f"cosine {quality.cosine:.4f} of rows, close to the original" in str(quality)
     model = AutoModelForCausalLM.from_pretrained(source, dtype="float32").eval()

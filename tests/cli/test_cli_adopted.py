@@ -109,6 +109,7 @@ def test_a_broken_installation_of_optimum_is_none(cli, tmp_path, with_optimum, m
         ("--npu-precision", "fp16"),
         ("--draft-head", str(FOLDER)),
         ("--no-calibration",),
+        ("--quality",),
     ],
 )
 def test_what_a_finished_graph_cannot_have_is_refused(cli, tmp_path, option):

@@ -13,7 +13,7 @@ from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.models import load_checkpoint
 
 LENGTH, WARM_UP = 24, 8
-TEXTS = Texts(*np.random.default_rng(4).integers(331, size=(3, 4, LENGTH)).tolist())
+TEXTS = Texts(*np.random.default_rng(4).integers(331, size=(2, 4, LENGTH)).tolist())
 # Of keys that another layer reads, of queries that read them, of a layer's own input, and of an MLP
 # with experts beside it.
 NAMES = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from shutil import copytree
 
 import numpy as np
@@ -25,7 +24,8 @@ from edgespec.export.calibration.calibrate import to_widen
 from edgespec.export.formats.blocks import dequantize_rows
 from edgespec.measuring.perplexity import Reading
 from edgespec.models import load_checkpoint
-from edgespec.tuning.calibrating import Quality, TextCalibration
+from edgespec.tuning.calibrating import TextCalibration
+from edgespec.tuning.quality import HeldOutText, Quality
 from edgespec.tuning.texts import PASSAGES
 
 TEXTS = np.random.default_rng(1).integers(331, size=(4, 48)).tolist()
@@ -36,7 +36,7 @@ def checkpoint(saved_checkpoint):
     return load_checkpoint(saved_checkpoint("llama"))
 
 
-PARTS = Texts(fitted=TEXTS[:2], judged=TEXTS[2:3], held_out=TEXTS[3:])
+PARTS = Texts(fitted=TEXTS[:2], judged=TEXTS[2:3])
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +75,6 @@ def test_every_matrix_of_the_layers_is_rounded_and_judged(checkpoint, calibrated
         assert 0 < calibrated.damage[name] < 0.1
 
 
-def test_what_is_held_out_changes_nothing_else(checkpoint, calibrated, spool, tmp_path):
-    with RoundedMatrices(tmp_path) as again:
-        other = calibrate(checkpoint, replace(PARTS, held_out=TEXTS[:1]), 32, again)
-        for name, rounded in again.items():
-            np.testing.assert_array_equal(rounded.packed, spool[name].packed)
-    assert other.damage == pytest.approx(calibrated.damage, rel=1e-3)
-    assert other.held_out.shape == calibrated.held_out.shape == (48, 64)
-    assert not np.allclose(other.held_out, calibrated.held_out)
-
-
 def test_coarser_blocks_do_more_damage(saved_checkpoint, tmp_path):
     wide = load_checkpoint(saved_checkpoint("llama", hidden_size=128, intermediate_size=256))
     damage = {}
@@ -94,21 +84,13 @@ def test_coarser_blocks_do_more_damage(saved_checkpoint, tmp_path):
     assert damage[128] > 1.2 * damage[32]
 
 
-def test_without_a_block_size_nothing_is_rounded(checkpoint, tmp_path):
-    with RoundedMatrices(tmp_path) as spool:
-        found = calibrate(checkpoint, PARTS, None, spool)
-        assert not found.damage
-        assert not spool
-    assert found.held_out.shape == (48, 64)
-
-
 # What follows
 
 
 def seen(**tables):
     """A calibration of matrices by damage and size."""
     damage, sizes = ({name: each[i] for name, each in tables.items()} for i in (0, 1))
-    return Calibration(damage, sizes, np.empty((0, 1), np.float32))
+    return Calibration(damage, sizes)
 
 
 def test_most_damage_by_weight_is_widened_first():
@@ -130,13 +112,13 @@ def test_no_more_is_widened_than_there_is_room_for():
 
 @pytest.fixture(scope="module")
 def mixed(saved_checkpoint, tmp_path_factory):
-    """Bundles by precision, all of one model, and what calibration says of their quality."""
+    """Bundles by precision, all of one model, and their quality."""
     source, folder = saved_checkpoint("llama"), tmp_path_factory.mktemp("mixed")
     qualities = {}
     for precision in ("int4", "int4-small", "int8"):
-        calibration, path = TextCalibration(), folder / precision
-        export_bundle(source, path, options=ExportOptions(precision), calibration=calibration)
-        qualities[precision] = calibration.quality(path)
+        path, options = folder / precision, ExportOptions(precision)
+        export_bundle(source, path, options=options, calibration=TextCalibration())
+        qualities[precision] = HeldOutText(source).quality(path)
     return folder, qualities
 
 
@@ -166,9 +148,9 @@ def test_products_in_several_formats_are_put_together_in_order(mixed, engine):
 
 
 def test_quality_is_what_transformers_and_the_bundle_predict(saved_checkpoint, tmp_path):
-    source, calibration = saved_checkpoint("llama"), TextCalibration()
-    export_bundle(source, tmp_path / "b", options=ExportOptions("int8"), calibration=calibration)
-    found = calibration.quality(tmp_path / "b")
+    source = saved_checkpoint("llama")
+    export_bundle(source, tmp_path / "b", options=ExportOptions("int8"))
+    found = HeldOutText(source).quality(tmp_path / "b")
     assert 0 < found.kl < 0.01
     assert found.agreement > 0.9
     assert found.perplexity == pytest.approx(found.original, rel=0.05)
@@ -177,10 +159,14 @@ def test_quality_is_what_transformers_and_the_bundle_predict(saved_checkpoint, t
     assert found.tokens > 128
 
 
-def test_what_is_not_quantized_is_not_calibrated(saved_checkpoint, tmp_path):
-    source, calibration = saved_checkpoint("llama"), TextCalibration()
-    export_bundle(source, tmp_path / "b", options=ExportOptions("fp16"), calibration=calibration)
-    assert calibration.quality(tmp_path / "b") is None
+@pytest.mark.parametrize("precision", ["fp16", "int8", "w8a8"])
+def test_what_is_not_rounded_to_4_bits_is_not_calibrated(saved_checkpoint, tmp_path, precision):
+    def calibration(*arguments):
+        raise AssertionError(arguments)
+
+    source, options = saved_checkpoint("llama"), ExportOptions(precision)
+    export_bundle(source, tmp_path / "b", options=options, calibration=calibration)
+    assert 0 <= HeldOutText(source).quality(tmp_path / "b").kl < 0.01
 
 
 def test_without_calibration_keys_and_values_get_more_bits(exported):
@@ -214,9 +200,24 @@ def test_inspect_says_which_matrices_have_more_bits(mixed, cli):
 # Texts of users
 
 
-def test_the_command_says_what_is_left_of_the_model(saved_checkpoint, cli, tmp_path):
-    out = cli("export", str(saved_checkpoint("llama")), "-o", str(tmp_path / "b"))
-    assert "quality: KL 0." in str(out)
+def test_the_command_says_what_is_left_of_the_model_where_asked(saved_checkpoint, cli, tmp_path):
+    source = saved_checkpoint("llama")
+    assert "quality" not in cli("export", source, "-o", tmp_path / "b").out
+    assert "quality: KL 0." in cli("export", source, "-o", tmp_path / "c", "--quality").out
+    plain, asked = (content(tmp_path / each) for each in "bc")
+    assert plain == asked
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_text_too_short_to_hold_some_of_it_out(saved_checkpoint, cli, tmp_path, monkeypatch, own):
+    """A user's own text is refused; where ours does not suit, the bundle is made all the same."""
+    text = tmp_path / "text.txt"
+    text.write_text(PASSAGES[0][:400], encoding="utf-8")
+    monkeypatch.setattr("edgespec.tuning.texts.PASSAGES", (PASSAGES[0][:400],))
+    extra = ("--calibration", text) if own else ()
+    done = cli("export", saved_checkpoint("llama"), "-o", tmp_path / "b", "--quality", *extra)
+    assert "too short to hold some of it out" in done.err
+    assert (tmp_path / "b").exists() == (done.code == 0) == (not own)
 
 
 def test_a_text_of_the_users_own(saved_checkpoint, cli, tmp_path):
@@ -298,4 +299,4 @@ def test_numbers_that_cannot_be(saved_checkpoint, tmp_path, output, kind, name, 
 
 def test_a_context_shorter_than_our_text(saved_checkpoint, cli, tmp_path):
     source = saved_checkpoint("llama", max_position_embeddings=64)
-    assert "quality: KL 0." in str(cli("export", str(source), "-o", str(tmp_path / "b")))
+    assert "quality: KL 0." in cli("export", source, "-o", tmp_path / "b", "--quality").out

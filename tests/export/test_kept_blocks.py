@@ -148,11 +148,11 @@ def test_the_precision_of_a_source_that_has_none(source, tmp_path):
 
 def test_calibration_rounds_nothing_again(source, tmp_path):
     matrices = quantize(source, tmp_path / "made", Format("gptq", 8, 32))
-    texts = np.random.default_rng(1).integers(331, size=(3, 24)).tolist()
+    texts = np.random.default_rng(1).integers(331, size=(2, 24)).tolist()
     loaded = load_checkpoint(tmp_path / "made")
     kept = {name for name in matrices if "mlp" in name or "o_proj" in name}
     with RoundedMatrices(tmp_path, kept) as rounded:
-        seen = calibrate(loaded, Texts(texts[:1], texts[1:2], texts[2:]), 32, rounded)
+        seen = calibrate(loaded, Texts(texts[:1], texts[1:2]), 32, rounded)
         assert set(rounded) == matrices.keys() - kept
     assert seen.damage.keys() == seen.sizes.keys() == matrices.keys()
     assert {name for name, damage in seen.damage.items() if damage == 0} == kept

@@ -43,6 +43,7 @@ from edgespec.tuning.calibrating import TextCalibration
 from edgespec.tuning.draft_head import DraftHead
 from edgespec.tuning.draft_vocabulary import DraftVocabulary, choose_draft_vocabulary
 from edgespec.tuning.precompiling import precompile
+from edgespec.tuning.quality import HeldOutText
 from edgespec.tuning.quantizing import QUANTIZED, quantize_variant
 from edgespec.tuning.skipping import DEFAULT_BUDGET, LayerSkipSearch, SearchOptions
 from edgespec.tuning.texts import read_text
@@ -58,6 +59,7 @@ _OF_CHECKPOINTS: dict[str, object] = {
     "layer_skip": _NONE,
     "calibration": None,
     "no_calibration": False,
+    "quality": False,
     "compile_for": [],
 }
 _log = logging.getLogger(__name__)
@@ -144,6 +146,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="quantize without calibration: faster export, lower quality",
     )  # fmt: skip
     parser.add_argument(
+        "--quality", action="store_true",
+        help="also measure how far the bundle's predictions are from the original's, on a part of "
+        "the calibration text that no weights are fitted to; reads the checkpoint once more",
+    )  # fmt: skip
+    parser.add_argument(
         "--layer-skip-budget", type=float, default=None, metavar="SECONDS",
         help=f"approximate time for the layer-skip search (default: {DEFAULT_BUDGET:g})",
     )  # fmt: skip
@@ -191,11 +198,12 @@ def execute(arguments: argparse.Namespace) -> int:
                 arguments.calibration, lambda done, total: show("reading", done, total)
             )
         )
+        held_out = _held_out(arguments, target, show) if arguments.quality else None
         # An older bundle is replaced only after all steps, any of which may fail.
         with replacing(arguments.output, options.overwrite, sources) as folder:
             report = write_bundle(target, folder, draft, options, show, search, calibration)
-            if calibration is not None:
-                quality = calibration.quality(folder)
+            if held_out is not None:
+                quality = held_out.quality(folder)
             if head is not None:
                 head.attach(folder, show)
             tokenizer = Tokenizer.from_folder(folder)
@@ -239,6 +247,14 @@ def _check_first(arguments: argparse.Namespace) -> None:
         compiler(device)
     if arguments.calibration is not None:
         read_text(arguments.calibration)
+
+
+def _held_out(
+    arguments: argparse.Namespace, target: Path, show: Callable[[str, int, int], None]
+) -> HeldOutText:
+    return HeldOutText(
+        target, arguments.calibration, lambda done, total: show("quality", done, total)
+    )
 
 
 def _draft_head(arguments: argparse.Namespace) -> DraftHead | None:

@@ -1,0 +1,160 @@
+"""The quality of a bundle: how far its predictions are from the original's, on text held out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgespec import bundle as bundles
+from edgespec.bundle import TARGET
+from edgespec.errors import InputError
+from edgespec.export import last_rows
+from edgespec.export.calibration.functions import limited
+from edgespec.export.formats.products import one_blas_thread, product
+from edgespec.measuring.perplexity import Scores
+from edgespec.models import Checkpoint, load_checkpoint
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.deployment.device_names import cpu_engines
+from edgespec.runtime.execution.model import Model
+from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.execution.stage_files import suited
+from edgespec.system.processors import default_threads
+from edgespec.tuning.calibrating import Report, parts_of
+from edgespec.tuning.row_quality import RowQuality, row_quality
+from edgespec.tuning.texts import WARM_UP, calibration_text
+
+_ROWS = 32  # rows of a pass whose logits are all read
+_TILE_ROWS = 8192  # rows of the output projection that are multiplied at once
+# Descriptions of a bundle's quality, each with the largest KL in nats that it stands for.
+_WORDS = (
+    (0.01, "hard to tell from the original"),
+    (0.05, "close to the original"),
+    (0.15, "similar to the original, with other words here and there"),
+)
+_POOR = "far from the original: use a higher precision, such as --precision int8"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Quality of a bundle relative to the original model, on text that nothing was fitted to.
+
+    Attributes:
+        tokens: number of predicted tokens.
+        kl: mean KL(original || bundle) per token, in nats.
+        agreement: share of tokens for which both have the same likeliest token.
+        perplexity: perplexity of the bundle.
+        original: perplexity of the original model.
+        engine: engine that the bundle ran on. Others round activations otherwise.
+    """
+
+    tokens: int
+    kl: float
+    agreement: float
+    perplexity: float
+    original: float
+    engine: str
+
+    def __str__(self) -> str:
+        word = next((word for most, word in _WORDS if self.kl <= most), _POOR)
+        return (
+            f"quality: KL {self.kl:.3f} nats, {word} (same likeliest token {self.agreement:.0%}, "
+            f"perplexity {self.perplexity:.1f}, the original's {self.original:.1f}; "
+            f"{self.tokens} tokens on {self.engine})"
+        )
+
+
+class HeldOutText:
+    """Text that calibration holds out, on which a bundle is compared with its checkpoint.
+
+    Args:
+        source: checkpoint of the bundle's target.
+        path: file with the text for calibration; None for the built-in passages.
+        report: see `Report`.
+
+    Raises:
+        CheckpointError: if the checkpoint is damaged or not supported.
+        InputError: if the user's text is empty, too short or not UTF-8, or the tokenizer does not
+            know it.
+        OSError: if the file cannot be read.
+    """
+
+    def __init__(
+        self, source: Path, path: Path | None = None, report: Report = lambda done, total: None
+    ) -> None:
+        self._checkpoint, self._report = load_checkpoint(source), report
+        self._texts: Sequence[Sequence[int]] = ()
+        text, name = calibration_text(path)
+        try:
+            self._texts = parts_of(self._checkpoint, text, name).held_out
+            if not self._texts:
+                raise InputError(f"{name} is too short to hold some of it out: give 2000 tokens")
+        except InputError as error:
+            if path is not None:
+                raise
+            _log.warning("quality not measured: %s; give a suitable text with --calibration", error)
+
+    def quality(self, folder: Path) -> Quality | RowQuality | None:
+        """Measures the quality of a bundle's target.
+
+        Args:
+            folder: folder of the bundle; it may be unfinished.
+
+        Returns:
+            The quality, of an embedding model that of its rows; None if the built-in passages do
+            not suit the model, which is logged at the construction.
+        """
+        if not self._texts:
+            return None
+        read = last_rows(self._checkpoint, self._texts, self._report)
+        bundle = bundles.load(folder)
+        engine = suited(bundle.target, cpu_engines())[0]
+        model = Model.load(bundle, TARGET, engine, default_threads())
+        with one_blas_thread():  # beside the engine's
+            if bundle.target.embedding is not None:
+                return row_quality(model, self._texts, read, WARM_UP)
+            return _compared(self._checkpoint, model, self._texts, read)
+
+
+def _compared(
+    checkpoint: Checkpoint, model: Model, texts: Sequence[Sequence[int]], read: Floats
+) -> Quality:
+    """Compares a bundle's predictions with those of the original, given its last hidden states."""
+    scores, tokens = Scores(models=2), 0
+    for text, rows in zip(texts, np.split(read, len(texts)), strict=True):
+        wanted = _logits(checkpoint, rows[WARM_UP:-1])
+        for token, own, original in zip(
+            text[WARM_UP + 1 :], _predicted(model, text), wanted, strict=True
+        ):
+            scores.add(token, own, original)
+            tokens += 1
+    return Quality(
+        tokens, scores.kl.value, scores.agreement,
+        scores.nats(0).perplexity, scores.nats(1).perplexity, model.device,
+    )  # fmt: skip
+
+
+def _predicted(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:
+    """Yields a bundle's logits for the tokens after the warm-up, each valid until the next one."""
+    runner = Runner(model)
+    runner.prefill(tokens[:WARM_UP])
+    for results in runner.score(tokens[WARM_UP:-1], _ROWS):
+        yield from results["logits"]
+
+
+def _logits(checkpoint: Checkpoint, read: Floats) -> Floats:
+    """Computes the original's logits, [rows, vocab_size] float32, from its last hidden states."""
+    decoder, tensors = checkpoint.decoder, checkpoint.tensors
+    head = decoder.lm_head
+    parts = [
+        product(
+            read, tensors.read_rows(head.weight, start, min(start + _TILE_ROWS, head.out_features))
+        )
+        for start in range(0, head.out_features, _TILE_ROWS)
+    ]
+    return limited(np.concatenate(parts, axis=1), decoder.logit_softcap)
