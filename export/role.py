@@ -149,7 +149,7 @@ class RoleWriter:
             as_stored: whether matrices of a quantized checkpoint keep the numbers of its file.
         """
         decoder, precision = self._checkpoint.decoder, self._precision
-        if precision.weights == bundle.W8A8 or precision.block_size % BLOCK:
+        if bundle.W8A8 in (precision.weights, precision.lm_head) or precision.block_size % BLOCK:
             return None
         head = {decoder.embedding, decoder.lm_head.weight}
         if decoder.layer_inputs is not None:

@@ -15,7 +15,7 @@ from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import InputError, MemoryLimitError
 from edgespec.runtime.deployment.options import PLANNED_DRAFT_TOKENS, LoadOptions
 from edgespec.runtime.engines import available_bytes
-from edgespec.runtime.kernels import library
+from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
@@ -43,9 +43,8 @@ _ELSEWHERE = (  # load options of which only their defaults are known here
 def is_native(bundle: Bundle, options: LoadOptions, text: GenerationOptions | None = None) -> bool:
     """Whether a bundle's native graphs can do what is asked for; logs a line if not."""
     reason = _missing(bundle, options, text)
-    if reason is None and library() is None:
-        reason = "its operators' library is not installed: install a wheel, or a C++ compiler first"
-        _log.warning("the native graph is not used: %s", reason)
+    if reason is None and (reason := missing_kernels()) is not None:
+        _log.warning("%s", reason)
     elif reason is not None:
         _log.info("the native graph is not used: %s", reason)
     return reason is None

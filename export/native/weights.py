@@ -15,8 +15,9 @@ from edgespec.export.components.graph import DataFile
 from edgespec.export.formats.blocks import Bytes, QuantizedRows, quantize_rows
 from edgespec.export.formats.gguf_tiles import tiles_of_gguf
 from edgespec.export.formats.gptq import BITS
-from edgespec.export.formats.kept import form_of
+from edgespec.export.formats.kept import Form, form_of
 from edgespec.export.formats.tiles import (
+    BLOCK,
     LANES,
     TILE_FORMATS,
     TileFormat,
@@ -27,7 +28,7 @@ from edgespec.export.formats.weights import check_range, read_finite
 from edgespec.models import TensorSource
 
 # Values of the rows that are read and stored at a time.
-_PART_VALUES = 1 << 21
+_PART_VALUES = 1 << 17
 _FLOATS = {"fp32": "f32", "fp16": "f16"}
 _HALVES = ("d", "dmin", "m")
 
@@ -121,8 +122,10 @@ class TileWeights:
             return encoding.name, self._encoded(name, encoding)
         form = form_of(self.tensors, name, 8) if name in self.precision.exact else None
         if form is not None:
+            if form.block_size % BLOCK or form.scales is np.float32:  # no tiles have such blocks
+                return "f32", self._floats(name, "f32")
             kind = f"q{form.bits}_{'z' if form.zero_points else '0'}"
-            return kind, self._kept(name, form.bits)
+            return kind, self._kept(name, form)
         if precision in _FLOATS:
             return _FLOATS[precision], self._floats(name, _FLOATS[precision])
         bits = self._bits(name, precision)
@@ -140,17 +143,18 @@ class TileWeights:
             _check_scales(self.tensors, name, tiles.view(kind.layout))
             yield tiles
 
-    def _kept(self, name: str, bits: int) -> Iterator[Bytes]:
-        blocks = self.tensors.blocks(name)
+    def _kept(self, name: str, form: Form) -> Iterator[Bytes]:
+        blocks, middle = self.tensors.blocks(name), 1 << form.bits - 1
         assert blocks is not None
-        shift = np.uint8((1 << bits - 1) - (1 << blocks.bits - 1))
+        shift = np.uint8(middle - (1 << blocks.bits - 1))
         for start, stop in self._bounds(name):
             rows = self.tensors.read_blocks(name, start, stop)
-            zeros = None if rows.zeros is None else rows.zeros + shift
-            if zeros is not None and (zeros == 1 << bits - 1).all():
-                zeros = None
+            zeros = None
+            if form.zero_points:
+                usual = np.full(rows.scales.shape, middle, np.uint8)
+                zeros = usual if rows.zeros is None else rows.zeros + shift
             levels = np.ascontiguousarray(rows.levels + shift)
-            yield tiles_of_levels(levels, rows.scales, zeros, bits, blocks.size)[1]
+            yield tiles_of_levels(levels, rows.scales, zeros, form.bits, blocks.size)[1]
 
     def _floats(self, name: str, kind: str) -> Iterator[Bytes]:
         for start, stop in self._bounds(name):

@@ -32,7 +32,6 @@ class BlockLinear : public Operator {
     Product product;
     product.x = x.as<float>();
     product.width = width;
-    product.first_row = 0;
     product.rows = rows;
     product.targets = nullptr;
     product.stride = total_;

@@ -41,8 +41,7 @@ struct Product {
   Rounded rounded;  // what formats of integers read
   const float* x;   // [rows, width], what formats of floats read
   int64_t width;
-  int64_t first_row;     // of x that is read
-  int64_t rows;          // how many are
+  int64_t rows;
   const int32_t* targets; // [rows of x] the row of out that each writes; null: its own number
   float* out;            // its first column
   int64_t stride;        // of out and residual

@@ -258,16 +258,15 @@ NOINLINE void float_tile(const Product& p, int64_t row, int64_t tile, int bytes,
 // Calls `tile` for rows, as many at a time as registers hold.
 template <int Most, class Tile>
 inline void by_rows(const Product& p, int64_t first, int64_t last, const Tile& of) {
-  const int64_t end = p.first_row + p.rows;
   for (int64_t tile = first; tile < last; ++tile) {
-    int64_t row = p.first_row;
+    int64_t row = 0;
     unrolled<4>([&](auto step) INLINED {  // 8, 4, 2 and 1 rows, and 3 where 4 are possible
       constexpr int Rows = 8 >> step;
       if constexpr (Rows <= Most)
-        for (; row + Rows <= end; row += Rows) {
-          if (Rows == 2 && Most > 2 && end - row == 3) {
+        for (; row + Rows <= p.rows; row += Rows) {
+          if (Rows == 2 && Most > 2 && p.rows - row == 3) {
             of(std::integral_constant<int, 3>(), row, tile);
-            row = end;
+            row = p.rows;
             break;
           }
           of(std::integral_constant<int, Rows>(), row, tile);

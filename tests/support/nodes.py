@@ -98,9 +98,15 @@ def usable():
 def _run(kernel, *command):
     """Runs Python where operators use some kernels: which are used is decided once a process."""
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    environment = os.environ | {"EDGESPEC_KERNELS": kernel, "PYTHONPATH": paths}
+    environment = os.environ | {
+        "EDGESPEC_KERNELS": kernel, "EDGESPEC_TEST_LIBRARY": LIBRARY, "PYTHONPATH": paths,
+    }  # fmt: skip
     run = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-P", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, f"{kernel}: {run.stderr[-4000:]}"
 
