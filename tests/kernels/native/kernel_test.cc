@@ -180,14 +180,13 @@ void test_products(Comparison& compared, Format format) {
   const std::vector<float> bias = random.reals(columns), residual = random.reals(11 * stride);
   const std::vector<int32_t> targets = {7, 2, 9, 0, 4, 10, 1, 8, 3, 5, 6};
   for (int rows = 1; rows <= 9; ++rows) {
-    const int first = rows % 3;
-    const std::vector<float> x = random_rows(first + rows, width, random);
-    const RoundedRows rounded(plain_kernels, x, first + rows, width);
+    const std::vector<float> x = random_rows(rows, width, random);
+    const RoundedRows rounded(plain_kernels, x, rows, width);
     const std::string name = named(layout_of(format).name, {rows});
     compared.run("product " + name, [&](const Kernels& table, Results& results) {
       std::vector<float> out(size_t(11 * stride), 7.0f);
-      Product p{format, weights.data(), units, columns, rounded.rounded, x.data(), width, first,
-                rows, nullptr, out.data(), stride, nullptr, nullptr, 1.0f, 0.0f};
+      Product p{format, weights.data(), units, columns, rounded.rounded, x.data(), width, rows,
+                nullptr, out.data(), stride, nullptr, nullptr, 1.0f, 0.0f};
       table.product(p, 0, tiles);
       results.add(out);
       p.bias = bias.data();
