@@ -11,13 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peers import peer
-from peers.base import PASSES, Checkpoints, Loading, PeerError
+from peers.base import Checkpoints, PeerError
 from peers.process import PeerProcess
 
 if TYPE_CHECKING:
@@ -98,21 +97,6 @@ def converted(name: str, python: Path, checkpoints: Checkpoints, cache: Path) ->
         except PeerError as error:
             raise PeerError(f"not converted: {error}") from error
     return partial.rename(folder)
-
-
-@contextmanager
-def pass_timer(name: str, checkpoint: Path, context: int, cache: Path) -> Iterator[PeerProcess]:
-    """A process of a peer that times passes of one thread, behind texts of up to so many tokens.
-
-    Raises:
-        PeerError: The peer could not be set up.
-    """
-    needs = peer(name)
-    python = environment(needs.home, needs.requirements, cache, needs.build)
-    folder = converted(name, python, Checkpoints(checkpoint, None), cache)
-    with PeerProcess(python, name, folder.with_name(f"{folder.name}-passes.log")) as process:
-        process.load(Loading(PASSES, folder, threads=1, context=context, eos_ids=()))
-        yield process
 
 
 def digest(checkpoints: Checkpoints) -> str:

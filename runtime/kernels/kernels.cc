@@ -1,6 +1,8 @@
 // Which instruction sets this processor has.
 #include "kernels.h"
 
+#include "exported.h"
+
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -90,12 +92,6 @@ const char* names_of_kernels() {
 }
 
 }  // namespace edgespec
-
-#ifdef _WIN32
-#define EXPORTED extern "C" __declspec(dllexport)
-#else
-#define EXPORTED extern "C" __attribute__((visibility("default")))
-#endif
 
 // The name of the kernels that are used; null: EDGESPEC_KERNELS names some that cannot be.
 EXPORTED const char* edgespec_kernels() {

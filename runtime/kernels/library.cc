@@ -4,6 +4,7 @@
 #include <new>
 
 #include "kernels.h"
+#include "exported.h"
 #include "op.h"
 
 namespace edgespec {
@@ -194,12 +195,6 @@ Space::Space(Scratch which, size_t bytes) {
 }
 
 }  // namespace edgespec
-
-#ifdef _WIN32
-#define EXPORTED extern "C" __declspec(dllexport)
-#else
-#define EXPORTED extern "C" __attribute__((visibility("default")))
-#endif
 
 EXPORTED void* RegisterCustomOps(void* options, edgespec::ApiBase* base) {
   using namespace edgespec;
