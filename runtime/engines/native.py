@@ -36,23 +36,24 @@ class NativeGraph:
                 "edgespec again"
             ) from error
         self._session = open_session(graph, options, ["CPUExecutionProvider"])
+        self._outputs = [each.name for each in self._session.get_outputs()]
 
-    def __call__(self, feeds: Mapping[str, Array]) -> Floats:
+    def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Floats]:
         """Makes a pass.
 
         Args:
             feeds: inputs by name. Pools must be C-contiguous; the graph writes to them.
 
         Returns:
-            [R, V] float32, the logits of the rows that were asked for.
+            Outputs by name, such as `logits` [R, V] float32 of the rows that were asked for.
 
         Raises:
             DeviceError: if an operator refuses its inputs.
         """
         try:
-            logits: Floats = self._session.run(None, feeds)[0]
+            results = self._session.run(None, feeds)
         except Exception as error:
             raise DeviceError(
                 f"the target's pass failed ({first_line(error)}): please report it"
             ) from error
-        return logits
+        return dict(zip(self._outputs, results, strict=True))

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from edgespec.bundle import FEATURES, LOGITS
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences import sequence as sequences
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.sequences.rope import Rope
 
-Graph = Callable[[Mapping[str, Array]], Floats]
-"""Makes a pass: inputs by name, to [R, V] float32 logits."""
+Graph = Callable[[Mapping[str, Array]], Mapping[str, Floats]]
+"""Makes a pass: inputs by name, to outputs by name. `logits` are [R, V] float32; `features`, which
+draft heads read and few graphs have, [S, F]."""
 
 AFTER = -1
 """Parent of the rows directly behind a sequence's last slot."""
@@ -32,6 +34,7 @@ class Rows:
         wanted: numbers of the rows whose logits are wanted.
         branch: slots of rows that follow the sequence and are not part of it (yet).
         slots: after the pass, the slot of each row, which the caller owns.
+        features: after the pass, [n, F] float32 of each row; None if the graph gives none.
     """
 
     sequence: sequences.Sequence
@@ -40,6 +43,7 @@ class Rows:
     wanted: list[int]
     branch: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
+    features: Floats | None = None
 
     def accept(self, rows: Sequence[int]) -> None:
         """Appends these rows to the sequence, a path from its end; frees the others."""
@@ -101,19 +105,19 @@ class Model:
         feeds.update(self.pool.arrays)
         begin = time.perf_counter()
         try:
-            logits = self._graph(feeds)
+            outputs = self._graph(feeds)
         except BaseException:
             self.pool.free(slots)
             raise
         self.seconds += time.perf_counter() - begin
-        if len(batch) == 1:
-            batch[0].slots = slots
-            return [logits]
+        logits, features = outputs[LOGITS], outputs.get(FEATURES)
         parts, row, wanted = [], 0, 0
         for each in batch:
-            each.slots = slots[row : row + len(each.tokens)]
+            own = slice(row, row + len(each.tokens))
+            each.slots = slots[own]
+            each.features = None if features is None else features[own]
             parts.append(logits[wanted : wanted + len(each.wanted)])
-            row, wanted = row + len(each.tokens), wanted + len(each.wanted)
+            row, wanted = own.stop, wanted + len(each.wanted)
         return parts
 
 

@@ -36,7 +36,7 @@ class ToyGraph:
             before = seen[parent[row]] if parent[row] >= 0 else context[begin:end].tolist()
             seen.append([*before, write[row]])
         rows = [self._logits(pool[0, 0, seen[row], 0]) for row in feeds["logit_rows"].tolist()]
-        return np.array(rows, np.float32).reshape(-1, VOCABULARY + 3)
+        return {"logits": np.array(rows, np.float32).reshape(-1, VOCABULARY + 3)}
 
     def _logits(self, tokens):
         assert (tokens > 0).all(), "a slot that nothing was written to"
