@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.sequences.model import Rows
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.speculation.plan import Plan
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Reading:
+    """What a pass read of a sequence, and what came of it.
+
+    Attributes:
+        rows: tokens that were read, then the nodes of the verified tree; see also `Rows.features`.
+        logits: [wanted rows, V] float32 of the last token read and of the nodes; no row where a
+            chunk of a prompt was read that is not its last.
+        kept: numbers of the rows that are part of the sequence now, in order.
+        tokens: the new tokens, which are part of it, too; none where `logits` has no row.
+    """
+
+    rows: Rows
+    logits: Floats
+    kept: Sequence[int]
+    tokens: Sequence[int]
 
 
 class Drafter(Protocol):
@@ -22,13 +43,8 @@ class Drafter(Protocol):
     def draft(self, plan: Plan) -> None:
         """Adds nodes to the proposals of a pass; those of cheaper sources are there already."""
 
-    def observe(self, generation: Generation, tokens: Sequence[int]) -> None:
-        """Learns from a verdict, whichever source drafted the tree.
-
-        Args:
-            generation: whose; the tokens are part of it already.
-            tokens: its new tokens.
-        """
+    def observe(self, generation: Generation, reading: Reading) -> None:
+        """Learns from a pass, whichever source drafted the tree."""
 
     def end(self, generation: Generation) -> None:
         """A generation has ended."""

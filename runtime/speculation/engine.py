@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from edgespec.errors import EdgespecError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.speculation.base import Drafter
+from edgespec.runtime.speculation.base import Drafter, Reading
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
 from edgespec.runtime.speculation.plan import Plan, Scheduled
@@ -158,9 +158,10 @@ class Engine:
         Returns:
             The new tokens, and the number of accepted nodes.
         """
-        generation, read = part.generation, len(part.reading)
+        generation, kept = part.generation, list(range(len(part.reading)))
         if not part.complete:
-            rows.accept(range(read))
+            rows.accept(kept)
+            self._observe(generation, Reading(rows, logits, kept, ()))
             return (), 0
         try:
             verdict = generation.verify(part.proposal.tree(), logits)
@@ -168,11 +169,15 @@ class Engine:
             rows.accept([])
             generation.fail(error)
             return (), 0
-        rows.accept([*range(read), *[read + node for node in verdict.nodes]])
+        kept += [len(part.reading) + node for node in verdict.nodes]
+        rows.accept(kept)
         generation.commit(verdict.tokens)
-        for drafter in self._drafters:
-            drafter.observe(generation, verdict.tokens)
+        self._observe(generation, Reading(rows, logits, kept, verdict.tokens))
         return verdict.tokens, len(verdict.nodes)
+
+    def _observe(self, generation: Generation, reading: Reading) -> None:
+        for drafter in self._drafters:
+            drafter.observe(generation, reading)
 
 
 def _rows(part: Scheduled) -> Rows:

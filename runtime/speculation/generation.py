@@ -24,6 +24,9 @@ PROMPT = "prompt"
 AUTO = "auto"
 """The draft source that stands for all."""
 
+NO_DRAFT = "none"
+"""The draft source of plain decoding."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -55,6 +58,7 @@ class Request:
         draft: the draft source; `AUTO` for all.
         grammar: matcher at the beginning of its grammar, if the tokens must follow one.
         logprobs: number of log-probabilities to give with each token besides its own; None: none.
+        prediction: tokens that are expected, from which all draft sources but none begin.
     """
 
     prompt: ListLike[int]
@@ -63,6 +67,7 @@ class Request:
     draft: str = AUTO
     grammar: Constraint | None = None
     logprobs: int | None = None
+    prediction: ListLike[int] = ()
 
 
 @dataclass(frozen=True)
@@ -126,9 +131,19 @@ class Generation:
         end = min(prompt + limits.max_new_tokens, limits.context_length)
         return end - len(self.tokens)
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether its tokens are sampled; if not, it is greedy."""
+        return self.request.sampler.options.temperature > 0
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there are drafts at all."""
+        return self.request.limits.max_nodes > 0 and self.request.draft != NO_DRAFT
+
     def drafts_by(self, source: str) -> bool:
         """Whether a draft source is to be used."""
-        return self.request.limits.max_nodes > 0 and self.request.draft in (AUTO, source)
+        return self.drafts and self.request.draft in (AUTO, source)
 
     def verify(self, tree: TokenTree, logits: Floats) -> Verdict:
         """Follows the target's own choices down a tree.

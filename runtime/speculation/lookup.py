@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from edgespec.runtime.drafters.acceptance import Bins, Calibration
 from edgespec.runtime.drafters.automaton import SuffixAutomaton
+from edgespec.runtime.speculation.base import Reading
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.speculation.plan import Plan, Scheduled
 from edgespec.runtime.trees.tree import ROOT
 
 _SHORTEST_MATCH = 2  # a single equal token says little
 _LENGTHS = Bins((3, 4, 5, 7, 10, 16, 32))  # of match lengths; each is one cell
-_LEAST_VALUE = 0.01
 
 
 class LookupDrafter:
@@ -40,9 +38,9 @@ class LookupDrafter:
             known = self._read.get(part.generation)
             if known is not None:
                 self._learn(known, part.generation)
-                self._extend(known, part)
+                self._extend(known, part, plan.least_value)
 
-    def observe(self, generation: Generation, tokens: Sequence[int]) -> None:
+    def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`; new tokens are read at the next draft."""
 
     def end(self, generation: Generation) -> None:
@@ -61,7 +59,7 @@ class LookupDrafter:
                 calibration.observe(_LENGTHS(known.match_length), known.expected == token)
             known.extend((token,))
 
-    def _extend(self, known: SuffixAutomaton, part: Scheduled) -> None:
+    def _extend(self, known: SuffixAutomaton, part: Scheduled, least: float) -> None:
         length, node, value = known.match_length, ROOT, 1.0
         if length < _SHORTEST_MATCH:
             return
@@ -69,9 +67,9 @@ class LookupDrafter:
         count = min(part.depth, part.generation.request.limits.max_nodes)
         for further, token in enumerate(known.continuation(count), length):
             value *= calibration.acceptance(_LENGTHS(further), further / (further + 2))
-            if value < _LEAST_VALUE:
+            if value < least:
                 break
             node = part.proposal.add(node, token, value, self.name)
 
     def _of(self, generation: Generation) -> Calibration:
-        return self._calibrations[generation.request.sampler.options.temperature > 0]
+        return self._calibrations[generation.is_sampled]

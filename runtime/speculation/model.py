@@ -14,6 +14,7 @@ from edgespec.runtime.drafters.ranking import Candidates, rank
 from edgespec.runtime.sampling.likeliest import likeliest_tokens
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.speculation.base import Reading
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.speculation.plan import Plan, Scheduled
@@ -128,12 +129,12 @@ class ModelDrafter:
             self._run([(node, part) for _, node, part in pairs[:count]], plan)
             self._join(asked, cheaper)
 
-    def observe(self, generation: Generation, tokens: ListLike[int]) -> None:
+    def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`: nodes that the model has run and that were chosen become its sequence."""
         state = self._states.get(generation)
         if state is None or state.root is None:
             return
-        calibration, node = self._of(generation), state.root
+        tokens, calibration, node = reading.tokens, self._of(generation), state.root
         for token in tokens:
             chosen = None
             for child in node.children:
@@ -288,7 +289,7 @@ class ModelDrafter:
             part.proposal = own
 
     def _of(self, generation: Generation) -> Calibration:
-        return self._calibrations[generation.request.sampler.options.temperature > 0]
+        return self._calibrations[generation.is_sampled]
 
 
 def _candidates(logits: Floats, vocab_size: int) -> Candidates:

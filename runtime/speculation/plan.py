@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 
 from edgespec.runtime.speculation.cost import PassCost
@@ -11,6 +12,8 @@ from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.trees.proposal import Forecast, Proposal
 
 _LONGEST_CHAIN = 8  # drafted tokens by which the usual saving is judged
+
+_FURTHER = (1, 2, 4, 8, 16)  # rows of which the cheapest ones tell what a node must be worth
 
 
 @dataclass(eq=False)
@@ -71,6 +74,13 @@ class Plan:
                 nodes, rate = count, (self._tokens + value) / time
                 most = Forecast(self._tokens + value, time)
         return nodes, most
+
+    @cached_property
+    def least_value(self) -> float:
+        """The value that a node must have to be worth a row, were it the only one."""
+        seconds, rows = self._cost.seconds, self._rows
+        further = min([(seconds(rows + n) - seconds(rows)) / n for n in _FURTHER])
+        return self._tokens * further / seconds(rows)
 
     def worthwhile(self, gains: Sequence[float], cost: PassCost) -> int:
         """Returns how many further nodes a draft model should run, the best ones; perhaps none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from toys import VOCABULARY, toy_model
 
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
@@ -27,16 +28,41 @@ def toy_engine(noise=0.3, *, target=(1.0, 0.05), draft=(0.1, 0.01), context=1000
     return Engine(toy_model(), Given(*target), [LookupDrafter(), drafter])
 
 
+def engine_of(*drafters, target=(1.0, 0.05)):
+    return Engine(toy_model(), Given(*target), drafters)
+
+
 def plain_engine():
     return Engine(toy_model())
 
 
 def request(prompt=(1, 2, 3), n=40, *, draft="auto", stop=(), context=1000, **options):
     how = {name: options.pop(name) for name in ("max_nodes", "width") if name in options}
-    rest = {name: options.pop(name) for name in ("grammar", "logprobs") if name in options}
+    others = {"grammar", "logprobs", "prediction"} & options.keys()
+    rest = {name: options.pop(name) for name in others}
     sampler = Sampler(SamplingOptions(**options), VOCABULARY)
     return Request(prompt, sampler, Limits(n, context, frozenset(stop), **how), draft, **rest)
 
 
 def tokens_of(engine, asked):
     return [token for made in engine.generate(asked) for token in made.tokens]
+
+
+def tokens_at_once(engine, asked):
+    """The new tokens of each request, which begin one after the other and share passes."""
+    made, waiting = [], list(asked)
+    while waiting or engine.running:
+        if waiting:
+            made.append(engine.add(waiting.pop(0)))
+        engine.step()
+    return [each.tokens[len(of.prompt) :] for each, of in zip(made, asked, strict=True)]
+
+
+def on_last_tokens(count):
+    """A toy's logits that depend on as many last tokens alone, so that sequences repeat."""
+
+    def logits(tokens):
+        seed = [int(token) for token in tokens[-count:]]
+        return 3 * np.random.default_rng(seed).standard_normal(VOCABULARY + 3)
+
+    return logits

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from engines import engine_of, on_last_tokens, plain_engine, request, tokens_at_once, tokens_of
+from toys import VOCABULARY
+
+from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.speculation.lookup import LookupDrafter
+from edgespec.runtime.speculation.recycling import RecyclingDrafter
+
+SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
+NAME = "recycling"
+
+
+def recycling_engine(count=None, **how):
+    engine = engine_of(RecyclingDrafter(Successors(VOCABULARY)), **how)
+    if count:
+        engine.target._graph._logits = on_last_tokens(count)
+    return engine
+
+
+@pytest.mark.parametrize("how", SAMPLINGS)
+def test_recycled_drafts_never_change_the_tokens(how):
+    asked = [request((1, 2, n), 30 + n, draft=NAME, **how) for n in range(4)]
+    expected = [tokens_of(plain_engine(), each) for each in asked]
+    engine = recycling_engine(target=(1.0, 0.01))
+    assert tokens_at_once(engine, asked) == expected
+    assert tokens_at_once(engine, asked) == expected  # with what they have taught
+    assert engine.target.pool.used == 0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_a_sequence_taught_saves_rounds_in_another(count):
+    engine = recycling_engine(count)
+    first = list(engine.generate(request((9, 1, 2), 60, draft=NAME)))
+    second = list(engine.generate(request((8, 1, 2), 60, draft=NAME)))
+    assert sum(len(made.tokens) for made in second) == 60
+    assert len(second) < len(first)
+    assert len(second) < 25
+    assert {made.source for made in second} <= {"prompt", "none", NAME}
+    engine.forget()
+    assert len(list(engine.generate(request((9, 1, 2), 60, draft=NAME)))) == len(first)
+
+
+def test_rejected_rows_teach():
+    engine = recycling_engine(1, target=(1.0, 0.001))
+    text = tokens_of(engine, request(n=40, draft=NAME))
+    known = engine._drafters[0].successors
+    tokens = {key % VOCABULARY for key in known._keys}
+    assert len(tokens - {*text, 3}) > 5
+    for token in tokens:
+        logits = on_last_tokens(1)([token + 1])[:VOCABULARY]
+        assert list(known.after(-9, token)[0]) == (-logits).argsort()[:8].tolist()
+
+
+def test_trees_keep_to_their_limits():
+    engine = recycling_engine(1, target=(1.0, 0.001))
+    for made in engine.generate(request(n=60, max_nodes=3, draft=NAME)):
+        assert made.drafted <= 3
+    rounds = list(engine.generate(request(n=30, width=1, draft=NAME)))
+    assert max(made.drafted for made in rounds) > 3
+    assert sum(made.drafted for made in engine.generate(request(n=30, max_nodes=0))) == 0
+    assert sum(made.drafted for made in engine.generate(request(n=30, draft="none"))) == 0
+
+
+def test_nothing_is_drafted_where_rows_are_dear():
+    rounds = list(recycling_engine(1, target=(1.0, 1.0)).generate(request(n=40, draft=NAME)))
+    assert not any(made.drafted for made in rounds)
+
+
+def test_branches_grow_below_what_others_propose():
+    engine = recycling_engine(1, target=(1.0, 0.001))
+    engine._drafters = [LookupDrafter(), *engine._drafters]
+    rounds = [made for _ in range(3) for made in engine.generate(request(n=60))]
+    assert "lookup+recycling" in {made.source for made in rounds}
