@@ -119,7 +119,8 @@ class RecyclingDrafter:
         for node in range(ROOT, len(proposal)):
             depths.append(0 if node == ROOT else depths[proposal.parents[node] + 1] + 1)
             push(node)
-        while queue and len(proposal) < limits.max_nodes:
+        most = len(proposal) + limits.max_nodes
+        while queue and len(proposal) < most:
             _, parent, rank, tokens, values = heappop(queue)
             node = len(proposal)
             if proposal.add(parent, tokens[rank], values[rank], self.name) == node:
