@@ -5,7 +5,6 @@ from engines import engine_of, on_last_tokens, plain_engine, request, tokens_at_
 from toys import VOCABULARY
 
 from edgespec.runtime.drafters.successors import Successors
-from edgespec.runtime.speculation.lookup import LookupDrafter
 from edgespec.runtime.speculation.recycling import RecyclingDrafter
 
 SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
@@ -68,8 +67,25 @@ def test_nothing_is_drafted_where_rows_are_dear():
     assert not any(made.drafted for made in rounds)
 
 
+class First:
+    """Proposes one token."""
+
+    name = "first"
+    begin = observe = end = forget = lambda *_: None
+
+    def draft(self, plan):
+        for part in plan.drafting:
+            part.proposal.add(-1, 7, 0.5, self.name)
+
+
 def test_branches_grow_below_what_others_propose():
     engine = recycling_engine(1, target=(1.0, 0.001))
-    engine._drafters = [LookupDrafter(), *engine._drafters]
-    rounds = [made for _ in range(3) for made in engine.generate(request(n=60))]
-    assert "lookup+recycling" in {made.source for made in rounds}
+    engine._drafters = [First(), *engine._drafters]
+    seen = []
+    engine.target._graph._logits, logits = (
+        lambda tokens: seen.append([int(each) - 1 for each in tokens[-2:]]) or logits(tokens),
+        engine.target._graph._logits,
+    )
+    list(engine.generate(request(n=60)))
+    best = on_last_tokens(1)([8])[:VOCABULARY].argmax()
+    assert [7, best] in seen
