@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
-from edgespec.runtime.engines.ort_session import first_line, open_session, session_options
+from edgespec.runtime.engines.ort_session import (
+    first_line,
+    look_for_data_beside,
+    open_session,
+    session_options,
+)
 
 
 class NativeGraph:
@@ -17,6 +22,7 @@ class NativeGraph:
 
     Args:
         graph: ONNX file, beside the file of its weights.
+        skipped: numbers of sublayers to leave out, see `skipped.without`.
         library: library of the operators.
         threads: number of threads.
 
@@ -24,7 +30,9 @@ class NativeGraph:
         DeviceError: if ONNX Runtime refuses the library or the graph.
     """
 
-    def __init__(self, graph: Path, library: Path, threads: int) -> None:
+    def __init__(
+        self, graph: Path, library: Path, threads: int, skipped: Collection[int] = ()
+    ) -> None:
         options = session_options(threads)
         # Between passes its threads would take the processor from drafting and sampling.
         options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -35,14 +43,21 @@ class NativeGraph:
                 f"{library}: ONNX Runtime refused the operators ({first_line(error)}): install "
                 "edgespec again"
             ) from error
-        self._session = open_session(graph, options, ["CPUExecutionProvider"])
+        source: Path | bytes = graph
+        if skipped:
+            from edgespec.runtime.engines.skipped import without  # loads onnx
+
+            source = without(graph, skipped)
+            look_for_data_beside(graph, options)
+        self._session = open_session(source, options, ["CPUExecutionProvider"], str(graph))
+        self._inputs = [each.name for each in self._session.get_inputs()]
         self._outputs = [each.name for each in self._session.get_outputs()]
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Floats]:
         """Makes a pass.
 
         Args:
-            feeds: inputs by name. Pools must be C-contiguous; the graph writes to them.
+            feeds: inputs by name, and perhaps others. Pools must be C-contiguous; the graph writes to them.
 
         Returns:
             Outputs by name, such as `logits` [R, V] float32 of the rows that were asked for.
@@ -51,7 +66,7 @@ class NativeGraph:
             DeviceError: if an operator refuses its inputs.
         """
         try:
-            results = self._session.run(None, feeds)
+            results = self._session.run(None, {name: feeds[name] for name in self._inputs})
         except Exception as error:
             raise DeviceError(
                 f"the target's pass failed ({first_line(error)}): please report it"

@@ -124,6 +124,10 @@ class TreeDrafter(ABC):
         tokens, rows = [node.token for node in nodes], range(len(nodes))
         return Rows(state.sequence, tokens, [AFTER] * len(nodes), list(rows), nodes[0].slots)
 
+    def _take(self, state: State, root: Node, rows: Rows) -> None:
+        """Takes over the slots of rows that were read, of which the root's is the last."""
+        rows.accept(range(len(rows.tokens)))
+
     def _kept(self, node: Node, count: int) -> list[int]:
         """Returns the slots of drafted rows that become the sequence's.
 
@@ -235,16 +239,18 @@ class TreeDrafter(ABC):
             state = self._states[part.generation]
             tokens = self._unread(state)
             while len(tokens) > _CHUNK:
-                self._forward([self._chain(state, tokens[:_CHUNK], [])])
+                chunk = self._chain(state, tokens[:_CHUNK], [])
+                self._forward([chunk])
+                chunk.accept(range(_CHUNK))
                 tokens = tokens[_CHUNK:]
             last.append(self._chain(state, tokens, [len(tokens) - 1]))
-            state.root = Node(tokens[-1], None, 1.0, 0, 0, ROOT, [])
             state.leaves = []
             state.proposal = Proposal()
         logits = self._forward(last)
         for part, rows, found in zip(asked, last, logits, strict=True):
-            root = self._states[part.generation].root
-            assert root is not None, "it was just set"
+            state = self._states[part.generation]
+            state.root = root = Node(rows.tokens[-1], None, 1.0, 0, 0, ROOT, [])
+            self._take(state, root, rows)
             root.features = None if rows.features is None else rows.features[-1]
             self._grow(part, [root], found)
         # The prompt is read only once, so it is not part of what a round takes.
@@ -252,12 +258,10 @@ class TreeDrafter(ABC):
         plan.spent += min(time.perf_counter() - begin, self._cost.seconds(usual))
 
     def _forward(self, batch: list[Rows]) -> list[Floats]:
-        """Reads rows that become part of their sequences."""
+        """Makes a call of the model."""
         begin = time.perf_counter()
         logits = self._model.forward(batch)
         self._cost.observe(sum([len(r.tokens) for r in batch]), time.perf_counter() - begin)
-        for rows in batch:
-            rows.accept(range(len(rows.tokens)))
         return logits
 
     def _run(self, chosen: ListLike[tuple[Node, Scheduled]], plan: Plan) -> None:
@@ -271,9 +275,7 @@ class TreeDrafter(ABC):
         batch = [
             self._level(self._states[part.generation], nodes) for part, nodes in groups.values()
         ]
-        called = time.perf_counter()
-        logits = self._model.forward(batch)
-        self._cost.observe(len(chosen), time.perf_counter() - called)
+        logits = self._forward(batch)
         for rows, (part, nodes), found in zip(batch, groups.values(), logits, strict=True):
             for number, node in enumerate(nodes):
                 node.slots = [*node.slots, rows.slots[number]]
