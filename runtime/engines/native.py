@@ -57,7 +57,8 @@ class NativeGraph:
         """Makes a pass.
 
         Args:
-            feeds: inputs by name, and perhaps others. Pools must be C-contiguous; the graph writes to them.
+            feeds: inputs by name, among others. Pools must be C-contiguous; the graph writes to
+                them.
 
         Returns:
             Outputs by name, such as `logits` [R, V] float32 of the rows that were asked for.

@@ -43,7 +43,9 @@ def without(graph: Path, skipped: Collection[int]) -> bytes:
 
 def _stream(graph: Any, producers: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns the names of the residual stream before and behind each sublayer."""
-    end = next(each for each in graph.node if each.op_type == "Gather" and "logit_rows" in each.input)
+    end = next(
+        each for each in graph.node if each.op_type == "Gather" and "logit_rows" in each.input
+    )
     behind, stream = end.input[0], list[tuple[str, str]]()
     while (node := producers[behind]).op_type != "BlockEmbedding":
         if node.op_type == "Mul":  # by a factor of a layer or of the embedding

@@ -141,9 +141,10 @@ class Generation:
         """Whether there are drafts at all."""
         return self.request.limits.max_nodes > 0 and self.request.draft != NO_DRAFT
 
-    def drafts_by(self, source: str) -> bool:
-        """Whether a draft source is to be used."""
-        return self.drafts and self.request.draft in (AUTO, source)
+    def drafts_by(self, source: str, in_auto: bool = True) -> bool:
+        """Whether a draft source is to be used, which may be one of those of `AUTO`."""
+        asked = self.request.draft
+        return self.drafts and (asked == source or (in_auto and asked == AUTO))
 
     def verify(self, tree: TokenTree, logits: Floats) -> Verdict:
         """Follows the target's own choices down a tree.

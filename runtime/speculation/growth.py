@@ -22,8 +22,10 @@ from edgespec.runtime.speculation.plan import Plan, Scheduled
 from edgespec.runtime.trees.proposal import Proposal
 from edgespec.runtime.trees.tree import ROOT
 
+USUAL_READING = 4
+"""Rows that a round's first call reads at most, if the model drafts in every round."""
+
 _CHUNK = 64  # rows of a call that reads the prompt
-_USUAL_READING = 4  # rows that a round's first call reads at most, if the model drafts every round
 _CANDIDATES = 32  # likeliest tokens of a row, those that compete under the target's noise
 _HOPE, _HOPE_WEIGHT = 0.7, 0.1  # first estimate of an acceptance, and weight of a new one in it
 _FIRST_WAIT, _LONGEST_WAIT = 8, 256  # rounds until a draft that did not pay is tried again
@@ -82,6 +84,10 @@ class State:
     leaves: list[Node] = field(default_factory=list)
     run: list[int] = field(default_factory=list)
 
+    def expect(self, acceptance: float) -> None:
+        """Learns how likely the model's best token after a row is to be chosen."""
+        self.hope += (acceptance - self.hope) * _HOPE_WEIGHT
+
 
 class TreeDrafter(ABC):
     """Drafts with a model that has rows of its own.
@@ -96,6 +102,8 @@ class TreeDrafter(ABC):
     """
 
     name: str
+    in_auto = True
+    """Whether generations that ask for all sources draft with it, too."""
 
     def __init__(self, model: Model, cost: PassCost) -> None:
         self._model = model
@@ -140,7 +148,7 @@ class TreeDrafter(ABC):
 
     def begin(self, generation: Generation) -> None:
         """See `Drafter`. The prompt is read at the first draft that promises to pay for it."""
-        if generation.drafts_by(self.name):
+        if generation.drafts_by(self.name, self.in_auto):
             self._states[generation] = State(generation, self._sequence(generation))
 
     def draft(self, plan: Plan) -> None:
@@ -237,12 +245,7 @@ class TreeDrafter(ABC):
         last: list[Rows] = []
         for part in asked:
             state = self._states[part.generation]
-            tokens = self._unread(state)
-            while len(tokens) > _CHUNK:
-                chunk = self._chain(state, tokens[:_CHUNK], [])
-                self._forward([chunk])
-                chunk.accept(range(_CHUNK))
-                tokens = tokens[_CHUNK:]
+            tokens = self._catch_up(state)
             last.append(self._chain(state, tokens, [len(tokens) - 1]))
             state.leaves = []
             state.proposal = Proposal()
@@ -253,9 +256,24 @@ class TreeDrafter(ABC):
             self._take(state, root, rows)
             root.features = None if rows.features is None else rows.features[-1]
             self._grow(part, [root], found)
-        # The prompt is read only once, so it is not part of what a round takes.
-        usual = _USUAL_READING * len(asked)
+        self._spend(plan, begin, USUAL_READING * len(asked))
+
+    def _spend(self, plan: Plan, begin: float, usual: int) -> None:
+        """Adds the time since `begin` to what a round takes, at most that of so many rows.
+
+        The prompt is read only once, so it is no part of that.
+        """
         plan.spent += min(time.perf_counter() - begin, self._cost.seconds(usual))
+
+    def _catch_up(self, state: State) -> list[int]:
+        """Reads what is unread in chunks; returns the tokens that are left, at least one."""
+        tokens = self._unread(state)
+        while len(tokens) > _CHUNK:
+            chunk = self._chain(state, tokens[:_CHUNK], [])
+            self._forward([chunk])
+            chunk.accept(range(_CHUNK))
+            tokens = tokens[_CHUNK:]
+        return tokens
 
     def _forward(self, batch: list[Rows]) -> list[Floats]:
         """Makes a call of the model."""
@@ -288,7 +306,7 @@ class TreeDrafter(ABC):
         """Adds the likeliest children of nodes at one depth."""
         request, state = part.generation.request, self._states[part.generation]
         sampler, width, depth = request.sampler, request.limits.width, parents[0].depth
-        candidates = _candidates(logits, min(sampler.vocab_size, logits.shape[1]))
+        candidates = likeliest(logits, min(sampler.vocab_size, logits.shape[1]))
         tokens = part.generation.tokens
         contexts = [[*tokens, *_branch(node)] for node in parents] if sampler.reads_context else ()
         rankings = rank(sampler, candidates, len(tokens) + depth, contexts, width)
@@ -302,7 +320,7 @@ class TreeDrafter(ABC):
                 child = Node(token, parent, value, depth + 1, cell, number, parent.slots)
                 parent.children.append(child)
                 if place == 0:
-                    state.hope += (share - state.hope) * _HOPE_WEIGHT
+                    state.expect(share)
             state.leaves += parent.children
 
     def _join(self, asked: ListLike[Scheduled], cheaper: ListLike[Proposal]) -> None:
@@ -321,7 +339,7 @@ class TreeDrafter(ABC):
         return self._calibrations[generation.is_sampled]
 
 
-def _candidates(logits: Floats, vocab_size: int) -> Candidates:
+def likeliest(logits: Floats, vocab_size: int) -> Candidates:
     """Returns the likeliest tokens of rows, [n, V], whose probabilities leave out all others.
 
     What that is off, acceptances correct; the whole sum would cost twice as much as all the rest.
