@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from edgespec.bundle import FEATURES
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.ort_session import first_line, open_session, session_options
@@ -19,12 +20,13 @@ class NativeGraph:
         graph: ONNX file, beside the file of its weights.
         library: library of the operators.
         threads: number of threads.
+        features: whether `features` is among the results, where the graph gives them.
 
     Raises:
         DeviceError: if ONNX Runtime refuses the library or the graph.
     """
 
-    def __init__(self, graph: Path, library: Path, threads: int) -> None:
+    def __init__(self, graph: Path, library: Path, threads: int, features: bool = False) -> None:
         options = session_options(threads)
         # Between passes its threads would take the processor from drafting and sampling.
         options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -36,7 +38,8 @@ class NativeGraph:
                 "edgespec again"
             ) from error
         self._session = open_session(graph, options, ["CPUExecutionProvider"])
-        self._outputs = [each.name for each in self._session.get_outputs()]
+        names = [each.name for each in self._session.get_outputs()]
+        self._outputs = [name for name in names if features or name != FEATURES]
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Floats]:
         """Makes a pass.
@@ -51,7 +54,7 @@ class NativeGraph:
             DeviceError: if an operator refuses its inputs.
         """
         try:
-            results = self._session.run(None, feeds)
+            results = self._session.run(self._outputs, feeds)
         except Exception as error:
             raise DeviceError(
                 f"the target's pass failed ({first_line(error)}): please report it"

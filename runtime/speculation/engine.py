@@ -160,7 +160,7 @@ class Engine:
         """
         generation, read = part.generation, len(part.reading)
         if not part.complete:
-            rows.accept(range(read))
+            _accept(generation, rows, range(read))
             return (), 0
         try:
             verdict = generation.verify(part.proposal.tree(), logits)
@@ -168,7 +168,7 @@ class Engine:
             rows.accept([])
             generation.fail(error)
             return (), 0
-        rows.accept([*range(read), *[read + node for node in verdict.nodes]])
+        _accept(generation, rows, [*range(read), *[read + node for node in verdict.nodes]])
         generation.commit(verdict.tokens)
         for drafter in self._drafters:
             drafter.observe(generation, verdict.tokens)
@@ -185,3 +185,10 @@ def _rows(part: Scheduled) -> Rows:
     tokens = tokens + tree.tokens
     parents += [read + parent for parent in tree.parents]  # ROOT is -1: the last token read
     return Rows(part.generation.sequence, tokens, parents, list(range(read - 1, len(tokens))))
+
+
+def _accept(generation: Generation, rows: Rows, accepted: Sequence[int]) -> None:
+    """Makes rows part of the sequence, and keeps what draft heads read of them."""
+    rows.accept(accepted)
+    if rows.features is not None:
+        generation.features.append(rows.features[list(accepted)], rows.sequence.length)
