@@ -20,7 +20,6 @@ from edgespec.bundle.sublayers import (
     RECURRENT,
     Sublayer,
 )
-from edgespec.errors import UnsupportedModelError
 from edgespec.export.components.attention import AttentionForm, OrderedAttention, SplitAttention
 from edgespec.export.components.decoder import Span, lower
 from edgespec.export.components.graph import DataFile, GraphBuilder
@@ -35,9 +34,8 @@ from edgespec.export.formats.matrices import (
     MixedFormat,
     WeightFormat,
 )
-from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.formats.weights import WeightStream
-from edgespec.export.native.graph import write_native
+from edgespec.export.native.graph import NativeGraph, write_ids, written_in_tiles
 from edgespec.export.native.weights import TileWeights
 from edgespec.models import Attention, Checkpoint, Decoder, Injection, Mlp, MlpAndMoe, Moe, Rope
 
@@ -148,24 +146,21 @@ class RoleWriter:
         Args:
             as_stored: whether matrices of a quantized checkpoint keep the numbers of its file.
         """
-        decoder, precision = self._checkpoint.decoder, self._precision
-        if bundle.W8A8 in (precision.weights, precision.lm_head) or precision.block_size % BLOCK:
-            return None
+        decoder, candidates = self._checkpoint.decoder, self._formats.candidates
         head = {decoder.embedding, decoder.lm_head.weight}
         if decoder.layer_inputs is not None:
             head |= {decoder.layer_inputs.table, decoder.layer_inputs.projection.weight}
-        data = DataFile(self._folder / f"{self._name}.tiles")
-        try:
-            weights = TileWeights(
-                data, self._checkpoint.tensors, precision, as_stored, self._rounded, head
-            )
-            return write_native(self._folder, self._name, decoder, weights)
-        except UnsupportedModelError as error:
-            _log.info("%s: no graph for CPUs: %s", self._name, error)
-            (self._folder / data.name).unlink()
-            return None
-        finally:
-            data.close()
+
+        def write(data: DataFile) -> bundle.Native:
+            tensors, precision = self._checkpoint.tensors, self._precision
+            weights = TileWeights(data, tensors, precision, as_stored, self._rounded, head)
+            native = NativeGraph(weights, self._name)
+            native.build(decoder)
+            trimmed = candidates is not None and decoder.lm_head.out_features < decoder.vocab_size
+            ids = write_ids(self._folder, self._name, candidates) if trimmed else ""
+            return native.save(self._folder, ids)
+
+        return written_in_tiles(self._folder / f"{self._name}.tiles", self._precision, write)
 
     def again(self, name: str, precision: bundle.Precision) -> RoleWriter:
         """Returns a writer of the same model in another precision, with another file name."""

@@ -7,23 +7,27 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Unpack
 
+import numpy as np
+
 from edgespec.api.generation import GenerationStream
 from edgespec.api.keywords import GenerationKeywords
 from edgespec.api.options import GenerationOptions, checked
 from edgespec.api.prompts import Prompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
-from edgespec.errors import InputError, MemoryLimitError
+from edgespec.errors import BundleError, InputError, MemoryLimitError
 from edgespec.runtime.deployment.options import PLANNED_DRAFT_TOKENS, LoadOptions
 from edgespec.runtime.engines import available_bytes
 from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.sequences.model import Graph, Model
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.sequences.rope import Rope
 from edgespec.runtime.speculation.base import Drafter
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import AUTO, Limits, Request
+from edgespec.runtime.speculation.growth import Ids
+from edgespec.runtime.speculation.head import HeadDrafter, HeadGraph
 from edgespec.runtime.speculation.lookup import LookupDrafter
 from edgespec.runtime.speculation.model import ModelDrafter
 from edgespec.runtime.text.endings import TextEnd
@@ -32,7 +36,8 @@ from edgespec.system.processors import default_threads
 
 _log = logging.getLogger(__name__)
 
-_DRAFTS = (AUTO, "none", "model", "lookup")
+_DRAFTS = (AUTO, "none", "model", "head", "lookup")
+_BY_MODEL = (AUTO, "model", "head")  # those that need a draft in the bundle
 _TARGET_SECONDS, _DRAFT_SECONDS = 0.6, 0.3  # to measure what passes cost
 _ELSEWHERE = (  # load options of which only their defaults are known here
     "device", "draft_device", "place", "gpu_layers", "draft_memory", "learn", "simulate",
@@ -57,7 +62,7 @@ def _missing(bundle: Bundle, options: LoadOptions, text: GenerationOptions | Non
     sources = {options.draft} if text is None else {options.draft, text.draft_source or AUTO}
     unknown = sorted(sources - set(_DRAFTS))
     target, draft = bundle.target, bundle.draft
-    drafts = draft is not None and options.draft in (AUTO, "model")
+    drafts = draft is not None and options.draft in _BY_MODEL
     reasons = {
         f"it has no option {', '.join(others)}": others,
         "it has one device": options.pipeline == "overlap" or isinstance(options.memory, dict),
@@ -71,8 +76,8 @@ def _missing(bundle: Bundle, options: LoadOptions, text: GenerationOptions | Non
 
 
 def _is_plain(draft: Role) -> bool:
-    """Whether a draft is a model with a native graph and the target's tokens."""
-    return draft.native is not None and not draft.is_head and not draft.tokenizer
+    """Whether a draft has a native graph and the target's tokens."""
+    return draft.native is not None and not draft.tokenizer
 
 
 class NativeLLM:
@@ -100,12 +105,14 @@ class NativeLLM:
         self.bundle, self.options = bundle, options
         self.tokenizer = Tokenizer.from_folder(bundle.path)
         names = [TARGET]
-        if options.draft in (AUTO, "model") and bundle.draft is not None:
+        kind = None if bundle.draft is None else "head" if bundle.draft.is_head else "model"
+        if kind is not None and options.draft in (AUTO, kind):
             names.append(DRAFT)
-        if options.draft == "model" and DRAFT not in names:
-            raise InputError(f"{bundle.path} has no draft model: use another --draft")
+        elif options.draft in ("model", "head"):
+            raise InputError(f"{bundle.path} has no draft {options.draft}: use another --draft")
         self.context_length = _context(bundle, options, names)
-        self._models = {name: _model(bundle, options, name) for name in names}
+        features = kind == "head" and DRAFT in names
+        self._models = {name: _model(bundle, options, name, features) for name in names}
         self._prompts = Prompts(bundle, self.tokenizer, self.context_length)
         cost, drafters = None, list[Drafter]()
         if options.draft != "none":
@@ -115,7 +122,9 @@ class NativeLLM:
         if bundle.draft is not None and DRAFT in names:
             model = self._models[DRAFT]
             calls = PassCost.measure(model, _DRAFT_SECONDS)
-            drafters.append(ModelDrafter(model, calls, bundle.draft.context_length))
+            made = HeadDrafter if bundle.draft.is_head else ModelDrafter
+            ids = _ids(bundle, bundle.draft)
+            drafters.append(made(model, calls, bundle.draft.context_length, ids))
         self.engine = Engine(self._models[TARGET], cost, drafters)
         names = [drafter.name for drafter in drafters]
         self.draft_sources = ("none", *names, *([AUTO] if options.draft == AUTO else []))
@@ -167,16 +176,37 @@ class NativeLLM:
         return GenerationStream(self.engine, request, self.tokenizer, end, models)
 
 
-def _model(bundle: Bundle, options: LoadOptions, name: str) -> Model:
+def _model(bundle: Bundle, options: LoadOptions, name: str, features: bool) -> Model:
+    """Loads a model; `features` tells whether there is a head, which reads the target's."""
     from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
 
     role, operators = bundle.manifest.roles[name], library()
     assert role.native is not None, "`is_native` has checked it"
     assert operators is not None, "`is_native` has checked it"
     threads = default_threads() if options.threads is None else options.threads
-    graph = NativeGraph(bundle.path / role.native.graph, operators, threads)
+    graph: Graph = NativeGraph(bundle.path / role.native.graph, operators, threads, features)
+    if role.is_head:
+        width = len(role.taps) * bundle.target.hidden_size
+        graph = HeadGraph(graph, width, role.hidden_size)
     ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
     return Model(graph, KVPool(role.native.pools, role.precision.kv), ropes)
+
+
+def _ids(bundle: Bundle, draft: Role) -> Ids | None:
+    """Reads the tokens that a draft's logits stand for; None: their own numbers.
+
+    Raises:
+        BundleError: if they are not what the manifest says.
+    """
+    if draft.native is None or not draft.native.ids:
+        return None
+    file, count = bundle.path / draft.native.ids, draft.output_tokens or draft.vocab_size
+    ids = np.fromfile(file, "<i4").astype(np.int64)
+    if len(ids) != count or not ((ids >= 0) & (ids < draft.vocab_size)).all():
+        raise BundleError(
+            f"{file} must hold {count} tokens below {draft.vocab_size}: export the checkpoint again"
+        )
+    return ids
 
 
 def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:

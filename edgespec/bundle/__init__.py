@@ -25,6 +25,8 @@ from edgespec.bundle.manifest import (
     LOGITS,
     MEAN,
     NPU,
+    OWN_FEATURES,
+    TARGET_FEATURES,
     W8A8,
     Compiled,
     Embedding,
@@ -62,9 +64,11 @@ __all__ = [
     "MANIFEST",
     "MEAN",
     "NPU",
+    "OWN_FEATURES",
     "QUANTIZING",
     "SAVING",
     "TARGET",
+    "TARGET_FEATURES",
     "W8A8",
     "Bundle",
     "Compiled",
@@ -259,9 +263,8 @@ def used_files(manifest: Manifest) -> list[str]:
     compiled = [each for variant in manifest.variants for each in variant.compiled]
     files += [f for each in compiled for f in (each.graph, *each.data)]
     files += [role.tokenizer for role in roles if role.tokenizer]
-    files += [
-        file for role in roles if role.native for file in (role.native.graph, role.native.data)
-    ]
+    natives = [role.native for role in roles if role.native]
+    files += [file for each in natives for file in (each.graph, each.data, each.ids) if file]
     return files + list(manifest.tokenizer)
 
 

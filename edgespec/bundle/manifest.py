@@ -25,6 +25,10 @@ NPU = "npu"
 FEATURES = "features"
 """Output of a target's stage with the hidden rows that a draft head reads, see `Role.taps`."""
 
+TARGET_FEATURES, OWN_FEATURES = "target_features", "own_features"
+"""Inputs of a head's native graph: features of the target for the first rows, and the head's own
+for the others, which it returns as `FEATURES`."""
+
 LOGITS, LAST_HIDDEN = "logits", "last_hidden"
 """Outputs of a target's last stage: scores of tokens, or of an embedding model the rows behind the
 last norm."""
@@ -302,6 +306,7 @@ class Native:
         ropes: names of the RoPE tables in use.
         formats: number of weights in each format of tiles, by the format's name.
         recurrent: what each recurrent layer holds.
+        ids: file of the tokens that a draft's logits stand for, int32; empty: their own numbers.
     """
 
     graph: str
@@ -310,6 +315,7 @@ class Native:
     ropes: tuple[str, ...]
     formats: dict[str, int]
     recurrent: tuple[StateShape, ...] = field(default=(), metadata=LEFT_OUT)
+    ids: str = field(default="", metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from edgespec.bundle import DRAFT, TARGET, Bundle, FileEntry, Manifest, Precisio
 from edgespec.errors import ExportError
 from edgespec.export.embeddings import check_drafted
 from edgespec.export.formats.blocks import choose_block_size
-from edgespec.export.heads.taps import add_taps
+from edgespec.export.heads.taps import add_native_taps, add_taps
 from edgespec.export.heads.writer import HeadWriter
 from edgespec.export.role import Progress
 from edgespec.export.sources.hub import source_name
@@ -78,16 +78,14 @@ def attach_head(folder: Path, path: Path, weights: str, progress: Progress) -> H
     precision = _precision(checkpoint.head, weights, target.precision.kv)
     with HeadWriter(folder, target, checkpoint, precision, progress) as writer:
         head = writer.write()
-    written = {file for stage in head.stages for file in (stage.graph, stage.data)}
-    bundles.save_manifest(
-        folder,
-        replace(
-            manifest,
-            roles={TARGET: target, DRAFT: head},
-            provenance={**manifest.provenance, DRAFT: source_name(path)},
-            files=manifest.files | _entries(folder, written),
-        ),
+    manifest = replace(
+        manifest,
+        roles={TARGET: target, DRAFT: head},
+        provenance={**manifest.provenance, DRAFT: source_name(path)},
     )
+    written = set(bundles.used_files(manifest)) - manifest.files.keys()
+    files = manifest.files | _entries(folder, written)
+    bundles.save_manifest(folder, replace(manifest, files=files))
     return checkpoint
 
 
@@ -124,6 +122,9 @@ def _tapped(folder: Path, manifest: Manifest, taps: Sequence[int]) -> Manifest:
     )
     all_stages = (target.stages, target.stages_of_texts, *(each.stages for each in variants))
     graphs = {stage.graph for stages in all_stages for stage in stages}
+    if target.native is not None:
+        add_native_taps(folder, target.native.graph, taps, size)
+        graphs.add(target.native.graph)
     return replace(
         manifest,
         roles={**manifest.roles, TARGET: target},

@@ -45,17 +45,27 @@ def add_taps(
         made = {name for node in model.graph.node for name in node.output}
         mine = [tap for tap in left if entering(tap) in made]
         left = [tap for tap in left if tap not in mine]
-        outputs = _without_features(model, stage)
+        _remove_features(model)
+        outputs = tuple(each for each in stage.outputs if each.name != FEATURES)
         if mine:
             outputs = (*outputs, _add_features(model, mine, hidden_size))
         if outputs != stage.outputs:
-            # A new file, since the old one may have a name in another bundle, too.
-            with replaced(folder / stage.graph) as partial:
-                partial.write_bytes(model.SerializeToString())
+            _save(model, folder / stage.graph)
         found.append(replace(stage, outputs=outputs))
     for tap in left:
         require_names((), folder / stages[0].graph, tap)
     return tuple(found)
+
+
+def add_native_taps(folder: Path, graph: str, taps: Sequence[int], hidden_size: int) -> None:
+    """Gives a native graph the output `features`, see `add_taps`."""
+    model = onnx.load(folder / graph, load_external_data=False)
+    made = {name for node in model.graph.node for name in node.output}
+    for tap in taps:
+        require_names(made, folder / graph, tap)
+    _remove_features(model)
+    _add_features(model, taps, hidden_size)
+    _save(model, folder / graph)
 
 
 def require_names(made: Container[str], graph: Path, layer: int) -> None:
@@ -76,8 +86,13 @@ def require_names(made: Container[str], graph: Path, layer: int) -> None:
         )
 
 
-def _without_features(model: onnx.ModelProto, stage: Stage) -> tuple[Tensor, ...]:
-    """Removes an output `features` from a graph; returns the stage's other outputs."""
+def _save(model: onnx.ModelProto, file: Path) -> None:
+    # A new file, since the old one may have a name in another bundle, too.
+    with replaced(file) as partial:
+        partial.write_bytes(model.SerializeToString())
+
+
+def _remove_features(model: onnx.ModelProto) -> None:
     graph = model.graph
     for parts, drop in (
         (graph.node, [node for node in graph.node if node.name == _FEATURES_NODE]),
@@ -85,7 +100,6 @@ def _without_features(model: onnx.ModelProto, stage: Stage) -> tuple[Tensor, ...
     ):
         for each in drop:
             parts.remove(each)
-    return tuple(each for each in stage.outputs if each.name != FEATURES)
 
 
 def _add_features(model: onnx.ModelProto, taps: Sequence[int], hidden_size: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,10 @@ from edgespec.export.components.graph import DataFile, GraphBuilder
 from edgespec.export.components.head import lower_fusion, lower_layer
 from edgespec.export.components.stage import StageBuilder
 from edgespec.export.formats.weights import WeightStream
-from edgespec.export.heads.embedding import borrow_embedding
+from edgespec.export.heads.borrowing import borrow_embedding
+from edgespec.export.native.graph import written_in_tiles
+from edgespec.export.native.head import write_native_head
+from edgespec.export.native.weights import TileWeights
 from edgespec.export.role import BIAS_OFF, Progress, stage_formats
 from edgespec.models.heads.head import HeadCheckpoint
 
@@ -70,7 +74,22 @@ class HeadWriter:
         borrowed = self._target.stages[0].data if head.embedding is None else ""
         stages = (self._save(fusion, 0, 1), self._save(layer, 1, 4, borrowed))
         self._data.flush()
-        return self._role(stages)
+        return replace(self._role(stages), native=self._write_native())
+
+    def _write_native(self) -> bundle.Native | None:
+        """Writes the graph for CPUs; None if the target has none, or the head cannot have it."""
+        theirs, head = self._target.native, self._checkpoint.head
+        if theirs is None:
+            return None
+        target, precision = theirs.graph, self._precision
+        vocabulary = {name for name in (head.embedding, head.lm_head.weight) if name}
+
+        def write(data: DataFile) -> bundle.Native:
+            tensors = self._checkpoint.tensors
+            weights = TileWeights(data, tensors, precision, False, {}, vocabulary)
+            return write_native_head(self._folder, bundle.DRAFT, self._checkpoint, weights, target)
+
+        return written_in_tiles(self._folder / f"{bundle.DRAFT}.tiles", precision, write)
 
     def _stage(self, name: str) -> StageBuilder:
         graph = GraphBuilder(f"{bundle.DRAFT}-{name}", self._data.name)

@@ -7,15 +7,28 @@ call, see `runtime/kernels/tree_attention.cc`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from onnx import TensorProto
 
-from edgespec.bundle import LAST_HIDDEN, LOGITS, Native, PoolShape, StateShape
+from edgespec.bundle import (
+    LAST_HIDDEN,
+    LOGITS,
+    W8A8,
+    Native,
+    PoolShape,
+    Precision,
+    StateShape,
+)
 from edgespec.bundle.sublayers import rope_inputs
-from edgespec.export.components.graph import NATIVE, GraphBuilder
+from edgespec.errors import UnsupportedModelError
+from edgespec.export.components.decoder import entering
+from edgespec.export.components.graph import NATIVE, DataFile, GraphBuilder
+from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.native.experts import lower_moe
 from edgespec.export.native.recurrent import lower_convolution, lower_delta
 from edgespec.export.native.weights import Matrix, TileWeights
@@ -43,18 +56,18 @@ FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 _KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}
 _LANES = 16
 
+_log = logging.getLogger(__name__)
+
 
 class NativeGraph:
     """The graph while it is being built.
 
     Args:
-        decoder: the model.
-        weights: writes its matrices.
+        weights: writes the model's matrices.
         name: name of the graph.
     """
 
-    def __init__(self, decoder: Decoder, weights: TileWeights, name: str) -> None:
-        self.decoder = decoder
+    def __init__(self, weights: TileWeights, name: str) -> None:
         self.weights = weights
         self.graph = GraphBuilder(name, weights.data.name)
         self.pools: list[PoolShape] = []
@@ -62,28 +75,54 @@ class NativeGraph:
         self.ropes: list[str] = []
         self._layer_inputs: list[str] = []
 
-    def build(self) -> None:
-        """Emits all nodes."""
-        g, decoder = self.graph, self.decoder
-        ids = g.input("input_ids", INT64, ["S"])
-        for name, shape in (("write", "S"), ("parent", "S"), ("sequence", "S"), ("context", "P")):
-            g.input(name, INT32, [shape])
-        g.input("starts", INT32, ["B"])
+    def build(self, decoder: Decoder) -> None:
+        """Emits all nodes of a decoder."""
+        g, ids = self.graph, self.inputs()
         hidden = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
+        hidden = g.rename(hidden, entering(0))
         if decoder.layer_inputs is not None:
-            self._emit_layer_inputs(decoder.layer_inputs, ids, hidden)
+            self._emit_layer_inputs(decoder.layer_inputs, ids, hidden, len(decoder.layers))
         for number, layer in enumerate(decoder.layers):
             for sublayer in layer:
                 hidden = self._added(hidden, number, sublayer)
             if decoder.layer_factors:
                 hidden = g.op("Mul", hidden, self.vector(decoder.layer_factors[number]))
-        hidden = g.op("Gather", hidden, g.input("logit_rows", INT64, ["R"]), axis=0)
+            hidden = g.rename(hidden, entering(number + 1))
+        hidden = g.op("Gather", hidden, "logit_rows", axis=0)
         hidden = self.norm(hidden, decoder.norm)
         if decoder.embeds:
             g.output(LAST_HIDDEN, hidden, FLOAT, ["R", decoder.hidden_size])
             return
         logits = self.linear(hidden, decoder.lm_head, soft_cap=decoder.logit_softcap or 0.0)
         g.output(LOGITS, logits, FLOAT, ["R", decoder.lm_head.out_features])
+
+    def inputs(self) -> str:
+        """Declares the inputs that all graphs have; returns the tokens' name."""
+        for name, shape in (("write", "S"), ("parent", "S"), ("sequence", "S"), ("context", "P")):
+            self.graph.input(name, INT32, [shape])
+        self.graph.input("starts", INT32, ["B"])
+        self.graph.input("logit_rows", INT64, ["R"])
+        return self.graph.input("input_ids", INT64, ["S"])
+
+    def save(self, folder: Path, ids: str = "") -> Native:
+        """Writes the graph, and what was written of the weights.
+
+        Args:
+            folder: folder to write to.
+            ids: see `Native.ids`.
+        """
+        self.weights.data.flush()
+        file = f"{self.graph.name}.native.onnx"
+        self.graph.save(folder / file)
+        return Native(
+            file,
+            self.weights.data.name,
+            tuple(self.pools),
+            tuple(self.ropes),
+            self.weights.formats,
+            tuple(self.recurrent),
+            ids,
+        )
 
     def norm(self, x: str, norm: Norm | None) -> str:
         """Normalizes the last axis of x; without a norm, returns x unchanged."""
@@ -198,7 +237,7 @@ class NativeGraph:
         """Emits a sublayer, and adds what it gives to the stream."""
         if sublayer.post_norm is None and not isinstance(sublayer, Moe | MlpAndMoe):
             x = self.norm(hidden, sublayer.norm)
-            return self._lowered(x, number, sublayer, hidden, sublayer.output_factor)
+            return self.lowered(x, number, sublayer, hidden, sublayer.output_factor)
         return self.graph.op("Add", hidden, self._contribution(hidden, number, sublayer))
 
     def _contribution(self, hidden: str, number: int, sublayer: Sublayer) -> str:
@@ -210,14 +249,14 @@ class NativeGraph:
             parts = (self._contribution(x, number, each) for each in (sublayer.mlp, sublayer.moe))
             update = self.graph.op("Add", *parts)
         else:
-            update = self._lowered(x, number, sublayer)
+            update = self.lowered(x, number, sublayer)
         update = self.norm(update, sublayer.post_norm)
         if sublayer.output_factor != 1:
             factor = self.graph.constant(sublayer.output_factor, np.float32)
             update = self.graph.op("Mul", update, factor)
         return update
 
-    def _lowered(
+    def lowered(
         self,
         x: str,
         number: int,
@@ -225,7 +264,15 @@ class NativeGraph:
         residual: str = "",
         factor: float = 1.0,
     ) -> str:
-        """Emits a sublayer of which a matrix is the last part, and adds the residual there."""
+        """Emits a sublayer of which a matrix is the last part, and adds the residual there.
+
+        Args:
+            x: [S, width], what it reads.
+            number: number of its layer.
+            sublayer: description of the sublayer.
+            residual: [S, hidden], which is added; empty: nothing is.
+            factor: factor on the product before that.
+        """
         if isinstance(sublayer, Attention):
             inner, last = self._attention(x, number, sublayer), sublayer.o
         elif isinstance(sublayer, Mlp):
@@ -318,13 +365,13 @@ class NativeGraph:
                 self.graph.input(names[1], FLOAT, [2, layer.kv_heads, "C"])
         return names
 
-    def _emit_layer_inputs(self, inputs: LayerInputs, ids: str, hidden: str) -> None:
+    def _emit_layer_inputs(self, inputs: LayerInputs, ids: str, hidden: str, count: int) -> None:
         g, size = self.graph, inputs.norm.size
         found = self.embedding(ids, inputs.table, inputs.scale)
         projected = self.linear(hidden, inputs.projection)
         projected = g.op("Reshape", projected, g.ints(0, -1, size))
         projected = g.op("Reshape", self.norm(projected, inputs.norm), g.ints(0, -1))
-        both, count = g.op("Add", projected, found), len(self.decoder.layers)
+        both = g.op("Add", projected, found)
         self._layer_inputs = (
             [both]
             if count == 1
@@ -332,29 +379,35 @@ class NativeGraph:
         )
 
 
-def write_native(folder: Path, name: str, decoder: Decoder, weights: TileWeights) -> Native:
-    """Writes a role's native graph, whose weights go to the file of `weights`.
+def written_in_tiles(
+    file: Path, precision: Precision, write: Callable[[DataFile], Native]
+) -> Native | None:
+    """Writes a native graph, if tiles can have the weights and the operators the model.
 
     Args:
-        folder: folder to write to.
-        name: name of the role.
-        decoder: the model.
-        weights: writes matrices.
+        file: file of the weights to create.
+        precision: formats of the model.
+        write: writes graph and weights.
 
-    Raises:
-        UnsupportedModelError: if a part of the model has no native operator.
-        CheckpointError: if a matrix contains infinity or NaN.
+    Returns:
+        None if there can be no graph; then there is no file.
     """
-    native = NativeGraph(decoder, weights, name)
-    native.build()
-    weights.data.flush()
-    file = f"{name}.native.onnx"
-    native.graph.save(folder / file)
-    return Native(
-        file,
-        weights.data.name,
-        tuple(native.pools),
-        tuple(native.ropes),
-        weights.formats,
-        tuple(native.recurrent),
-    )
+    if W8A8 in (precision.weights, precision.lm_head) or precision.block_size % BLOCK:
+        return None
+    data = DataFile(file)
+    try:
+        return write(data)
+    except UnsupportedModelError as error:
+        _log.info("%s: no graph for CPUs: %s", file.stem, error)
+        file.unlink()
+        return None
+    finally:
+        data.close()
+
+
+def write_ids(folder: Path, name: str, ids: npt.NDArray[np.int64]) -> str:
+    """Writes the tokens that a role's outputs stand for; see `Native.ids` for the result."""
+    if np.array_equal(ids, np.arange(len(ids))):
+        return ""
+    (folder / f"{name}.ids").write_bytes(ids.astype("<i4").tobytes())
+    return f"{name}.ids"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from edgespec.bundle import FEATURES
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.engines.ort_session import (
@@ -22,16 +23,22 @@ class NativeGraph:
 
     Args:
         graph: ONNX file, beside the file of its weights.
-        skipped: numbers of sublayers to leave out, see `skipped.without`.
         library: library of the operators.
         threads: number of threads.
+        features: whether `features` is among the results, where the graph gives them.
+        skipped: numbers of sublayers to leave out, see `skipped.without`.
 
     Raises:
         DeviceError: if ONNX Runtime refuses the library or the graph.
     """
 
     def __init__(
-        self, graph: Path, library: Path, threads: int, skipped: Collection[int] = ()
+        self,
+        graph: Path,
+        library: Path,
+        threads: int,
+        features: bool = False,
+        skipped: Collection[int] = (),
     ) -> None:
         options = session_options(threads)
         # Between passes its threads would take the processor from drafting and sampling.
@@ -51,7 +58,8 @@ class NativeGraph:
             look_for_data_beside(graph, options)
         self._session = open_session(source, options, ["CPUExecutionProvider"], str(graph))
         self._inputs = [each.name for each in self._session.get_inputs()]
-        self._outputs = [each.name for each in self._session.get_outputs()]
+        names = [each.name for each in self._session.get_outputs()]
+        self._outputs = [name for name in names if features or name != FEATURES]
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Floats]:
         """Makes a pass.
@@ -67,7 +75,8 @@ class NativeGraph:
             DeviceError: if an operator refuses its inputs.
         """
         try:
-            results = self._session.run(None, {name: feeds[name] for name in self._inputs})
+            read = {name: feeds[name] for name in self._inputs}
+            results = self._session.run(self._outputs, read)
         except Exception as error:
             raise DeviceError(
                 f"the target's pass failed ({first_line(error)}): please report it"

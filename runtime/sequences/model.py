@@ -35,6 +35,7 @@ class Rows:
         branch: slots of rows that follow the sequence and are not part of it (yet).
         slots: after the pass, the slot of each row, which the caller owns.
         features: after the pass, [n, F] float32 of each row; None if the graph gives none.
+        reads: further inputs of the graph, [n, ...] each, the same ones for all rows of a pass.
     """
 
     sequence: sequences.Sequence
@@ -44,6 +45,7 @@ class Rows:
     branch: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     features: Floats | None = None
+    reads: Mapping[str, Floats] = field(default_factory=dict)
 
     def accept(self, rows: Sequence[int]) -> None:
         """Appends these rows to the sequence, a path from its end; frees the others."""
@@ -151,4 +153,6 @@ def _inputs(batch: Sequence[Rows]) -> tuple[dict[str, Array], list[int]]:
         "starts": np.array(starts, np.int32),
         "logit_rows": np.array(wanted, np.int64),
     }
+    for name in batch[0].reads:
+        feeds[name] = np.concatenate([rows.reads[name] for rows in batch])
     return feeds, positions

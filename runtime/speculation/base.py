@@ -17,16 +17,13 @@ class Reading:
     """What a pass read of a sequence, and what came of it.
 
     Attributes:
-        rows: tokens that were read, then the nodes of the verified tree; see also `Rows.features`.
-        logits: [wanted rows, V] float32 of the last token read and of the nodes; no row where a
-            chunk of a prompt was read that is not its last.
-        kept: numbers of the rows that are part of the sequence now, in order.
-        tokens: the new tokens, which are part of it, too; none where `logits` has no row.
+        rows: tokens that were read, then the nodes of the verified tree.
+        logits: [nodes + 1, V] float32 of the last token read and of the nodes.
+        tokens: the new tokens, which are part of the sequence already.
     """
 
     rows: Rows
     logits: Floats
-    kept: Sequence[int]
     tokens: Sequence[int]
 
 
@@ -44,7 +41,7 @@ class Drafter(Protocol):
         """Adds nodes to the proposals of a pass; those of cheaper sources are there already."""
 
     def observe(self, generation: Generation, reading: Reading) -> None:
-        """Learns from a pass, whichever source drafted the tree."""
+        """Learns from a pass that brought new tokens, whichever source drafted the tree."""
 
     def end(self, generation: Generation) -> None:
         """A generation has ended."""

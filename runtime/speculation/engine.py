@@ -158,10 +158,9 @@ class Engine:
         Returns:
             The new tokens, and the number of accepted nodes.
         """
-        generation, kept = part.generation, list(range(len(part.reading)))
+        generation, read = part.generation, len(part.reading)
         if not part.complete:
-            rows.accept(kept)
-            self._observe(generation, Reading(rows, logits, kept, ()))
+            _accept(generation, rows, range(read))
             return (), 0
         try:
             verdict = generation.verify(part.proposal.tree(), logits)
@@ -169,15 +168,12 @@ class Engine:
             rows.accept([])
             generation.fail(error)
             return (), 0
-        kept += [len(part.reading) + node for node in verdict.nodes]
-        rows.accept(kept)
+        _accept(generation, rows, [*range(read), *[read + node for node in verdict.nodes]])
         generation.commit(verdict.tokens)
-        self._observe(generation, Reading(rows, logits, kept, verdict.tokens))
-        return verdict.tokens, len(verdict.nodes)
-
-    def _observe(self, generation: Generation, reading: Reading) -> None:
+        reading = Reading(rows, logits, verdict.tokens)
         for drafter in self._drafters:
             drafter.observe(generation, reading)
+        return verdict.tokens, len(verdict.nodes)
 
 
 def _rows(part: Scheduled) -> Rows:
@@ -190,3 +186,10 @@ def _rows(part: Scheduled) -> Rows:
     tokens = tokens + tree.tokens
     parents += [read + parent for parent in tree.parents]  # ROOT is -1: the last token read
     return Rows(part.generation.sequence, tokens, parents, list(range(read - 1, len(tokens))))
+
+
+def _accept(generation: Generation, rows: Rows, accepted: Sequence[int]) -> None:
+    """Makes rows part of the sequence, and keeps what draft heads read of them."""
+    rows.accept(accepted)
+    if rows.features is not None:
+        generation.features.append(rows.features[list(accepted)], rows.sequence.length)

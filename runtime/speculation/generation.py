@@ -11,6 +11,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.speculation.features import Features
 from edgespec.runtime.trees.proposal import Forecast
 from edgespec.runtime.trees.tree import TokenTree
 from edgespec.runtime.trees.walk import Verdict, walk
@@ -103,6 +104,7 @@ class Generation:
     Attributes:
         request: what was asked for.
         sequence: prompt and new tokens, with the target's slots.
+        features: what draft heads read of the last tokens that the target has read.
         finish: why it ended: stop, length, context or error; None while it goes on.
         error: what went wrong, if something did.
     """
@@ -110,6 +112,7 @@ class Generation:
     def __init__(self, request: Request, sequence: Sequence) -> None:
         self.request = request
         self.sequence = sequence
+        self.features = Features()
         self.finish: str | None = None
         self.error: EdgespecError | None = None
         self._logprobs: list[TokenLogprobs] = []

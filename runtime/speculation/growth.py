@@ -8,6 +8,7 @@ from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
@@ -24,6 +25,9 @@ from edgespec.runtime.trees.tree import ROOT
 
 USUAL_READING = 4
 """Rows that a round's first call reads at most, if the model drafts in every round."""
+
+Ids = npt.NDArray[np.int64]
+"""Tokens that the columns of logits stand for."""
 
 _CHUNK = 64  # rows of a call that reads the prompt
 _CANDIDATES = 32  # likeliest tokens of a row, those that compete under the target's noise
@@ -65,6 +69,7 @@ class State:
     Attributes:
         generation: whose.
         sequence: what the model has read of it, with the model's slots.
+        first: position in the generation of the first token that the sequence has rows of.
         proposal: the nodes of this round.
         hope: how likely the target is to choose the model's best token, as a moving average.
         idle: rounds since the model drafted.
@@ -76,6 +81,7 @@ class State:
 
     generation: Generation
     sequence: Sequence
+    first: int = 0
     proposal: Proposal = field(default_factory=Proposal)
     hope: float = _HOPE
     idle: int = 0
@@ -99,14 +105,16 @@ class TreeDrafter(ABC):
     Args:
         model: the model.
         cost: of its calls.
+        ids: tokens that the model's logits stand for; None: token n is column n.
     """
 
     name: str
     in_auto = True
     """Whether generations that ask for all sources draft with it, too."""
 
-    def __init__(self, model: Model, cost: PassCost) -> None:
+    def __init__(self, model: Model, cost: PassCost, ids: Ids | None = None) -> None:
         self._model = model
+        self._ids = ids
         self._cost = cost
         self._states = dict[Generation, State]()
         self.forget()
@@ -120,8 +128,8 @@ class TreeDrafter(ABC):
         """Returns the tokens that the model is to read before it drafts, at least one."""
 
     @abstractmethod
-    def _fits(self, state: State, depth: int) -> bool:
-        """Whether the model can read what is unread, and so many tokens behind it."""
+    def _make_room(self, state: State, depth: int) -> bool:
+        """Makes room for what is unread and so many tokens behind it; False if there is none."""
 
     def _chain(self, state: State, tokens: list[int], wanted: list[int]) -> Rows:
         """Returns rows of the next tokens to read."""
@@ -231,7 +239,7 @@ class TreeDrafter(ABC):
 
     def _may_read(self, state: State, part: Scheduled, plan: Plan) -> bool:
         """Whether reading what the model has not read will pay in what is left of a sequence."""
-        if not self._fits(state, part.depth):
+        if not self._make_room(state, part.depth):
             return False
         unread = len(self._unread(state))
         if unread <= _CHUNK:
@@ -306,7 +314,7 @@ class TreeDrafter(ABC):
         """Adds the likeliest children of nodes at one depth."""
         request, state = part.generation.request, self._states[part.generation]
         sampler, width, depth = request.sampler, request.limits.width, parents[0].depth
-        candidates = likeliest(logits, min(sampler.vocab_size, logits.shape[1]))
+        candidates = likeliest(logits, sampler.vocab_size, self._ids)
         tokens = part.generation.tokens
         contexts = [[*tokens, *_branch(node)] for node in parents] if sampler.reads_context else ()
         rankings = rank(sampler, candidates, len(tokens) + depth, contexts, width)
@@ -339,15 +347,17 @@ class TreeDrafter(ABC):
         return self._calibrations[generation.is_sampled]
 
 
-def likeliest(logits: Floats, vocab_size: int) -> Candidates:
+def likeliest(logits: Floats, vocab_size: int, ids: Ids | None) -> Candidates:
     """Returns the likeliest tokens of rows, [n, V], whose probabilities leave out all others.
 
     What that is off, acceptances correct; the whole sum would cost twice as much as all the rest.
     """
-    tokens = likeliest_tokens(logits, vocab_size, min(_CANDIDATES, vocab_size))
-    best = np.take_along_axis(logits, tokens, axis=1)
-    peak = best[:, 0]
-    return Candidates(tokens, best, np.log(np.exp(best - peak[:, None]).sum(axis=1)) + peak)
+    columns = logits.shape[1] if ids is not None else min(vocab_size, logits.shape[1])
+    best = likeliest_tokens(logits, columns, min(_CANDIDATES, columns))
+    found = np.take_along_axis(logits, best, axis=1)
+    peak = found[:, 0]
+    total = np.log(np.exp(found - peak[:, None]).sum(axis=1)) + peak
+    return Candidates(best if ids is None else ids[best], found, total)
 
 
 def _branch(node: Node) -> list[int]:

@@ -6,7 +6,7 @@ from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.sequence import Sequence
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.speculation.growth import State, TreeDrafter
+from edgespec.runtime.speculation.growth import Ids, State, TreeDrafter
 
 
 class ModelDrafter(TreeDrafter):
@@ -16,12 +16,15 @@ class ModelDrafter(TreeDrafter):
         model: the draft model.
         cost: of its calls.
         context_length: largest number of tokens that it can read.
+        ids: see `TreeDrafter`.
     """
 
     name = "model"
 
-    def __init__(self, model: Model, cost: PassCost, context_length: int) -> None:
-        super().__init__(model, cost)
+    def __init__(
+        self, model: Model, cost: PassCost, context_length: int, ids: Ids | None = None
+    ) -> None:
+        super().__init__(model, cost, ids)
         self._context_length = context_length
 
     def _sequence(self, generation: Generation) -> Sequence:
@@ -30,5 +33,5 @@ class ModelDrafter(TreeDrafter):
     def _unread(self, state: State) -> list[int]:
         return state.sequence.unread
 
-    def _fits(self, state: State, depth: int) -> bool:
+    def _make_room(self, state: State, depth: int) -> bool:
         return len(state.sequence.tokens) + depth <= self._context_length

@@ -15,7 +15,7 @@ from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.speculation.base import Reading
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.speculation.growth import USUAL_READING, likeliest
+from edgespec.runtime.speculation.growth import USUAL_READING, Ids, likeliest
 from edgespec.runtime.speculation.model import ModelDrafter
 from edgespec.runtime.speculation.plan import Plan, Scheduled
 from edgespec.runtime.trees.proposal import Proposal
@@ -81,12 +81,20 @@ class ParallelDrafter(ModelDrafter):
         cost: of its calls.
         context_length: largest number of tokens that it can read.
         mask_token: the token of a mask.
+        ids: see `TreeDrafter`.
     """
 
     name = "parallel"
 
-    def __init__(self, model: Model, cost: PassCost, context_length: int, mask_token: int) -> None:
-        super().__init__(model, cost, context_length)
+    def __init__(
+        self,
+        model: Model,
+        cost: PassCost,
+        context_length: int,
+        mask_token: int,
+        ids: Ids | None = None,
+    ) -> None:
+        super().__init__(model, cost, context_length, ids)
         self._mask = mask_token
         self._ahead = dict[Generation, _Ahead]()
 
@@ -169,7 +177,7 @@ class ParallelDrafter(ModelDrafter):
         """Returns the candidates of each position, the most valuable first."""
         sampler, tokens = generation.request.sampler, generation.tokens
         width, calibration = generation.request.limits.width, self._of(generation)
-        candidates = likeliest(logits, min(sampler.vocab_size, logits.shape[1]))
+        candidates = likeliest(logits, sampler.vocab_size, self._ids)
         ranked = []
         for position in range(len(logits)):
             row = candidates.row(position)

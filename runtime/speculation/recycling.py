@@ -49,7 +49,7 @@ class RecyclingDrafter:
 
     def observe(self, generation: Generation, reading: Reading) -> None:
         """See `Drafter`."""
-        if not reading.tokens or not generation.drafts_by(self.name):
+        if not generation.drafts_by(self.name):
             return
         rows, text = reading.rows, generation.tokens
         last = len(text) - len(reading.tokens) - 1  # place of the last token that was read

@@ -33,7 +33,7 @@ class SkipDrafter(TreeDrafter):
     def _unread(self, state: State) -> list[int]:
         return state.sequence.unread
 
-    def _fits(self, state: State, depth: int) -> bool:
+    def _make_room(self, state: State, depth: int) -> bool:
         return True
 
     def _take(self, state: State, root: Node, rows: Rows) -> None:

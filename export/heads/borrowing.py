@@ -1,4 +1,4 @@
-"""Reads a target's embedding in the graph of its head, without a second copy of the weights."""
+"""Reads a target's weights in the graph of its head, without a second copy of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from pathlib import Path
 
 import onnx
 
+from edgespec.bundle import LOGITS
 from edgespec.export.components.decoder import entering
 from edgespec.export.components.graph import GraphBuilder
 from edgespec.export.heads.taps import require_names
 
 _IDS = "input_ids"
-_PREFIX = "embedding/"
+_PREFIX = "target/"
 
 
 def borrow_embedding(source: onnx.ModelProto, graph: GraphBuilder) -> str:
@@ -49,3 +50,23 @@ def borrow_embedding(source: onnx.ModelProto, graph: GraphBuilder) -> str:
             names[:] = [name if name in kept else _PREFIX + name for name in names]
     graph.graft(nodes, initializers)
     return _PREFIX + entering(0)
+
+
+def borrow_projection(source: onnx.ModelProto, graph: GraphBuilder, x: str) -> str:
+    """Copies the output projection from a target's native graph.
+
+    Args:
+        source: the target's native graph, without its external data.
+        graph: receives the nodes.
+        x: [R, hidden], normalized rows.
+
+    Returns:
+        The name of the logits.
+    """
+    makers = {name: node for node in source.graph.node for name in node.output}
+    stored = {each.name: each for each in source.graph.initializer}
+    node = onnx.NodeProto()
+    node.CopyFrom(makers[makers[LOGITS].input[0]])
+    node.name, node.input[0], node.output[0] = f"{_PREFIX}{LOGITS}", x, f"{_PREFIX}{LOGITS}"
+    graph.graft([node], [stored[name] for name in node.input[1:] if name])
+    return node.output[0]

@@ -1,0 +1,91 @@
+"""Emits a draft head as a native graph, which has the inputs of a model's and two more.
+
+The first rows of a call read features of the target, `target_features` [T, F]. The others read what
+the head gave for the rows before them, `own_features` [S - T, hidden], and it gives this again as
+`features` [S, hidden].
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from edgespec.bundle import FEATURES, LOGITS, OWN_FEATURES, TARGET_FEATURES, Native
+from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
+from edgespec.export.native.graph import FLOAT, NativeGraph, write_ids
+from edgespec.export.native.weights import TileWeights
+from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer
+from edgespec.models.heads.mtp import MTP
+
+
+def write_native_head(
+    folder: Path, name: str, checkpoint: HeadCheckpoint, weights: TileWeights, target: str
+) -> Native:
+    """Writes a head's native graph.
+
+    Args:
+        folder: folder of the bundle.
+        name: name of the head's role.
+        checkpoint: the head.
+        weights: writes its matrices.
+        target: the target's native graph, from whose weights it reads what it has not itself.
+
+    Raises:
+        CheckpointError: if a matrix contains infinity or NaN.
+        UnsupportedModelError: if a part of the head has no native operator.
+    """
+    native, head = NativeGraph(weights, name), checkpoint.head
+    source = onnx.load(folder / target, load_external_data=False)
+    ids, g = native.inputs(), native.graph
+    own = g.input(OWN_FEATURES, FLOAT, ["S - T", head.hidden_size])
+    hidden = g.op("Concat", _fused(native, head), own, axis=0)
+    if head.embedding is None:
+        token = borrow_embedding(source, g)
+    else:
+        token = native.embedding(ids, head.embedding)
+    stream = _lowered_layer(native, head.layer, token, hidden)
+    output = native.norm(stream, head.norm)
+    chosen = g.op("Gather", output, "logit_rows", axis=0)
+    if head.architecture == MTP:  # its projection is the target's
+        logits = borrow_projection(source, g, chosen)
+    else:
+        logits = native.linear(chosen, head.lm_head)
+    g.output(LOGITS, logits, FLOAT, ["R", head.lm_head.out_features])
+    g.output(FEATURES, output if head.norm_output else stream, FLOAT, ["S", head.hidden_size])
+    return native.save(folder, write_ids(folder, name, checkpoint.ids))
+
+
+def _fused(native: NativeGraph, head: Head) -> str:
+    """Emits the rows that the target's features become, [T, hidden]."""
+    fusion, g = head.fusion, native.graph
+    width = head.hidden_size if fusion.fc is None else fusion.fc.in_features
+    rows = native.norm(g.input(TARGET_FEATURES, FLOAT, ["T", width]), fusion.norm)
+    if fusion.tap_norms:
+        rows = g.op("Concat", *_normed_taps(native, rows, fusion), axis=-1)
+    return rows if fusion.fc is None else native.linear(rows, fusion.fc)
+
+
+def _normed_taps(native: NativeGraph, rows: str, fusion: Fusion) -> list[str]:
+    norms, count = fusion.tap_norms, len(fusion.tap_norms)
+    parts = [rows]
+    if count > 1:
+        parts = native.graph.multi_op("Split", rows, outputs=count, axis=-1, num_outputs=count)
+    return [native.norm(part, norm) for part, norm in zip(parts, norms, strict=True)]
+
+
+def _lowered_layer(native: NativeGraph, layer: HeadLayer, token: str, hidden: str) -> str:
+    """Emits the decoder layer over embeddings of tokens and hidden rows, both [S, hidden]."""
+    g = native.graph
+    token, normed = native.norm(token, layer.token_norm), native.norm(hidden, layer.hidden_norm)
+    mixed = g.op("Concat", token, normed, axis=-1)
+    stream = normed if layer.norm_before_residual else hidden
+    if layer.entry is not None:
+        mixed = stream = native.linear(mixed, layer.entry)
+    elif layer.gate is not None:
+        share = g.op("Sigmoid", native.linear(mixed, layer.gate))
+        # share * hidden + (1 - share) * token
+        mixed = g.op("Add", token, g.op("Mul", share, g.op("Sub", normed, token)))
+    x = native.norm(mixed, layer.attention.norm)
+    stream = native.lowered(x, 0, layer.attention, stream)
+    return native.lowered(native.norm(stream, layer.mlp.norm), 0, layer.mlp, stream)
