@@ -5,49 +5,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Unpack
-
-import numpy as np
 
 from edgespec.api.generation import GenerationStream
 from edgespec.api.keywords import GenerationKeywords
 from edgespec.api.options import GenerationOptions, checked
+from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompts import Prompts
-from edgespec.bundle import DRAFT, TARGET, Bundle, Role
-from edgespec.errors import BundleError, InputError, MemoryLimitError
-from edgespec.runtime.deployment.options import PLANNED_DRAFT_TOKENS, LoadOptions
+from edgespec.api.sources import Sources, loaded_roles
+from edgespec.bundle import DRAFT, TARGET, Bundle
+from edgespec.errors import InputError, MemoryLimitError
+from edgespec.runtime.deployment.options import (
+    MAX_DRAFT_TOKENS,
+    PLANNED_DRAFT_TOKENS,
+    RECYCLING_DRAFTS,
+    LoadOptions,
+)
 from edgespec.runtime.engines import available_bytes
-from edgespec.runtime.kernels import library, missing_kernels
+from edgespec.runtime.kernels import missing_kernels
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.sequences.model import Graph, Model
 from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.rope import Rope
-from edgespec.runtime.speculation.base import Drafter
-from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.engine import Engine
-from edgespec.runtime.speculation.generation import AUTO, Limits, Request
-from edgespec.runtime.speculation.growth import Ids
-from edgespec.runtime.speculation.head import HeadDrafter, HeadGraph
-from edgespec.runtime.speculation.lookup import LookupDrafter
-from edgespec.runtime.speculation.model import ModelDrafter
+from edgespec.runtime.speculation.generation import Limits, Request
 from edgespec.runtime.text.endings import TextEnd
 from edgespec.runtime.text.tokenizer import Tokenizer
-from edgespec.system.processors import default_threads
 
 _log = logging.getLogger(__name__)
 
-_DRAFTS = (AUTO, "none", "model", "head", "lookup")
-_BY_MODEL = (AUTO, "model", "head")  # those that need a draft in the bundle
-_TARGET_SECONDS, _DRAFT_SECONDS = 0.6, 0.3  # to measure what passes cost
 _ELSEWHERE = (  # load options of which only their defaults are known here
-    "device", "draft_device", "place", "gpu_layers", "draft_memory", "learn", "simulate",
+    "device", "draft_device", "place", "gpu_layers", "learn", "simulate",
     "sessions", "prefix_reuse", "prompt_cache",
 )  # fmt: skip
 
 
-def is_native(bundle: Bundle, options: LoadOptions, text: GenerationOptions | None = None) -> bool:
+def is_native(bundle: Bundle, options: LoadOptions) -> bool:
     """Whether a bundle's native graphs can do what is asked for; logs a line if not."""
-    reason = _missing(bundle, options, text)
+    reason = _missing(bundle, options)
     if reason is None and (reason := missing_kernels()) is not None:
         _log.warning("%s", reason)
     elif reason is not None:
@@ -55,29 +49,20 @@ def is_native(bundle: Bundle, options: LoadOptions, text: GenerationOptions | No
     return reason is None
 
 
-def _missing(bundle: Bundle, options: LoadOptions, text: GenerationOptions | None) -> str | None:
+def _missing(bundle: Bundle, options: LoadOptions) -> str | None:
     """Returns what the engine lacks for a bundle or for options; None if nothing."""
     usual = {field.name: field.default for field in fields(LoadOptions)}
     others = [name for name in _ELSEWHERE if getattr(options, name) != usual[name]]
-    sources = {options.draft} if text is None else {options.draft, text.draft_source or AUTO}
-    unknown = sorted(sources - set(_DRAFTS))
     target, draft = bundle.target, bundle.draft
-    drafts = draft is not None and options.draft in _BY_MODEL
+    drafts = draft is not None and DRAFT in loaded_roles(bundle, options)
     reasons = {
         f"it has no option {', '.join(others)}": others,
         "it has one device": options.pipeline == "overlap" or isinstance(options.memory, dict),
-        f"it has no draft source {', '.join(unknown)}": unknown,
-        "it drafts from no prediction": text is not None and text.prediction,
         "the bundle has none of its target": target.native is None or target.embedding is not None,
         "it holds no states of recurrent layers": target.native and target.native.recurrent,
-        "the bundle has none of its draft": draft is not None and drafts and not _is_plain(draft),
+        "the bundle has none of its draft": draft is not None and drafts and draft.native is None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def _is_plain(draft: Role) -> bool:
-    """Whether a draft has a native graph and the target's tokens."""
-    return draft.native is not None and not draft.tokenizer
 
 
 class NativeLLM:
@@ -104,30 +89,12 @@ class NativeLLM:
     def __init__(self, bundle: Bundle, options: LoadOptions) -> None:
         self.bundle, self.options = bundle, options
         self.tokenizer = Tokenizer.from_folder(bundle.path)
-        names = [TARGET]
-        kind = None if bundle.draft is None else "head" if bundle.draft.is_head else "model"
-        if kind is not None and options.draft in (AUTO, kind):
-            names.append(DRAFT)
-        elif options.draft in ("model", "head"):
-            raise InputError(f"{bundle.path} has no draft {options.draft}: use another --draft")
-        self.context_length = _context(bundle, options, names)
-        features = kind == "head" and DRAFT in names
-        self._models = {name: _model(bundle, options, name, features) for name in names}
+        self.context_length = _context(bundle, options, loaded_roles(bundle, options))
+        self._sources = Sources(bundle, options, self.tokenizer)
         self._prompts = Prompts(bundle, self.tokenizer, self.context_length)
-        cost, drafters = None, list[Drafter]()
-        if options.draft != "none":
-            cost = PassCost.measure(self._models[TARGET], _TARGET_SECONDS)
-        if options.draft in (AUTO, "lookup"):
-            drafters.append(LookupDrafter())
-        if bundle.draft is not None and DRAFT in names:
-            model = self._models[DRAFT]
-            calls = PassCost.measure(model, _DRAFT_SECONDS)
-            made = HeadDrafter if bundle.draft.is_head else ModelDrafter
-            ids = _ids(bundle, bundle.draft)
-            drafters.append(made(model, calls, bundle.draft.context_length, ids))
-        self.engine = Engine(self._models[TARGET], cost, drafters)
-        names = [drafter.name for drafter in drafters]
-        self.draft_sources = ("none", *names, *([AUTO] if options.draft == AUTO else []))
+        target = self._sources.models[TARGET]
+        self.engine = Engine(target, self._sources.cost, self._sources.drafters)
+        self.draft_sources = self._sources.names
 
     def chat_tokens(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Converts a conversation to a prompt of token ids with the model's chat template.
@@ -140,6 +107,14 @@ class NativeLLM:
     def forget(self) -> None:
         """Forgets what earlier texts taught the drafters."""
         self.engine.forget()
+
+    def save_draft_memory(self, path: str | Path) -> None:
+        """Saves what recycling learned about the target, for `LoadOptions.draft_memory`.
+
+        Raises:
+            InputError: if the file cannot be written; an existing file stays as it was.
+        """
+        self._sources.recycling.successors.save(Path(path), self.bundle.digest)
 
     def stream(
         self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
@@ -161,52 +136,25 @@ class NativeLLM:
                 f"draft_source is {source!r}: a model loaded with draft {self.options.draft!r} "
                 f"offers {', '.join(self.draft_sources)}"
             )
-        nodes = made.num_assistant_tokens
+        predicted = predicted_tokens(made.prediction, self.tokenizer, self.tokenizer.vocab_size)
+        nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
         limits = Limits(
             made.max_new_tokens,
             self.context_length,
             frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids)),
-            PLANNED_DRAFT_TOKENS if nodes is None else nodes,
+            nodes if made.num_assistant_tokens is None else made.num_assistant_tokens,
             made.tree_width,
         )
         sampler = Sampler(made, self.tokenizer.vocab_size)
-        request = Request(asked.prompt, sampler, limits, source, asked.grammar, made.logprobs)
+        request = Request(
+            asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
+            predicted[: self.context_length],
+        )  # fmt: skip
         end = TextEnd(made.stop, made.min_indent, made.max_time)
-        models = list(self._models.values())
-        return GenerationStream(self.engine, request, self.tokenizer, end, models)
-
-
-def _model(bundle: Bundle, options: LoadOptions, name: str, features: bool) -> Model:
-    """Loads a model; `features` tells whether there is a head, which reads the target's."""
-    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
-
-    role, operators = bundle.manifest.roles[name], library()
-    assert role.native is not None, "`is_native` has checked it"
-    assert operators is not None, "`is_native` has checked it"
-    threads = default_threads() if options.threads is None else options.threads
-    graph: Graph = NativeGraph(bundle.path / role.native.graph, operators, threads, features)
-    if role.is_head:
-        width = len(role.taps) * bundle.target.hidden_size
-        graph = HeadGraph(graph, width, role.hidden_size)
-    ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
-    return Model(graph, KVPool(role.native.pools, role.precision.kv), ropes)
-
-
-def _ids(bundle: Bundle, draft: Role) -> Ids | None:
-    """Reads the tokens that a draft's logits stand for; None: their own numbers.
-
-    Raises:
-        BundleError: if they are not what the manifest says.
-    """
-    if draft.native is None or not draft.native.ids:
-        return None
-    file, count = bundle.path / draft.native.ids, draft.output_tokens or draft.vocab_size
-    ids = np.fromfile(file, "<i4").astype(np.int64)
-    if len(ids) != count or not ((ids >= 0) & (ids < draft.vocab_size)).all():
-        raise BundleError(
-            f"{file} must hold {count} tokens below {draft.vocab_size}: export the checkpoint again"
-        )
-    return ids
+        models, memory = list(self._sources.models.values()), None
+        if source in RECYCLING_DRAFTS:
+            memory = "hot" if len(self._sources.recycling.successors) else "cold"
+        return GenerationStream(self.engine, request, self.tokenizer, end, models, memory)
 
 
 def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:

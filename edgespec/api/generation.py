@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
+from edgespec.api.predictions import prediction_facts
 from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
+from edgespec.runtime.drafters.prediction import Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.speculation.engine import Engine
@@ -32,6 +35,7 @@ class GenerationStream:
         tokenizer: tokenizer of the target.
         end: what ends the text besides its tokens.
         models: the target, and the draft model if there is one.
+        draft_memory: see `GenerationResult`.
 
     Attributes:
         rounds: the rounds so far, without the prompt's.
@@ -46,10 +50,12 @@ class GenerationStream:
         tokenizer: Tokenizer,
         end: TextEnd,
         models: Sequence[Model],
+        draft_memory: str | None = None,
     ) -> None:
         self._engine, self._request, self._models = engine, request, models
         self._decoder = StreamDecoder(tokenizer, request.prompt)
         self._end = end
+        self._draft_memory = draft_memory
         self._pieces = self._generate()
         self._shown: list[str] = []
         self._new: list[int] = []
@@ -162,7 +168,7 @@ class GenerationStream:
             begun=0,
             draft=self._request.draft,
             sources=dict(Counter(made.source for made in rounds).most_common()),
-            draft_memory=None,
+            draft_memory=self._draft_memory,
             learned=None,
             predicted_tokens_per_second=predicted,
             measured_tokens_per_second=measured,
@@ -174,7 +180,12 @@ class GenerationStream:
             reused=0,
             logprobs=tuple(self.logprobs),
             simulated=None,
+            **self._prediction_facts(),
         )
+
+    def _prediction_facts(self) -> dict[str, Any]:
+        expected = self._request.prediction
+        return prediction_facts(Prediction(expected) if expected else None, self._new)
 
 
 def _rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:

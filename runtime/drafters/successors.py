@@ -62,10 +62,6 @@ class Successors:
         table = sys.getsizeof(self._slots) + sys.getsizeof(self._keys)
         return self._rows.nbytes + table + _BYTES_A_KEY * len(self)
 
-    def empty(self) -> Successors:
-        """Returns a table that has learned nothing."""
-        return Successors(self._vocab_size, self._capacity)
-
     def learn(self, previous: Sequence[int], tokens: Sequence[int], top_ids: Ids) -> None:
         """Store what the target expects after n tokens; a later row replaces an earlier one.
 

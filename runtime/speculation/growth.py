@@ -14,6 +14,7 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
 from edgespec.runtime.drafters.ranking import Candidates, rank
 from edgespec.runtime.sampling.likeliest import likeliest_tokens
+from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.sequences.sequence import Sequence
 from edgespec.runtime.speculation.base import Reading
@@ -139,6 +140,22 @@ class TreeDrafter(ABC):
         """Returns rows of nodes that have the same parent."""
         tokens, rows = [node.token for node in nodes], range(len(nodes))
         return Rows(state.sequence, tokens, [AFTER] * len(nodes), list(rows), nodes[0].slots)
+
+    def _sampler(self, generation: Generation) -> Sampler:
+        """Returns what chooses the tokens that the model is to guess."""
+        return generation.request.sampler
+
+    def _candidates(self, logits: Floats, sampler: Sampler) -> Candidates:
+        """Returns the likeliest tokens of rows, [n, V], whose probabilities leave out all others.
+
+        What that is off, acceptances correct; the whole sum would cost twice as much as the rest.
+        """
+        ids, columns = self._ids, min(sampler.vocab_size, logits.shape[1])
+        best = likeliest_tokens(logits, columns, min(_CANDIDATES, columns))
+        found = np.take_along_axis(logits, best, axis=1)
+        peak = found[:, 0]
+        total = np.log(np.exp(found - peak[:, None]).sum(axis=1)) + peak
+        return Candidates(best if ids is None else ids[best], found, total)
 
     def _take(self, state: State, root: Node, rows: Rows) -> None:
         """Takes over the slots of rows that were read, of which the root's is the last."""
@@ -312,9 +329,9 @@ class TreeDrafter(ABC):
 
     def _grow(self, part: Scheduled, parents: ListLike[Node], logits: Floats) -> None:
         """Adds the likeliest children of nodes at one depth."""
-        request, state = part.generation.request, self._states[part.generation]
-        sampler, width, depth = request.sampler, request.limits.width, parents[0].depth
-        candidates = likeliest(logits, sampler.vocab_size, self._ids)
+        state, depth = self._states[part.generation], parents[0].depth
+        sampler, width = self._sampler(part.generation), part.generation.request.limits.width
+        candidates = self._candidates(logits, sampler)
         tokens = part.generation.tokens
         contexts = [[*tokens, *_branch(node)] for node in parents] if sampler.reads_context else ()
         rankings = rank(sampler, candidates, len(tokens) + depth, contexts, width)
@@ -345,19 +362,6 @@ class TreeDrafter(ABC):
 
     def _of(self, generation: Generation) -> Calibration:
         return self._calibrations[generation.is_sampled]
-
-
-def likeliest(logits: Floats, vocab_size: int, ids: Ids | None) -> Candidates:
-    """Returns the likeliest tokens of rows, [n, V], whose probabilities leave out all others.
-
-    What that is off, acceptances correct; the whole sum would cost twice as much as all the rest.
-    """
-    columns = logits.shape[1] if ids is not None else min(vocab_size, logits.shape[1])
-    best = likeliest_tokens(logits, columns, min(_CANDIDATES, columns))
-    found = np.take_along_axis(logits, best, axis=1)
-    peak = found[:, 0]
-    total = np.log(np.exp(found - peak[:, None]).sum(axis=1)) + peak
-    return Candidates(best if ids is None else ids[best], found, total)
 
 
 def _branch(node: Node) -> list[int]:

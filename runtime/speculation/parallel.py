@@ -15,7 +15,7 @@ from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.speculation.base import Reading
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import Generation
-from edgespec.runtime.speculation.growth import USUAL_READING, Ids, likeliest
+from edgespec.runtime.speculation.growth import USUAL_READING, Ids
 from edgespec.runtime.speculation.model import ModelDrafter
 from edgespec.runtime.speculation.plan import Plan, Scheduled
 from edgespec.runtime.trees.proposal import Proposal
@@ -177,7 +177,7 @@ class ParallelDrafter(ModelDrafter):
         """Returns the candidates of each position, the most valuable first."""
         sampler, tokens = generation.request.sampler, generation.tokens
         width, calibration = generation.request.limits.width, self._of(generation)
-        candidates = likeliest(logits, sampler.vocab_size, self._ids)
+        candidates = self._candidates(logits, sampler)
         ranked = []
         for position in range(len(logits)):
             row = candidates.row(position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from edgespec.runtime.drafters.acceptance import Calibration
@@ -26,17 +26,17 @@ class RecyclingDrafter:
     of each rank is counted at every token of a sequence, drafted or not.
 
     Args:
-        successors: the table, which may hold what was learned before.
+        first: gives the table to begin with, which may hold what was learned before.
 
     Attributes:
-        successors: what was learned so far; a new one after `forget`.
+        successors: the table; a new one after `forget`.
     """
 
     name = "recycling"
 
-    def __init__(self, successors: Successors) -> None:
-        self.successors = successors
-        self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
+    def __init__(self, first: Callable[[], Successors]) -> None:
+        self._first = first
+        self.forget()
 
     def begin(self, generation: Generation) -> None:
         """See `Drafter`."""
@@ -67,8 +67,8 @@ class RecyclingDrafter:
 
     def forget(self) -> None:
         """See `Drafter`."""
-        self.successors = self.successors.empty()
-        self._calibrations = Calibration(), Calibration()
+        self.successors = self._first()
+        self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
 
     def _count(self, generation: Generation, previous: int, reading: Reading) -> None:
         """Records which successors of each token the target has chosen."""

@@ -66,8 +66,8 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     bundle, prompt = bundle_and_prompt(arguments)
     options = given(arguments, GENERATION_DEFAULTS)
-    text = checked(GenerationOptions, options)  # before a large model is loaded
-    llm = _loaded(bundle, given(arguments, LOAD_DEFAULTS), text)
+    checked(GenerationOptions, options)  # before a large model is loaded
+    llm = _loaded(bundle, given(arguments, LOAD_DEFAULTS))
     asked = llm.chat_tokens([{"role": "user", "content": prompt}]) if arguments.chat else prompt
     stream = llm.stream(asked, **options)
     with cancelled_by_sigint(stream):
@@ -85,14 +85,11 @@ def execute(arguments: argparse.Namespace) -> int:
                 print(cut_off(result.new_tokens), file=sys.stderr)
             print(_facts(result, arguments.temperature > 0), file=sys.stderr)
     if arguments.draft_memory is not None:
-        from edgespec.api.llm import LLM
-
-        assert isinstance(llm, LLM), "others have no draft memory"
         llm.save_draft_memory(arguments.draft_memory)
     return INTERRUPTED if result.finish_reason == "cancelled" else 0
 
 
-def _loaded(path: Path | None, loading: dict[str, Any], text: GenerationOptions) -> LLM | NativeLLM:
+def _loaded(path: Path | None, loading: dict[str, Any]) -> LLM | NativeLLM:
     """Loads a bundle, with its native graphs if they can do what is asked for."""
     from edgespec import bundle as bundles
     from edgespec.api.engine import NativeLLM, is_native
@@ -100,7 +97,7 @@ def _loaded(path: Path | None, loading: dict[str, Any], text: GenerationOptions)
 
     options = checked(LoadOptions, loading)
     bundle = bundles.load(BUNDLE if path is None else path)
-    if is_native(bundle, options, text):
+    if is_native(bundle, options):
         return NativeLLM(bundle, options)
 
     from edgespec.api.llm import LLM

@@ -12,7 +12,7 @@ NAME = "recycling"
 
 
 def recycling_engine(count=None, **how):
-    engine = engine_of(RecyclingDrafter(Successors(VOCABULARY)), **how)
+    engine = engine_of(RecyclingDrafter(lambda: Successors(VOCABULARY)), **how)
     if count:
         engine.target._graph._logits = on_last_tokens(count)
     return engine

@@ -1,0 +1,164 @@
+"""The draft sources that a bundle's native graphs offer, loaded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from edgespec.bundle import DRAFT, TARGET, Bundle, Role
+from edgespec.errors import BundleError, InputError
+from edgespec.runtime.deployment.options import DRAFTS, MODEL_DRAFTS, LoadOptions
+from edgespec.runtime.drafters.successors import Successors
+from edgespec.runtime.kernels import library
+from edgespec.runtime.sequences.model import Graph, Model
+from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.rope import Rope
+from edgespec.runtime.speculation.base import Drafter
+from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
+from edgespec.runtime.speculation.grammar import GrammarDrafter
+from edgespec.runtime.speculation.growth import Ids, TreeDrafter
+from edgespec.runtime.speculation.head import HeadDrafter, HeadGraph
+from edgespec.runtime.speculation.lookup import LookupDrafter
+from edgespec.runtime.speculation.model import ModelDrafter
+from edgespec.runtime.speculation.parallel import ParallelDrafter
+from edgespec.runtime.speculation.prediction import PredictionDrafter
+from edgespec.runtime.speculation.recycling import RecyclingDrafter
+from edgespec.runtime.speculation.skip import SkipDrafter
+from edgespec.runtime.speculation.translated import RecodedDrafter, SharedDrafter
+from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.vocabulary_map import VocabularyMap
+from edgespec.system.processors import default_threads
+
+_log = logging.getLogger(__name__)
+
+_TARGET_SECONDS, _DRAFT_SECONDS = 0.6, 0.3  # to measure what passes cost
+
+
+class Sources:
+    """The target of a bundle, and all that drafts for it.
+
+    Args:
+        bundle: a bundle with native graphs.
+        options: options for loading it.
+        tokenizer: tokenizer of the target.
+
+    Attributes:
+        models: the target and the draft, if one is loaded, by their names.
+        cost: of the target's passes; None if nothing drafts.
+        drafters: the cheapest first.
+        recycling: the one of them that recycles tokens.
+        names: allowed values of a text's `draft_source`.
+
+    Raises:
+        BundleError: if a file of the draft is damaged.
+        DeviceError: if ONNX Runtime refuses a graph.
+        InputError: if the bundle does not have the draft source.
+    """
+
+    def __init__(self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer) -> None:
+        self._bundle, self._options = bundle, options
+        self.models = {name: self._model(name) for name in loaded_roles(bundle, options)}
+        self.cost: PassCost | None = None
+        self.drafters: list[Drafter] = []
+        self.recycling = RecyclingDrafter(self._successors)
+        self.names: tuple[str, ...] = (NO_DRAFT,)
+        if options.draft != NO_DRAFT:
+            self.cost = PassCost.measure(self.models[TARGET], _TARGET_SECONDS)
+            dear = [*self._by_draft(tokenizer), *self._by_skips()]
+            for each in dear[1:]:  # they are alternatives
+                each.in_auto = False
+            cheap = PredictionDrafter(), LookupDrafter(), self.recycling
+            grammar = GrammarDrafter()
+            self.drafters = [*cheap, grammar, *dear, *([grammar] if dear else [])]
+            found = {each.name for each in self.drafters} | {NO_DRAFT, options.draft}
+            self.names = tuple(name for name in DRAFTS if name in found)
+            if options.draft not in (AUTO, *(each.name for each in self.drafters)):
+                raise InputError(
+                    f"{bundle.path} has nothing that drafts by {options.draft}: use another "
+                    f"--draft, of {', '.join(self.names)}"
+                )
+
+    def _model(self, name: str, skipped: Collection[int] = ()) -> Model:
+        """Loads a model; without some sublayers, it has the target's pool."""
+        from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+        bundle, options, operators = self._bundle, self._options, library()
+        role = bundle.manifest.roles[name]
+        assert role.native is not None, "`is_native` has checked it"
+        assert operators is not None, "`is_native` has checked it"
+        threads = default_threads() if options.threads is None else options.threads
+        features = bundle.draft is not None and bundle.draft.is_head and not skipped
+        file = bundle.path / role.native.graph
+        graph: Graph = NativeGraph(file, operators, threads, features, skipped)
+        if role.is_head:
+            width = len(role.taps) * bundle.target.hidden_size
+            graph = HeadGraph(graph, width, role.hidden_size)
+        ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
+        if skipped:
+            return Model(graph, self.models[TARGET].pool, ropes)
+        return Model(graph, KVPool(role.native.pools, role.precision.kv), ropes)
+
+    def _successors(self) -> Successors:
+        """Returns what recycling begins with."""
+        vocab_size, memory = self._bundle.target.vocab_size, self._options.draft_memory
+        if memory is None or not Path(memory).exists():
+            return Successors(vocab_size)
+        return Successors.load(Path(memory), self._bundle.digest, vocab_size)
+
+    def _by_draft(self, tokenizer: Tokenizer) -> list[TreeDrafter]:
+        """Returns the drafters that use the bundle's draft, the best one first."""
+        role = self._bundle.draft
+        if role is None or DRAFT not in self.models:
+            return []
+        model, context = self.models[DRAFT], role.context_length
+        cost = PassCost.measure(model, _DRAFT_SECONDS)
+        vocabularies = VocabularyMap.of(self._bundle, tokenizer)
+        if vocabularies is not None:
+            _log.info("%s", vocabularies)
+            made = SharedDrafter if vocabularies.shares_enough else RecodedDrafter
+            return [made(model, cost, context, vocabularies)]
+        ids = _ids(self._bundle, role)
+        if role.is_head:
+            return [HeadDrafter(model, cost, context, ids)]
+        drafters: list[TreeDrafter] = [ModelDrafter(model, cost, context, ids)]
+        if role.mask_token is not None:
+            drafters.insert(0, ParallelDrafter(model, cost, context, role.mask_token, ids))
+        return drafters
+
+    def _by_skips(self) -> list[TreeDrafter]:
+        """Returns the drafter by the best skip set, if there is one."""
+        sets = self._bundle.manifest.skip_sets
+        if not sets or self._options.draft not in (AUTO, SkipDrafter.name):
+            return []
+        try:
+            model = self._model(TARGET, sets[0].skipped)
+        except ValueError as error:
+            raise BundleError(f"{self._bundle.path}: skip_sets[0]: {error}") from error
+        return [SkipDrafter(model, PassCost.measure(model, _DRAFT_SECONDS))]
+
+
+def loaded_roles(bundle: Bundle, options: LoadOptions) -> list[str]:
+    """Returns the names of the roles that are loaded."""
+    drafts = bundle.draft is not None and options.draft in (AUTO, *MODEL_DRAFTS)
+    return [TARGET, DRAFT] if drafts else [TARGET]
+
+
+def _ids(bundle: Bundle, draft: Role) -> Ids | None:
+    """Reads the tokens that a draft's logits stand for; None: their own numbers.
+
+    Raises:
+        BundleError: if they are not what the manifest says.
+    """
+    if draft.native is None or not draft.native.ids:
+        return None
+    file, count = bundle.path / draft.native.ids, draft.output_tokens or draft.vocab_size
+    ids = np.fromfile(file, "<i4").astype(np.int64)
+    if len(ids) != count or not ((ids >= 0) & (ids < draft.vocab_size)).all():
+        raise BundleError(
+            f"{file} must hold {count} tokens below {draft.vocab_size}: export the checkpoint again"
+        )
+    return ids

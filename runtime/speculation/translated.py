@@ -1,0 +1,249 @@
+"""Drafts by a model of another vocabulary (Timor et al., 2025; see `VocabularyMap`)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence as ListLike
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+import numpy as np
+
+from edgespec.runtime.arrays import Floats
+from edgespec.runtime.drafters.acceptance import Bins, Calibration
+from edgespec.runtime.drafters.ranking import Candidates
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sequences.model import Model, Rows
+from edgespec.runtime.sequences.sequence import Sequence
+from edgespec.runtime.speculation.base import Reading
+from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.growth import Node, State
+from edgespec.runtime.speculation.model import ModelDrafter
+from edgespec.runtime.speculation.plan import Plan
+from edgespec.runtime.text.translation import RecodedText, SharedText, continuation
+from edgespec.runtime.text.vocabulary_map import MISSING, VocabularyMap
+from edgespec.runtime.trees.proposal import Proposal
+from edgespec.runtime.trees.tree import ROOT
+
+_UNLIKELY = 30.0  # how far below the whole a candidate stands that is only there to fill a row
+_LEAST_SHARE = 1e-3  # of the probability that is left to the shared tokens
+
+# The calibration cell of a target token follows from its value, and from whether it ends the draft.
+_VALUES = Bins((0.1, 0.35, 0.65, 0.9))
+
+
+class SharedDrafter(ModelDrafter):
+    """Drafts those tokens that both vocabularies have: token-level intersection.
+
+    Probabilities are those among the shared tokens, under the target's own noise.
+
+    Args:
+        model: the draft model.
+        cost: of its calls.
+        context_length: largest number of its own tokens that it can read.
+        vocabularies: the tokens of both.
+    """
+
+    def __init__(
+        self, model: Model, cost: PassCost, context_length: int, vocabularies: VocabularyMap
+    ) -> None:
+        super().__init__(model, cost, context_length)
+        self._map = vocabularies
+        self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
+        self._filler = int(vocabularies.to_target.max())  # any shared token
+        self._texts = dict[Sequence, SharedText]()
+
+    def end(self, generation: Generation) -> None:
+        """See `Drafter`."""
+        if generation in self._states:
+            del self._texts[self._states[generation].sequence]
+        super().end(generation)
+
+    def _sequence(self, generation: Generation) -> Sequence:
+        text = SharedText(self._map)
+        sequence = self._model.sequence(text.read(generation.tokens))
+        self._texts[sequence] = text
+        return sequence
+
+    def _make_room(self, state: State, depth: int) -> bool:
+        # The sequence's tokens are the text's list, which grows with it.
+        self._texts[state.sequence].read(state.generation.tokens)
+        return super()._make_room(state, depth)
+
+    def _level(self, state: State, nodes: ListLike[Node]) -> Rows:
+        rows = super()._level(state, nodes)
+        return replace(rows, tokens=self._map.to_draft[rows.tokens].tolist())
+
+    def _candidates(self, logits: Floats, sampler: Sampler) -> Candidates:
+        """Returns the shared candidates, as many for all rows, in the target's tokens."""
+        found = super()._candidates(logits, self._greedy)
+        tokens = self._map.to_target[found.tokens]
+        lacking = tokens == MISSING
+        share = np.exp(found.logits - found.normalizers[:, None])
+        left = np.maximum(1 - (share * lacking).sum(axis=1), _LEAST_SHARE)
+        normalizers = found.normalizers + np.log(left).astype(np.float32)
+        most = max(1, int((~lacking).sum(axis=1).min()))
+        first = np.argsort(lacking, axis=1, kind="stable")[:, :most]
+        tokens = np.take_along_axis(tokens, first, axis=1)
+        scores = np.take_along_axis(found.logits, first, axis=1)
+        bare = tokens == MISSING  # rows without any shared candidate
+        scores[bare] = np.broadcast_to(normalizers[:, None] - _UNLIKELY, bare.shape)[bare]
+        tokens[bare] = self._filler
+        return Candidates(tokens, scores, normalizers)
+
+
+@dataclass(eq=False, slots=True)
+class _Told:
+    """A generation in the draft's tokens, and what was drafted of it in the target's.
+
+    Attributes:
+        text: encodes it.
+        drafts: the target's tokens that this round's branches gave.
+        cells: calibration cell of each of them.
+    """
+
+    text: RecodedText
+    drafts: Proposal = field(default_factory=Proposal)
+    cells: list[int] = field(default_factory=list)
+
+
+class RecodedDrafter(ModelDrafter):
+    """Drafts in the draft model's own tokens, which are tokenized again: string-level exact match.
+
+    The model drafts a tree, and each of its branches becomes a branch of the target's tokens. It
+    drafts greedily, because the target's noise belongs to tokens that it does not know. A token of
+    the target is worth what the draft's token is worth in which it ends.
+
+    Args:
+        model: the draft model.
+        cost: of its calls.
+        context_length: largest number of its own tokens that it can read.
+        vocabularies: the tokens of both.
+    """
+
+    def __init__(
+        self, model: Model, cost: PassCost, context_length: int, vocabularies: VocabularyMap
+    ) -> None:
+        super().__init__(model, cost, context_length)
+        self._map = vocabularies
+        self._greedy = Sampler(SamplingOptions(), len(vocabularies.draft.pieces))
+        self._told = dict[Generation, _Told]()
+
+    def draft(self, plan: Plan) -> None:
+        """See `Drafter`."""
+        cheaper = [part.proposal for part in plan.drafting]
+        super().draft(plan)
+        for part, others in zip(plan.drafting, cheaper, strict=True):
+            state = self._states.get(part.generation)
+            if state is not None and state.root is not None:
+                part.proposal = Proposal()
+                part.proposal.graft(self._retell(state, part.depth))
+                part.proposal.graft(others)
+
+    def observe(self, generation: Generation, reading: Reading) -> None:
+        """See `Drafter`."""
+        state = self._states.get(generation)
+        if state is None or state.root is None:
+            return
+        told = self._told[generation]
+        self._count(told, reading.tokens, self._retold[generation.is_sampled])
+        before, after = state.sequence.tokens, told.text.read(generation.tokens)
+        # Where the last tokens have changed, nothing continues what was drafted.
+        new = after[len(before) :] if after[: len(before)] == before else []
+        super().observe(generation, replace(reading, tokens=new))
+        state.sequence.tokens += new
+
+    def end(self, generation: Generation) -> None:
+        """See `Drafter`."""
+        super().end(generation)
+        self._told.pop(generation, None)
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        super().forget()
+        self._retold = Calibration(), Calibration()  # of greedy and of sampled tokens
+
+    def _sequence(self, generation: Generation) -> Sequence:
+        self._told[generation] = _Told(RecodedText(self._map))
+        return self._model.sequence([])
+
+    def _make_room(self, state: State, depth: int) -> bool:
+        """Takes the new tokens over, and forgets what was read of an end that has changed."""
+        sequence, tokens = (
+            state.sequence,
+            self._told[state.generation].text.read(state.generation.tokens),
+        )
+        same = min(sequence.length, len(tokens) - 1)  # the last token is always read
+        while sequence.tokens[:same] != tokens[:same]:
+            same -= 1
+        sequence.cut(same)
+        sequence.tokens[:] = tokens
+        return super()._make_room(state, depth)
+
+    def _sampler(self, generation: Generation) -> Sampler:
+        return self._greedy
+
+    def _retell(self, state: State, depth: int) -> Proposal:
+        """Returns the branches of the model's tree in the target's tokens, so many deep at most."""
+        drafted, told = state.proposal, self._told[state.generation]
+        told.drafts, told.cells = Proposal(), []
+        calibration = self._retold[state.generation.is_sampled]
+        for leaf in sorted(set(range(len(drafted))) - set(drafted.parents)):
+            node, value, above = ROOT, 1.0, 1.0
+            branch = _branch(drafted, leaf)
+            for token, own, ends in self._tokens(state, branch)[:depth]:
+                edge = min(own / above, 1.0) if above else 0.0
+                cell = 2 * _VALUES(edge) + ends
+                value *= calibration.acceptance(cell, edge)
+                node = told.drafts.add(node, token, value, self.name)
+                if node == len(told.cells):
+                    told.cells.append(cell)
+                above = own
+        return told.drafts
+
+    def _tokens(self, state: State, branch: ListLike[int]) -> list[tuple[int, float, bool]]:
+        """Returns a branch of the draft model's tree in the target's tokens.
+
+        Returns:
+            Each token, the value of the draft's token in which it ends, and whether the draft ends
+            with it, so that a longer draft might have given another token there.
+        """
+        target, draft, text = self._map.target, self._map.draft, state.generation.tokens
+        ids = [state.proposal.tokens[node] for node in branch]
+        values = [state.proposal.values[node] for node in branch]
+        plain = next((n for n, id_ in enumerate(ids) if id_ in draft.special), len(ids))
+        ends = list(accumulate(len(draft.pieces[id_]) for id_ in ids[:plain]))
+        told = continuation(target, text, draft.bytes_of(ids[:plain])) if plain else []
+        length = ends[-1] if ends else 0
+        closed = plain < len(ids)
+        retold = [
+            (token, values[bisect_left(ends, end)], end == length and not closed)
+            for token, end in told
+        ]
+        if closed and (told[-1][1] if told else 0) == length:  # special tokens stand for themselves
+            token = int(self._map.to_target[ids[plain]])
+            if token != MISSING:
+                retold.append((token, values[plain], False))
+        return retold
+
+    @staticmethod
+    def _count(told: _Told, tokens: ListLike[int], calibration: Calibration) -> None:
+        """Records which drafted tokens the target has chosen."""
+        node, drafts = ROOT, told.drafts
+        for token in tokens:
+            taken = None
+            for child, parent in enumerate(drafts.parents):
+                if parent == node:
+                    calibration.observe(told.cells[child], drafts.tokens[child] == token)
+                    if drafts.tokens[child] == token:
+                        taken = child
+            if taken is None:
+                break
+            node = taken
+
+
+def _branch(proposal: Proposal, node: int) -> list[int]:
+    """Returns the nodes from the root's child down to this one."""
+    parent = proposal.parents[node]
+    return [*(_branch(proposal, parent) if parent != ROOT else ()), node]
