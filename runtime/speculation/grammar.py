@@ -29,7 +29,7 @@ class GrammarDrafter:
         for part in plan.drafting:
             grammar = part.generation.request.grammar
             if grammar is not None and part.generation.drafts:
-                most = min(part.depth, part.generation.request.limits.max_nodes)
+                most = min(part.depth, part.most_nodes)
                 part.proposal = _fitting(grammar, part.proposal, most)
 
     def observe(self, generation: Generation, reading: Reading) -> None:

@@ -64,7 +64,7 @@ class LookupDrafter:
         if length < _SHORTEST_MATCH:
             return
         calibration = self._of(part.generation)
-        count = min(part.depth, part.generation.request.limits.max_nodes)
+        count = min(part.depth, part.most_nodes)
         for further, token in enumerate(known.continuation(count), length):
             value *= calibration.acceptance(_LENGTHS(further), further / (further + 2))
             if value < least:

@@ -159,11 +159,11 @@ class ParallelDrafter(ModelDrafter):
 
     def _combined(self, part: Scheduled, logits: Floats, least: float) -> Proposal:
         """Returns the likeliest combinations of the candidates of all positions."""
-        ahead, limits = self._ahead[part.generation], part.generation.request.limits
+        ahead = self._ahead[part.generation]
         ahead.edges = self._ranked(part.generation, logits)
         values = [[edge.value for edge in edges] for edges in ahead.edges]
         proposal, gains = Proposal(), [0.0] * len(values)
-        for node in best_nodes(values, limits.max_nodes, least):
+        for node in best_nodes(values, part.most_nodes, least):
             token = ahead.edges[node.depth][node.place].token
             proposal.add(node.parent, token, node.value, self.name)
             gains[node.depth] += node.value

@@ -36,6 +36,11 @@ class Scheduled:
     is_prompt: bool = False
     proposal: Proposal = field(default_factory=Proposal)
 
+    @property
+    def most_nodes(self) -> int:
+        """Largest number of nodes."""
+        return self.generation.request.limits.max_nodes
+
 
 class Plan:
     """A pass and what it is expected to gain.
@@ -133,14 +138,10 @@ class Plan:
         ranked = [
             (value, number)
             for number, part in enumerate(self.drafting)
-            for value in sorted(part.proposal.values, reverse=True)[: _most_nodes(part)]
+            for value in sorted(part.proposal.values, reverse=True)[: part.most_nodes]
         ]
         ranked.sort(key=_value, reverse=True)
         return ranked
-
-
-def _most_nodes(part: Scheduled) -> int:
-    return part.generation.request.limits.max_nodes
 
 
 def _value(node: tuple[float, int]) -> float:

@@ -73,7 +73,7 @@ def _follow(alignment: Alignment, tokens: Sequence[int], calibration: Calibratio
 
 
 def _extend(part: Scheduled, alignment: Alignment, calibration: Calibration, least: float) -> None:
-    count = min(part.depth, part.generation.request.limits.max_nodes)
+    count = min(part.depth, part.most_nodes)
     for path in alignment.paths():
         node, value = ROOT, 1.0
         for expected in islice(path, count):

@@ -119,7 +119,7 @@ class RecyclingDrafter:
         for node in range(ROOT, len(proposal)):
             depths.append(0 if node == ROOT else depths[proposal.parents[node] + 1] + 1)
             push(node)
-        most = len(proposal) + limits.max_nodes
+        most = len(proposal) + part.most_nodes
         while queue and len(proposal) < most:
             _, parent, rank, tokens, values = heappop(queue)
             node = len(proposal)

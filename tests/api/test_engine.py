@@ -145,7 +145,9 @@ def test_what_cannot_be_is_refused(native, pairs):
     bundle = bundles.load(pairs.pair("llama").path)
     alone = {bundles.TARGET: bundle.target}
     lonely = replace(bundle, manifest=replace(bundle.manifest, roles=alone))
-    with pytest.raises(InputError, match="nothing that drafts by model: use another --draft, of none"):
+    with pytest.raises(
+        InputError, match="nothing that drafts by model: use another --draft, of none"
+    ):
         NativeLLM(lonely, LoadOptions(draft="model"))
     with pytest.raises(MemoryLimitError, match="KV cache of 500 tokens takes 256,000 bytes, and"):
         NativeLLM(bundle, LoadOptions(draft="none", context=500, memory=1000))
