@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
+from heapq import nlargest
 
 import numpy as np
 import numpy.typing as npt
@@ -159,7 +160,7 @@ class TreeDrafter(ABC):
             pairs = [
                 (node.value * state.hope, node, part)
                 for part, state in zip(asked, states, strict=True)
-                for node in state.leaves
+                for node in _best(state.leaves, part.generation.request.limits.max_nodes)
                 if node.depth < part.depth
             ]
             pairs.sort(key=lambda pair: -pair[0])
@@ -337,6 +338,11 @@ def _candidates(logits: Floats, vocab_size: int, ids: Ids | None) -> Candidates:
     peak = found[:, 0]
     total = np.log(np.exp(found - peak[:, None]).sum(axis=1)) + peak
     return Candidates(best if ids is None else ids[best], found, total)
+
+
+def _best(nodes: list[Node], count: int) -> list[Node]:
+    """Returns the likeliest nodes: more than a tree may have are never run."""
+    return nodes if len(nodes) <= count else nlargest(count, nodes, key=lambda node: node.value)
 
 
 def _branch(node: Node) -> list[int]:
