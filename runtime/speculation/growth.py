@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
+from heapq import nlargest
 
 import numpy as np
 import numpy.typing as npt
@@ -189,7 +190,7 @@ class TreeDrafter(ABC):
             pairs = [
                 (node.value * state.hope, node, part)
                 for part, state in zip(asked, states, strict=True)
-                for node in state.leaves
+                for node in _best(state.leaves, part.generation.request.limits.max_nodes)
                 if node.depth < part.depth
             ]
             pairs.sort(key=lambda pair: -pair[0])
@@ -362,6 +363,11 @@ class TreeDrafter(ABC):
 
     def _of(self, generation: Generation) -> Calibration:
         return self._calibrations[generation.is_sampled]
+
+
+def _best(nodes: list[Node], count: int) -> list[Node]:
+    """Returns the likeliest nodes: more than a tree may have are never run."""
+    return nodes if len(nodes) <= count else nlargest(count, nodes, key=lambda node: node.value)
 
 
 def _branch(node: Node) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from checkpoints import edit_json, make_checkpoint, write_tokenizer
 from head_rows import SAME, attached, check_rows, runners
-from heads import HeadReference, features_of, taps_of, write_head
+from heads import HEADS, IDS, HeadReference, features_of, taps_of, write_head
 from parity import PROMPT, distance
 from safetensors.torch import save_file
 
@@ -25,21 +25,7 @@ from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.steps import finished
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 
-IDS = "eagle_aux_hidden_state_layer_ids"
 TEXT = PROMPT[:60]
-# Each part of the definition that a config can ask for, in either layout.
-HEADS = {
-    "flat": (True, {}),
-    "flat, taps named by output": (True, {"eagle_config": {IDS: [0, 3, 6]}}),
-    "flat, residual of the norm": (True, {"norm_before_residual": True}),
-    "flat, gated": (True, {"edgespec_fusion": "gated"}),
-    "flat, all tokens": (True, {"draft_vocab_size": None}),
-    "speculators": (False, {}),
-    "speculators, taps named by input": (False, {IDS: [1, 2, 8]}),
-    "speculators, residual before the norm": (False, {"norm_before_residual": False}),
-    "speculators, norms": (False, {"norm_before_fc": True, "norm_output": True}),
-    "speculators, norm of each tap": (False, {"fc_norm": True, "rope_theta": 500.0}),
-}
 
 
 @pytest.fixture(scope="module")

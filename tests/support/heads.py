@@ -11,6 +11,20 @@ from head_parts import attended, continuations, repeatable, rms, teach, turned
 from safetensors.torch import save_file
 
 OUTPUTS = 96  # tokens that a random head proposes
+IDS = "eagle_aux_hidden_state_layer_ids"
+# Each part of the definition that a config can ask for, in either layout.
+HEADS = {
+    "flat": (True, {}),
+    "flat, taps named by output": (True, {"eagle_config": {IDS: [0, 3, 6]}}),
+    "flat, residual of the norm": (True, {"norm_before_residual": True}),
+    "flat, gated": (True, {"edgespec_fusion": "gated"}),
+    "flat, all tokens": (True, {"draft_vocab_size": None}),
+    "speculators": (False, {}),
+    "speculators, taps named by input": (False, {IDS: [1, 2, 8]}),
+    "speculators, residual before the norm": (False, {"norm_before_residual": False}),
+    "speculators, norms": (False, {"norm_before_fc": True, "norm_output": True}),
+    "speculators, norm of each tap": (False, {"fc_norm": True, "rope_theta": 500.0}),
+}
 
 
 def write_head(
@@ -106,10 +120,9 @@ def write_head(
 
 def taps_of(config: dict[str, Any], layers: int) -> list[int]:
     """Returns the layers whose entering rows a head reads."""
-    name = "eagle_aux_hidden_state_layer_ids"
-    if config.get(name):
-        return config[name]
-    after = config.get("eagle_config", {}).get(name)
+    if config.get(IDS):
+        return config[IDS]
+    after = config.get("eagle_config", {}).get(IDS)
     return [each + 1 for each in after] if after else sorted({2, layers // 2, layers - 3})
 
 

@@ -65,7 +65,7 @@ class NativeText:
             factor = np.where(frequencies == 0, 1.0, table.attention_factor)
             for name, turn in zip(rope_inputs(table.name), (np.cos, np.sin), strict=True):
                 feeds[name] = (turn(angles) * factor).astype(np.float32)
-        logits = self._session.run(None, feeds | self._held)[0]
+        logits, *self.more = self._session.run(None, feeds | self._held)
         self._in_state = length + certain
         self.accept(range(certain))
         return logits

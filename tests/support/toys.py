@@ -35,6 +35,7 @@ class ToyGraph:
             begin, end = starts[owners[row]], starts[owners[row] + 1]
             before = seen[parent[row]] if parent[row] >= 0 else context[begin:end].tolist()
             seen.append([*before, write[row]])
+        self.seen = seen
         rows = [self._logits(pool[0, 0, seen[row], 0]) for row in feeds["logit_rows"].tolist()]
         return {"logits": np.array(rows, np.float32).reshape(-1, VOCABULARY + 3)}
 

@@ -126,6 +126,12 @@ def test_trees_keep_to_their_limits():
     assert tokens_of(toy_engine(), request(max_nodes=0)) == tokens_of(plain_engine(), request())
 
 
+def test_levels_have_no_more_nodes_than_a_tree_may():
+    engine = toy_engine(target=(1.0, 0.0), draft=(1e-9, 0.0))
+    list(engine.generate(request(draft="model", max_nodes=9, n=40)))
+    assert max(engine._drafters[-1]._model._graph.calls) == 9
+
+
 def test_drafts_are_not_made_where_rows_are_dear():
     dear = toy_engine(0.05, target=(1.0, 1.0), draft=(2.0, 0.5))
     rounds = list(dear.generate(request(draft="model", n=60)))

@@ -1,0 +1,134 @@
+"""Drafts by heads: what their rows read, where features begin, and where there is no room."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engines import Given, plain_engine, request, tokens_of
+from toys import ToyGraph, toy_model, toy_shape
+
+from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.speculation.engine import Engine
+from edgespec.runtime.speculation.head import HeadDrafter, HeadGraph
+
+SAMPLINGS = [{}, {"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}]
+LONG = tuple(n * n % 50 for n in range(700))
+
+
+class Tapped(ToyGraph):
+    """A target whose features are the position and the token of each row."""
+
+    def __call__(self, feeds):
+        outputs = super().__call__(feeds)
+        lengths = [len(slots) - 1 for slots in self.seen]
+        return {**outputs, "features": features(lengths, feeds["input_ids"])}
+
+
+class ToyHead(ToyGraph):
+    """A head that checks that each row reads the features of the token before its own."""
+
+    def __init__(self, noise):
+        super().__init__(noise)
+        self.positions = {}  # by slot
+
+    def __call__(self, feeds):
+        outputs = super().__call__(feeds)
+        read = np.concatenate((feeds["target_features"], feeds["own_features"])).astype(int)
+        assert len(read) == len(feeds["input_ids"])
+        for (position, token), slots in zip(read, self.seen, strict=True):
+            self.positions[slots[-1]] = position + 1
+            if len(slots) > 1:
+                assert self.positions[slots[-2]] == position
+                assert feeds["pool.0"][0, 0, slots[-2], 0] == token + 1
+        return {**outputs, "features": features(read[:, 0] + 1, feeds["input_ids"])}
+
+    def _logits(self, tokens):
+        return super()._logits(np.concatenate(([1], tokens)))  # the first one has no row
+
+
+def features(positions, tokens):
+    return np.stack([positions, tokens], axis=1).astype(np.float32)
+
+
+def head_engine(noise=0.05, context=1000):
+    head = Model(HeadGraph(ToyHead(noise), 2, 2), KVPool([toy_shape()], "fp32"), [])
+    drafter = HeadDrafter(head, Given(0.05, 0.01), context)
+    target = Model(Tapped(), KVPool([toy_shape()], "fp32"), [])
+    return Engine(target, Given(1.0, 0.05), [drafter]), head
+
+
+def drafted(rounds):
+    return sum(made.drafted > 0 for made in rounds)
+
+
+@pytest.mark.parametrize("how", SAMPLINGS)
+def test_heads_never_change_the_tokens(how):
+    engine, head = head_engine(0.3)
+    for prompt in ((1,), tuple(range(40)) * 4):
+        expected = tokens_of(plain_engine(), request(prompt, **how))
+        for source in ("head", "auto", "model"):
+            assert tokens_of(engine, request(prompt, draft=source, **how)) == expected
+    assert engine.target.pool.used == head.pool.used == 0
+
+
+def test_a_good_head_saves_rounds():
+    rounds = list(head_engine()[0].generate(request(n=100)))
+    assert sum(len(each.tokens) for each in rounds) == 100
+    assert len(rounds) < 50
+    assert max(each.accepted for each in rounds) > 2
+
+
+def test_sequences_share_the_calls_of_a_head():
+    engine, head = head_engine()
+    made = [engine.add(request(LONG[:length], n=60)) for length in (3, 40, 150)]
+    calls = 0
+    while engine.running:
+        before = len(head._graph._graph.calls)
+        engine.step()
+        calls = max(calls, len(head._graph._graph.calls) - before)
+    for generation, length in zip(made, (3, 40, 150), strict=True):
+        assert generation.tokens[length:] == tokens_of(plain_engine(), request(LONG[:length], n=60))
+    assert calls < 20  # levels, not nodes
+
+
+def test_a_head_begins_where_features_are_still_kept():
+    engine, head = head_engine(context=2000)
+    assert drafted(engine.generate(request(LONG, n=60))) > 10
+    assert min(head._graph._graph.positions.values()) == len(LONG) - 512 + 1
+    assert tokens_of(engine, request(LONG, n=60)) == tokens_of(plain_engine(), request(LONG, n=60))
+
+
+def test_a_head_begins_behind_what_a_sequence_shares():
+    engine, head = head_engine()
+    first = engine.add(request(LONG[:60], n=50))
+    while first.is_new:
+        engine.step()
+    head._graph._graph.positions.clear()
+    second = engine.add(request((*LONG[:40], 7, 7), n=50, draft="head"))
+    second.sequence.append(first.sequence.fork(40).slots.tolist())
+    engine.remove(first)
+    rounds = []
+    while engine.running:
+        rounds += engine.step().values()
+    assert drafted(rounds) > 10
+    assert min(head._graph._graph.positions.values()) == 41
+    assert second.tokens[42:] == tokens_of(plain_engine(), request((*LONG[:40], 7, 7), n=50))
+    assert engine.target.pool.used == head.pool.used == 0
+
+
+def test_a_head_begins_anew_where_its_context_is_full():
+    asked = request(LONG[:30], n=100, max_nodes=6)
+    engine, _ = head_engine(context=48)
+    rounds = list(engine.generate(asked))
+    assert drafted(rounds[-20:]) > 10
+    assert [token for made in rounds for token in made.tokens] == tokens_of(plain_engine(), asked)
+    engine, _ = head_engine(context=4)  # fewer than a tree may be deep, but at the end
+    assert not drafted(list(engine.generate(asked))[:-4])
+
+
+def test_without_features_nothing_is_kept():
+    engine = Engine(toy_model(), Given(1.0, 0.05), [])
+    generation = engine.add(request())
+    engine.step()
+    assert (generation.features.start, generation.features.stop) == (0, 0)
