@@ -12,6 +12,7 @@ from edgespec.bundle import FEATURES, LOGITS
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences import sequence as sequences
 from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.prefixes import PrefixTree
 from edgespec.runtime.sequences.rope import Rope
 
 Graph = Callable[[Mapping[str, Array]], Mapping[str, Floats]]
@@ -69,11 +70,13 @@ class Model:
 
     Attributes:
         pool: see above.
+        prefixes: what its sequences leave for others that begin alike.
         seconds: time inside the graph so far.
     """
 
     def __init__(self, graph: Graph, pool: KVPool, ropes: Sequence[Rope]) -> None:
         self.pool = pool
+        self.prefixes = PrefixTree(pool)
         self.seconds = 0.0
         self._graph = graph
         self._ropes = ropes

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as ListLike
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from edgespec.errors import MemoryLimitError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
 from edgespec.runtime.drafters.ranking import Candidates, rank
@@ -110,6 +112,10 @@ class ModelDrafter:
         asked = self._asked(plan)
         if not asked:
             return
+        with suppress(MemoryLimitError):  # what there is no room to draft is not drafted
+            self._draft(asked, plan)
+
+    def _draft(self, asked: ListLike[Scheduled], plan: Plan) -> None:
         cheaper = [part.proposal for part in asked]
         self._read(asked, plan)
         self._join(asked, cheaper)
@@ -155,10 +161,12 @@ class ModelDrafter:
         state = self._states.pop(generation, None)
         if state is not None:
             self._model.pool.free(state.run)
+            self._model.prefixes.add(state.sequence)
             state.sequence.free()
 
     def forget(self) -> None:
         """See `Drafter`."""
+        self._model.prefixes.clear()
         self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
 
     def _asked(self, plan: Plan) -> list[Scheduled]:
@@ -189,11 +197,16 @@ class ModelDrafter:
         length = len(part.generation.tokens)
         if length + part.depth > self._context_length:
             return False
+        self._share(state)
         unread = length - state.sequence.length
         if unread <= _CHUNK:
             return True
         reading = unread / _CHUNK * self._cost.seconds(_CHUNK)
         return reading < plan.saving(state.hope, self._cost) * part.generation.remaining
+
+    def _share(self, state: _State) -> None:
+        if not state.sequence.length:
+            self._model.prefixes.extend(state.sequence, len(state.sequence.tokens) - 1)
 
     def _read(self, asked: ListLike[Scheduled], plan: Plan) -> None:
         """Reads what is new in the sequences, and finds what may follow them."""
@@ -201,8 +214,10 @@ class ModelDrafter:
         last: list[Rows] = []
         for part in asked:
             state = self._states[part.generation]
+            self._share(state)  # what one sequence has read now, the next one need not
             while len(state.sequence.unread) > _CHUNK:
-                self._forward([_chain(state.sequence, state.sequence.unread[:_CHUNK], [])])[0]
+                self._forward([_chain(state.sequence, state.sequence.unread[:_CHUNK], [])])
+                self._model.prefixes.add(state.sequence)
             tokens = state.sequence.unread
             last.append(_chain(state.sequence, tokens, [len(tokens) - 1]))
             state.root = _Node(tokens[-1], None, 1.0, 0, 0, ROOT, [])

@@ -20,6 +20,7 @@ SOURCES = ["auto", "model", "lookup"]
 
 
 def no_slot_is_left(engine):
+    engine.forget()
     pools = [engine.target.pool, *(d._model.pool for d in engine._drafters if d.name == "model")]
     return all(pool.used == 0 for pool in pools)
 
