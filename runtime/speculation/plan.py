@@ -83,6 +83,7 @@ class Plan:
             cost: of the draft model's calls.
         """
         nodes, forecast = self.best()
+        gains = gains[: sum(_most_nodes(part) for part in self.drafting)]  # more cannot be verified
         rate, rows = forecast.tokens / forecast.seconds, self._rows + nodes
         now, most, count = self._cost.seconds(rows), 0.0, 0
         for number, gain in enumerate(accumulate(gains), 1):
