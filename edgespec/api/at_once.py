@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Protocol, TypeGuard, TypeVar
 
 from edgespec.api.result import GenerationResult
-from edgespec.api.stream import TextStream
 from edgespec.errors import InputError
 
 TEXTS_AT_ONCE = 8
@@ -133,7 +132,7 @@ def tokens_of_all(
 
 
 def results_of_all(
-    prompts: list[list[int]], begin: Callable[[list[int]], TextStream], parallel: int
+    prompts: list[list[int]], begin: Callable[[list[int]], Work[GenerationResult]], parallel: int
 ) -> list[GenerationResult]:
     """Makes the texts of all prompts, and returns them in the order of the prompts.
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack, cast, overload
 
+from edgespec.api import at_once, session_files
+from edgespec.api.chat import ChatOptions, Conversation
 from edgespec.api.generation import GenerationStream
-from edgespec.api.keywords import GenerationKeywords
-from edgespec.api.options import GenerationOptions, checked
+from edgespec.api.keywords import ChatKeywords, GenerationKeywords
+from edgespec.api.options import GenerationOptions, checked, shown
 from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompts import Prompts
+from edgespec.api.result import GenerationResult
+from edgespec.api.sessions import Session
 from edgespec.api.sources import Sources, loaded_roles
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import InputError, MemoryLimitError
@@ -25,17 +29,19 @@ from edgespec.runtime.deployment.options import (
 from edgespec.runtime.engines import available_bytes
 from edgespec.runtime.kernels import missing_kernels
 from edgespec.runtime.sampling.sampler import Sampler
+from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.sequence import Sequence as Kept
 from edgespec.runtime.speculation.engine import Engine
-from edgespec.runtime.speculation.generation import Limits, Request
+from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
 from edgespec.runtime.text.endings import TextEnd
+from edgespec.runtime.text.infill import InfillPrompt
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
 _ELSEWHERE = (  # load options of which only their defaults are known here
-    "device", "draft_device", "place", "gpu_layers", "learn", "simulate",
-    "sessions", "prefix_reuse", "prompt_cache",
+    "device", "draft_device", "place", "gpu_layers", "learn", "simulate", "prompt_cache",
 )  # fmt: skip
 
 
@@ -66,7 +72,10 @@ def _missing(bundle: Bundle, options: LoadOptions) -> str | None:
 
 
 class NativeLLM:
-    """A loaded bundle that generates texts with its native graphs.
+    """A loaded bundle that generates texts with its native graphs, or makes embeddings.
+
+    Any number of threads may use it at once: their texts share passes of the target. It is also a
+    context manager that closes the model.
 
     Args:
         bundle: the bundle, of which `is_native` holds.
@@ -77,35 +86,110 @@ class NativeLLM:
         options: see above.
         tokenizer: tokenizer of the target.
         context_length: maximum number of tokens of prompt and output together.
+        draft: draft source, one of `DRAFTS`.
         draft_sources: allowed values of a text's `draft_source`.
         engine: continues sequences.
+        models: the models by role.
 
     Raises:
         DeviceError: if ONNX Runtime refuses a graph.
-        InputError: if the bundle has no draft model for the draft source.
+        InputError: if the bundle has no draft model for the draft source, or the folder of the
+            prompt cache cannot be used.
         MemoryLimitError: if memory has no room for the context.
     """
 
     def __init__(self, bundle: Bundle, options: LoadOptions) -> None:
-        self.bundle, self.options = bundle, options
+        self.bundle, self.options, self.draft = bundle, options, options.draft
         self.tokenizer = Tokenizer.from_folder(bundle.path)
         self.context_length = _context(bundle, options, loaded_roles(bundle, options))
-        self._sources = Sources(bundle, options, self.tokenizer)
+        # A tree is drafted, by the target's own layers perhaps, and then verified.
+        slots = options.sessions * (self.context_length + 2 * MAX_DRAFT_TOKENS)
+        self._sources = Sources(bundle, options, self.tokenizer, slots)
+        self.models = self._sources.models
         self._prompts = Prompts(bundle, self.tokenizer, self.context_length)
-        target = self._sources.models[TARGET]
+        target = self.models[TARGET]
         self.engine = Engine(target, self._sources.cost, self._sources.drafters)
         self.draft_sources = self._sources.names
 
-    def chat_tokens(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Converts a conversation to a prompt of token ids with the model's chat template.
+    def warm_up(self) -> None:
+        """Makes a first pass of each model, which reads the weights from the disk.
+
+        Call it on a thread of its own while nobody wants a text yet, as `edgespec chat` and
+        `edgespec serve` do; a text that begins meanwhile waits.
 
         Raises:
-            InputError: if the model has no chat template, or the template refuses the messages.
+            DeviceError: if a pass fails.
+            InputError: if the model was closed.
         """
-        return self.tokenizer.encode(self.tokenizer.chat(messages), add_special=False)
+        with self.engine.exclusive():
+            for model in self.models.values():
+                rows = Rows(model.sequence([]), [0], [AFTER], [0])
+                model.forward([rows])
+                rows.accept([])
+
+    def close(self) -> None:
+        """Ends all texts behind the pass that is being made, and frees the models' memory."""
+        self.engine.close()
+        self.models.clear()
+
+    def require_open(self) -> None:
+        """Checks that the model was not closed.
+
+        Raises:
+            InputError: if it was closed.
+        """
+        self.engine.require_open()
+
+    def require_texts(self) -> None:
+        """Checks that the model generates text.
+
+        Raises:
+            InputError: if it makes embeddings.
+        """
+        if self.bundle.target.embedding is not None:
+            raise InputError(
+                "the model makes embeddings, and no text: use LLM.embed or /v1/embeddings, or a "
+                "bundle of a model that writes text"
+            )
+
+    def __enter__(self) -> NativeLLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def session(self) -> Session:
+        """Opens a session, which keeps what it has computed from one text to the next.
+
+        Raises:
+            InputError: if the model was closed.
+        """
+        self.require_open()
+        return Session(self, self.engine.target.sequence([]))
+
+    def load_session(self, path: str | Path) -> Session:
+        """Opens a session that `Session.save` has written.
+
+        Raises:
+            InputError: if the file cannot be read, is damaged, or belongs to another bundle or
+                version, or the model was closed.
+            MemoryLimitError: if texts that are being made need the memory.
+        """
+        self.require_open()
+        tensors = session_files.load(Path(path), self.bundle.digest)
+        kept, most = self.engine.target.sequence([]), self.context_length
+        with self.engine.exclusive():
+            session_files.restore(Path(path), tensors, self.models, kept, most)
+        return Session(self, kept)
+
+    def drop(self, kept: Kept) -> None:
+        """Gives up what a session keeps."""
+        if self.models:  # else all was given up
+            with self.engine.exclusive():
+                self.engine.target.prefixes.drop(kept)
 
     def forget(self) -> None:
-        """Forgets what earlier texts taught the drafters."""
+        """Forgets what earlier texts taught the drafters, and what they have computed."""
         self.engine.forget()
 
     def save_draft_memory(self, path: str | Path) -> None:
@@ -114,22 +198,178 @@ class NativeLLM:
         Raises:
             InputError: if the file cannot be written; an existing file stays as it was.
         """
-        self._sources.recycling.successors.save(Path(path), self.bundle.digest)
+        with self.engine.exclusive():
+            self._sources.recycling.successors.save(Path(path), self.bundle.digest)
 
-    def stream(
+    @shown(ChatOptions)
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatKeywords]
+    ) -> GenerationResult:
+        """Generates an answer in a conversation.
+
+        Args:
+            messages: dicts with `role` and `content`, as the model's chat template expects them,
+                and `tool_calls` and `tool_call_id` as in OpenAI's API.
+            options: fields of `edgespec.api.chat.ChatOptions`: `tools`, `thinking_budget`, and
+                those of `generate`.
+
+        Raises:
+            InputError: if the model has no chat template, the template refuses the messages, or it
+                knows no tools; otherwise as `generate`.
+        """
+        return self.chat_stream(messages, **options).finish()
+
+    @shown(ChatOptions)
+    def chat_stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        kept: Kept | None = None,
+        /,
+        **options: Unpack[ChatKeywords],
+    ) -> GenerationStream:
+        """Generates an answer in a conversation piece by piece; see `GenerationStream.pieces`.
+
+        Args:
+            messages: see `chat`.
+            kept: see `stream`.
+            options: see `chat`.
+
+        Raises:
+            EdgespecError: as `chat`.
+        """
+        self.require_open()
+        made = checked(ChatOptions, options)
+        self.require_texts()
+        return self._begin(self._prompts.of_chat(messages, made), made, kept)
+
+    def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Converts a conversation to a prompt of token ids with the model's chat template.
+
+        Raises:
+            InputError: if the model has no chat template, or the template refuses the messages.
+        """
+        return self.tokenizer.encode(self.tokenizer.chat(messages), add_special=False)
+
+    @shown(GenerationOptions)
+    def infill(
+        self,
+        prefix: str,
+        suffix: str = "",
+        files: Sequence[tuple[str, str]] = (),
+        **options: Unpack[GenerationKeywords],
+    ) -> GenerationResult:
+        """Generates the text at a cursor.
+
+        Args:
+            prefix: text before the cursor.
+            suffix: text behind it.
+            files: names and texts of other files to go by, the most useful last.
+            options: see `generate`.
+
+        Raises:
+            InputError: if the model's tokenizer has no tokens for filling in; otherwise as
+                `generate`.
+        """
+        made = checked(GenerationOptions, options)
+        prompt = self.infill_prompt(prefix, suffix, files, made.max_new_tokens)
+        options["stop_token_ids"] = (*made.stop_token_ids, *prompt.stop_ids)
+        return self.stream(prompt.tokens, **options).finish()
+
+    def infill_prompt(
+        self,
+        prefix: str,
+        suffix: str = "",
+        files: Sequence[tuple[str, str]] = (),
+        max_new_tokens: int = GenerationOptions.max_new_tokens,
+    ) -> InfillPrompt:
+        """Converts what is around a cursor to a prompt, for `stream`.
+
+        Of texts that are too long for the context, what is near the cursor is kept, and the last
+        files (see `InfillFormat.prompt`). Up to a quarter of the context is left for new tokens.
+
+        Args:
+            prefix: see `infill`.
+            suffix: see `infill`.
+            files: see `infill`.
+            max_new_tokens: number of new tokens to leave room for.
+
+        Raises:
+            InputError: if the model's tokenizer has no tokens for filling in, or a text is none.
+            ContextLengthError: if the context has no room.
+        """
+        return self._prompts.of_infill(prefix, suffix, files, max_new_tokens)
+
+    @overload
+    def generate(
         self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
+    ) -> GenerationResult: ...
+
+    @overload
+    def generate(
+        self, prompt: list[str] | list[list[int]], **options: Unpack[GenerationKeywords]
+    ) -> list[GenerationResult]: ...
+
+    @shown(GenerationOptions)
+    def generate(
+        self,
+        prompt: str | Sequence[int] | list[str] | list[list[int]],
+        **options: Unpack[GenerationKeywords],
+    ) -> GenerationResult | list[GenerationResult]:
+        """Generates a text, or those of several prompts at once.
+
+        Args:
+            prompt: text, or token ids, which are used unchanged; or a list of such prompts. Of
+                these, `LoadOptions.sessions` are made at once, or 8 if that is 1.
+            options: fields of `edgespec.api.options.GenerationOptions`: `max_new_tokens`,
+                `temperature`, `seed`, `stop`, `json_schema` and more.
+
+        Returns:
+            The text; for a list of prompts, a list of their texts in the same order, each of which
+            is what its prompt alone gives.
+
+        Raises:
+            InputError: if a prompt is empty or invalid, or an option is out of range. All prompts
+                of a list are checked before the first text begins.
+            ContextLengthError: if a prompt does not fit the context.
+            EdgespecError: if a text fails, after the others of a list have ended.
+            TypeError: if an option is unknown.
+        """
+        if at_once.are_prompts(prompt):
+            self.require_open()
+            prompts = at_once.tokens_of_all(prompt, self._prompts.tokens)
+            parallel = self.options.sessions if self.options.sessions > 1 else at_once.TEXTS_AT_ONCE
+            return at_once.results_of_all(
+                prompts, lambda tokens: self.stream(tokens, **options), parallel
+            )
+        return self.stream(cast("at_once.Prompt", prompt), **options).finish()
+
+    @shown(GenerationOptions)
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        kept: Kept | None = None,
+        /,
+        **options: Unpack[GenerationKeywords],
     ) -> GenerationStream:
         """Generates a text piece by piece: iterate over the stream, then read its `result`.
 
         Args:
-            prompt: text, or token ids, which are used unchanged.
-            options: fields of `GenerationOptions`.
+            prompt: see `generate`.
+            kept: what a session keeps; for internal use, see `Session.stream`.
+            options: see `generate`.
 
         Raises:
-            EdgespecError: as `LLM.generate`.
+            EdgespecError: as `generate`.
         """
+        self.require_open()
         made = checked(GenerationOptions, options)
         asked = self._prompts.of_text(prompt, made)
+        self.require_texts()
+        return self._begin(asked, made, kept)
+
+    def _begin(
+        self, asked: Conversation, made: GenerationOptions, kept: Kept | None
+    ) -> GenerationStream:
         source = self.options.draft if made.draft_source is None else made.draft_source
         if source not in self.draft_sources:
             raise InputError(
@@ -138,23 +378,25 @@ class NativeLLM:
             )
         predicted = predicted_tokens(made.prediction, self.tokenizer, self.tokenizer.vocab_size)
         nodes = MAX_DRAFT_TOKENS if predicted else PLANNED_DRAFT_TOKENS
+        if made.num_assistant_tokens is not None:
+            nodes = made.num_assistant_tokens
         limits = Limits(
             made.max_new_tokens,
             self.context_length,
             frozenset((*self.bundle.target.eos_ids, *made.stop_token_ids)),
-            nodes if made.num_assistant_tokens is None else made.num_assistant_tokens,
+            0 if source == NO_DRAFT else nodes,
             made.tree_width,
         )
         sampler = Sampler(made, self.tokenizer.vocab_size)
         request = Request(
             asked.prompt, sampler, limits, source, asked.grammar, made.logprobs,
-            predicted[: self.context_length],
+            predicted[: self.context_length], kept,
         )  # fmt: skip
         end = TextEnd(made.stop, made.min_indent, made.max_time)
-        models, memory = list(self._sources.models.values()), None
+        models, memory = list(self.models.values()), None
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self._sources.recycling.successors) else "cold"
-        return GenerationStream(self.engine, request, self.tokenizer, end, models, memory)
+        return GenerationStream(self.engine, request, asked, self.tokenizer, end, models, memory)
 
 
 def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:
@@ -170,7 +412,8 @@ def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:
     else:  # weights are mapped, and should stay in memory
         data = [role.native.data for role in roles if role.native is not None]
         free = available_bytes() - sum(bundle.manifest.files[name].size for name in data)
-    row = sum(KVPool.slot_bytes(r.native.pools, r.precision.kv) for r in roles if r.native)
+    slots = [KVPool.slot_bytes(r.native.pools, r.precision.kv) for r in roles if r.native]
+    row = options.sessions * sum(slots)
     most = max(free, 0) // row
     if most < (2 if options.context is None else asked):
         raise MemoryLimitError(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextvars
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from edgespec.api.chat import Conversation
 from edgespec.api.predictions import prediction_facts
 from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
@@ -16,8 +18,9 @@ from edgespec.runtime.drafters.prediction import Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.speculation.engine import Engine
-from edgespec.runtime.speculation.generation import PROMPT, Request, Round
+from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
 from edgespec.runtime.text.endings import TextEnd
+from edgespec.runtime.text.pieces import Piece, ToolCall
 from edgespec.runtime.text.streaming import StreamDecoder
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.system.environment import peak_rss_mb
@@ -29,9 +32,12 @@ _WARM_UP = 10  # rounds before forecasts are compared with what was measured
 class GenerationStream:
     """Pieces of a text as they are generated; iterate over it once, then read `result`.
 
+    It begins at its first piece, and goes on while it is read, here or beside others.
+
     Args:
         engine: continues the text.
         request: what is asked for.
+        asked: the prompt, and how the text is taken apart.
         tokenizer: tokenizer of the target.
         end: what ends the text besides its tokens.
         models: the target, and the draft model if there is one.
@@ -39,7 +45,6 @@ class GenerationStream:
 
     Attributes:
         rounds: the rounds so far, without the prompt's.
-        tokens: number of new tokens so far.
         logprobs: log-probabilities of the tokens so far; empty if they were not requested.
     """
 
@@ -47,27 +52,27 @@ class GenerationStream:
         self,
         engine: Engine,
         request: Request,
+        asked: Conversation,
         tokenizer: Tokenizer,
         end: TextEnd,
         models: Sequence[Model],
         draft_memory: str | None = None,
     ) -> None:
         self._engine, self._request, self._models = engine, request, models
-        self._decoder = StreamDecoder(tokenizer, request.prompt)
-        self._end = end
         self._draft_memory = draft_memory
+        self._text = _Text(asked, tokenizer, end, request.limits.stop_ids)
+        self._generation: Generation | None = None
         self._pieces = self._generate()
-        self._shown: list[str] = []
-        self._new: list[int] = []
+        self._texts = (piece.text for piece in self._pieces if piece.text)
         self._result: GenerationResult | None = None
-        self._cancelled = self._stopped = False
+        self._cancelled = False
         self.rounds: list[Round] = []
         self.logprobs: list[TokenLogprobs] = []
 
     @property
     def tokens(self) -> int:
         """The number of new tokens so far."""
-        return len(self._new)
+        return len(self._text.tokens)
 
     @property
     def result(self) -> GenerationResult:
@@ -89,73 +94,110 @@ class GenerationStream:
     def cancel(self) -> None:
         """Ends the text after the current round; any thread or signal handler may call it."""
         self._cancelled = True
+        if self._generation is not None:
+            self._generation.cancelled = True
+
+    def close(self) -> None:
+        """Ends the text at once and leaves its memory to others.
+
+        A finished text stays as it is. Unlike `cancel`, only the thread that reads the stream may
+        call it.
+        """
+        self.cancel()
+        self._pieces.close()
+
+    def pieces(self) -> Iterator[Piece]:
+        """Returns the pieces with all that an answer consists of, instead of its text alone."""
+        return self._pieces
 
     def __iter__(self) -> Iterator[str]:
         """Returns the pieces of text; none is empty, and together they are `result.text`."""
-        return self._pieces
+        return self._texts
 
-    def _generate(self) -> Iterator[str]:
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Yields the same pieces for `async for`, made on threads so that the event loop goes on.
+
+        Leaving the loop early cancels the text.
+        """
+        import asyncio  # only here, since loading it takes 20 ms
+
+        def next_step() -> asyncio.Future[str]:
+            # Not a task: the end of the event loop would cancel it while its thread goes on.
+            step = partial(contextvars.copy_context().run, next, self._texts, "")
+            return asyncio.get_running_loop().run_in_executor(None, step)
+
+        step = next_step()
+        try:
+            while piece := await asyncio.shield(step):
+                yield piece
+                step = next_step()
+        finally:
+            self.cancel()
+            interrupted = None
+            while not step.done():  # a round is being made
+                try:
+                    await asyncio.wait([step])
+                except asyncio.CancelledError as error:  # cancelled again
+                    interrupted = error
+            for _ in self._pieces:
+                pass
+            if interrupted is not None:
+                raise interrupted
+
+    def _generate(self) -> Generator[Piece]:
         begin = first = end = time.perf_counter()
-        computing = self._seconds()
-        with closing(self._engine.generate(self._request)) as rounds:
-            for made in rounds:
+        text, computing = self._text, self._seconds()
+        generation = self._generation = self._engine.add(self._request)
+        generation.cancelled |= self._cancelled
+        try:
+            while not text.stopped and (made := self._engine.next_round(generation)) is not None:
                 end = time.perf_counter()
                 if made.source == PROMPT:
                     first, computing = end, self._seconds()
-                else:
-                    self.rounds.append(made)
                 if piece := self._push(made):
                     yield piece
-                if self._cancelled or self._stopped:
-                    break
+        finally:
+            self._engine.remove(generation)
         computing = self._seconds() - computing
-        if piece := self._show(self._decoder.flush()) + self._end.flush():
-            self._shown.append(piece)
+        if piece := text.flush():
             yield piece
-        self._result = self._facts(first - begin, end - first, computing)
+        self._result = self._facts(first - begin, end - first, computing, generation.reused)
 
     def _seconds(self) -> float:
         """Returns the time inside graphs so far."""
         return sum(model.seconds for model in self._models)
 
-    def _push(self, made: Round) -> str:
-        """Takes new tokens, up to the end of the text; returns the text that is now final."""
-        piece = ""
-        for number, token in enumerate(made.tokens, 1):
-            self._new.append(token)
-            if token not in self._request.limits.stop_ids:
-                piece += self._show(self._decoder.push(token))
-            if self._stopped:
-                if made.source != PROMPT:  # tokens behind the end are no part of the round
-                    accepted = min(made.accepted, number)
-                    self.rounds[-1] = replace(made, tokens=made.tokens[:number], accepted=accepted)
-                break
-        self.logprobs += made.logprobs[: len(self._new) - len(self.logprobs)]
-        self._shown.append(piece)
-        return piece
-
-    def _show(self, text: str) -> str:
-        piece, self._stopped = self._end.push(text)
+    def _push(self, made: Round) -> Piece:
+        """Takes the tokens of a round, up to the end of the text; returns what is now final."""
+        before = self.tokens
+        piece = self._text.push(made.tokens)
+        if made.source != PROMPT:  # tokens behind the end are no part of the round
+            count = self.tokens - before
+            accepted = min(made.accepted, count)
+            self.rounds.append(replace(made, tokens=made.tokens[:count], accepted=accepted))
+        self.logprobs += made.logprobs[: self.tokens - before]
         return piece
 
     def _finish_reason(self) -> str:
-        limits, made = self._request.limits, len(self._new)
-        if self._stopped or (made and self._new[-1] in limits.stop_ids):
-            return "stop"
-        if made >= limits.max_new_tokens:
+        limits, made = self._request.limits, self._text.tokens
+        if self._text.stopped or (made and made[-1] in limits.stop_ids):
+            return "tool_calls" if self._text.tool_calls else "stop"
+        if len(made) >= limits.max_new_tokens:
             return "length"
-        if len(self._request.prompt) + made >= limits.context_length:
+        if len(self._request.prompt) + len(made) >= limits.context_length:
             return "context"
         return "cancelled"
 
-    def _facts(self, first: float, further: float, computing: float) -> GenerationResult:
-        rounds, count = self.rounds, max(len(self._new) - 1, 0)
+    def _facts(
+        self, first: float, further: float, computing: float, reused: int
+    ) -> GenerationResult:
+        text, rounds, count = self._text, self.rounds, max(self.tokens - 1, 0)
         predicted, measured = _rates(rounds[_WARM_UP:])
         return GenerationResult(
-            text="".join(self._shown),
-            tokens=self._new,
+            text="".join(piece.text for piece in text.pieces),
+            tokens=text.tokens,
             prompt_tokens=len(self._request.prompt),
-            new_tokens=len(self._new),
+            new_tokens=self.tokens,
             finish_reason=self._finish_reason(),
             seed=self._request.sampler.seed,
             ttft_ms=round(first * 1e3, 2),
@@ -177,15 +219,69 @@ class GenerationStream:
             draft_engine=_NAME if len(self._models) > 1 else None,
             peak_rss_mb=peak_rss_mb(),
             engine_ms=round(computing * 1e3, 2),
-            reused=0,
+            reused=reused,
             logprobs=tuple(self.logprobs),
             simulated=None,
+            reasoning="".join(piece.reasoning for piece in text.pieces),
+            reasoning_tokens=text.reasoning_tokens,
+            tool_calls=text.tool_calls,
             **self._prediction_facts(),
         )
 
     def _prediction_facts(self) -> dict[str, Any]:
         expected = self._request.prediction
-        return prediction_facts(Prediction(expected) if expected else None, self._new)
+        return prediction_facts(Prediction(expected) if expected else None, self._text.tokens)
+
+
+class _Text:
+    """Turns tokens into text: whole characters only, cut where it ends, without an end token."""
+
+    def __init__(
+        self, asked: Conversation, tokenizer: Tokenizer, end: TextEnd, stop_ids: frozenset[int]
+    ) -> None:
+        self._decoder = StreamDecoder(tokenizer, asked.prompt, asked.shown)
+        self._end, self._reader = end, asked.reader
+        # An end token may be a mark that the reader needs, such as one behind a call.
+        self._left_out = stop_ids - asked.shown.keys()
+        self.tokens: list[int] = []
+        self.pieces: list[Piece] = []
+        self.stopped = False
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return () if self._reader is None else tuple(self._reader.calls)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return 0 if self._reader is None else self._reader.reasoning_tokens
+
+    def push(self, tokens: Sequence[int]) -> Piece:
+        """Adds tokens and returns what is now final; drops tokens after the end."""
+        piece = Piece()
+        for token in tokens:
+            self.tokens.append(token)
+            if token not in self._left_out:
+                piece += self._taken_apart(self._show(self._decoder.push(token)), 1)
+            if self.stopped:
+                break
+        self.pieces.append(piece)
+        return piece
+
+    def flush(self) -> Piece:
+        """Returns the rest of the text after the last token."""
+        rest = self._show(self._decoder.flush())
+        piece = self._taken_apart(rest + self._end.flush(), 0)
+        if self._reader is not None:
+            piece += self._reader.finish()
+        self.pieces.append(piece)
+        return piece
+
+    def _show(self, text: str) -> str:
+        piece, self.stopped = self._end.push(text)
+        return piece
+
+    def _taken_apart(self, text: str, tokens: int) -> Piece:
+        return Piece(text) if self._reader is None else self._reader.push(text, tokens)
 
 
 def _rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:

@@ -45,6 +45,7 @@ class Sources:
         bundle: a bundle with native graphs.
         options: options for loading it.
         tokenizer: tokenizer of the target.
+        slots: largest number of slots of a pool.
 
     Attributes:
         models: the target and the draft, if one is loaded, by their names.
@@ -59,14 +60,16 @@ class Sources:
         InputError: if the bundle does not have the draft source.
     """
 
-    def __init__(self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer) -> None:
-        self._bundle, self._options = bundle, options
+    def __init__(
+        self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, slots: int
+    ) -> None:
+        self._bundle, self._options, self._slots = bundle, options, slots
         self.models = {name: self._model(name) for name in loaded_roles(bundle, options)}
         self.cost: PassCost | None = None
         self.drafters: list[Drafter] = []
         self.recycling = RecyclingDrafter(self._successors)
         self.names: tuple[str, ...] = (NO_DRAFT,)
-        if options.draft != NO_DRAFT:
+        if options.draft != NO_DRAFT and bundle.target.embedding is None:
             self.cost = PassCost.measure(self.models[TARGET], _TARGET_SECONDS)
             dear = [*self._by_draft(tokenizer), *self._by_skips()]
             for each in dear[1:]:  # they are alternatives
@@ -99,8 +102,9 @@ class Sources:
             graph = HeadGraph(graph, width, role.hidden_size)
         ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
         if skipped:
-            return Model(graph, self.models[TARGET].pool, ropes)
-        return Model(graph, KVPool(role.native.pools, role.precision.kv), ropes)
+            target = self.models[TARGET]
+            return Model(graph, target.pool, ropes, target.prefixes)
+        return Model(graph, KVPool(role.native.pools, role.precision.kv, self._slots), ropes)
 
     def _successors(self) -> Successors:
         """Returns what recycling begins with."""

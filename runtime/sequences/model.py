@@ -12,6 +12,7 @@ from edgespec.bundle import FEATURES, LOGITS
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences import sequence as sequences
 from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.prefixes import PrefixTree
 from edgespec.runtime.sequences.rope import Rope
 
 Graph = Callable[[Mapping[str, Array]], Mapping[str, Floats]]
@@ -68,14 +69,23 @@ class Model:
         graph: makes passes.
         pool: the cache.
         ropes: rotation tables in use.
+        prefixes: see below; None for a new tree, of a pool that no other model has.
 
     Attributes:
         pool: see above.
+        prefixes: what its sequences leave for others that begin alike.
         seconds: time inside the graph so far.
     """
 
-    def __init__(self, graph: Graph, pool: KVPool, ropes: Sequence[Rope]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        pool: KVPool,
+        ropes: Sequence[Rope],
+        prefixes: PrefixTree | None = None,
+    ) -> None:
         self.pool = pool
+        self.prefixes = PrefixTree(pool) if prefixes is None else prefixes
         self.seconds = 0.0
         self._graph = graph
         self._ropes = ropes

@@ -7,7 +7,7 @@ row: Kwon et al., 2023).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,13 @@ class KVPool:
         arrays: a graph's inputs: `pool.L` [2, kv_heads, capacity, dim] for each layer L, and
             `scales.L` [2, kv_heads, capacity] float32 of int8. New ones whenever the pool grows.
         capacity: number of slots.
+        limit: see above.
+        evict: is asked to free at least so many slots before the limit would be exceeded.
     """
 
     def __init__(self, shapes: Sequence[PoolShape], kv: str, limit: int | None = None) -> None:
-        self._limit = limit
+        self.limit = limit
+        self.evict: Callable[[int], None] = _nothing
         self._parts = _parts(shapes, kv)
         self.arrays: dict[str, Array] = {}
         self.capacity = 0
@@ -63,6 +66,8 @@ class KVPool:
         Raises:
             MemoryLimitError: if it must not grow so far.
         """
+        if self.limit is not None and self.used + count > self.limit:
+            self.evict(self.used + count - self.limit)
         if count > len(self._free):
             self._grow(count - len(self._free))
         taken = [self._free.pop() for _ in range(count)]
@@ -87,14 +92,31 @@ class KVPool:
         """Returns the number of references to a slot; 0 if it is free."""
         return self._counts[slot]
 
+    def read(self, slots: Sequence[int]) -> dict[str, Array]:
+        """Returns copies of what n slots hold: the arrays, with the n slots as their third axis."""
+        return {name: array[:, :, slots] for name, array in self.arrays.items()}
+
+    def write(self, slots: Sequence[int], rows: Mapping[str, Array]) -> None:
+        """Lets slots hold what `read` returned.
+
+        Raises:
+            ValueError: if the rows are those of another kind of pool, or of another number.
+        """
+        for name, (heads, width, kind) in self._parts.items():
+            array = rows.get(name)
+            if array is None or (array.dtype, array.shape) != (kind, (*heads, len(slots), *width)):
+                raise ValueError(f"{name} does not fit")
+        for name, array in self.arrays.items():
+            array[:, :, slots] = rows[name]
+
     def _grow(self, more: int) -> None:
         before, chunks = self.capacity, -(-more // _CHUNK)
         after = before + max(chunks, before // 2 // _CHUNK) * _CHUNK
-        if self._limit is not None:
-            after = min(after, self._limit)
+        if self.limit is not None:
+            after = min(after, self.limit)
         if after < before + more:
             raise MemoryLimitError(
-                f"the KV cache has room for {self._limit} rows, and {before + more} are needed: "
+                f"the KV cache has room for {self.limit} rows, and {before + more} are needed: "
                 "raise --memory, lower --context, or make fewer texts at once"
             )
         for name, (heads, width, kind) in self._parts.items():
@@ -106,6 +128,10 @@ class KVPool:
         self._counts += [0] * (after - before)
         # The lowest first: rows of a sequence lie together, and untouched memory stays untouched.
         self._free[:0] = range(after - 1, before - 1, -1)
+
+
+def _nothing(_: int) -> None:
+    """Evicts nothing."""
 
 
 _Parts = dict[str, tuple[tuple[int, ...], tuple[int, ...], type[np.number[Any]]]]

@@ -54,6 +54,11 @@ class Sequence:
         self._slots[self.length : end] = slots
         self.length = end
 
+    def exchange(self, slots: list[int]) -> None:
+        """Takes over other slots with the same rows for those of the first tokens."""
+        self.pool.free(self._slots[: len(slots)].tolist())
+        self._slots[: len(slots)] = slots
+
     def cut(self, length: int) -> None:
         """Drops the slots of all but the first `length` tokens; the tokens stay."""
         if length < self.length:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import Rows
+from edgespec.runtime.sequences.sequence import Sequence as Tokens
 from edgespec.runtime.speculation.generation import Generation
 from edgespec.runtime.speculation.plan import Plan
 
@@ -48,3 +49,20 @@ class Drafter(Protocol):
 
     def forget(self) -> None:
         """Forgets what earlier generations taught."""
+
+
+class Store(Protocol):
+    """Keeps what sequences have read beyond the process. It is used between passes."""
+
+    def begin(self, sequence: Tokens) -> int:
+        """A sequence begins: reads what is stored of it, but for its last token.
+
+        Returns:
+            The number of tokens that it has read now in addition.
+        """
+
+    def look(self, sequence: Tokens) -> None:
+        """A sequence went on."""
+
+    def end(self, sequence: Tokens) -> None:
+        """A sequence has ended; its slots are still its own."""

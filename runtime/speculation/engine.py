@@ -1,102 +1,238 @@
-"""The decoding loop: draft, verify, commit, observe."""
+"""The decoding loop: draft, verify, commit, observe.
+
+Any number of threads read generations of one engine, which has no thread of its own: whoever waits
+for a round makes the next pass, if nobody else does, and all sequences of that pass gain a round.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 
-from edgespec.errors import EdgespecError
+from edgespec.errors import DeviceError, InputError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.speculation.base import Drafter, Reading
+from edgespec.runtime.speculation.base import Drafter, Reading, Store
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
 from edgespec.runtime.speculation.plan import Plan, Scheduled
+from edgespec.runtime.speculation.schedule import Schedule
 from edgespec.runtime.trees.proposal import Forecast
-
-_CHUNK = 64  # rows of prompts in a pass that other sequences wait for
-_LONG_CHUNK = 128  # and in one of prompts alone; twice as many are read little faster
+from edgespec.system.shutdown import ENGINE_CALLS
 
 
 class Engine:
     """Continues any number of sequences with one model; each step is one pass.
 
     The tokens of a sequence depend on the model and its request alone, never on drafters or on
-    other sequences.
+    other sequences. All methods may be called by any thread.
 
     Args:
         target: the model.
         cost: of its passes; None where nothing drafts.
         drafters: draft sources, the cheapest first.
+        store: see `Store`; None if there is none.
 
     Attributes:
         target: see above.
-        running: the generations that go on.
     """
 
     def __init__(
-        self, target: Model, cost: PassCost | None = None, drafters: Sequence[Drafter] = ()
+        self,
+        target: Model,
+        cost: PassCost | None = None,
+        drafters: Sequence[Drafter] = (),
+        store: Store | None = None,
     ) -> None:
         self.target = target
-        self.running: list[Generation] = []
         self._cost = cost
         self._drafters = () if cost is None else drafters
+        self._store = store
+        self._schedule = Schedule(target, store)
+        # Its lock may be taken again by the thread that has it: garbage collection may end a
+        # generation at any time. It is never held during a pass.
+        self._changed = threading.Condition()
+        self._busy = False  # whether a thread makes a pass, or has the engine for itself
+        self._closed = False
+
+    @property
+    def running(self) -> list[Generation]:
+        """The generations that go on or wait."""
+        return [*self._schedule.running, *self._schedule.waiting]
 
     def add(self, request: Request) -> Generation:
-        """Begins a generation; `step` goes on with it until it has a `finish`."""
+        """Begins a generation, which goes on until it has a `finish`; `remove` it then.
+
+        Raises:
+            InputError: if the engine was closed.
+            MemoryLimitError: if it may need more slots than there are.
+        """
         generation = Generation(request, self.target.sequence(list(request.prompt)))
-        self.running.append(generation)
-        for drafter in self._drafters:
-            drafter.begin(generation)
+        with self._changed:
+            self.require_open()
+            self._schedule.add(generation)
         return generation
 
     def remove(self, generation: Generation) -> None:
-        """Ends a generation, finished or not, and frees its slots."""
-        if generation in self.running:
-            self.running.remove(generation)
-            for drafter in self._drafters:
-                drafter.end(generation)
-            generation.sequence.free()
+        """Ends a generation, finished or not, at once or behind the pass that is being made.
+
+        Its slots are left to later sequences that begin alike.
+        """
+        generation.cancelled = True
+        with self._changed:
+            if not self._busy:
+                self._busy = True
+                self._release()
 
     def forget(self) -> None:
-        """Forgets what earlier generations taught the drafters."""
-        for drafter in self._drafters:
-            drafter.forget()
+        """Forgets what earlier generations taught the drafters, and the slots that they left."""
+        with self.exclusive():
+            self._clear()
+
+    def close(self) -> None:
+        """Ends all generations behind the pass that is being made, and begins no more."""
+        with self._changed:
+            self._closed = True
+            for generation in self.running:
+                generation.cancelled = True
+        with self._alone():
+            self._remove_ended()
+            self._clear()
 
     def generate(self, request: Request) -> Generator[Round, None, Generation]:
-        """Makes one generation, perhaps beside those that were added.
+        """Makes one generation, perhaps beside others.
 
         Yields:
             Its rounds. Closing the iterator ends it.
 
         Raises:
-            EdgespecError: see `Generation.error`, and `step`.
+            EdgespecError: as `add` and `next_round`.
         """
         generation = self.add(request)
         try:
-            while generation.finish is None:
-                made = self.step().get(generation)
-                if made is not None:
-                    yield made
-            if generation.error is not None:
-                raise generation.error
+            while (made := self.next_round(generation)) is not None:
+                yield made
         finally:
             self.remove(generation)
         return generation
+
+    def next_round(self, generation: Generation) -> Round | None:
+        """Returns the next round of a generation, which may need several passes; None at its end.
+
+        Raises:
+            DeviceError: if a pass of it failed, or was interrupted in the thread that made it.
+            EdgespecError: see `Generation.error`.
+        """
+        with ENGINE_CALLS:
+            while True:
+                with self._changed:
+                    while self._busy and not generation.is_answered:
+                        self._changed.wait()
+                    if generation.is_answered:
+                        return generation.take_round()
+                    self._busy = True
+                try:
+                    self._make_pass()
+                finally:
+                    self._release()
 
     def step(self) -> dict[Generation, Round]:
         """Makes a pass: draft, verify, commit, observe.
 
         Returns:
-            The rounds of all sequences that were part of it. Those that have finished by it are
-            removed.
+            The rounds of all sequences that were part of it, which `next_round` returns, too.
+        """
+        with self._alone():
+            return self._make_pass()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """No pass is made meanwhile, so that models, slots and drafters can be used.
 
         Raises:
-            DeviceError: if the pass fails.
-            MemoryLimitError: if a pool has no room.
+            InputError: if the engine was closed.
         """
+        with self._alone():
+            self.require_open()
+            yield
+
+    def require_open(self) -> None:
+        """Checks that the engine was not closed.
+
+        Raises:
+            InputError: if it was closed.
+        """
+        if self._closed:
+            raise InputError("the model was closed: load it again")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with ENGINE_CALLS:
+            with self._changed:
+                while self._busy:
+                    self._changed.wait()
+                self._busy = True
+            try:
+                yield
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        """Lets other threads make passes."""
+        with self._changed:
+            self._remove_ended()
+            self._busy = False
+            self._changed.notify_all()
+
+    def _clear(self) -> None:
+        self.target.prefixes.clear()
+        for drafter in self._drafters:
+            drafter.forget()
+
+    def _remove_ended(self) -> None:
+        while ended := [each for each in self.running if each.has_ended]:
+            for generation in ended:
+                self._end(generation)
+
+    def _end(self, generation: Generation) -> None:
+        sequence = generation.sequence
+        if self._schedule.remove(generation):
+            for drafter in self._drafters:
+                drafter.end(generation)
+            if generation.error is None:
+                self.target.prefixes.add(sequence)
+                if generation.request.kept is not None:
+                    self.target.prefixes.keep(generation.request.kept, sequence)
+            if self._store is not None:
+                self._store.end(sequence)
+        generation.finish = generation.finish or "cancelled"
+        sequence.free()
+
+    def _make_pass(self) -> dict[Generation, Round]:
+        """Makes a pass, as the only thread that does.
+
+        An error ends the sequences that are part of it, whose threads get it; the others go on.
+        """
+        parts: list[Scheduled] = []
+        try:
+            for generation in self._schedule.admit():
+                for drafter in self._drafters:
+                    drafter.begin(generation)
+            parts = self._schedule.parts()
+            return self._round(parts) if parts else {}
+        except BaseException as error:
+            usual = isinstance(error, Exception)
+            why = error if usual else DeviceError("the pass was interrupted: generate again")
+            for part in parts:
+                part.generation.fail(why)
+            if not usual or not parts:
+                raise
+            return {}
+
+    def _round(self, parts: Sequence[Scheduled]) -> dict[Generation, Round]:
         begin = time.perf_counter()
-        parts = self._schedule()
         forecast = self._draft(parts)
         drafted = time.perf_counter()
         batch, logits = self._verify(parts)
@@ -105,32 +241,17 @@ class Engine:
         for part, rows, found in zip(parts, batch, logits, strict=True):
             tokens, accepted = self._commit(part, rows, found)
             source = PROMPT if part.is_prompt else part.proposal.source
-            rounds[part.generation] = Round(
+            rounds[part.generation] = made = Round(
                 tokens, len(part.proposal), accepted, source, time.perf_counter() - begin,
                 drafted - begin, verified - drafted, None if part.is_prompt else forecast,
                 part.generation.take_logprobs(),
             )  # fmt: skip
-        for generation in rounds:
-            if generation.finish is not None:
-                self.remove(generation)
+            part.generation.rounds.append(made)
+            if part.is_prompt:  # others that begin alike need not read it
+                self.target.prefixes.add(part.generation.sequence)
+            if self._store is not None:
+                self._store.look(part.generation.sequence)
         return rounds
-
-    def _schedule(self) -> list[Scheduled]:
-        """Returns the parts of a pass; of prompts a chunk, first come first served."""
-        alone = all(generation.is_new for generation in self.running)
-        parts, room = [], _LONG_CHUNK if alone else _CHUNK
-        for generation in self.running:
-            unread = generation.sequence.unread
-            if generation.is_new:
-                count = min(len(unread), room)
-                room -= count
-                if count:
-                    complete = count == len(unread)
-                    parts.append(Scheduled(generation, unread[:count], complete, 0, True))
-            else:
-                depth = min(generation.remaining - 1, generation.request.limits.max_nodes)
-                parts.append(Scheduled(generation, unread, True, depth))
-        return parts
 
     def _draft(self, parts: Sequence[Scheduled]) -> Forecast | None:
         """Lets all sources propose nodes, and chooses the pass's; returns its expected result."""
@@ -164,7 +285,7 @@ class Engine:
             return (), 0
         try:
             verdict = generation.verify(part.proposal.tree(), logits)
-        except EdgespecError as error:  # the others go on
+        except Exception as error:  # the others go on
             rows.accept([])
             generation.fail(error)
             return (), 0

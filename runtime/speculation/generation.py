@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgespec.errors import EdgespecError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.sampling.sampler import Sampler
@@ -60,6 +60,7 @@ class Request:
         grammar: matcher at the beginning of its grammar, if the tokens must follow one.
         logprobs: number of log-probabilities to give with each token besides its own; None: none.
         prediction: tokens that are expected, from which all draft sources but none begin.
+        kept: a sequence that shares all slots when the generation has ended; None: none does.
     """
 
     prompt: ListLike[int]
@@ -69,6 +70,7 @@ class Request:
     grammar: Constraint | None = None
     logprobs: int | None = None
     prediction: ListLike[int] = ()
+    kept: Sequence | None = None
 
 
 @dataclass(frozen=True)
@@ -105,16 +107,23 @@ class Generation:
         request: what was asked for.
         sequence: prompt and new tokens, with the target's slots.
         features: what draft heads read of the last tokens that the target has read.
-        finish: why it ended: stop, length, context or error; None while it goes on.
+        rounds: those that nobody has read yet.
+        reused: number of tokens of the prompt that were read before it.
+        finish: why it ended: stop, length, context, cancelled or error; None while it goes on.
         error: what went wrong, if something did.
+        cancelled: whether it is to end before the next pass; any thread or signal handler may set
+            it.
     """
 
     def __init__(self, request: Request, sequence: Sequence) -> None:
         self.request = request
         self.sequence = sequence
         self.features = Features()
+        self.rounds = deque[Round]()
+        self.reused = 0
         self.finish: str | None = None
-        self.error: EdgespecError | None = None
+        self.error: Exception | None = None
+        self.cancelled = False
         self._logprobs: list[TokenLogprobs] = []
 
     @property
@@ -128,11 +137,28 @@ class Generation:
         return self.sequence.length < len(self.request.prompt)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it is in no further pass."""
+        return self.cancelled or self.finish is not None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether its reader need not wait."""
+        return bool(self.rounds) or self.has_ended
+
+    @property
     def remaining(self) -> int:
         """The largest number of tokens that may follow."""
         limits, prompt = self.request.limits, len(self.request.prompt)
         end = min(prompt + limits.max_new_tokens, limits.context_length)
         return end - len(self.tokens)
+
+    @property
+    def further_slots(self) -> int:
+        """The largest number of slots that it may need besides those that its sequence has."""
+        read = len(self.tokens) + self.remaining - 1  # the last token is never read
+        # A tree is drafted, by the target's own layers perhaps, and then verified.
+        return read + 2 * self.request.limits.max_nodes - self.sequence.length
 
     @property
     def is_sampled(self) -> bool:
@@ -177,9 +203,23 @@ class Generation:
             new = len(self.tokens) - len(self.request.prompt)
             self.finish = "length" if new >= self.request.limits.max_new_tokens else "context"
 
-    def fail(self, error: EdgespecError) -> None:
+    def fail(self, error: Exception) -> None:
         """Ends it with an error."""
         self.error, self.finish = error, "error"
+
+    def take_round(self) -> Round | None:
+        """Returns the next unread round; None at its end.
+
+        Raises:
+            Exception: `error`, behind the last round.
+        """
+        if self.cancelled:
+            return None
+        if self.rounds:
+            return self.rounds.popleft()
+        if self.error is not None:
+            raise self.error
+        return None
 
     def take_logprobs(self) -> tuple[TokenLogprobs, ...]:
         """Returns the log-probabilities of the choices since the last call."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as ListLike
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nlargest
 
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.errors import MemoryLimitError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
 from edgespec.runtime.drafters.ranking import Candidates, rank
@@ -172,6 +174,12 @@ class TreeDrafter(ABC):
         # The last token is read again, since what may follow it is known by its row's logits.
         return node.slots[: count - 1]
 
+    def _share(self, state: State) -> None:  # noqa: B027 - not all can
+        """Takes over what other sequences left that begin alike; nothing if nothing can be."""
+
+    def _leave(self, state: State) -> None:  # noqa: B027 - not all can
+        """Leaves what was read to other sequences that begin alike."""
+
     def begin(self, generation: Generation) -> None:
         """See `Drafter`. The prompt is read at the first draft that promises to pay for it."""
         if generation.drafts_by(self.name, self.in_auto):
@@ -182,6 +190,10 @@ class TreeDrafter(ABC):
         asked = self._asked(plan)
         if not asked:
             return
+        with suppress(MemoryLimitError):  # what there is no room to draft is not drafted
+            self._draft(asked, plan)
+
+    def _draft(self, asked: ListLike[Scheduled], plan: Plan) -> None:
         cheaper = [part.proposal for part in asked]
         self._read(asked, plan)
         self._join(asked, cheaper)
@@ -190,7 +202,7 @@ class TreeDrafter(ABC):
             pairs = [
                 (node.value * state.hope, node, part)
                 for part, state in zip(asked, states, strict=True)
-                for node in _best(state.leaves, part.generation.request.limits.max_nodes)
+                for node in _best(state.leaves, part.most_nodes - len(state.run))
                 if node.depth < part.depth
             ]
             pairs.sort(key=lambda pair: -pair[0])
@@ -226,6 +238,7 @@ class TreeDrafter(ABC):
         state = self._states.pop(generation, None)
         if state is not None:
             self._model.pool.free(state.run)
+            self._leave(state)
             state.sequence.free()
 
     def forget(self) -> None:
@@ -259,6 +272,7 @@ class TreeDrafter(ABC):
         """Whether reading what the model has not read will pay in what is left of a sequence."""
         if not self._make_room(state, part.depth):
             return False
+        self._share(state)
         unread = len(self._unread(state))
         if unread <= _CHUNK:
             return True
@@ -293,11 +307,13 @@ class TreeDrafter(ABC):
 
     def _catch_up(self, state: State) -> list[int]:
         """Reads what is unread in chunks; returns the tokens that are left, at least one."""
+        self._share(state)  # what one sequence has read now, the next one need not
         tokens = self._unread(state)
         while len(tokens) > _CHUNK:
             chunk = self._chain(state, tokens[:_CHUNK], [])
             self._forward([chunk])
             chunk.accept(range(_CHUNK))
+            self._leave(state)
             tokens = tokens[_CHUNK:]
         return tokens
 

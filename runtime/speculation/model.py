@@ -30,6 +30,19 @@ class ModelDrafter(TreeDrafter):
     def _sequence(self, generation: Generation) -> Sequence:
         return self._model.sequence(generation.tokens)
 
+    def _share(self, state: State) -> None:
+        if not state.sequence.length:
+            most = len(state.sequence.tokens) - 1  # the last token's logits are wanted
+            self._model.prefixes.extend(state.sequence, most)
+
+    def _leave(self, state: State) -> None:
+        self._model.prefixes.add(state.sequence)
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        self._model.prefixes.clear()
+        super().forget()
+
     def _unread(self, state: State) -> list[int]:
         return state.sequence.unread
 

@@ -40,7 +40,8 @@ def test_the_head_never_changes_a_text(llm, pairs, how):
             options = {"num_assistant_tokens": nodes, "tree_width": width, **how}
             stream = llm.stream(prompt, max_new_tokens=64, draft_source=source, **options)
             assert stream.finish().tokens == plain
-    assert llm.engine.target.pool.used == llm._models["draft"].pool.used == 0
+    llm.forget()
+    assert llm.engine.target.pool.used == llm.models["draft"].pool.used == 0
 
 
 def test_the_head_is_as_often_right_as_on_other_engines(llm, pairs):

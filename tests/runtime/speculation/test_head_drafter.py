@@ -69,6 +69,7 @@ def test_heads_never_change_the_tokens(how):
         expected = tokens_of(plain_engine(), request(prompt, **how))
         for source in ("head", "auto", "model"):
             assert tokens_of(engine, request(prompt, draft=source, **how)) == expected
+    engine.forget()
     assert engine.target.pool.used == head.pool.used == 0
 
 
@@ -114,6 +115,7 @@ def test_a_head_begins_behind_what_a_sequence_shares():
     assert drafted(rounds) > 10
     assert min(head._graph._graph.positions.values()) == 41
     assert second.tokens[42:] == tokens_of(plain_engine(), request((*LONG[:40], 7, 7), n=50))
+    engine.forget()
     assert engine.target.pool.used == head.pool.used == 0
 
 

@@ -34,6 +34,7 @@ def parallel_engine(noise=0.0, cost=(0.2, 0.01), context=1000):
 
 
 def no_slot_is_left(engine):
+    engine.forget()
     return engine.target.pool.used == 0 == engine._drafters[0]._model.pool.used
 
 

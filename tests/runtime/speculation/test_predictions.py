@@ -24,6 +24,7 @@ def test_predictions_never_change_the_tokens(how):
     engine = engine_of(PredictionDrafter())
     plain = [tokens_of(plain_engine(), each) for each in asked]
     assert tokens_at_once(engine, asked) == plain
+    engine.forget()
     assert engine.target.pool.used == 0
 
 

@@ -25,6 +25,7 @@ def test_recycled_drafts_never_change_the_tokens(how):
     engine = recycling_engine(target=(1.0, 0.01))
     assert tokens_at_once(engine, asked) == expected
     assert tokens_at_once(engine, asked) == expected  # with what they have taught
+    engine.forget()
     assert engine.target.pool.used == 0
 
 

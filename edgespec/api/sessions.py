@@ -1,0 +1,94 @@
+"""Sessions, whose slots outlive their texts: a prompt's known beginning is not computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from edgespec.api import session_files
+from edgespec.api.chat import ChatOptions
+from edgespec.api.generation import GenerationStream
+from edgespec.api.keywords import ChatKeywords, GenerationKeywords
+from edgespec.api.options import GenerationOptions, shown
+from edgespec.api.result import GenerationResult
+from edgespec.errors import InputError
+from edgespec.runtime.sequences.sequence import Sequence as Kept
+
+if TYPE_CHECKING:
+    from edgespec.api.engine import NativeLLM
+
+
+class Session:
+    """Consecutive texts, such as the turns of a conversation, of which the last one stays known.
+
+    Created by `LLM.session` and `LLM.load_session`. What a session keeps is evicted behind what
+    other texts have left, and before a text would have to wait for memory: the next text then
+    takes longer to start. It is also a context manager that closes the session.
+    """
+
+    def __init__(self, llm: NativeLLM, kept: Kept) -> None:
+        self._llm = llm
+        self._kept: Kept | None = kept
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Tokens that are kept: prompt and output of the last text, as far as they were run."""
+        kept = self._open()
+        with self._llm.engine.exclusive():
+            return tuple(kept.tokens[: kept.length])
+
+    @shown(GenerationOptions)
+    def generate(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
+    ) -> GenerationResult:
+        """See `LLM.generate`."""
+        return self.stream(prompt, **options).finish()
+
+    @shown(GenerationOptions)
+    def stream(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerationKeywords]
+    ) -> GenerationStream:
+        """See `LLM.stream`. Of several texts at once the one that ends last is kept."""
+        return self._llm.stream(prompt, self._open(), **options)
+
+    @shown(ChatOptions)
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatKeywords]
+    ) -> GenerationResult:
+        """See `LLM.chat`: give the whole conversation; only the new part is computed."""
+        return self._llm.chat_stream(messages, self._open(), **options).finish()
+
+    def save(self, path: str | Path) -> None:
+        """Writes what is kept to a file, for `LLM.load_session` with the same bundle.
+
+        Raises:
+            InputError: if it was evicted, or the file cannot be written; an existing file stays as
+                it was.
+        """
+        kept = self._open()
+        with self._llm.engine.exclusive():
+            if kept.tokens and not kept.length:
+                raise InputError(
+                    "the session's caches were dropped for other texts: generate a text in it "
+                    "before you save it"
+                )
+            tensors = session_files.tensors_of(self._llm.models, kept.tokens[: kept.length])
+        session_files.save(Path(path), self._llm.bundle.digest, tensors)
+
+    def close(self) -> None:
+        """Gives up what is kept."""
+        if self._kept is not None:
+            self._llm.drop(self._kept)
+            self._kept = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> Kept:
+        if self._kept is None:
+            raise InputError("the session is closed: open another with LLM.session()")
+        return self._kept

@@ -1,0 +1,245 @@
+"""The plan of a bundle on a machine: what runs where, how long a context may be, and its memory.
+
+One file of arithmetic: nothing is loaded or measured, and only the manifest is read. Memory means
+anonymous pages: weights of native graphs are mapped from their files, so the system can reclaim
+them; they are counted where no limit was given, since reading them from the disk for each pass
+would be slow.
+
+What does not fit gives way in this order: the part of a default context beyond `USUAL_CONTEXT`, the
+draft model, the rest of a default context. What the user asked for stays.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from edgespec.bundle import DRAFT, Bundle, Role
+from edgespec.errors import MemoryLimitError
+from edgespec.runtime.sequences.pool import KVPool
+
+HOST = "cpu"
+"""The memory of the process itself."""
+
+USUAL_CONTEXT = 4096
+"""Tokens of a default context that are kept before the draft model is; as llama.cpp's and Ollama's.
+"""
+
+LEAST_CONTEXT = 256
+"""Smallest default context in tokens: prompts would not fit into a shorter one."""
+
+SPARE_ROWS = 192
+"""Slots that a sequence takes besides its context: a chunk of a prompt, or trees that are run."""
+
+MIB = 1 << 20
+_BASELINE = 90 * MIB  # the interpreter with numpy, tokenizers, ONNX Runtime and this package
+_TOKENIZER_FACTOR = 8  # bytes of a parsed tokenizer by those of its file
+_CHUNK, _LOGIT_ROWS = 128, 64  # rows of the largest pass, and those of them with logits
+# Bytes of a weight, scale included, as standard operators read it: 4 bits, 8 bits or whole numbers.
+_PORTABLE_BYTES = {4: 0.5 + 4 / 32, 8: 1 + 4 / 16, 16: 2.0, 32: 4.0}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a role runs.
+
+    Attributes:
+        device: the device's name.
+        memory: name of the memory that it uses, `HOST` or a device's own.
+        native: whether it runs the native graph; else the portable one.
+    """
+
+    device: str
+    memory: str = HOST
+    native: bool = True
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for, as far as memory depends on it.
+
+    Attributes:
+        roles: where the roles run; without a draft model only the target.
+        context: tokens of prompt and output together; None: as many as fit.
+        sequences: number of sequences of full length that pools have room for.
+        draft: whether the draft model must not give way.
+        limits: bytes by memory that may be taken.
+    """
+
+    roles: Mapping[str, Placement]
+    context: int | None = None
+    sequences: int = 1
+    draft: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one memory is needed for, in bytes.
+
+    Attributes:
+        memory: its name.
+        baseline: interpreter, libraries and tokenizer.
+        weights: weights that are not mapped.
+        kv: keys, values and states at their largest.
+        workspace: results of operators in the largest pass, logits among them.
+        mapped: weights that are computed with where their file is mapped, not part of the total.
+        limit: bytes that may be taken; with `mapped` if no limit was given.
+    """
+
+    memory: str
+    baseline: int
+    weights: int
+    kv: int
+    workspace: int
+    mapped: int
+    limit: int
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts but `mapped`."""
+        return self.baseline + self.weights + self.kv + self.workspace
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a bundle is loaded as.
+
+    Attributes:
+        roles: where each loaded role runs.
+        context: largest number of tokens of prompt and output together.
+        slots: largest number of slots of each role's pool.
+        demands: what each memory is needed for.
+        dropped: what gave way to memory, as whole sentences.
+    """
+
+    roles: Mapping[str, Placement]
+    context: int
+    slots: Mapping[str, int]
+    demands: tuple[Demand, ...]
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether every memory has room."""
+        return all(each.total <= each.limit for each in self.demands)
+
+    def require_fit(self) -> None:
+        """Checks that every memory has room.
+
+        Raises:
+            MemoryLimitError: if one has none; it says what takes how much, and what helps.
+        """
+        for each in self.demands:
+            if each.total > each.limit:
+                raise MemoryLimitError(
+                    f"a context of {self.context:,} tokens needs {_mib(each.total)} of memory on "
+                    f"{each.memory} (KV cache {_mib(each.kv)}, weights {_mib(each.weights)}, "
+                    f"workspace {_mib(each.workspace)}), and {_mib(max(each.limit, 0))} are free: "
+                    "lower --context, raise --memory, use --draft lookup, or close other programs"
+                )
+
+
+def plan(bundle: Bundle, wish: Wish, free: Mapping[str, int]) -> Plan:
+    """Finds the best plan that memory has room for.
+
+    Args:
+        bundle: the bundle, whose roles have native graphs.
+        wish: what the user asked for.
+        free: free bytes of each memory in use.
+
+    Returns:
+        The first that fits, in the order that this module's docstring lists; if none does, the one
+        that needs least memory.
+    """
+    first: Plan | None = None
+    for placements, context in _choices(bundle, wish):
+        made = _planned(bundle, placements, context, wish, free)
+        first = first or made
+        if made.fits:
+            break
+    assert first is not None, "there is always a choice"
+    dropped = []
+    if wish.context is None and made.context < first.context:
+        dropped.append(f"the context is {made.context:,} tokens, to fit the memory")
+    if len(made.roles) < len(first.roles):
+        dropped.append("the draft model is left out, to fit the memory")
+    return Plan(made.roles, made.context, made.slots, made.demands, tuple(dropped))
+
+
+def _choices(bundle: Bundle, wish: Wish) -> Iterator[tuple[Mapping[str, Placement], int]]:
+    """Yields placements and contexts, the best first."""
+    longest = bundle.target.context_length
+    contexts = [longest if wish.context is None else wish.context]
+    while wish.context is None and contexts[-1] > LEAST_CONTEXT:
+        contexts.append(max(contexts[-1] * 3 // 4 // 64 * 64, LEAST_CONTEXT))
+    alone = {name: each for name, each in wish.roles.items() if name != DRAFT}
+    sets = [wish.roles] if wish.draft or DRAFT not in wish.roles else [wish.roles, alone]
+    usual = [each for each in contexts if each >= USUAL_CONTEXT] or contexts[:1]
+    for some in (usual, contexts[len(usual) :]):
+        for placements in sets:
+            for context in some:
+                yield placements, context
+
+
+def _planned(
+    bundle: Bundle,
+    placements: Mapping[str, Placement],
+    context: int,
+    wish: Wish,
+    free: Mapping[str, int],
+) -> Plan:
+    slots, parts = {}, defaultdict[str, list[int]](lambda: [0, 0, 0, 0])
+    for name, placed in placements.items():
+        role = bundle.manifest.roles[name]
+        assert role.native is not None, "plans are made for native graphs"
+        length = min(context, role.context_length)
+        slots[name] = wish.sequences * (length + SPARE_ROWS)
+        kv = slots[name] * KVPool.slot_bytes(role.native.pools, role.precision.kv)
+        stored = bundle.manifest.files[role.native.data].size
+        mapped, weights = (stored, 0) if placed.native else (0, portable_bytes(role))
+        for number, size in enumerate((weights, kv, _workspace(role), mapped)):
+            parts[placed.memory][number] += size
+    parts[HOST]  # the process itself is always there
+    demands = []
+    for memory, (weights, kv, workspace, mapped) in parts.items():
+        baseline = _BASELINE + _tokenizer_bytes(bundle) if memory == HOST else 0
+        limit = wish.limits.get(memory)
+        if limit is None:  # what is mapped should stay in memory
+            limit = free.get(memory, 0) - mapped
+        demands.append(Demand(memory, baseline, weights, kv, workspace, mapped, limit))
+    return Plan(placements, context, slots, tuple(demands))
+
+
+def portable_bytes(role: Role) -> int:
+    """Returns the bytes of a role's weights in standard operators, about."""
+    assert role.native is not None, "every role has a native graph"
+    return int(sum(n * _PORTABLE_BYTES[_bits(name)] for name, n in role.native.formats.items()))
+
+
+def _bits(name: str) -> int:
+    """Returns the bits that standard operators need for a format of tiles."""
+    if name in ("f16", "bf16"):
+        return 16
+    return 32 if name == "f32" else 4 if name.startswith(("q2", "q3", "q4")) else 8
+
+
+def _workspace(role: Role) -> int:
+    """Returns the bytes of the largest pass: rows between operators, and logits."""
+    widest = max([role.hidden_size, *(each.width for each in role.layout)])
+    rows = _CHUNK * (4 * role.hidden_size + 3 * widest)
+    return 4 * (rows + _LOGIT_ROWS * (role.output_tokens or role.vocab_size))
+
+
+def _tokenizer_bytes(bundle: Bundle) -> int:
+    names = {
+        *bundle.manifest.tokenizer,
+        *(each.tokenizer for each in bundle.manifest.roles.values()),
+    }
+    sizes = [bundle.manifest.files[name].size for name in names if name in bundle.manifest.files]
+    return _TOKENIZER_FACTOR * max(sizes, default=0)
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.0f} MiB"

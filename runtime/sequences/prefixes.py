@@ -1,0 +1,175 @@
+"""What sequences leave for others that begin alike: a radix tree (Zheng et al., SGLang, 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.sequence import Sequence
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    """Tokens that follow those of the node above, and the slots of their rows.
+
+    Attributes:
+        tokens: at least one, but for the root.
+        slots: of these tokens; the tree has a reference to each.
+        parent: the node above; None for the root.
+        used: when it was last used, as a count of uses.
+        children: by their first tokens.
+    """
+
+    tokens: list[int]
+    slots: list[int]
+    parent: _Node | None
+    used: int = 0
+    children: dict[int, _Node] = field(default_factory=dict)
+
+
+class PrefixTree:
+    """The slots of one pool's sequences by their tokens, of running and of ended ones.
+
+    When the pool is short of slots, it evicts those that no sequence has, the end of the least
+    recently used sequence first. Slots of a beginning are never free before those behind it.
+
+    Args:
+        pool: the pool.
+        sharing: whether sequences can begin with slots alone; else the tree stays empty.
+    """
+
+    def __init__(self, pool: KVPool, sharing: bool = True) -> None:
+        self._pool = pool
+        self._sharing = sharing
+        self._root = _Node([], [], None)
+        self._uses = count(1)
+        self._kept: dict[Sequence, None] = {}  # the least recently used first
+        pool.evict = self.evict
+
+    def extend(self, sequence: Sequence, most: int) -> int:
+        """Lets a sequence share what is known of its tokens behind those that were read.
+
+        Args:
+            sequence: a sequence of the pool; what it has read was added.
+            most: largest number of tokens that it may have read afterwards.
+
+        Returns:
+            The number of tokens that it shares now in addition.
+        """
+        before = sequence.length
+        shared = self._find(sequence.tokens[:most])[1][before:]
+        self._pool.share(shared)
+        sequence.append(shared)
+        return len(shared)
+
+    def add(self, sequence: Sequence) -> None:
+        """Makes known what a sequence has read; it may go on.
+
+        What was known already it shares from now on: its own rows have the same bits.
+        """
+        if not self._sharing:
+            return
+        tokens, slots = sequence.tokens[: sequence.length], sequence.slots.tolist()
+        node, known = self._find(tokens)
+        if known != slots[: len(known)]:
+            self._pool.share(known)
+            sequence.exchange(known)
+        tokens, slots = tokens[len(known) :], slots[len(known) :]
+        if not tokens:
+            return
+        self._pool.share(slots)
+        if node.children or node is self._root:
+            node.children[tokens[0]] = _Node(tokens, slots, node, next(self._uses))
+        else:
+            node.tokens += tokens
+            node.slots += slots
+
+    def keep(self, kept: Sequence, sequence: Sequence) -> None:
+        """Lets one sequence become what another has read, to be evicted behind what nobody has.
+
+        Args:
+            kept: becomes the other; when it is evicted, its length becomes 0.
+            sequence: the other, which was added.
+        """
+        self.drop(kept)
+        kept.tokens = sequence.tokens[: sequence.length]
+        self.extend(kept, sequence.length)
+        self._kept[kept] = None
+
+    def drop(self, kept: Sequence) -> None:
+        """Frees what `keep` has kept."""
+        self._kept.pop(kept, None)
+        kept.free()
+
+    def evict(self, wanted: int) -> None:
+        """Frees at least so many slots, if the tree has so many that no running sequence has."""
+        wanted -= self._trim(wanted)
+        while wanted > 0 and self._kept:
+            self.drop(next(iter(self._kept)))
+            wanted -= self._trim(wanted)
+
+    def clear(self) -> None:
+        """Frees all slots that no sequence has."""
+        self._trim(self._pool.capacity)
+
+    def _find(self, tokens: list[int]) -> tuple[_Node, list[int]]:
+        """Returns the node where the longest known beginning of tokens ends, and its slots."""
+        node, slots = self._root, list[int]()
+        while (begin := len(slots)) < len(tokens) and tokens[begin] in node.children:
+            child = node.children[tokens[begin]]
+            same = _common(child.tokens, tokens[begin : begin + len(child.tokens)])
+            node = child if same == len(child.tokens) else self._split(child, same)
+            node.used = next(self._uses)
+            slots += node.slots
+        return node, slots
+
+    def _split(self, node: _Node, length: int) -> _Node:
+        """Puts a node's first tokens into a new one above it, and returns that."""
+        assert node.parent is not None, "the root has no tokens"
+        above = _Node(node.tokens[:length], node.slots[:length], node.parent)
+        node.parent.children[node.tokens[0]] = above
+        node.tokens, node.slots, node.parent = node.tokens[length:], node.slots[length:], above
+        above.children[node.tokens[0]] = node
+        return above
+
+    def _trim(self, wanted: int) -> int:
+        """Frees at most so many slots that no sequence has; returns their number."""
+        leaves = [(node.used, node) for node in self._nodes() if not node.children]
+        heapify(leaves)  # no two were used at once
+        freed = 0
+        while leaves and freed < wanted:
+            node = heappop(leaves)[1]
+            kept = len(node.slots)
+            least = max(0, kept - (wanted - freed))
+            while kept > least and self._pool.references(node.slots[kept - 1]) == 1:
+                kept -= 1
+            self._pool.free(node.slots[kept:])
+            freed += len(node.slots) - kept
+            if kept:
+                del node.tokens[kept:], node.slots[kept:]
+                continue
+            parent = node.parent
+            assert parent is not None, "the root is no leaf"
+            del parent.children[node.tokens[0]]
+            if not parent.children and parent is not self._root:
+                heappush(leaves, (parent.used, parent))
+        return freed
+
+    def _nodes(self) -> Iterator[_Node]:
+        """Yields all nodes but the root."""
+        waiting = list(self._root.children.values())
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children.values()
+            yield node
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    """Returns the length of the common beginning."""
+    if one == other:
+        return len(one)
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

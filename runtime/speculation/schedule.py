@@ -1,0 +1,143 @@
+"""Who is in a pass: sequences that decode, chunks of prompts, and what waits for memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgespec.errors import MemoryLimitError
+from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.speculation.base import Store
+from edgespec.runtime.speculation.generation import Generation
+from edgespec.runtime.speculation.plan import Scheduled
+
+_CHUNK = 64  # rows of prompts in a pass that other sequences wait for
+_LONG_CHUNK = 128  # and in one of prompts alone; twice as many are read little faster
+_OLDEST_EVERY = 4  # passes: in one of so many the oldest prompt comes first
+_WORTH_WAITING = 16  # equal tokens that one sequence reads and another then shares
+_MOST_UNREAD = 16  # rounds by which a generation may be ahead of its reader
+
+
+class Schedule:
+    """The generations of an engine, and their order.
+
+    Args:
+        target: the model.
+        store: see `Store`; None if there is none.
+
+    Attributes:
+        waiting: generations that wait for memory, first come first served.
+        running: generations that have it, the oldest first.
+    """
+
+    def __init__(self, target: Model, store: Store | None) -> None:
+        self.waiting = deque[Generation]()
+        self.running: list[Generation] = []
+        self._target = target
+        self._store = store
+        self._prompt_passes = 0
+
+    def add(self, generation: Generation) -> None:
+        """Lets a generation wait.
+
+        Raises:
+            MemoryLimitError: if it may need more slots than the pool can ever have.
+        """
+        needed, limit = generation.further_slots, self._target.pool.limit
+        if limit is not None and needed > limit:
+            raise MemoryLimitError(
+                f"the text may need {needed} rows of the KV cache, which has room for {limit}: "
+                "shorten the prompt, lower max_new_tokens, or raise --memory"
+            )
+        self.waiting.append(generation)
+
+    def admit(self) -> list[Generation]:
+        """Lets those run, in their order, for whose longest text there are slots; returns them."""
+        admitted = []
+        while self.waiting and self._has_slots(self.waiting[0]):
+            generation = self.waiting[0]
+            if self._store is not None:
+                generation.reused += self._store.begin(generation.sequence)
+            self.running.append(self.waiting.popleft())
+            admitted.append(generation)
+        return admitted
+
+    def remove(self, generation: Generation) -> bool:
+        """Removes a generation; returns whether it ran."""
+        runs = generation in self.running
+        (self.running if runs else self.waiting).remove(generation)
+        return runs
+
+    def parts(self) -> list[Scheduled]:
+        """Returns the parts of the next pass; none only if nothing runs.
+
+        Of prompts it is a chunk, of the shortest ones, so that the first tokens come early on
+        average. Who does not read his rounds is left out, unless he holds up what waits for memory.
+        """
+        ready = [each for each in self.running if len(each.rounds) < _MOST_UNREAD] or self.running
+        parts = [_decoding(generation) for generation in ready if not generation.is_new]
+        room = _CHUNK if parts else _LONG_CHUNK
+        for generation in self._prompts(ready):
+            if not room:
+                break
+            self._share(generation)
+            if any(_reads_alike(part, generation) for part in parts if part.is_prompt):
+                continue
+            unread = generation.sequence.unread
+            reading = unread[:room]
+            room -= len(reading)
+            complete = len(reading) == len(unread)
+            parts.append(Scheduled(generation, reading, complete, 0, is_prompt=True))
+        return parts
+
+    def _prompts(self, ready: Sequence[Generation]) -> list[Generation]:
+        """Returns those that read their prompts, in the order in which they may."""
+        new = [generation for generation in ready if generation.is_new]
+        self._prompt_passes += bool(new)
+        order = sorted(new, key=_unread)
+        if new and self._prompt_passes % _OLDEST_EVERY == 0:
+            order.remove(new[0])
+            order.insert(0, new[0])
+        return order
+
+    def _share(self, generation: Generation) -> None:
+        most = len(generation.request.prompt) - 1  # the last token's logits are wanted
+        generation.reused += self._target.prefixes.extend(generation.sequence, most)
+
+    def _has_slots(self, generation: Generation) -> bool:
+        """Whether there are slots for a generation; evicts what is in its way."""
+        self._share(generation)
+        pool, everyone = self._target.pool, [*self.running, generation]
+        if pool.limit is None:
+            return True
+        further = sum(each.further_slots for each in everyone)
+        held = np.unique(np.concatenate([each.sequence.slots for each in everyone]))
+        if held.size + further > pool.limit:
+            generation.sequence.free()
+            generation.reused = 0
+            return False
+        pool.evict(pool.used + further - pool.limit)
+        return True
+
+
+def _decoding(generation: Generation) -> Scheduled:
+    depth = min(generation.remaining - 1, generation.request.limits.max_nodes)
+    return Scheduled(generation, generation.sequence.unread, True, depth)
+
+
+def _unread(generation: Generation) -> int:
+    return len(generation.request.prompt) - generation.sequence.length
+
+
+def _reads_alike(part: Scheduled, generation: Generation) -> bool:
+    """Whether a part reads what another generation will share when it waits for that."""
+    mine, other = generation.sequence, part.generation.sequence
+    begin, reading = mine.length, part.reading[:_WORTH_WAITING]
+    return (
+        begin == other.length
+        and mine.slots[-1:].tolist() == other.slots[-1:].tolist()  # after the same beginning
+        and len(reading) == _WORTH_WAITING
+        and mine.tokens[begin : begin + _WORTH_WAITING] == reading
+    )

@@ -1,0 +1,101 @@
+"""Plans of bundles of small random pairs, on machines with any memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgespec import bundle as bundles
+from edgespec.bundle import DRAFT, TARGET
+from edgespec.errors import MemoryLimitError
+from edgespec.runtime.plan import (
+    HOST,
+    LEAST_CONTEXT,
+    MIB,
+    SPARE_ROWS,
+    USUAL_CONTEXT,
+    Placement,
+    Wish,
+    plan,
+    portable_bytes,
+)
+from edgespec.runtime.sequences.pool import KVPool
+
+BOTH = {TARGET: Placement("cpu"), DRAFT: Placement("cpu")}
+
+
+@pytest.fixture(scope="module")
+def pair(pairs):
+    return bundles.load(pairs.pair("llama").path)
+
+
+def slot_bytes(role):
+    return KVPool.slot_bytes(role.native.pools, role.precision.kv)
+
+
+def needed(pair, wish):
+    """Bytes that a plan takes where all fits."""
+    made = plan(pair, wish, {HOST: 1 << 50})
+    assert made.fits
+    return made, sum(each.total + each.mapped for each in made.demands)
+
+
+def test_where_memory_is_plenty_nothing_gives_way(pair):
+    made, _ = needed(pair, Wish(BOTH))
+    assert (made.context, made.dropped) == (pair.target.context_length, ())
+    assert set(made.roles) == {TARGET, DRAFT}
+    made.require_fit()
+
+
+def test_caches_grow_with_context_and_sequences(pair):
+    one, _ = needed(pair, Wish(BOTH, context=100))
+    many, _ = needed(pair, Wish(BOTH, context=200, sequences=3))
+    assert one.slots[TARGET] == 100 + SPARE_ROWS
+    assert many.slots[TARGET] == 3 * (200 + SPARE_ROWS)
+    kv = sum(many.slots[name] * slot_bytes(pair.manifest.roles[name]) for name in BOTH)
+    assert many.demands[0].kv == kv
+    files = pair.manifest.files
+    mapped = sum(files[pair.manifest.roles[name].native.data].size for name in BOTH)
+    assert (many.demands[0].mapped, many.demands[0].weights) == (mapped, 0)
+
+
+def test_a_usual_context_stays_longer_than_the_draft_model(pair):
+    _, most = needed(pair, Wish(BOTH))
+    alone = plan(pair, Wish(BOTH), {HOST: most - 1})
+    assert (alone.fits, set(alone.roles)) == (True, {TARGET})
+    assert alone.context == pair.target.context_length <= USUAL_CONTEXT
+    _, alone = needed(pair, Wish({TARGET: BOTH[TARGET]}, context=LEAST_CONTEXT))
+    least = plan(pair, Wish(BOTH), {HOST: alone})
+    assert (set(least.roles), least.context) == ({TARGET}, LEAST_CONTEXT)
+    assert "draft model is left out" in " ".join(least.dropped)
+    assert not plan(pair, Wish(BOTH), {HOST: alone - 1}).fits
+
+
+def test_what_was_asked_for_stays_and_is_refused_by_name(pair):
+    wish = Wish(BOTH, context=500, draft=True)
+    _, most = needed(pair, wish)
+    made = plan(pair, wish, {HOST: most - 1})
+    assert (made.context, set(made.roles)) == (500, set(BOTH))
+    with pytest.raises(MemoryLimitError, match=r"context of 500 tokens needs .* lower --context"):
+        made.require_fit()
+
+
+def test_a_limit_of_the_user_counts_no_mapped_weights(pair):
+    wish = Wish(BOTH, context=500)
+    made, _ = needed(pair, wish)
+    total = made.demands[0].total
+    for limit, fits in ((total, True), (total - 1, False)):
+        asked = Wish(BOTH, context=500, draft=True, limits={HOST: limit})
+        assert plan(pair, asked, {HOST: 0}).fits is fits
+
+
+def test_a_device_with_its_own_memory_is_counted_apart(pair):
+    roles = {TARGET: Placement("cpu"), DRAFT: Placement("cuda:0", "cuda:0", native=False)}
+    made = plan(pair, Wish(roles, context=300), {HOST: 1 << 40, "cuda:0": 1 << 40})
+    demands = {each.memory: each for each in made.demands}
+    draft = pair.manifest.roles[DRAFT]
+    assert demands["cuda:0"].weights == portable_bytes(draft) > 0
+    assert demands["cuda:0"].kv == made.slots[DRAFT] * slot_bytes(draft)
+    assert demands["cuda:0"].baseline == demands["cuda:0"].mapped == 0
+    assert demands[HOST].baseline > 90 * MIB
+    small = plan(pair, Wish(roles, context=300), {HOST: 1 << 40, "cuda:0": 1000})
+    assert set(small.roles) == {TARGET}
