@@ -190,7 +190,7 @@ class TreeDrafter(ABC):
             pairs = [
                 (node.value * state.hope, node, part)
                 for part, state in zip(asked, states, strict=True)
-                for node in _best(state.leaves, part.generation.request.limits.max_nodes)
+                for node in _best(state.leaves, part.most_nodes)
                 if node.depth < part.depth
             ]
             pairs.sort(key=lambda pair: -pair[0])
