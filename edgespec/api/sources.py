@@ -64,7 +64,7 @@ class Sources:
         self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, slots: int
     ) -> None:
         self._bundle, self._options, self._slots = bundle, options, slots
-        self.models = {name: self._model(name) for name in loaded_roles(bundle, options)}
+        self.models = {name: self.model(name) for name in loaded_roles(bundle, options)}
         self.cost: PassCost | None = None
         self.drafters: list[Drafter] = []
         self.recycling = RecyclingDrafter(self._successors)
@@ -85,7 +85,7 @@ class Sources:
                     f"--draft, of {', '.join(self.names)}"
                 )
 
-    def _model(self, name: str, skipped: Collection[int] = ()) -> Model:
+    def model(self, name: str, skipped: Collection[int] = ()) -> Model:
         """Loads a model; without some sublayers, it has the target's pool."""
         from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
 
@@ -139,7 +139,7 @@ class Sources:
         if not sets or self._options.draft not in (AUTO, SkipDrafter.name):
             return []
         try:
-            model = self._model(TARGET, sets[0].skipped)
+            model = self.model(TARGET, sets[0].skipped)
         except ValueError as error:
             raise BundleError(f"{self._bundle.path}: skip_sets[0]: {error}") from error
         return [SkipDrafter(model, PassCost.measure(model, _DRAFT_SECONDS))]

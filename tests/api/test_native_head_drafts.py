@@ -33,7 +33,8 @@ def llm(name, pairs):
     asked = LoadOptions(draft="auto", threads=1, context=600)
     loaded = NativeLLM(bundles.load(pairs.pair(name).path), asked)
     loaded.engine._cost = Given(1.0, 0.05)
-    loaded.engine._drafters[-1]._cost = Given(0.02, 0.01)
+    [drafter] = [each for each in loaded.engine._drafters if each.name == "head"]
+    drafter._cost = Given(0.02, 0.01)
     return loaded
 
 
@@ -81,10 +82,11 @@ def test_sequences_at_once_are_those_of_each_alone(llm):
 
 def test_a_head_is_loaded_where_it_is_asked_for(pairs):
     opened = bundles.load(pairs.pair("head").path)
-    for draft, sources in (("head", ("none", "head")), ("lookup", ("none", "lookup"))):
+    cheap = "lookup", "recycling"
+    for draft, sources in (("head", ("none", "head", *cheap)), ("lookup", ("none", *cheap))):
         assert is_native(opened, LoadOptions(draft=draft))
         assert NativeLLM(opened, LoadOptions(draft=draft)).draft_sources == sources
-    with pytest.raises(InputError, match="has no draft model: use another"):
+    with pytest.raises(InputError, match="nothing that drafts by model: use another"):
         NativeLLM(opened, LoadOptions(draft="model"))
-    with pytest.raises(InputError, match="has no draft head: use another"):
+    with pytest.raises(InputError, match="nothing that drafts by head: use another"):
         NativeLLM(bundles.load(pairs.pair("llama").path), LoadOptions(draft="head"))

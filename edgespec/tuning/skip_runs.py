@@ -1,0 +1,156 @@
+"""Which runs of layers a target can leave out and still draft well: a scan on its native graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edgespec import bundle as bundles
+from edgespec.api.sources import Sources
+from edgespec.bundle import TARGET, Bundle, SkipSet
+from edgespec.bundle.manifest import Promise, SkipScore
+from edgespec.errors import InputError
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
+from edgespec.runtime.sequences.model import AFTER, Model, Rows
+from edgespec.runtime.speculation.cost import PassCost
+from edgespec.runtime.text.tokenizer import Tokenizer
+
+_ROWS, _FIRST = 128, 16  # rows on which drafts are tried at most; the tokens before the first one
+_LENGTHS = (0.15, 0.25, 0.35, 0.45, 0.55)  # shares of the layers that are tried
+_STARTS = 8  # places at which a run of one length is tried
+_CHAINS = range(1, 9)  # drafted tokens of a round by which sets are scored
+_SECONDS = 0.5  # to measure what calls cost
+_KEPT = 3  # sets that are written
+_SAMPLED = SamplingOptions(temperature=0.8, seed=0)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A text that the target has read.
+
+    Attributes:
+        rows: for each position one token, as a sequence of its own that shares the text before.
+        samplers: greedy and sampled.
+        chosen: what the target chooses after each row, by sampler.
+    """
+
+    rows: list[Rows]
+    samplers: tuple[Sampler, Sampler]
+    chosen: list[list[int]]
+
+    def agreements(self, part: Model) -> list[float]:
+        """Returns how often a part of the target chooses as the target does, by sampler."""
+        logits = part.forward(self.rows)
+        for rows in self.rows:
+            rows.accept([])
+        return [
+            float(np.mean(np.equal(_choices(self.rows, logits, sampler), chosen)))
+            for sampler, chosen in zip(self.samplers, self.chosen, strict=True)
+        ]
+
+
+def scan(bundle: Bundle, text: str, budget: float, threads: int | None = None) -> list[SkipSet]:
+    """Finds runs of layers that pay to leave out, and writes the best ones to the manifest.
+
+    A draft's first token after each position is compared with the target's choice there, greedy and
+    at temperature 0.8, with the target's own keys and values before it. Longer drafts are judged by
+    that alone.
+
+    Args:
+        bundle: a bundle whose target has a native graph.
+        text: some text of the kind that is to be generated, of a hundred words or more.
+        budget: seconds for trying runs.
+        threads: number of threads; None: as `LoadOptions`.
+
+    Returns:
+        The sets that promise to be faster than plain decoding, the best first.
+
+    Raises:
+        InputError: if the target keeps states of recurrent layers, or the text is too short.
+    """
+    begin = time.perf_counter()
+    native = bundle.target.native
+    if native is None or native.recurrent:
+        raise InputError(f"{bundle.path} has no target that drafts can leave layers out of")
+    tokenizer = Tokenizer.from_folder(bundle.path)
+    sources = Sources(bundle, LoadOptions(draft="none", threads=threads), tokenizer)
+    target = sources.models[TARGET]
+    trial = _trial(target, tokenizer, text)
+    passes = PassCost.measure(target, _SECONDS)
+    scored = []
+    for skipped in _runs(bundle):
+        if time.perf_counter() - begin > budget:
+            break
+        part = sources.model(TARGET, skipped)
+        agreed = trial.agreements(part)
+        scored.append((_score(agreed, passes, passes.seconds(1) * _kept(bundle, skipped)), skipped))
+    scored.sort(key=lambda each: -each[0].tokens_per_second)
+    sets = []
+    for score, skipped in scored[: 2 * _KEPT]:  # of these, costs are measured
+        calls = PassCost.measure(sources.model(TARGET, skipped), _SECONDS)
+        agreed = [score.greedy.agreement, score.sampled.agreement]
+        sets.append(SkipSet(skipped, _score(agreed, passes, calls.seconds(1))))
+    for rows in trial.rows:
+        rows.sequence.free()
+    sets.sort(key=lambda each: -each.score.tokens_per_second if each.score else 0.0)
+    sets = [each for each in sets if each.score is not None and each.score.pays][:_KEPT]
+    manifest = replace(bundle.manifest, skip_sets=tuple(sets))
+    bundles.save_manifest(bundle.path, manifest)
+    return sets
+
+
+def _runs(bundle: Bundle) -> Iterator[tuple[int, ...]]:
+    """Yields runs of whole layers, those of the middle first, whose keys no other layer reads."""
+    layout, layers = bundle.target.layout, bundle.target.layout.layers
+    for share in _LENGTHS:
+        length = max(1, round(share * layers))
+        step = max(1, (layers - length) // _STARTS)
+        starts = range(0, layers - length + 1, step)
+        for start in sorted(starts, key=lambda start: abs(2 * start + length - layers)):
+            skipped = range(layout.first(start), layout.first(start + length))
+            if not layout.bereft(skipped):
+                yield tuple(skipped)
+
+
+def _trial(target: Model, tokenizer: Tokenizer, text: str) -> _Trial:
+    tokens = tokenizer.encode(text)[: _ROWS + _FIRST]
+    if len(tokens) < 2 * _FIRST:
+        raise InputError(f"the text has {len(tokens)} tokens: give {2 * _FIRST} or more")
+    whole = target.sequence(tokens)
+    places = range(_FIRST, len(tokens))
+    rows = Rows(whole, tokens, [AFTER, *range(len(tokens) - 1)], list(places))
+    [logits] = target.forward([rows])
+    rows.accept(range(len(tokens)))
+    tried = [Rows(whole.fork(place), [tokens[place]], [AFTER], [0]) for place in places]
+    whole.free()
+    samplers = tuple(Sampler(each, tokenizer.vocab_size) for each in (SamplingOptions(), _SAMPLED))
+    chosen = [_choices(tried, logits, sampler) for sampler in samplers]
+    return _Trial(tried, (samplers[0], samplers[1]), chosen)
+
+
+def _choices(rows: Sequence[Rows], logits: Sequence[np.ndarray], sampler: Sampler) -> list[int]:
+    places = [each.sequence.length + 1 for each in rows]
+    found = [row.reshape(-1) for row in logits]
+    return [sampler.choose(row, place, ()) for row, place in zip(found, places, strict=True)]
+
+
+def _kept(bundle: Bundle, skipped: Sequence[int]) -> float:
+    return 1 - len(skipped) / bundle.target.layout.head
+
+
+def _score(agreed: Sequence[float], passes: PassCost, call: float) -> SkipScore:
+    """Returns what chains of drafts promise, given the seconds of a draft's call for one row."""
+    promises = []
+    for agreement in agreed:
+        rates = {}
+        for count in _CHAINS:
+            tokens = sum(agreement**number for number in range(count + 1))
+            rates[count] = tokens / (count * call + passes.seconds(1 + count))
+        chain = max(rates, key=rates.__getitem__)
+        promises.append(Promise(agreement, chain, rates[chain]))
+    plain = passes.seconds(1)
+    return SkipScore(call / plain, 1 / plain, "cpu:native", promises[0], promises[1])
