@@ -144,7 +144,7 @@ class _Attention:
         kind, dim = _HALF if half else FLOAT, int(shape[-1])
         both = [g.op("Unsqueeze", each, g.ints(0)) for each in (keys, values)]
         new = g.op("Transpose", g.op("Concat", *both, axis=0), perm=[0, 2, 1, 3])
-        new = self._padded(new, dim)
+        new = self._padded(new, 4, dim)
         if half:
             new = g.op("Cast", new, to=kind)
         layer = name.removeprefix("pool.")
@@ -160,14 +160,15 @@ class _Attention:
         g, cap = self._graph, self._own["soft_cap"]
         q = g.op("Transpose", q, perm=[1, 0, 2])
         q = g.op("Mul", q, g.constant(self._own["scale"] / (cap or 1.0), np.float32))
-        return g.op("Reshape", self._padded(q, dim), g.ints(1, self._kv, -1, dim))
+        return g.op("Reshape", self._padded(q, 3, dim), g.ints(1, self._kv, -1, dim))
 
-    def _padded(self, x: str, dim: int) -> str:
-        """Fills the last axis with zeros up to the size of the pool's rows."""
-        g = self._graph
-        if dim == self._size:
+    def _padded(self, x: str, rank: int, dim: int) -> str:
+        """Fills the last of `rank` axes with zeros up to the size of the pool's rows."""
+        missing = dim - self._size
+        if not missing:
             return x
-        return g.op("Pad", x, g.ints(0, dim - self._size), "", g.ints(-1))
+        # With the input `axes`, ONNX Runtime 1.31 mistakes the pads where it moves a Transpose.
+        return self._graph.op("Pad", x, self._graph.ints(*[0] * (2 * rank - 1), missing))
 
     def _mixed(self, q: str, known: _Known) -> str:
         """Emits scores, shares, and values by their shares, [1, kv_heads, group * S, dim]."""
