@@ -227,10 +227,11 @@ def levels_of_tiles(name: str, tiles: Bytes, rows: int) -> TileLevels:
     numbers = {field: found.astype(np.float32) for field, found in header.items()}
     with np.errstate(over="ignore", invalid="ignore"):  # as in damaged files
         scales = _times(numbers["d"], numbers.get("s"))
+        minima: Floats | None = None
         if "dmin" in numbers:
             minima = _times(numbers["dmin"], numbers["m"])
-        else:
-            minima = -numbers["m"] if "m" in numbers else None
+        elif "m" in numbers:
+            minima = -numbers["m"]
     levels, zeros = _stored_levels(kind, stored["levels"], rows), np.full((1, 1), kind.zero, "u1")
     if kind.table:
         levels = (np.array(kind.table) + _RAISED).astype(np.uint8)[levels]

@@ -15,6 +15,7 @@ _INPUTS = (
     "qkv", "cos", "sin", "pool", "scales", "write", "parent", "sequence", "context", "starts",
     "q_norm", "k_norm", "sinks",
 )  # fmt: skip
+_DEFAULTS = {"scale": 1.0, "soft_cap": 0.0, "window": 0, "gated": 0, "norm_after_rope": 0}
 _Made = TypeVar("_Made")
 
 
@@ -45,7 +46,7 @@ class _Attention:
     def __init__(self, low: Lowering, node: NodeProto) -> None:
         self._low, self._graph = low, low.graph
         self._names = dict(zip(_INPUTS, node.input, strict=False))
-        self._own = own = attributes(node)
+        self._own = own = _DEFAULTS | attributes(node)
         self._heads, self._kv, self._size = own["heads"], own["kv_heads"], own["head_dim"]
         self._group = self._heads // self._kv
         low.widths[node.output[0]] = self._heads * self._size
@@ -125,12 +126,17 @@ class _Attention:
         if not self._names["cos"]:
             return x
         cos, sin = self._once(("rope", self._names["cos"]), self._tables)
+        half, rest = int(dims_of(self._low.inputs[self._names["cos"]])[-1]), ""
+        if 2 * half < self._size:
+            sizes = g.ints(2 * half, self._size - 2 * half)
+            x, rest = g.multi_op("Split", x, sizes, outputs=2, axis=-1)
         first, second = g.multi_op("Split", x, outputs=2, axis=-1, num_outputs=2)
         turned = g.op("Mul", g.op("Concat", second, first, axis=-1), sin)
-        return g.op("Add", g.op("Mul", x, cos), turned)
+        turned = g.op("Add", g.op("Mul", x, cos), turned)
+        return g.op("Concat", turned, rest, axis=-1) if rest else turned
 
     def _tables(self) -> tuple[str, str]:
-        """Cosines and sines of whole heads, [S, 1, head_dim]; the first sines are negated."""
+        """Cosines and sines of both halves, [S, 1, 2 * half]; the first sines are negated."""
         g, sin = self._graph, self._names["sin"]
         both = (self._names["cos"],) * 2, (g.op("Neg", sin), sin)
         cos, sin = (g.op("Concat", *each, axis=-1) for each in both)
@@ -139,7 +145,7 @@ class _Attention:
     def _keep(self, keys: str, values: str) -> None:
         """Emits new keys and values [S, kv_heads, head_dim] for the pool and for later nodes."""
         g, name = self._graph, self._names["pool"]
-        pool = self._low.pools[name]
+        pool = self._low.inputs[name]
         shape, half = dims_of(pool), pool.type.tensor_type.elem_type != FLOAT
         kind, dim = _HALF if half else FLOAT, int(shape[-1])
         both = [g.op("Unsqueeze", each, g.ints(0)) for each in (keys, values)]
@@ -149,11 +155,16 @@ class _Attention:
             new = g.op("Cast", new, to=kind)
         layer = name.removeprefix("pool.")
         g.output(f"new.{layer}", new, kind, [2, self._kv, "S", dim])
-        parts = []
-        for each in (g.input(name, kind, shape), new):
-            two = g.multi_op("Split", each, outputs=2, axis=0, num_outputs=2)
-            parts += [g.op("Cast", part, to=FLOAT) for part in two] if half else two
-        self._low.shared["pool", name] = _Known(*parts, dim)
+        old = self._keys_and_values(g.input(name, kind, shape), half)
+        known = _Known(*old, *self._keys_and_values(new, half), dim)
+        self._low.shared["pool", name] = known
+
+    def _keys_and_values(self, both: str, half: bool) -> tuple[str, str]:
+        """Parts keys and values [2, kv_heads, rows, dim], in float32."""
+        g = self._graph
+        parts = g.multi_op("Split", both, outputs=2, axis=0, num_outputs=2)
+        keys, values = (g.op("Cast", part, to=FLOAT) for part in parts) if half else parts
+        return keys, values
 
     def _queries(self, q: str, dim: int) -> str:
         """Queries as rows of the keys' heads, [1, kv_heads, group * S, dim], scaled."""

@@ -6,6 +6,7 @@ and returns the rows' new keys and values, see docs/graph.md.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ from edgespec.export.portable.lowering import Lowering, attributes, dims_of
 
 GRAPH, DATA = "portable.onnx", "portable.data"
 """Files of a portable graph and of its weights."""
+VERSION = 1
+"""Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
 
 # Inputs of the native graph that tell attention what a row sees and where its keys go.
 _REPLACED = ("write", "parent", "sequence", "context", "starts")
@@ -38,7 +41,7 @@ def lower(graph: Path, destination: Path, accuracy: int) -> None:
             by far the fastest on CPUs; 0 is for GPUs.
 
     Raises:
-        InputError: if the graph has recurrent layers.
+        InputError: if the graph has recurrent layers, or other operators that only CPUs have.
         OSError: if the destination cannot be written.
     """
     native = onnx.load(graph, load_external_data=False)
@@ -53,6 +56,9 @@ def lower(graph: Path, destination: Path, accuracy: int) -> None:
         finally:
             data.close()
         builder.save(partial / GRAPH)
+        for each in partial.iterdir():  # a power cut must not leave half a file in a cache
+            with each.open("rb+") as file:
+                os.fsync(file.fileno())
         try:
             partial.rename(destination)
         except OSError:
@@ -61,18 +67,12 @@ def lower(graph: Path, destination: Path, accuracy: int) -> None:
 
 
 def _check(graph: onnx.GraphProto) -> None:
-    recurrent = [
-        name.partition(".")[2]
-        for node in graph.node
-        if node.op_type in ("ShortConv", "GatedDelta")
-        for name in node.input
-        if name.startswith("rows.")
-    ]
-    if recurrent:
-        raise InputError(
-            f"layer {recurrent[0]} is recurrent, which only the graph for CPUs has: "
-            "load the model with device cpu"
-        )
+    for node in graph.node:
+        if node.domain != NATIVE or node.op_type in _OPERATORS:
+            continue
+        layers = [each.partition(".")[2] for each in node.input if each.startswith("rows.")]
+        what = f"layer {layers[0]} is recurrent" if layers else f"it has a {node.op_type}"
+        raise InputError(f"{what}, which the CPU alone can run: load the model with device cpu")
 
 
 def _emit(low: Lowering, graph: onnx.GraphProto) -> None:

@@ -31,7 +31,7 @@ class Lowering:
         weights: stores matrices.
         widths: columns of values of the native graph, where they are known.
         sizes: last dimension of initializers.
-        pools: element type and shape of each pool of the native graph.
+        inputs: those of the native graph.
         shared: what lowerings of several nodes share, by a key of theirs.
     """
 
@@ -40,7 +40,7 @@ class Lowering:
     ) -> None:
         self.graph = graph
         self.widths: dict[str, int] = {}
-        self.pools = {each.name: each for each in native.input if each.name.startswith("pool.")}
+        self.inputs = {each.name: each for each in native.input}
         self.shared: dict[Any, Any] = {}
         self._values: dict[str, str] = {}
         self.sizes = {each.name: each.dims[-1] for each in native.initializer if each.dims}
@@ -52,8 +52,7 @@ class Lowering:
         self._constants = {
             each.name: each for each in native.initializer if each.name not in self._tiles
         }
-        locations = {each.location for each in self._tiles.values()}
-        (location,) = locations
+        (location,) = {each.location for each in self._tiles.values()}
         self.weights = PortableWeights(graph, folder / location, data, accuracy)
 
     def value(self, name: str) -> str:

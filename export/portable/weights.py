@@ -261,7 +261,7 @@ def _form_of(matrix: TileMatrix) -> _Form:
     kind = TILE_FORMATS[matrix.format]
     if kind.unit == 1:
         return _Form(0)
-    fields = kind.layout.fields or {}
+    fields = kind.layout.names or ()
     size = kind.unit // kind.layout["s"].shape[0] if "s" in fields else BLOCK
     minima = "m" in fields or "dmin" in fields
     return _Form(8 if kind.bits > 4 or kind.table else 4, size, "z" in fields, minima)
@@ -294,7 +294,8 @@ def _packed(levels: Bytes, bits: int) -> Bytes:
     if levels.shape[1] % 2:
         levels = np.pad(levels, ((0, 0), (0, 1)))
     pairs = np.ascontiguousarray(levels).view("<u2")
-    return (pairs | pairs >> 4).astype(np.uint8)
+    packed: Bytes = (pairs | pairs >> 4).astype(np.uint8)
+    return packed
 
 
 def _is_half(values: Floats) -> bool:

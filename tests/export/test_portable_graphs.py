@@ -12,12 +12,13 @@ from parity import SAME, distance, made
 from portable import Calls, PortableGraph
 from products import random_tiles
 from quantized import IN_8_BITS
+from tree_attention import LAYERS, NAMES, attended, parts, random_call
 
 from edgespec import bundle as bundles
 from edgespec.errors import InputError
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.export.components.graph import NATIVE, DataFile, GraphBuilder
-from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out
+from edgespec.export.formats.tiles import TILE_FORMATS, multiplied_out, tiles_of_floats
 from edgespec.export.portable import DATA, GRAPH, lower
 from edgespec.runtime.engines.native import NativeGraph
 
@@ -107,6 +108,59 @@ def test_recurrent_layers_are_refused(tmp_path):
     with pytest.raises(InputError, match="layer 0 is recurrent"):
         lower(bundle.path / bundle.target.native.graph, tmp_path / "portable", 0)
     assert {each.name for each in tmp_path.iterdir()} == {"source", "bundle"}
+
+
+# Attention
+
+
+def node_graph(folder, layer, arrays):
+    """Writes a native graph of an attention, whose `qkv` a product with ones on its diagonal gives.
+
+    Returns:
+        The graph's file.
+    """
+    data, width = DataFile(folder / "tiles"), sum(layer.widths)
+    graph, tiles = GraphBuilder("attention", data.name), tiles_of_floats(np.eye(width), "f32")
+    data.write(tiles)
+    data.close()
+    matrix = graph.external("qkv.weight", TensorProto.UINT8, [tiles.nbytes], 0, tiles.nbytes)
+    x = graph.input("x", TensorProto.FLOAT, ["S", width])
+    names = {
+        "qkv": graph.op(
+            "BlockLinear", x, "", "", matrix, domain=NATIVE, formats="f32", columns=[width]
+        )
+    }
+    for name, each in arrays.items():
+        if name in ("q_norm", "k_norm", "sinks"):
+            names[name] = graph.constant(each, np.float32)
+        elif name == "pool":
+            shape = [*each.shape[:2], "C", each.shape[3]]
+            names[name] = graph.input("pool.0", TensorProto.FLOAT, shape)
+        elif name != "qkv":
+            kind = TensorProto.INT32 if each.dtype == np.int32 else TensorProto.FLOAT
+            names[name] = graph.input(name, kind, ["S", *each.shape[1:]])
+    inputs = [names.get(name, "") for name in NAMES]
+    y = graph.op("TreeAttention", *inputs, domain=NATIVE, **layer.options)
+    graph.output("y", y, TensorProto.FLOAT, ["S", layer.heads * layer.head_dim])
+    graph.save(folder / "native.onnx")
+    return folder / "native.onnx"
+
+
+@pytest.mark.parametrize("name", [name for name, e in LAYERS.items() if e.source != "other"])
+def test_attention_has_all_its_attributes(name, tmp_path):
+    layer = LAYERS[name]
+    arrays = random_call(layer, "fp32", np.random.default_rng(3), (70, 3, 0), 14)
+    lower(node_graph(tmp_path, layer, arrays), tmp_path / "portable", 0)
+    names = {"qkv": "x", "pool": "pool.0"}
+    found = PortableGraph(tmp_path / "portable" / GRAPH)(
+        {names.get(name, name): each for name, each in arrays.items()}
+    )
+    arrays["pool"][:, :, arrays["write"]] = found["new.0"]
+    assert distance(found["y"], attended(layer, arrays)) < SAME
+    _, _, keys, values = parts(layer, arrays)
+    rows = np.stack([keys, values]).swapaxes(1, 2)
+    assert distance(found["new.0"][..., : layer.head_dim], rows) < SAME
+    assert not found["new.0"][..., layer.head_dim :].any()
 
 
 # Formats

@@ -100,12 +100,16 @@ class PortableGraph:
         self.inputs = {each.name: each.shape for each in self._session.get_inputs()}
         self._outputs = [each.name for each in self._session.get_outputs()]
 
-    def __call__(self, feeds):
-        """Returns outputs by name."""
+    def given(self, feeds):
+        """Returns the inputs for the call of a native graph."""
         given = {name: each for name, each in feeds.items() if name not in _NATIVE}
         capacity = next((each.shape[2] for each in feeds.values() if each.ndim == 4), 0)
         for name in self.inputs:
             if name.startswith("bias"):
                 given[name] = bias_of(feeds, capacity, int(name.partition(".")[2] or 0))
-        results = self._session.run(None, {name: given[name] for name in self.inputs})
+        return {name: given[name] for name in self.inputs}
+
+    def __call__(self, feeds):
+        """Returns outputs by name."""
+        results = self._session.run(None, self.given(feeds))
         return dict(zip(self._outputs, results, strict=True))
