@@ -45,7 +45,7 @@ class Sources:
         bundle: a bundle with native graphs.
         options: options for loading it.
         tokenizer: tokenizer of the target.
-        slots: largest number of slots of a pool.
+        slots: largest number of slots of a pool; None for any.
 
     Attributes:
         models: the target and the draft, if one is loaded, by their names.
@@ -61,7 +61,7 @@ class Sources:
     """
 
     def __init__(
-        self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, slots: int
+        self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, slots: int | None
     ) -> None:
         self._bundle, self._options, self._slots = bundle, options, slots
         self.models = {name: self.model(name) for name in loaded_roles(bundle, options)}

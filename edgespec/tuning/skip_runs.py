@@ -77,7 +77,7 @@ def scan(bundle: Bundle, text: str, budget: float, threads: int | None = None) -
     if native is None or native.recurrent:
         raise InputError(f"{bundle.path} has no target that drafts can leave layers out of")
     tokenizer = Tokenizer.from_folder(bundle.path)
-    sources = Sources(bundle, LoadOptions(draft="none", threads=threads), tokenizer)
+    sources = Sources(bundle, LoadOptions(draft="none", threads=threads), tokenizer, None)
     target = sources.models[TARGET]
     trial = _trial(target, tokenizer, text)
     passes = PassCost.measure(target, _SECONDS)

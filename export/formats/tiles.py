@@ -28,6 +28,7 @@ Quads = npt.NDArray[np.uint32]
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # doubled
+_RAISED = 128  # what is added to numbers of tables where they are levels
 _EXPONENT_BIAS = 128  # one more than that of E8M0, since `_FP4` is doubled
 _PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 
@@ -184,6 +185,68 @@ def tiles_of_stored_floats(values: Array, name: str) -> Bytes:
     return bytes_of(stored, len(values))
 
 
+@dataclass(frozen=True)
+class TileLevels:
+    """Some rows of a matrix as integers: weight = scale * (level - zero) - minimum.
+
+    Attributes:
+        levels: [N, K] uint8, of columns up to a whole unit.
+        bits: bits of a level.
+        zeros: [N, blocks] uint8, or [1, 1] where it is the same everywhere.
+        scales: [N, blocks] float32.
+        minima: [N, blocks] float32; None: all are 0.
+    """
+
+    levels: Bytes
+    bits: int
+    zeros: Bytes
+    scales: Floats
+    minima: Floats | None
+
+
+def levels_of_tiles(name: str, tiles: Bytes, rows: int) -> TileLevels:
+    """Takes tiles of integers apart; scales and minima are exact products of what is stored.
+
+    Args:
+        name: name of the format. Of those with a table, levels are its numbers, raised by 128.
+        tiles: [ceil(rows / 16), units, bytes of a unit] uint8.
+        rows: number of rows of the matrix.
+    """
+    kind = TILE_FORMATS[name]
+    stored = np.ascontiguousarray(tiles).view(kind.layout)[..., 0]
+    header = {
+        field: _by_row(stored[field], rows)
+        for field in kind.layout.names or ()
+        if field != "levels"
+    }
+    if name == "q2_k":
+        header |= {"s": header["s"] & 15, "m": header["s"] >> 4}
+    if "e" in header:
+        powers = header["e"].astype(np.int32) - _EXPONENT_BIAS
+        header["d"] = np.ldexp(np.float32(1), powers)
+    numbers = {field: found.astype(np.float32) for field, found in header.items()}
+    with np.errstate(over="ignore", invalid="ignore"):  # as in damaged files
+        scales = _times(numbers["d"], numbers.get("s"))
+        minima: Floats | None = None
+        if "dmin" in numbers:
+            minima = _times(numbers["dmin"], numbers["m"])
+        elif "m" in numbers:
+            minima = -numbers["m"]
+    levels, zeros = _stored_levels(kind, stored["levels"], rows), np.full((1, 1), kind.zero, "u1")
+    if kind.table:
+        levels = (np.array(kind.table) + _RAISED).astype(np.uint8)[levels]
+        return TileLevels(levels, 8, np.full((1, 1), _RAISED, np.uint8), scales, minima)
+    return TileLevels(levels, kind.bits, header.get("z", zeros), scales, minima)
+
+
+def floats_of_tiles(name: str, tiles: Bytes, rows: int) -> Floats:
+    """Returns the rows of tiles of floats, [rows, K] float32; parameters as `levels_of_tiles`."""
+    values = _by_row(np.ascontiguousarray(tiles).view(TILE_FORMATS[name].layout)["values"], rows)
+    if name == "bf16":
+        return np.left_shift(values, 16, dtype=np.uint32).view(np.float32)
+    return values.astype(np.float32)
+
+
 def multiplied_out(name: str, tiles: Bytes, rows: int, columns: int) -> Floats:
     """Returns the weights of tiles, by the arithmetic in float32 of the `gguf` package.
 
@@ -196,12 +259,15 @@ def multiplied_out(name: str, tiles: Bytes, rows: int, columns: int) -> Floats:
     Returns:
         [rows, columns] float32.
     """
-    kind = TILE_FORMATS[name]
-    stored = np.ascontiguousarray(tiles).view(kind.layout)[..., 0]
+    if TILE_FORMATS[name].unit == 1:
+        return floats_of_tiles(name, tiles, rows)
+    held = levels_of_tiles(name, tiles, rows)
+    levels = held.levels.reshape(*held.scales.shape, -1)
     with np.errstate(over="ignore", invalid="ignore"):  # as in damaged files
-        weights = _values(kind, stored) if kind.unit == 1 else _weights(kind, stored)
-    by_row = np.moveaxis(weights.reshape(len(stored), -1, LANES), -1, 1)
-    return by_row.reshape(len(stored) * LANES, -1)[:rows, :columns]
+        weights = held.scales[..., None] * (levels - held.zeros[..., None].astype(np.float32))
+        if held.minima is not None:
+            weights -= held.minima[..., None]
+    return weights.reshape(rows, -1)[:, :columns]
 
 
 def empty_tiles(kind: TileFormat, rows: int, columns: int) -> npt.NDArray[np.void]:
@@ -253,45 +319,23 @@ def _members(bits: int, place: int) -> slice:
     return slice(place, None, 8 // bits)
 
 
-def _values(kind: TileFormat, stored: npt.NDArray[np.void]) -> Floats:
-    values = stored["values"]
-    if kind.name == "bf16":
-        values = np.left_shift(values, 16, dtype=np.uint32).view(np.float32)
-    return np.asarray(values, np.float32)
+def _by_row(lanes: Array, rows: int) -> Array:
+    """Numbers [tiles, ..., 16] by row, [rows, ...] in one dimension: the way back of `by_lane`."""
+    by_row = np.moveaxis(lanes, -1, 1).reshape(len(lanes) * LANES, -1)[:rows]
+    return np.ascontiguousarray(by_row)
 
 
-def _weights(kind: TileFormat, stored: npt.NDArray[np.void]) -> Floats:
-    """The weights of levels, [tiles, units, blocks that have a scale, columns, 16]."""
-    header = {
-        field: stored[field].reshape(*stored.shape, -1, 1, LANES)
-        for field in kind.layout.names or ()
-        if field != "levels"
-    }
-    numbers = {name: found.astype(np.float32) for name, found in header.items()}
-    if kind.name == "q2_k":
-        low, high = header["s"] & 15, header["s"] >> 4
-        numbers |= {"s": low.astype(np.float32), "m": high.astype(np.float32)}
-    if "e" in header:
-        exponents = header["e"].astype(np.int32) - _EXPONENT_BIAS
-        numbers["d"] = np.ldexp(np.ones_like(numbers["e"]), exponents)
-    scales = numbers["d"] * numbers.get("s", np.float32(1))
-    levels = _stored_levels(kind, stored["levels"]).reshape(*scales.shape[:3], -1, LANES)
-    if kind.table:
-        weights = scales * np.array(kind.table, np.float32)[levels]
-    else:
-        weights = scales * (levels - numbers.get("z", np.float32(kind.zero)))
-    if "dmin" in numbers:
-        weights -= numbers["dmin"] * numbers["m"]
-    elif "m" in numbers:
-        weights += numbers["m"]
-    return weights
+def _times(factors: Floats, numbers: Floats | None) -> Floats:
+    """Multiplies the numbers of blocks [N, blocks] by their units' factors [N, units]."""
+    if numbers is None:
+        return factors
+    return np.repeat(factors, numbers.shape[1] // factors.shape[1], axis=1) * numbers
 
 
-def _stored_levels(kind: TileFormat, rows: Quads) -> Bytes:
-    """The levels of all planes, [tiles, units, columns of a unit, 16]."""
-    quads, start = np.zeros((*rows.shape[:-2], BLOCK // 4, LANES), np.uint32), 0
+def _stored_levels(kind: TileFormat, planes: Quads, rows: int) -> Bytes:
+    """The levels of all planes, [rows, K] uint8."""
+    quads, start = np.zeros((*planes.shape[:-2], BLOCK // 4, LANES), np.uint32), 0
     for bits in kind.planes:
-        quads |= _plane(rows[..., start : start + bits, :], bits) << np.uint32(start)
+        quads |= _plane(planes[..., start : start + bits, :], bits) << np.uint32(start)
         start += bits
-    levels = np.ascontiguousarray(quads).view(np.uint8).reshape(*quads.shape, 4)
-    return np.moveaxis(levels, -1, -2).reshape(*rows.shape[:2], -1, LANES)
+    return _by_row(quads, rows).view(np.uint8)

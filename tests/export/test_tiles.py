@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from edgespec.export.formats.gguf_tiles import tiles_of_gguf
 from edgespec.export.formats.tiles import (
     TILE_FORMATS,
+    levels_of_tiles,
     multiplied_out,
     tiles_of_floats,
     tiles_of_levels,
@@ -175,6 +176,20 @@ def test_levels_and_scales_are_kept(given_rows):
     padded = multiplied_out(name, tiles, 16 * len(tiles), 32 * tiles.shape[1])
     assert not padded[rows:].any()
     assert not padded[:, width:].any()
+
+
+@given(in_blocks())
+def test_levels_and_scales_come_back(given_rows):
+    held, blocks = given_rows
+    (rows, width), size = held.levels.shape, blocks.size
+    name, tiles = tiles_of_levels(held.levels, held.scales, held.zeros, blocks.bits, size)
+    found = levels_of_tiles(name, tiles, rows)
+    np.testing.assert_array_equal(found.levels[:, :width], held.levels)
+    block_of = np.arange(-(-width // 32)) * 32 // size
+    np.testing.assert_array_equal(found.scales, held.scales[:, block_of])
+    zeros = 2 ** (blocks.bits - 1) if held.zeros is None else held.zeros[:, block_of]
+    np.testing.assert_array_equal(found.zeros, np.broadcast_to(zeros, found.zeros.shape))
+    assert (found.bits, found.minima) == (blocks.bits, None)
 
 
 def test_levels_of_a_file_are_the_tiles_of_the_file():

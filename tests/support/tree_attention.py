@@ -52,16 +52,18 @@ class Layer:
             found["sinks"] = rng.normal(size=self.heads).astype(np.float32)
         return found
 
+    @property
+    def options(self):
+        """Attributes of the node."""
+        found = {"scale": self.head_dim**-0.5} | self.attributes
+        if self.norms:
+            found = {"q_eps": 1e-6, "k_eps": 1e-6} | found
+        own = ("heads", "kv_heads", "head_dim", "source")
+        return {name: getattr(self, name) for name in own} | {"gated": int(self.gated)} | found
+
     def node(self, arrays, **options):
         """The session of a node; `arrays` has those of some call."""
-        attributes = {"scale": self.head_dim**-0.5} | self.attributes
-        if self.norms:
-            attributes = {"q_eps": 1e-6, "k_eps": 1e-6} | attributes
-        return Node(
-            "TreeAttention", NAMES, arrays, heads=self.heads, kv_heads=self.kv_heads,
-            head_dim=self.head_dim, source=self.source, gated=int(self.gated),
-            **attributes, **options,
-        )  # fmt: skip
+        return Node("TreeAttention", NAMES, arrays, **self.options, **options)
 
 
 LAYERS = {

@@ -1,0 +1,53 @@
+"""Portable graphs of roles, made when a device first needs them and kept in the cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from pathlib import Path
+
+from edgespec.bundle import Bundle
+from edgespec.errors import InputError
+from edgespec.system.cachedir import cache_folder
+
+_log = logging.getLogger(__name__)
+
+
+def portable_graph(bundle: Bundle, name: str, accuracy: int) -> Path:
+    """Returns the ONNX file of a role's portable graph, beside its weights.
+
+    It is in the cache folder, by the hashes of the native graph and of its tiles.
+
+    Args:
+        bundle: the bundle, whose role has a native graph.
+        name: name of the role.
+        accuracy: see `edgespec.export.portable.lower`.
+
+    Raises:
+        InputError: if the graph has recurrent layers, or the cache folder has no room for it.
+    """
+    from edgespec.export.portable import DATA, GRAPH, VERSION, lower  # loads the onnx package
+
+    native = bundle.manifest.roles[name].native
+    assert native is not None, "whoever asks has checked it"
+    folder = cache_folder("portable")
+    if folder is None:
+        raise InputError("there is no cache folder: set EDGESPEC_CACHE to a writable one")
+    hashes = [bundle.manifest.files[each].sha256 for each in (native.graph, native.data)]
+    facts = repr((VERSION, accuracy, *hashes))
+    made = folder / hashlib.sha256(facts.encode()).hexdigest()[:24]
+    if not made.is_dir():
+        begin = time.perf_counter()
+        try:
+            lower(bundle.path / native.graph, made, accuracy)
+        except OSError as error:
+            raise InputError(
+                f"{folder}: the graph for this device cannot be written "
+                f"({error.strerror or error}): make room, or set EDGESPEC_CACHE to another folder"
+            ) from error
+        _log.info(
+            "made the portable graph of the %s in %.0f s: %.0f MB in %s",
+            name, time.perf_counter() - begin, (made / DATA).stat().st_size / 1e6, made,
+        )  # fmt: skip
+    return made / GRAPH

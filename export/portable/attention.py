@@ -1,0 +1,241 @@
+"""Attention in the portable graph: one softmax over the scores of the pool and of the new rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from edgespec.export.portable.lowering import FLOAT, Lowering, attributes, dims_of
+
+_HALF = TensorProto.FLOAT16
+_INPUTS = (
+    "qkv", "cos", "sin", "pool", "scales", "write", "parent", "sequence", "context", "starts",
+    "q_norm", "k_norm", "sinks",
+)  # fmt: skip
+_DEFAULTS = {"scale": 1.0, "soft_cap": 0.0, "window": 0, "gated": 0, "norm_after_rope": 0}
+_Made = TypeVar("_Made")
+
+
+class _Known(NamedTuple):
+    """Keys and values of the pool and of the new rows, each [1, kv_heads, rows, dim] float32."""
+
+    old_keys: str
+    old_values: str
+    new_keys: str
+    new_values: str
+    dim: int
+
+
+def lower_attention(low: Lowering, node: NodeProto) -> str:
+    """Emits attention: the heads of a group are rows of one product with their keys.
+
+    Args:
+        low: receives the nodes.
+        node: a `TreeAttention`, see `runtime/kernels/tree_attention.cc` for all that it can have.
+
+    Returns:
+        [S, heads * head_dim].
+    """
+    return _Attention(low, node).emitted()
+
+
+class _Attention:
+    def __init__(self, low: Lowering, node: NodeProto) -> None:
+        self._low, self._graph = low, low.graph
+        self._names = dict(zip(_INPUTS, node.input, strict=False))
+        self._own = own = _DEFAULTS | attributes(node)
+        self._heads, self._kv, self._size = own["heads"], own["kv_heads"], own["head_dim"]
+        self._group = self._heads // self._kv
+        low.widths[node.output[0]] = self._heads * self._size
+
+    def emitted(self) -> str:
+        """Emits all nodes."""
+        g = self._graph
+        q, gate = self._turned()
+        known = self._low.shared["pool", self._names["pool"]]
+        mixed = self._mixed(self._queries(q, known.dim), known)
+        mixed = g.op("Reshape", mixed, g.ints(self._heads, -1, known.dim))
+        mixed = g.op("Transpose", mixed, perm=[1, 0, 2])
+        if known.dim != self._size:
+            mixed = g.op("Slice", mixed, g.ints(0), g.ints(self._size), g.ints(2))
+        mixed = g.op("Reshape", mixed, g.ints(-1, self._heads * self._size))
+        return g.op("Mul", mixed, g.op("Sigmoid", gate)) if gate else mixed
+
+    def _turned(self) -> tuple[str, str]:
+        """Emits norms and rotation, and keeps new keys and values.
+
+        Returns:
+            Queries [S, heads, head_dim], and the gate [S, heads * head_dim], which may be empty.
+        """
+        g, own, heads, kv = self._graph, self._own, self._heads, self._kv
+        x = g.op("Reshape", self._low.value(self._names["qkv"]), g.ints(0, -1, self._size))
+        early = not own["norm_after_rope"]
+        if own["source"] == "other":
+            q, gate = self._without_gate(x)
+            q = self._rotated(self._norm("q", q) if early else q)
+            return q if early else self._norm("q", q), gate
+        values = kv if own["source"] == "own" else 0
+        q, k, v = self._split(x, heads * (1 + own["gated"]), kv, values)
+        q, gate = self._without_gate(q)
+        v = v or k
+        if early:
+            q, k = self._norm("q", q), self._norm("k", k)
+        if self._names["cos"]:  # in one
+            q, k = self._split(self._rotated(g.op("Concat", q, k, axis=1)), heads, kv)
+        if not early:
+            q, k = self._norm("q", q), self._norm("k", k)
+        self._keep(k, self._norm("v", v))
+        return q, gate
+
+    def _split(self, x: str, *heads: int) -> list[str]:
+        """Parts of the heads of x [S, n, head_dim]; empty names of parts without any."""
+        sizes = [count for count in heads if count]
+        parts = iter(
+            self._graph.multi_op("Split", x, self._graph.ints(*sizes), outputs=len(sizes), axis=1)
+        )
+        return [next(parts) if count else "" for count in heads]
+
+    def _without_gate(self, asked: str) -> tuple[str, str]:
+        """Parts queries from the gates that lie between them."""
+        g = self._graph
+        if not self._own["gated"]:
+            return asked, ""
+        pairs = g.op("Reshape", asked, g.ints(0, self._heads, 2 * self._size))
+        q, gate = g.multi_op("Split", pairs, outputs=2, axis=-1, num_outputs=2)
+        return q, g.op("Reshape", gate, g.ints(0, self._heads * self._size))
+
+    def _norm(self, part: str, x: str) -> str:
+        """Normalizes heads of x [S, n, head_dim], each on its own or all as one vector."""
+        g, eps = self._graph, self._own.get(f"{part}_eps")
+        if not eps:
+            return x
+        weight = self._low.value(self._names.get(f"{part}_norm", ""))
+        if not weight:
+            weight = g.constant(np.ones(self._size), np.float32)
+        elif self._low.sizes[weight] != self._size:
+            x = g.op("Reshape", x, g.ints(0, self._low.sizes[weight]))
+        x = g.op("RMSNormalization", x, weight, axis=-1, epsilon=eps)
+        return g.op("Reshape", x, g.ints(0, -1, self._size))
+
+    def _rotated(self, x: str) -> str:
+        """Rotates heads of x [S, n, head_dim]."""
+        g = self._graph
+        if not self._names["cos"]:
+            return x
+        cos, sin = self._once(("rope", self._names["cos"]), self._tables)
+        half, rest = int(dims_of(self._low.inputs[self._names["cos"]])[-1]), ""
+        if 2 * half < self._size:
+            sizes = g.ints(2 * half, self._size - 2 * half)
+            x, rest = g.multi_op("Split", x, sizes, outputs=2, axis=-1)
+        first, second = g.multi_op("Split", x, outputs=2, axis=-1, num_outputs=2)
+        turned = g.op("Mul", g.op("Concat", second, first, axis=-1), sin)
+        turned = g.op("Add", g.op("Mul", x, cos), turned)
+        return g.op("Concat", turned, rest, axis=-1) if rest else turned
+
+    def _tables(self) -> tuple[str, str]:
+        """Cosines and sines of both halves, [S, 1, 2 * half]; the first sines are negated."""
+        g, sin = self._graph, self._names["sin"]
+        both = (self._names["cos"],) * 2, (g.op("Neg", sin), sin)
+        cos, sin = (g.op("Concat", *each, axis=-1) for each in both)
+        return g.op("Unsqueeze", cos, g.ints(1)), g.op("Unsqueeze", sin, g.ints(1))
+
+    def _keep(self, keys: str, values: str) -> None:
+        """Emits new keys and values [S, kv_heads, head_dim] for the pool and for later nodes."""
+        g, name = self._graph, self._names["pool"]
+        pool = self._low.inputs[name]
+        shape, half = dims_of(pool), pool.type.tensor_type.elem_type != FLOAT
+        kind, dim = _HALF if half else FLOAT, int(shape[-1])
+        both = [g.op("Unsqueeze", each, g.ints(0)) for each in (keys, values)]
+        new = g.op("Transpose", g.op("Concat", *both, axis=0), perm=[0, 2, 1, 3])
+        new = self._padded(new, 4, dim)
+        if half:
+            new = g.op("Cast", new, to=kind)
+        layer = name.removeprefix("pool.")
+        g.output(f"new.{layer}", new, kind, [2, self._kv, "S", dim])
+        old = self._keys_and_values(g.input(name, kind, shape), half)
+        known = _Known(*old, *self._keys_and_values(new, half), dim)
+        self._low.shared["pool", name] = known
+
+    def _keys_and_values(self, both: str, half: bool) -> tuple[str, str]:
+        """Parts keys and values [2, kv_heads, rows, dim], in float32."""
+        g = self._graph
+        parts = g.multi_op("Split", both, outputs=2, axis=0, num_outputs=2)
+        keys, values = (g.op("Cast", part, to=FLOAT) for part in parts) if half else parts
+        return keys, values
+
+    def _queries(self, q: str, dim: int) -> str:
+        """Queries as rows of the keys' heads, [1, kv_heads, group * S, dim], scaled."""
+        g, cap = self._graph, self._own["soft_cap"]
+        q = g.op("Transpose", q, perm=[1, 0, 2])
+        q = g.op("Mul", q, g.constant(self._own["scale"] / (cap or 1.0), np.float32))
+        return g.op("Reshape", self._padded(q, 3, dim), g.ints(1, self._kv, -1, dim))
+
+    def _padded(self, x: str, rank: int, dim: int) -> str:
+        """Fills the last of `rank` axes with zeros up to the size of the pool's rows."""
+        missing = dim - self._size
+        if not missing:
+            return x
+        # With the input `axes`, ONNX Runtime 1.31 mistakes the pads where it moves a Transpose.
+        return self._graph.op("Pad", x, self._graph.ints(*[0] * (2 * rank - 1), missing))
+
+    def _mixed(self, q: str, known: _Known) -> str:
+        """Emits scores, shares, and values by their shares, [1, kv_heads, group * S, dim]."""
+        g, cap = self._graph, self._own["soft_cap"]
+        scores = [
+            g.op("MatMul", q, g.op("Transpose", keys, perm=[0, 1, 3, 2]))
+            for keys in (known.old_keys, known.new_keys)
+        ]
+        both = g.op("Concat", *scores, axis=-1)
+        if cap:
+            both = g.op("Mul", g.op("Tanh", both), g.constant(cap, np.float32))
+        bias = self._once(("bias", self._own["window"], self._group), self._group_bias)
+        both, sinks = g.op("Add", both, bias), self._sinks()
+        if sinks:
+            both = g.op("Concat", sinks, both, axis=-1)
+        lengths = self._once(("lengths", bool(sinks)), self._lengths)
+        shares = g.op("Softmax", both, axis=-1)
+        *_, old, new = g.multi_op("Split", shares, lengths, outputs=3 if sinks else 2, axis=-1)
+        return g.op(
+            "Add", g.op("MatMul", old, known.old_values), g.op("MatMul", new, known.new_values)
+        )
+
+    def _bias(self) -> str:
+        window = self._own["window"]
+        return self._graph.input(f"bias.{window}" if window else "bias", FLOAT, ["S", "C+S"])
+
+    def _group_bias(self) -> str:
+        """The bias of all heads of a group, [group * S, C + S]."""
+        bias = self._once(("bias", self._own["window"]), self._bias)
+        if self._group == 1:
+            return bias
+        return self._graph.op("Concat", *[bias] * self._group, axis=0)
+
+    def _lengths(self) -> str:
+        """How many columns of shares are those of sinks, of the pool and of new rows."""
+        g = self._graph
+        slots = g.op("Shape", self._names["pool"], start=2, end=3)
+        first = [g.ints(1)] if self._names.get("sinks") else []
+        return g.op("Concat", *first, slots, self._rows(), axis=0)
+
+    def _rows(self) -> str:
+        return self._graph.op("Shape", self._low.value(self._names["qkv"]), start=0, end=1)
+
+    def _sinks(self) -> str:
+        """Scores that have no value, [1, kv_heads, group * S, 1]; empty if there are none."""
+        g, sinks = self._graph, self._low.value(self._names.get("sinks", ""))
+        if not sinks:
+            return ""
+        sinks = g.op("Reshape", sinks, g.ints(self._kv, self._group, 1))
+        shape = g.op("Concat", g.ints(self._kv, self._group), self._rows(), axis=0)
+        return g.op("Reshape", g.op("Expand", sinks, shape), g.ints(1, self._kv, -1, 1))
+
+    def _once(self, key: object, make: Callable[[], _Made]) -> _Made:
+        """Returns what several nodes share, made by the first of them."""
+        shared = self._low.shared
+        if key not in shared:
+            shared[key] = make()
+        made: _Made = shared[key]
+        return made

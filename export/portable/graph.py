@@ -1,0 +1,142 @@
+"""Lowers a native graph to standard operators, node by node.
+
+A pass of the portable graph writes nothing: it reads the pool, gets what each row sees as a bias,
+and returns the rows' new keys and values, see docs/graph.md.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import NodeProto
+
+from edgespec.errors import InputError
+from edgespec.export.components.graph import NATIVE, DataFile, GraphBuilder
+from edgespec.export.portable.attention import lower_attention
+from edgespec.export.portable.experts import lower_experts
+from edgespec.export.portable.lowering import Lowering, attributes, dims_of
+
+GRAPH, DATA = "portable.onnx", "portable.data"
+"""Files of a portable graph and of its weights."""
+VERSION = 1
+"""Raised by whoever changes what `lower` writes, so that graphs in caches are made again."""
+
+# Inputs of the native graph that tell attention what a row sees and where its keys go.
+_REPLACED = ("write", "parent", "sequence", "context", "starts")
+
+
+def lower(graph: Path, destination: Path, accuracy: int) -> None:
+    """Writes the portable form of a native graph.
+
+    Args:
+        graph: the native graph, beside the file of its tiles.
+        destination: folder to make, of the files `GRAPH` and `DATA`. It appears when all is
+            written, and stays as it is if it is there already.
+        accuracy: `accuracy_level` of products in blocks: 4, which rounds activations to 8 bits, is
+            by far the fastest on CPUs; 0 is for GPUs.
+
+    Raises:
+        InputError: if the graph has recurrent layers, or other operators that only CPUs have.
+        OSError: if the destination cannot be written.
+    """
+    native = onnx.load(graph, load_external_data=False)
+    _check(native.graph)
+    with tempfile.TemporaryDirectory(prefix=".edgespec-", dir=destination.parent) as folder:
+        partial = Path(folder) / "portable"
+        partial.mkdir()
+        data = DataFile(partial / DATA)
+        try:
+            builder = GraphBuilder(native.graph.name, DATA)
+            _emit(Lowering(native.graph, graph.parent, builder, data, accuracy), native.graph)
+        finally:
+            data.close()
+        builder.save(partial / GRAPH)
+        for each in partial.iterdir():  # a power cut must not leave half a file in a cache
+            with each.open("rb+") as file:
+                os.fsync(file.fileno())
+        try:
+            partial.rename(destination)
+        except OSError:
+            if not destination.is_dir():  # otherwise another process was faster
+                raise
+
+
+def _check(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        if node.domain != NATIVE or node.op_type in _OPERATORS:
+            continue
+        layers = [each.partition(".")[2] for each in node.input if each.startswith("rows.")]
+        what = f"layer {layers[0]} is recurrent" if layers else f"it has a {node.op_type}"
+        raise InputError(f"{what}, which the CPU alone can run: load the model with device cpu")
+
+
+def _emit(low: Lowering, graph: onnx.GraphProto) -> None:
+    for each in graph.input:
+        if each.name not in _REPLACED and not each.name.startswith(("pool.", "scales.")):
+            kind = each.type.tensor_type
+            low.graph.input(each.name, kind.elem_type, dims_of(each))
+    outputs = {each.name: each for each in graph.output}
+    for node in graph.node:
+        if node.output[0] in outputs:
+            info = outputs[node.output[0]]
+            kind = info.type.tensor_type.elem_type
+            low.graph.output(info.name, low.value(node.input[0]), kind, dims_of(info))
+        elif node.domain == NATIVE:
+            low.keep(node, _OPERATORS[node.op_type](low, node))
+        else:
+            low.copy(node)
+
+
+def _linear(low: Lowering, node: NodeProto) -> str:
+    g, own = low.graph, attributes(node)
+    x, bias, residual = (low.value(name) for name in node.input[:3])
+    matrices = low.matrices(node, 3)
+    y = low.weights.linear(x, matrices, low.width(node.input[0], matrices[0]))
+    low.widths[node.output[0]] = sum(own["columns"])
+    if bias:
+        y = g.op("Add", y, bias)
+    factor, cap = own.get("factor", 1.0), own.get("soft_cap", 0.0)
+    if factor != 1 or cap:
+        y = g.op("Mul", y, g.constant(factor / (cap or 1.0), np.float32))
+    if cap:
+        y = g.op("Mul", g.op("Tanh", y), g.constant(cap, np.float32))
+    return g.op("Add", residual, y) if residual else y
+
+
+def _embedding(low: Lowering, node: NodeProto) -> str:
+    own = attributes(node)
+    low.widths[node.output[0]] = own["width"]
+    matrix = low.matrix(node.input[1], own["format"], own["columns"])
+    return low.weights.rows(low.value(node.input[0]), matrix, own["width"])
+
+
+def _gated(low: Lowering, node: NodeProto) -> str:
+    g, own = low.graph, attributes(node)
+    if node.input[0] in low.widths:
+        low.widths[node.output[0]] = low.widths[node.input[0]] // 2
+    both = low.value(node.input[0])
+    gate, up = g.multi_op("Split", both, outputs=2, axis=-1, num_outputs=2)
+    if own["activation"] == "gelu_tanh":
+        return g.op("Mul", g.op("Gelu", gate, approximate="tanh"), up)
+    if own["activation"] == "silu":
+        return g.op("Mul", g.op("Mul", gate, g.op("Sigmoid", gate)), up)
+    limit = g.constant(own["limit"], np.float32)
+    gate = g.op("Min", gate, limit)
+    up = g.op("Clip", up, g.constant(-own["limit"], np.float32), limit)
+    steep = g.op("Mul", gate, g.constant(own["alpha"], np.float32))
+    gate = g.op("Mul", gate, g.op("Sigmoid", steep))
+    return g.op("Mul", gate, g.op("Add", up, g.constant(1, np.float32)))
+
+
+_OPERATORS: Mapping[str, Callable[[Lowering, NodeProto], str]] = {
+    "BlockEmbedding": _embedding,
+    "BlockLinear": _linear,
+    "ExpertLinear": lower_experts,
+    "GatedUnit": _gated,
+    "TreeAttention": lower_attention,
+}

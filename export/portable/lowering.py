@@ -1,0 +1,109 @@
+"""What the lowering of each operator needs: names of values, weights, and pools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, external_data_helper, helper
+
+from edgespec.export.components.graph import DataFile, GraphBuilder, Shape
+from edgespec.export.portable.weights import PortableWeights, TileMatrix
+
+FLOAT = TensorProto.FLOAT
+# Operators whose results are as wide as their first inputs.
+_AS_WIDE = ("Add", "Gather", "LayerNormalization", "Mul", "RMSNormalization")
+
+
+class Lowering:
+    """A portable graph while it is made.
+
+    Args:
+        native: the native graph.
+        folder: folder of its tiles.
+        graph: receives the nodes.
+        data: file of the portable graph's data.
+        accuracy: see `PortableWeights`.
+
+    Attributes:
+        graph: see above.
+        weights: stores matrices.
+        widths: columns of values of the native graph, where they are known.
+        sizes: last dimension of initializers.
+        inputs: those of the native graph.
+        shared: what lowerings of several nodes share, by a key of theirs.
+    """
+
+    def __init__(
+        self, native: GraphProto, folder: Path, graph: GraphBuilder, data: DataFile, accuracy: int
+    ) -> None:
+        self.graph = graph
+        self.widths: dict[str, int] = {}
+        self.inputs = {each.name: each for each in native.input}
+        self.shared: dict[Any, Any] = {}
+        self._values: dict[str, str] = {}
+        self.sizes = {each.name: each.dims[-1] for each in native.initializer if each.dims}
+        self._tiles = {
+            each.name: external_data_helper.ExternalDataInfo(each)
+            for each in native.initializer
+            if external_data_helper.uses_external_data(each)
+        }
+        self._constants = {
+            each.name: each for each in native.initializer if each.name not in self._tiles
+        }
+        (location,) = {each.location for each in self._tiles.values()}
+        self.weights = PortableWeights(graph, folder / location, data, accuracy)
+
+    def value(self, name: str) -> str:
+        """Returns the name of a value of the native graph here; empty for one that is left out."""
+        if name in self._constants:
+            self.graph.graft([], [self._constants.pop(name)])
+        return self._values.get(name, name)
+
+    def keep(self, node: NodeProto, value: str) -> None:
+        """Makes a value the output of a node of the native graph."""
+        self._values[node.output[0]] = value
+
+    def copy(self, node: NodeProto) -> None:
+        """Emits a node of the native graph as it is."""
+        names = self.graph.multi_op(
+            node.op_type,
+            *(self.value(name) for name in node.input),
+            outputs=len(node.output),
+            domain=node.domain,
+            **attributes(node),
+        )
+        self._values |= zip(node.output, names, strict=True)
+        if node.op_type in _AS_WIDE and node.input[0] in self.widths:
+            self.widths[node.output[0]] = self.widths[node.input[0]]
+
+    def matrices(self, node: NodeProto, first: int, experts: int = 1) -> list[TileMatrix]:
+        """Returns the matrices of a product, the inputs from number `first` on.
+
+        Those of several experts lie one behind the other: the first one's are returned.
+        """
+        own = attributes(node)
+        each = zip(node.input[first:], own["formats"].split(), own["columns"], strict=True)
+        found = (self.matrix(*one) for one in each)
+        return [replace(matrix, nbytes=matrix.nbytes // experts) for matrix in found]
+
+    def matrix(self, name: str, kind: str, rows: int) -> TileMatrix:
+        """Returns the matrix of an initializer of tiles."""
+        place = self._tiles[name]
+        return TileMatrix(name, kind, rows, place.offset or 0, place.length or 0)
+
+    def width(self, name: str, matrix: TileMatrix) -> int:
+        """Returns the columns of a product's input: where they are not known, those of tiles."""
+        return self.widths.get(name, matrix.width)
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """Returns a node's attributes."""
+    found = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    return {name: v.decode() if isinstance(v, bytes) else v for name, v in found.items()}
+
+
+def dims_of(value: ValueInfoProto) -> Shape:
+    """Returns the dimensions of an input or output."""
+    return [each.dim_param or each.dim_value for each in value.type.tensor_type.shape.dim]

@@ -1,0 +1,52 @@
+"""Portable graphs in the user's cache folder."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from nodes import needs_library
+from parity import made
+
+from edgespec import bundle as bundles
+from edgespec.api.portable import portable_graph
+from edgespec.bundle import TARGET
+from edgespec.errors import InputError
+from edgespec.export import ExportOptions, export_bundle
+
+pytestmark = needs_library
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    made(tmp_path / "source", "llama")
+    options = ExportOptions("int4")
+    export_bundle(tmp_path / "source", tmp_path / "bundle", options=options)
+    return bundles.load(tmp_path / "bundle")
+
+
+def test_graphs_are_made_once(bundle, own_cache, tmp_path):
+    first = portable_graph(bundle, TARGET, 0)
+    assert first.parent.parent == own_cache / "portable"
+    written = first.stat().st_mtime_ns
+    shutil.copytree(bundle.path, tmp_path / "copy")
+    again = portable_graph(bundles.load(tmp_path / "copy"), TARGET, 0)
+    assert (again, again.stat().st_mtime_ns) == (first, written)
+    assert portable_graph(bundle, TARGET, 4) != first
+    assert len([*(own_cache / "portable").iterdir()]) == 2
+
+
+def test_a_cache_without_room_is_an_error(bundle, monkeypatch, own_cache):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("edgespec.export.portable.lower", full)
+    with pytest.raises(InputError, match=r"\(No space left on device\): make room"):
+        portable_graph(bundle, TARGET, 0)
+
+
+def test_without_a_cache_folder_there_is_no_graph(bundle, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EDGESPEC_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="set EDGESPEC_CACHE"):
+        portable_graph(bundle, TARGET, 0)

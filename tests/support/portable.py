@@ -1,0 +1,115 @@
+"""Calls of native graphs, and the same calls of portable graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+
+from edgespec.bundle.sublayers import rope_inputs
+
+UNSEEN = -1e30
+_KV = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
+_NATIVE = ("write", "parent", "sequence", "context", "starts")  # inputs of native graphs alone
+
+
+class Calls:
+    """Calls of a native graph over several sequences, one behind the other in a pool.
+
+    Args:
+        role: the role that the graph is of.
+        slots: capacity of the pool, in which sequences have random slots.
+    """
+
+    def __init__(self, role, slots=128, seed=0):
+        self._role, self._rng = role, np.random.default_rng(seed)
+        self._free = self._rng.permutation(slots).astype(np.int32)
+        self._contexts = []
+        kv, self.pools = role.precision.kv, {}
+        for each in role.native.pools:
+            shape = (2, each.kv_heads, slots)
+            self.pools[f"pool.{each.layer}"] = np.zeros((*shape, each.dim), _KV[kv])
+            if kv == "int8":
+                self.pools[f"scales.{each.layer}"] = np.zeros(shape, np.float32)
+
+    def prompts(self, lengths):
+        """Inputs of a call that begins sequences, which keep their rows."""
+        self._contexts = [np.zeros(0, np.int32)] * len(lengths)
+        sequence = np.repeat(np.arange(len(lengths)), lengths)
+        first = np.diff(sequence, prepend=-1) > 0
+        feeds = self._feeds(sequence, np.where(first, -1, np.arange(len(sequence)) - 1))
+        self._contexts = np.split(feeds["write"], np.cumsum(lengths)[:-1])
+        self._free = self._free[len(sequence) :]
+        return feeds
+
+    def trees(self, rows):
+        """Inputs of a call of random trees behind the sequences."""
+        sequence = np.sort(self._rng.integers(0, len(self._contexts), rows))
+        parents = np.full(rows, -1)
+        for row in range(rows):
+            earlier = np.flatnonzero(sequence[:row] == sequence[row])
+            if len(earlier) and self._rng.random() < 0.9:
+                parents[row] = self._rng.choice(earlier)
+        return self._feeds(sequence, parents)
+
+    def _feeds(self, sequence, parents):
+        role, rows = self._role, len(sequence)
+        lengths, depths = [len(each) for each in self._contexts], np.zeros(rows, int)
+        for row, parent in enumerate(parents):
+            depths[row] = 0 if parent < 0 else depths[parent] + 1
+        ints = {
+            "write": self._free[:rows], "parent": parents, "sequence": sequence,
+            "context": np.concatenate(self._contexts), "starts": np.cumsum([0, *lengths]),
+        }  # fmt: skip
+        feeds = {name: np.asarray(values, np.int32) for name, values in ints.items()}
+        feeds["input_ids"] = self._rng.integers(0, role.vocab_size, rows)
+        feeds["logit_rows"] = self._rng.permutation(rows)
+        positions = np.take(lengths, sequence) + depths
+        for table in role.rope_tables:
+            if table.name in role.native.ropes:
+                frequencies = np.array(table.inv_freq)
+                angles = positions[:, None] * frequencies
+                factor = np.where(frequencies == 0, 1.0, table.attention_factor)
+                for name, turn in zip(rope_inputs(table.name), (np.cos, np.sin), strict=True):
+                    feeds[name] = (turn(angles) * factor).astype(np.float32)
+        return feeds | self.pools
+
+
+def bias_of(feeds, capacity, window=0):
+    """What each row of a native graph's call sees, [S, capacity + S]: 0, or `UNSEEN`."""
+    parents, rows = feeds["parent"], len(feeds["parent"])
+    bias = np.full((rows, capacity + rows), UNSEEN, np.float32)
+    for row in range(rows):
+        ancestors, each = [], row
+        while each >= 0:
+            ancestors.append(capacity + each)
+            each = parents[each]
+        first, end = feeds["starts"][feeds["sequence"][row] :][:2]
+        seen = [*feeds["context"][first:end], *ancestors[::-1]]
+        bias[row, seen[-window:]] = 0
+    return bias
+
+
+class PortableGraph:
+    """A portable graph in ONNX Runtime, called with a native graph's inputs."""
+
+    def __init__(self, graph, providers=("CPUExecutionProvider",)):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session = ort.InferenceSession(graph, options, [*providers], enable_fallback=0)
+        self.inputs = {each.name: each.shape for each in self._session.get_inputs()}
+        self._outputs = [each.name for each in self._session.get_outputs()]
+
+    def given(self, feeds):
+        """Returns the inputs for the call of a native graph."""
+        given = {name: each for name, each in feeds.items() if name not in _NATIVE}
+        capacity = next((each.shape[2] for each in feeds.values() if each.ndim == 4), 0)
+        for name in self.inputs:
+            if name.startswith("bias"):
+                given[name] = bias_of(feeds, capacity, int(name.partition(".")[2] or 0))
+        return {name: given[name] for name in self.inputs}
+
+    def __call__(self, feeds):
+        """Returns outputs by name."""
+        results = self._session.run(None, self.given(feeds))
+        return dict(zip(self._outputs, results, strict=True))
