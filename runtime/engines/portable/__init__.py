@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import DeviceError
-from edgespec.runtime.engines.portable.base import Engine
-from edgespec.runtime.engines.portable.graph import GraphFile, PortableGraph, Shape
+from edgespec.runtime.engines.portable.graph import Engine, GraphFile, PortableGraph, Shape
 
 __all__ = ["DEVICES", "Device", "PortableGraph", "best_gpu", "find_devices", "open_graph"]
 

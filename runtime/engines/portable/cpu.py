@@ -32,7 +32,7 @@ class Cpu:
         # Between passes its threads would take the processor from drafting and sampling.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         session = open_session(file.path, options, ["CPUExecutionProvider"])
-        return HostSession(self.name, file, session)
+        return HostSession(self.name, session)
 
 
 def fixed_options(file: GraphFile, threads: int, shape: Shape | None) -> Any:

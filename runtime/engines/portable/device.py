@@ -7,7 +7,7 @@ that ScatterND writes the given rows and leaves the others as they are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,16 @@ class Gpu(ABC):
 
     def open(self, file: GraphFile, threads: int, shape: Shape | None) -> DeviceRunner:
         """See `Engine`."""
-        return DeviceRunner(self, file, self.session(file.path, fixed_options(file, 1, shape)))
+        options, places = fixed_options(file, 1, shape), _of_sizes(file.model.graph)
+        return DeviceRunner(self, file, self.session(file.path, options, places))
 
-    def session(self, graph: Path | bytes, options: Any) -> Any:
+    def session(self, graph: Path | bytes, options: Any, places: Collection[str] = ()) -> Any:
         """Opens a session whose computing nodes all run on this device.
+
+        Args:
+            graph: path of an ONNX file, or its content.
+            options: options of the session.
+            places: names of nodes that may run on the CPU.
 
         Raises:
             DeviceError: if ONNX Runtime refuses the graph, or nodes would run elsewhere.
@@ -67,7 +73,7 @@ class Gpu(ABC):
         options.log_severity_level = 4  # failures are raised, so no log is needed
         record_assignment(options)
         session = open_session(graph, options, self.select(options))
-        found = assigned(session, self.provider)
+        found = assigned(session, self.provider, places)
         if found.elsewhere:
             raise DeviceError(
                 f"{name_of(graph)}: {self.name} would leave {found.elsewhere_in_short()} to the "
@@ -134,21 +140,19 @@ class DeviceRunner:
         self._writes[rows].run(slots)
         return found
 
-    def resized(self, name: str, slots: int, old: Any) -> Any:
+    def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
         """See `Runner`."""
         self._forget()  # bindings keep old pools alive
-        pool = self.file.pools[name]
-        shape = (2, pool.heads, slots, pool.dim)
         try:
             if old is None:
-                return self.gpu.placed(np.zeros(shape, pool.dtype))
-            made = self.gpu.empty(shape, pool.dtype)
+                return self.gpu.placed(np.zeros(shape, dtype))
+            made = self.gpu.empty(shape, dtype)
         except Exception as error:  # its exceptions have no narrower base class
             raise failed(self.gpu.name, first_line(error)) from error
-        session = self._growing[pool.dtype]
+        session = self._growing[dtype]
         binding = session.io_binding()
         binding.bind_ortvalue_input("old", old)
-        pads = np.array([0] * 6 + [slots - old.shape()[2], 0], np.int64)
+        pads = np.array([0] * 6 + [shape[2] - old.shape()[2], 0], np.int64)
         bind_host_input(binding, "pads", pads)
         binding.bind_ortvalue_output("grown", made)
         self.gpu.run(session, binding)
@@ -241,6 +245,16 @@ class _Write:
     def _bind(self, name: str, pool: Pool, value: Any, shape: tuple[int, int]) -> None:
         device = (self._gpu.kind, self._gpu.number, pool.dtype.type)
         self._handle.bind_input(name, *device, shape, value.data_ptr())
+
+
+def _of_sizes(graph: Any) -> set[str]:
+    """Returns the names of nodes that compute with nothing but sizes of tensors and constants."""
+    known, found = {"", *(each.name for each in graph.initializer)}, set[str]()
+    for node in graph.node:  # in the order in which they run
+        if node.op_type == "Shape" or known.issuperset(node.input):
+            known.update(node.output)
+            found.add(node.name)
+    return found
 
 
 def _writing(pools: Mapping[str, Pool]) -> bytes:

@@ -99,7 +99,8 @@ class GraphFile:
         rest = self.inputs.keys() - self.pools.keys() - self.biases.keys() - {"logit_rows"}
         if recurrent := sorted(name for name in rest if name.startswith(_RECURRENT)):
             raise DeviceError(
-                f"{path}: recurrent layers ({recurrent[0]}) run on the CPU alone: use --device cpu"
+                f"{path}: recurrent layers ({recurrent[0]}) need edgespec's own operators: use "
+                "--device cpu, and install a C++ compiler if they are missing"
             )
         self.by_row = sorted(name for name in rest if self.inputs[name][0] == "S")
         if unknown := sorted(rest - set(self.by_row)):
@@ -143,8 +144,40 @@ class Runner(Protocol):
             DeviceError: if the engine fails.
         """
 
-    def resized(self, name: str, slots: int, old: Any) -> Any:
-        """Returns a pool of zeros that begins with what `old` holds; None holds nothing."""
+    def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
+        """Returns a pool of zeros that begins with the slots of `old`; None has none."""
+
+
+class Engine(Protocol):
+    """A device of this machine.
+
+    Attributes:
+        name: its full name.
+        hardware: its product's name.
+        version: version of the library that runs it.
+        own_bytes: free bytes of its own memory; None: it uses the host's.
+        rows: numbers of rows that calls are rounded up to; empty for any.
+        shape: the shape of all calls where none is named; None: they may have any.
+    """
+
+    name: str
+    hardware: str
+    version: str
+    own_bytes: int | None
+    rows: tuple[int, ...]
+    shape: Shape | None
+
+    def open(self, file: GraphFile, threads: int, shape: Shape | None) -> Runner:
+        """Opens a graph.
+
+        Args:
+            file: the graph.
+            threads: number of threads, on the CPU.
+            shape: the shape of all calls; None if it is not fixed.
+
+        Raises:
+            DeviceError: if the engine refuses the graph.
+        """
 
 
 class PortableGraph:
@@ -235,13 +268,14 @@ class PortableGraph:
         Raises:
             DeviceError: if the graph has no such input, or the device no room.
         """
-        pool, (_, heads, slots, dim) = self._file.pools.get(name), shape
-        if pool != Pool(heads, dim, np.dtype(dtype)):
+        pair, heads, slots, dim = shape
+        if self._file.pools.get(name) != Pool(heads, dim, np.dtype(dtype)):
             raise DeviceError(
-                f"{self._file.path}: its input {name} is {pool}, and the bundle has {heads} heads "
-                f"of {dim} in {np.dtype(dtype)}: export it again"
+                f"{self._file.path}: its input {name} is {self._file.pools.get(name)}, and the "
+                f"bundle has {heads} heads of {dim} in {np.dtype(dtype)}: export it again"
             )
-        return self._runner.resized(name, self._shape.capacity if self._shape else slots, old)
+        slots = slots if self._shape is None else self._shape.capacity
+        return self._runner.resized((pair, heads, slots, dim), np.dtype(dtype), old)
 
     def _run(
         self, feeds: Mapping[str, Any], visibility: Visibility, part: slice, wanted: Array

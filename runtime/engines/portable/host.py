@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from edgespec.errors import DeviceError
 from edgespec.runtime.arrays import Array, Floats, grown
 from edgespec.runtime.engines.ort_session import first_line
-from edgespec.runtime.engines.portable.graph import GraphFile
 
 
 class HostPools:
-    """Pools in host memory.
+    """Pools in host memory."""
 
-    Args:
-        file: the graph that reads them.
-    """
-
-    def __init__(self, file: GraphFile) -> None:
-        self._pools = file.pools
-
-    def resized(self, name: str, slots: int, old: Any) -> Any:
+    def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
         """See `Runner`."""
-        pool = self._pools[name]
-        return grown(old, (2, pool.heads, slots, pool.dim), pool.dtype)
+        return grown(old, shape, dtype)
 
     def _written(
         self, found: Mapping[str, Array], pools: Mapping[str, Array], slots: Array
@@ -41,12 +34,10 @@ class HostSession(HostPools):
 
     Args:
         device: name of the device.
-        file: the graph.
         session: the session.
     """
 
-    def __init__(self, device: str, file: GraphFile, session: Any) -> None:
-        super().__init__(file)
+    def __init__(self, device: str, session: Any) -> None:
         self._device, self._session = device, session
         self._outputs = [each.name for each in session.get_outputs()]
 

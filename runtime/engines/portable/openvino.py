@@ -88,9 +88,9 @@ class OpenVinoRunner(HostPools):
     """
 
     def __init__(self, device: str, file: GraphFile, compiled: Any) -> None:
-        super().__init__(file)
         self._device, self._request = device, compiled.create_infer_request()
-        self._ports = {port.any_name: port for port in compiled.outputs}
+        named = [*file.outputs, *(name.replace("pool.", "new.") for name in file.pools)]
+        self._ports = {name: compiled.output(name) for name in named}
         self._bound: dict[str, Array] = {}  # tensors share their memory
 
     def run(

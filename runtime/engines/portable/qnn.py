@@ -74,7 +74,7 @@ class Qnn:
                 f"{file.path}: {self.name} would leave {found.elsewhere_in_short()} to the CPU: "
                 "use another device"
             )
-        return HostSession(self.name, file, session)
+        return HostSession(self.name, session)
 
 
 @cache
