@@ -122,7 +122,9 @@ class DeviceRunner:
         self.writing = gpu.session(_writing(file.pools), session_options(1))
         types = {pool.dtype for pool in file.pools.values()}
         self._growing = {each: gpu.session(_growing(each), session_options(1)) for each in types}
-        self._forget()
+        self._bound = dict[str, Any]()
+        self._calls = dict[tuple[int, int], _Call]()
+        self._writes = dict[int, _Write]()
 
     def run(
         self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
@@ -130,7 +132,7 @@ class DeviceRunner:
         """See `Runner`."""
         if any(pools[name] is not bound for name, bound in self._bound.items()) or not self._bound:
             self._forget()
-            self._bound = dict(pools)
+            self._bound.update(pools)
         rows, sizes = len(slots), (len(slots), len(inputs["logit_rows"]))
         if rows not in self._writes:
             self._writes[rows] = _Write(self, pools, rows)
@@ -159,9 +161,8 @@ class DeviceRunner:
         return made
 
     def _forget(self) -> None:
-        self._bound = dict[str, Any]()
-        self._calls = dict[tuple[int, int], _Call]()
-        self._writes = dict[int, _Write]()
+        for each in (self._bound, self._calls, self._writes):
+            each.clear()
 
 
 class _Call:
@@ -187,13 +188,11 @@ class _Call:
                 self._handle.bind_ortvalue_input(name, self._values[name])
         for name, value in pools.items():
             self._handle.bind_ortvalue_input(name, value)
-        sizes: dict[str | int, int] = {
-            "S": len(inputs["input_ids"]),
-            "R": len(inputs["logit_rows"]),
-        }
+        sizes = {"S": len(inputs["input_ids"]), "R": len(inputs["logit_rows"])}
         self._found: dict[str, Floats] = {}
         for name, dimensions in runner.file.outputs.items():
-            self._found[name] = np.empty([sizes.get(n, n) for n in dimensions], np.float32)
+            shape = [each if isinstance(each, int) else sizes[each] for each in dimensions]
+            self._found[name] = np.empty(shape, np.float32)
             bind_host_output(self._handle, name, self._found[name])
         for name, value in new.items():
             self._handle.bind_ortvalue_output(name.replace("pool.", "new."), value)

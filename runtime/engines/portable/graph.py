@@ -326,4 +326,5 @@ def _dimensions(tensor: Any) -> list[int | str]:
 
 
 def _dtype(tensor: Any) -> np.dtype[Any]:
-    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.type.tensor_type.elem_type))
+    found: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(tensor.type.tensor_type.elem_type)
+    return found
