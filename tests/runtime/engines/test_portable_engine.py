@@ -136,6 +136,17 @@ def test_a_pool_that_grows_keeps_what_it_holds(opened):
     assert sorted(set(capacities)) == [256, 512, 768]
 
 
+def test_pools_of_one_graph_take_turns(opened):
+    sequences = [model_of(opened).sequence([]) for _ in range(2)]
+    models = [Model(opened, each.pool, [Rope(ROPE)]) for each in sequences]
+    for token in range(6):
+        model, sequence = models[token % 2], sequences[token % 2]
+        rows = Rows(sequence, [token], [AFTER], [0])
+        check([rows], model.forward([rows]))
+        sequence.tokens.append(token)
+        rows.accept([0])
+
+
 def test_pools_in_half_precision(graphs):
     graph = open_graph("cpu", graphs / "fp16.onnx", 1)
     model = model_of(graph)
