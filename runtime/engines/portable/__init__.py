@@ -12,7 +12,15 @@ from typing import Any
 from edgespec.errors import DeviceError
 from edgespec.runtime.engines.portable.graph import Engine, GraphFile, PortableGraph, Shape
 
-__all__ = ["DEVICES", "Device", "PortableGraph", "best_gpu", "find_devices", "open_graph"]
+__all__ = [
+    "DEVICES",
+    "Device",
+    "PortableGraph",
+    "accuracy_level",
+    "best_gpu",
+    "find_devices",
+    "open_graph",
+]
 
 _CUDA = ("cuda", "Cuda", 'pip install "edgespec[cuda]"')
 _WEBGPU = ("webgpu", "WebGpu", 'pip install "edgespec[webgpu]"')
@@ -77,6 +85,11 @@ def open_graph(device: str, graph: Path, threads: int) -> PortableGraph:
     runner = engine.open(file, threads, shape)
     name = engine.name if shape is None else f"{engine.name}#{shape.rows}x{shape.capacity}"
     return PortableGraph(name, file, runner, engine.rows, shape)
+
+
+def accuracy_level(device: str) -> int:
+    """Returns the `accuracy_level` that products in blocks of a device's graph should have."""
+    return 4 if device.partition("#")[0] == "cpu" else 0  # 4 rounds activations to 8 bits
 
 
 def find_devices() -> list[Device]:

@@ -21,7 +21,7 @@ from edgespec.runtime.engines.small_graphs import small_graph
 from edgespec.runtime.engines.stdio import silenced
 
 _PACKAGE = "onnxruntime-ep-webgpu"
-_INSTALL = f"pip install {_PACKAGE}"
+_INSTALL = 'pip install "edgespec[webgpu]"'
 _DRIVER = "install its driver (Debian, Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers)"
 
 # Assumed if the system does not report a GPU's memory: GPUs of the last ten years have as much.

@@ -100,7 +100,7 @@ def no_plugin(monkeypatch):
 def test_a_package_that_is_not_installed(no_plugin, monkeypatch, cli):
     monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)
     found = cli("run", PROMPT, "--device", "webgpu:0")
-    fails(found, "webgpu:0: onnxruntime-ep-webgpu is not installed: pip install onnxruntime-ep-")
+    fails(found, 'webgpu:0: onnxruntime-ep-webgpu is not installed: pip install "edgespec[webgpu]"')
     assert len(found.err.splitlines()) == 1
 
 
