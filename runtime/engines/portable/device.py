@@ -7,7 +7,7 @@ that ScatterND writes the given rows and leaves the others as they are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +97,26 @@ class Gpu(ABC):
             raise failed(self.name, first_line(error)) from error
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-        """Allocates a tensor with undefined content."""
-        kind = dtype.type
-        return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, self.kind, self.number)
+        """Allocates a tensor with undefined content.
+
+        Raises:
+            DeviceError: if there is no room.
+        """
+        return self._made(ort.OrtValue.ortvalue_from_shape_and_type, shape, dtype.type)
 
     def placed(self, array: Array) -> Any:
-        """Copies an array to the device."""
-        return ort.OrtValue.ortvalue_from_numpy(array, self.kind, self.number)
+        """Copies an array to the device.
+
+        Raises:
+            DeviceError: if there is no room.
+        """
+        return self._made(ort.OrtValue.ortvalue_from_numpy, array)
+
+    def _made(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return make(*arguments, self.kind, self.number)
+        except Exception as error:  # its exceptions have no narrower base class
+            raise failed(self.name, first_line(error)) from error
 
 
 class DeviceRunner:
@@ -145,12 +158,9 @@ class DeviceRunner:
     def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
         """See `Runner`."""
         self._forget()  # bindings keep old pools alive
-        try:
-            if old is None:
-                return self.gpu.placed(np.zeros(shape, dtype))
-            made = self.gpu.empty(shape, dtype)
-        except Exception as error:  # its exceptions have no narrower base class
-            raise failed(self.gpu.name, first_line(error)) from error
+        if old is None:
+            return self.gpu.placed(np.zeros(shape, dtype))
+        made = self.gpu.empty(shape, dtype)
         session = self._growing[dtype]
         binding = session.io_binding()
         binding.bind_ortvalue_input("old", old)
