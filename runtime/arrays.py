@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,3 +16,11 @@ Floats = npt.NDArray[np.float32]
 
 Mask = npt.NDArray[np.bool_]
 """A boolean array that says which row attends to which."""
+
+
+def grown(array: Array | None, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
+    """Returns zeros of this shape, [a, b, n, …], that begin along n with what `array` holds."""
+    made = np.zeros(shape, dtype)
+    if array is not None:
+        made[:, :, : array.shape[2]] = array
+    return made

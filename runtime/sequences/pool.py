@@ -9,18 +9,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from edgespec.errors import MemoryLimitError
-from edgespec.runtime.arrays import Array
+from edgespec.runtime.arrays import Array, grown
 
 if TYPE_CHECKING:
     from edgespec.bundle import PoolShape
 
 _CHUNK = 1024  # slots that a pool grows by, at least
 _TYPES: dict[str, type[np.number[Any]]] = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
+
+
+class PoolMemory(Protocol):
+    """Where the arrays of a pool lie: in a device's memory, or in the host's."""
+
+    def capacity(self, before: int, needed: int) -> int:
+        """Returns the number of slots of a pool that had `before` and needs `needed`."""
+
+    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
+        """Returns an array of this shape, which begins with the slots of `old` if there is one.
+
+        Args:
+            name: a graph's input.
+            shape: [2, kv_heads, slots, …].
+            dtype: type of the numbers.
+            old: the smaller array; None: all slots are zeros.
+        """
+
+
+class HostMemory:
+    """The host's memory, which is not touched before it is written."""
+
+    def capacity(self, before: int, needed: int) -> int:
+        """See `PoolMemory`."""
+        chunks = -(-(needed - before) // _CHUNK)
+        return before + max(chunks, before // 2 // _CHUNK) * _CHUNK
+
+    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
+        """See `PoolMemory`."""
+        return grown(old, shape, dtype)
 
 
 class KVPool:
@@ -30,20 +60,29 @@ class KVPool:
         shapes: the layers that keep keys and values.
         kv: number format, fp32, fp16 or int8.
         limit: largest number of slots; None for any.
+        memory: where arrays lie; None: where numpy has them.
 
     Attributes:
         arrays: a graph's inputs: `pool.L` [2, kv_heads, capacity, dim] for each layer L, and
             `scales.L` [2, kv_heads, capacity] float32 of int8. New ones whenever the pool grows.
+            They are numpy's, or what `memory` made.
         capacity: number of slots.
         limit: see above.
         evict: is asked to free at least so many slots before the limit would be exceeded.
     """
 
-    def __init__(self, shapes: Sequence[PoolShape], kv: str, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        shapes: Sequence[PoolShape],
+        kv: str,
+        limit: int | None = None,
+        memory: PoolMemory | None = None,
+    ) -> None:
         self.limit = limit
         self.evict: Callable[[int], None] = _nothing
+        self._memory = HostMemory() if memory is None else memory
         self._parts = _parts(shapes, kv)
-        self.arrays: dict[str, Array] = {}
+        self.arrays: dict[str, Any] = {}
         self.capacity = 0
         self._counts: list[int] = []  # by slot: references to it
         self._free: list[int] = []  # the next one last
@@ -110,8 +149,8 @@ class KVPool:
             array[:, :, slots] = rows[name]
 
     def _grow(self, more: int) -> None:
-        before, chunks = self.capacity, -(-more // _CHUNK)
-        after = before + max(chunks, before // 2 // _CHUNK) * _CHUNK
+        before = self.capacity
+        after = self._memory.capacity(before, before + more)
         if self.limit is not None:
             after = min(after, self.limit)
         if after < before + more:
@@ -120,10 +159,8 @@ class KVPool:
                 "raise --memory, lower --context, or make fewer texts at once"
             )
         for name, (heads, width, kind) in self._parts.items():
-            array = np.zeros((*heads, after, *width), kind)
-            if before:
-                array[:, :, :before] = self.arrays[name]
-            self.arrays[name] = array
+            shape, old = (*heads, after, *width), self.arrays.get(name)
+            self.arrays[name] = self._memory.resized(name, shape, kind, old)
         self.capacity = after
         self._counts += [0] * (after - before)
         # The lowest first: rows of a sequence lie together, and untouched memory stays untouched.

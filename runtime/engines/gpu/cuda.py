@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import io
-import sys
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
-from edgespec.errors import DeviceError
 from edgespec.runtime.engines.distributions import require_one_distribution
-from edgespec.runtime.engines.gpu import cuda_driver
 from edgespec.runtime.engines.gpu.onnxruntime_gpu import OnnxRuntimeGpu
 from edgespec.runtime.engines.host import MIB
-
-_INSTALL = 'pip install "edgespec[cuda]"'
+from edgespec.runtime.engines.portable import cuda_driver
+from edgespec.runtime.engines.portable.cuda import require_libraries
 
 
 class Cuda(OnnxRuntimeGpu):
@@ -39,7 +31,7 @@ class Cuda(OnnxRuntimeGpu):
     def __init__(self, number: int = 0) -> None:
         require_one_distribution()
         self._driver = cuda_driver.load()
-        _require_libraries()
+        require_libraries()
         self.number = number
         self.name = f"cuda:{number}"
         self.version: str = ort.__version__
@@ -58,36 +50,3 @@ class Cuda(OnnxRuntimeGpu):
             "arena_extend_strategy": "kSameAsRequested",  # allocates no more than was planned
         }
         return [(self.provider, settings)]
-
-
-@cache
-def _require_libraries() -> None:
-    """Loads CUDA's libraries, from the wheels of the extra `cuda` or from the system.
-
-    Raises:
-        DeviceError: if ONNX Runtime was built without CUDA, or a library is missing.
-    """
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
-        raise DeviceError(
-            f"device cuda: this build of ONNX Runtime {ort.__version__} has no CUDA: "
-            f"pip uninstall -y onnxruntime && {_INSTALL}"
-        )
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints the names of missing libraries
-        ort.preload_dlls()
-    library = (
-        "onnxruntime_providers_cuda.dll"
-        if sys.platform == "win32"
-        else "libonnxruntime_providers_cuda.so"
-    )
-    ort.set_default_logger_severity(4)  # failures are raised, so no log is needed
-    folder = Path(ort.__file__).parent / "capi"
-    try:
-        # Loaded here because the error names the missing library, which ONNX Runtime only logs. The
-        # provider needs the symbols of the shared library.
-        if sys.platform != "win32":
-            ctypes.CDLL(str(folder / "libonnxruntime_providers_shared.so"), ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(folder / library))
-    except OSError as error:
-        raise DeviceError(
-            f"device cuda: a library of CUDA is missing ({error}): {_INSTALL}"
-        ) from error

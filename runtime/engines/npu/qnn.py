@@ -30,12 +30,11 @@ from edgespec.runtime.engines.ort_session import (
     record_assignment,
     session_options,
 )
+from edgespec.runtime.engines.portable.qnn import plug_in
 from edgespec.runtime.engines.stdio import silenced
 from edgespec.runtime.shapes import Shape, Shapes
 
 _PACKAGE = "onnxruntime-qnn"
-# --no-deps, since it requires the distribution `onnxruntime`, which would overwrite the GPU one.
-_INSTALL = f"pip install --no-deps {_PACKAGE}"
 _REGISTRATION = "QNNExecutionProvider"
 
 _log = logging.getLogger(__name__)
@@ -254,29 +253,11 @@ def _warn_of_emulation(device: str) -> None:
     _log.warning("%s emulates an NPU on the CPU: results are right, but slow", device)
 
 
-@cache
-def _plugin() -> Any:
-    """Returns the plug-in's package, and registers it; a process may do that only once."""
-    try:
-        import onnxruntime_qnn as plugin
-    except ImportError as error:
-        raise DeviceError(f"device qnn: {_PACKAGE} is not installed: {_INSTALL}") from error
-    ort.set_default_logger_severity(4)  # failures are raised, so no log is needed
-    try:
-        ort.register_execution_provider_library(_REGISTRATION, plugin.get_library_path())
-    except Exception as error:  # its exceptions share no base class but this
-        raise DeviceError(
-            f"device qnn: ONNX Runtime {ort.__version__} refused {_PACKAGE} {version(_PACKAGE)} "
-            f"({error}): {_INSTALL} --upgrade"
-        ) from error
-    return plugin
-
-
 def _htp_path() -> str:
     """Returns the path of the library that compiles for, and drives or emulates, the NPU."""
-    return str(_plugin().get_qnn_htp_path())
+    return str(plug_in().get_qnn_htp_path())
 
 
 def _devices() -> list[Any]:
-    _plugin()
+    plug_in()
     return [each for each in ort.get_ep_devices() if each.ep_name == _REGISTRATION]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import sys
@@ -22,7 +23,7 @@ from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.devices import Device
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.engines import GPU_ENGINES, CallSizes, best_gpu, distributions, engine
-from edgespec.runtime.engines.gpu import cuda_driver
+from edgespec.runtime.engines.portable import cuda_driver
 from edgespec.runtime.execution.sizes import stage_sizes
 from edgespec.runtime.kernels import kernel_name, missing_kernels
 from edgespec.runtime.shapes import capacity_bucket
@@ -99,14 +100,14 @@ def no_plugin(monkeypatch):
 def test_a_package_that_is_not_installed(no_plugin, monkeypatch, cli):
     monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)
     found = cli("run", PROMPT, "--device", "webgpu:0")
-    fails(found, "webgpu:0: onnxruntime-ep-webgpu is not installed: pip install onnxruntime-ep-")
+    fails(found, 'webgpu:0: onnxruntime-ep-webgpu is not installed: pip install "edgespec[webgpu]"')
     assert len(found.err.splitlines()) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system brings it along")
 def test_a_vulkan_loader_that_is_missing(no_plugin, monkeypatch):
     pytest.importorskip("onnxruntime_ep_webgpu")
-    monkeypatch.setattr(no_plugin.ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(
         DeviceError, match=r"the Vulkan library is missing .*it is gone.*: install its driver"
     ):
@@ -141,15 +142,15 @@ def test_a_driver_of_nvidia_that_is_missing(monkeypatch, cli):
 
 
 def test_libraries_of_nvidia_that_are_missing(monkeypatch):
-    cuda = pytest.importorskip("edgespec.runtime.engines.gpu.cuda")
+    cuda = pytest.importorskip("edgespec.runtime.engines.portable.cuda")
     monkeypatch.setattr(cuda.ort, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(cuda.ort, "preload_dlls", lambda: print("not to be seen"))
     monkeypatch.setattr(cuda.ctypes, "CDLL", missing)
     with pytest.raises(DeviceError, match=r'it is gone\): pip install "edgespec\[cuda\]"$'):
-        cuda._require_libraries()
+        cuda.require_libraries()
     monkeypatch.setattr(cuda.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(DeviceError, match=r"this build of ONNX Runtime .* has no CUDA"):
-        cuda._require_libraries()
+        cuda.require_libraries()
 
 
 class FakeDriver:

@@ -1,0 +1,144 @@
+"""Portable graphs on the devices of this machine; an engine is imported when it is asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.portable.graph import Engine, GraphFile, PortableGraph, Shape
+
+__all__ = [
+    "DEVICES",
+    "Device",
+    "PortableGraph",
+    "accuracy_level",
+    "best_gpu",
+    "find_devices",
+    "open_graph",
+]
+
+_CUDA = ("cuda", "Cuda", 'pip install "edgespec[cuda]"')
+_WEBGPU = ("webgpu", "WebGpu", 'pip install "edgespec[webgpu]"')
+_OPENVINO = ("openvino", "OpenVino", 'pip install "edgespec[intel]"')
+_QNN = ("qnn", "Qnn", "pip install --no-deps onnxruntime-qnn")
+
+# By device: module and class, what installs its library, and what the class is made with.
+_ENGINES: dict[str, tuple[tuple[str, str, str], tuple[Any, ...]]] = {
+    "cpu": (("cpu", "Cpu", "pip install edgespec"), ()),
+    "cuda:0": (_CUDA, (0,)),
+    "webgpu:0": (_WEBGPU, (0,)),
+    "openvino:gpu": (_OPENVINO, ("gpu",)),
+    "openvino:npu": (_OPENVINO, ("npu",)),
+    "qnn:npu": (_QNN, ("npu",)),
+    "qnn:emulated": (_QNN, ("emulated",)),
+    "openvino:cpu": (_OPENVINO, ("cpu",)),
+}
+_SHORT = {"cuda": "cuda:0", "webgpu": "webgpu:0", "qnn": "qnn:npu"}
+_GPUS = ("cuda:0", "webgpu:0", "openvino:gpu")  # the best first
+_NAME = re.compile(
+    r"(?P<device>[a-z:]+?)(?P<number>:\d{1,4})?(#(?P<rows>\d{1,4})x(?P<slots>\d{1,7}))?"
+)
+
+DEVICES = tuple(name for name in _ENGINES if name != "openvino:cpu")
+"""Names of devices; that of a second GPU of NVIDIA's is `cuda:1`. Shapes are fixed by a name such
+as `openvino:npu#16x1024`: rows of a call, and slots of the pool."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that there is an engine for.
+
+    Attributes:
+        name: its name.
+        hardware: its product's name; None if it cannot be used.
+        version: version of the library that runs it.
+        own_bytes: free bytes of its own memory; None: it uses the host's.
+        reason: why it cannot be used, and what may help; None if it can.
+    """
+
+    name: str
+    hardware: str | None = None
+    version: str | None = None
+    own_bytes: int | None = None
+    reason: str | None = None
+
+
+def open_graph(device: str, graph: Path, threads: int) -> PortableGraph:
+    """Opens a portable graph, which also gives its pool memory on the device.
+
+    Args:
+        device: one of `DEVICES`, perhaps with a number or a shape.
+        graph: ONNX file, beside that of its weights.
+        threads: number of threads, on the CPU.
+
+    Raises:
+        DeviceError: if there is no such device, its library or driver is missing, or it refuses the
+            graph.
+    """
+    engine, shape = _opened(device)
+    file = GraphFile(graph)
+    runner = engine.open(file, threads, shape)
+    name = engine.name if shape is None else f"{engine.name}#{shape.rows}x{shape.capacity}"
+    return PortableGraph(name, file, runner, engine.rows, shape)
+
+
+def accuracy_level(device: str) -> int:
+    """Returns the `accuracy_level` that products in blocks of a device's graph should have."""
+    return 4 if device.partition("#")[0] == "cpu" else 0  # 4 rounds activations to 8 bits
+
+
+def find_devices() -> list[Device]:
+    """Returns all devices that there is an engine for, with the reason where one has none."""
+    found = [_examined(name) for name in DEVICES]
+    if next(each for each in found if each.name == "cuda:0").reason is None:
+        for number in count(1):
+            further = _examined(f"cuda:{number}")
+            if further.reason is not None:
+                break
+            found.append(further)
+    return found
+
+
+def best_gpu() -> str | None:
+    """Returns the name of the best GPU that can be used; None if there is none."""
+    return next((name for name in _GPUS if _examined(name).reason is None), None)
+
+
+def _examined(name: str) -> Device:
+    try:
+        engine, _ = _opened(name)
+    except DeviceError as error:
+        return Device(name, reason=re.sub(r"^device [\w:-]+: ", "", str(error)))
+    return Device(name, engine.hardware, engine.version, engine.own_bytes)
+
+
+def _opened(device: str) -> tuple[Engine, Shape | None]:
+    """Returns the engine of a device, and the shape of calls if it is fixed.
+
+    Raises:
+        DeviceError: as `open_graph`.
+    """
+    parsed = _NAME.fullmatch(device)
+    base = parsed["device"] + (parsed["number"] or "") if parsed else ""
+    first = re.sub(r":\d+$", ":0", _SHORT.get(base, base))
+    if parsed is None or first not in _ENGINES:
+        raise DeviceError(f"device {device!r} is not known: use one of {', '.join(DEVICES)}")
+    (module, kind, install), arguments = _ENGINES[first]
+    if parsed["number"]:
+        arguments = (int(parsed["number"][1:]),)
+    try:
+        made = getattr(import_module(f"{__name__}.{module}"), kind)
+    except ImportError as error:
+        raise DeviceError(f"device {base}: {error}: {install}, or use --device cpu") from error
+    engine: Engine = made(*arguments)
+    if not parsed["rows"]:
+        return engine, engine.shape
+    shape = Shape(int(parsed["rows"]), int(parsed["slots"]))
+    if not 1 <= shape.rows <= shape.capacity:
+        raise DeviceError(f"device {device}: give rows and a capacity that holds them, as #16x1024")
+    return engine, shape

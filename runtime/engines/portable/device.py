@@ -1,0 +1,295 @@
+"""Portable graphs on GPUs of ONNX Runtime's: pools stay there, and new rows are written there.
+
+The write is a small graph whose pools are inputs and outputs at once, bound to the same memory, so
+that ScatterND writes the given rows and leaves the others as they are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.ort_session import (
+    assigned,
+    bind_host_input,
+    bind_host_output,
+    first_line,
+    name_of,
+    open_session,
+    record_assignment,
+    session_options,
+)
+from edgespec.runtime.engines.portable.cpu import fixed_options
+from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Pool, Shape
+from edgespec.runtime.engines.portable.host import failed
+from edgespec.runtime.engines.small_graphs import Tensors, small_graph
+
+_INDEX = int(TensorProto.INT64)
+
+
+class Gpu(ABC):
+    """A GPU that an execution provider of ONNX Runtime's runs on.
+
+    Attributes:
+        provider: name of the execution provider.
+        kind: ONNX Runtime's name for the memory of such devices.
+        number: number of the device.
+    """
+
+    name: str
+    hardware: str
+    version: str
+    own_bytes: int | None
+    provider: str
+    kind: str
+    number = 0
+    rows = FEW_ROWS
+    shape = None
+
+    def open(self, file: GraphFile, threads: int, shape: Shape | None) -> DeviceRunner:
+        """See `Engine`."""
+        options, places = fixed_options(file, 1, shape), _of_sizes(file.model.graph)
+        return DeviceRunner(self, file, self.session(file.path, options, places))
+
+    def session(self, graph: Path | bytes, options: Any, places: Collection[str] = ()) -> Any:
+        """Opens a session whose computing nodes all run on this device.
+
+        Args:
+            graph: path of an ONNX file, or its content.
+            options: options of the session.
+            places: names of nodes that may run on the CPU.
+
+        Raises:
+            DeviceError: if ONNX Runtime refuses the graph, or nodes would run elsewhere.
+        """
+        options.log_severity_level = 4  # failures are raised, so no log is needed
+        record_assignment(options)
+        session = open_session(graph, options, self.select(options))
+        found = assigned(session, self.provider, places)
+        if found.elsewhere:
+            raise DeviceError(
+                f"{name_of(graph)}: {self.name} would leave {found.elsewhere_in_short()} to the "
+                "CPU: use another device"
+            )
+        return session
+
+    @abstractmethod
+    def select(self, options: Any) -> Any:
+        """Selects this device in a session's options; returns the session's `providers`."""
+
+    def run(self, session: Any, binding: Any) -> None:
+        """Runs a session.
+
+        Raises:
+            DeviceError: if the device fails, for example because its memory is full.
+        """
+        try:
+            session.run_with_iobinding(binding)
+        except Exception as error:  # its exceptions have no narrower base class
+            raise failed(self.name, first_line(error)) from error
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+        """Allocates a tensor with undefined content.
+
+        Raises:
+            DeviceError: if there is no room.
+        """
+        return self._made(ort.OrtValue.ortvalue_from_shape_and_type, shape, dtype.type)
+
+    def placed(self, array: Array) -> Any:
+        """Copies an array to the device.
+
+        Raises:
+            DeviceError: if there is no room.
+        """
+        return self._made(ort.OrtValue.ortvalue_from_numpy, array)
+
+    def _made(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return make(*arguments, self.kind, self.number)
+        except Exception as error:  # its exceptions have no narrower base class
+            raise failed(self.name, first_line(error)) from error
+
+
+class DeviceRunner:
+    """A session with bindings for each size of a call.
+
+    Args:
+        gpu: the device.
+        file: the graph.
+        session: its session.
+    """
+
+    def __init__(self, gpu: Gpu, file: GraphFile, session: Any) -> None:
+        self.gpu, self.file, self.session = gpu, file, session
+        places = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
+        self.on_host = {each.name for each, place in places if place.name == "Cpu"}
+        self.writing = gpu.session(_writing(file.pools), session_options(1))
+        types = {pool.dtype for pool in file.pools.values()}
+        self._growing = {each: gpu.session(_growing(each), session_options(1)) for each in types}
+        self._bound = dict[str, Any]()
+        self._calls = dict[tuple[int, int], _Call]()
+        self._writes = dict[int, _Write]()
+
+    def run(
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
+    ) -> dict[str, Floats]:
+        """See `Runner`."""
+        if any(pools[name] is not bound for name, bound in self._bound.items()) or not self._bound:
+            self._forget()
+            self._bound.update(pools)
+        rows, sizes = len(slots), (len(slots), len(inputs["logit_rows"]))
+        if rows not in self._writes:
+            self._writes[rows] = _Write(self, pools, rows)
+        if sizes not in self._calls:
+            self._calls[sizes] = _Call(self, inputs, pools, self._writes[rows].new)
+        found = self._calls[sizes].run(inputs)
+        self._writes[rows].run(slots)
+        return found
+
+    def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
+        """See `Runner`."""
+        self._forget()  # bindings keep old pools alive
+        if old is None:
+            return self.gpu.placed(np.zeros(shape, dtype))
+        made = self.gpu.empty(shape, dtype)
+        session = self._growing[dtype]
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("old", old)
+        pads = np.array([0] * 6 + [shape[2] - old.shape()[2], 0], np.int64)
+        bind_host_input(binding, "pads", pads)
+        binding.bind_ortvalue_output("grown", made)
+        self.gpu.run(session, binding)
+        return made
+
+    def _forget(self) -> None:
+        for each in (self._bound, self._calls, self._writes):
+            each.clear()
+
+
+class _Call:
+    """The graph's inputs and outputs for one size of calls."""
+
+    def __init__(
+        self,
+        runner: DeviceRunner,
+        inputs: Mapping[str, Array],
+        pools: Mapping[str, Any],
+        new: Mapping[str, Any],
+    ) -> None:
+        self._gpu, self._session = runner.gpu, runner.session
+        self._handle = runner.session.io_binding()
+        self._arrays: dict[str, Array] = {}  # of inputs that are read on the host
+        self._values: dict[str, Any] = {}
+        for name, array in inputs.items():
+            if name in runner.on_host:
+                self._arrays[name] = array.copy()
+                bind_host_input(self._handle, name, self._arrays[name])
+            else:
+                self._values[name] = self._gpu.empty(array.shape, array.dtype)
+                self._handle.bind_ortvalue_input(name, self._values[name])
+        for name, value in pools.items():
+            self._handle.bind_ortvalue_input(name, value)
+        sizes = {"S": len(inputs["input_ids"]), "R": len(inputs["logit_rows"])}
+        self._found: dict[str, Floats] = {}
+        for name, dimensions in runner.file.outputs.items():
+            shape = [each if isinstance(each, int) else sizes[each] for each in dimensions]
+            self._found[name] = np.empty(shape, np.float32)
+            bind_host_output(self._handle, name, self._found[name])
+        for name, value in new.items():
+            self._handle.bind_ortvalue_output(name.replace("pool.", "new."), value)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Floats]:
+        for name, array in inputs.items():
+            if name in self._arrays:
+                self._arrays[name][:] = array
+            else:
+                self._values[name].update_inplace(array)
+        self._gpu.run(self._session, self._handle)
+        return {name: array.copy() for name, array in self._found.items()}
+
+
+class _Write:
+    """The write of a number of rows to pools, and the tensors that these rows come in.
+
+    Attributes:
+        new: by the pool's name, [2, heads, rows, dim].
+    """
+
+    def __init__(self, runner: DeviceRunner, pools: Mapping[str, Any], rows: int) -> None:
+        self._gpu, self._session = runner.gpu, runner.writing
+        self._handle = self._session.io_binding()
+        self.new: dict[str, Any] = {}
+        self._places: dict[str, tuple[Array, Any]] = {}
+        for name, pool in runner.file.pools.items():
+            heads, slots = 2 * pool.heads, pools[name].shape()[2]
+            self.new[name] = self._gpu.empty((2, pool.heads, rows, pool.dim), pool.dtype)
+            # All heads' rows are one list, which fewer kinds of shaders can write to.
+            flat = (heads * slots, pool.dim)
+            self._bind(name, pool, pools[name], flat)
+            self._bind(f"{name}.new", pool, self.new[name], (heads * rows, pool.dim))
+            bind = self._handle.bind_output
+            device = (self._gpu.kind, self._gpu.number, pool.dtype.type)
+            bind(f"{name}.after", *device, flat, pools[name].data_ptr())
+            places = _places(pool)
+            if places not in self._places:
+                first = slots * np.arange(heads)[:, None]
+                value = self._gpu.empty((heads * rows, 1), np.dtype(np.int64))
+                self._places[places] = first, value
+                self._handle.bind_ortvalue_input(places, value)
+
+    def run(self, slots: Array) -> None:
+        for first, value in self._places.values():
+            value.update_inplace((first + slots).reshape(-1, 1))
+        self._gpu.run(self._session, self._handle)
+
+    def _bind(self, name: str, pool: Pool, value: Any, shape: tuple[int, int]) -> None:
+        device = (self._gpu.kind, self._gpu.number, pool.dtype.type)
+        self._handle.bind_input(name, *device, shape, value.data_ptr())
+
+
+def _of_sizes(graph: Any) -> set[str]:
+    """Returns the names of nodes that compute with nothing but sizes of tensors and constants."""
+    known, found = {"", *(each.name for each in graph.initializer)}, set[str]()
+    for node in graph.node:  # in the order in which they run
+        if node.op_type == "Shape" or known.issuperset(node.input):
+            known.update(node.output)
+            found.add(node.name)
+    return found
+
+
+def _writing(pools: Mapping[str, Pool]) -> bytes:
+    """Builds the graph that writes rows of all heads to places in the pools, [rows, dim] each."""
+    inputs, outputs, nodes = Tensors(), Tensors(), []
+    for name, pool in pools.items():
+        kind = _element(pool.dtype)
+        inputs[_places(pool)] = _INDEX, [_places(pool), 1]
+        inputs[f"{name}.new"] = kind, [_places(pool), pool.dim]
+        inputs[name] = outputs[f"{name}.after"] = kind, ["slots", pool.dim]
+        scattered = [name, _places(pool), f"{name}.new"]
+        nodes.append(helper.make_node("ScatterND", scattered, [f"{name}.after"]))
+    return small_graph(nodes, inputs, outputs)
+
+
+def _growing(dtype: np.dtype[Any]) -> bytes:
+    """Builds the graph that appends slots of zeros."""
+    inputs: Tensors = {"old": (_element(dtype), ["a", "b", "c", "d"]), "pads": (_INDEX, [8])}
+    node = helper.make_node("Pad", ["old", "pads"], ["grown"])
+    return small_graph([node], inputs, {"grown": (_element(dtype), ["a", "b", "n", "d"])})
+
+
+def _places(pool: Pool) -> str:
+    """Returns the name of the input with places in pools of as many heads."""
+    return f"places.{pool.heads}"
+
+
+def _element(dtype: np.dtype[Any]) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(dtype))

@@ -1,0 +1,330 @@
+"""Portable graphs: standard operators, which read pools and return the new keys and values.
+
+An engine runs a file; what all have in common is here: inputs of native graphs become those of
+portable ones, rows are padded to sizes that an engine plans for, and long calls are made in parts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from edgespec.errors import DeviceError, MemoryLimitError
+from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.portable.visibility import Visibility
+
+FEW_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128)
+"""Numbers of rows of a call where each further number costs an engine a plan."""
+
+_STEP = 256  # slots that a pool grows by, at least
+_RECURRENT = ("recent", "carry", "rows.", "states.")  # beginnings of the names of their inputs
+_NUMBERS = {np.dtype(np.float32): "fp32", np.dtype(np.float16): "fp16"}
+
+
+class Shape(NamedTuple):
+    """The shape of all calls where it is fixed.
+
+    Attributes:
+        rows: S, which are also the rows with logits.
+        capacity: C, the slots of the pool.
+    """
+
+    rows: int
+    capacity: int
+
+
+@dataclass(frozen=True)
+class Pool:
+    """An input of keys and values, [2, heads, slots, dim].
+
+    Attributes:
+        heads: number of key and value heads.
+        dim: width of a head.
+        dtype: float32 or float16.
+    """
+
+    heads: int
+    dim: int
+    dtype: np.dtype[Any]
+
+
+class GraphFile:
+    """What the ONNX file of a portable graph reads and returns.
+
+    Args:
+        path: the file, beside that of its weights.
+
+    Attributes:
+        path: see above.
+        model: its content without the weights.
+        inputs: dimensions of each input, numbers or sums of S, R and C.
+        pools: the inputs that hold keys and values.
+        biases: window by name of each bias; None: none.
+        by_row: inputs with one entry for each row.
+        outputs: dimensions of each output but new keys and values, all of them float32.
+        wanted: outputs of the rows that are asked for; the others have all rows.
+
+    Raises:
+        DeviceError: if it is not a portable graph.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.model = onnx.load(str(path), load_external_data=False)
+        except Exception as error:  # its exceptions have no narrower base class
+            raise DeviceError(f"{path} cannot be read ({error}): export it again") from error
+        self.inputs = {each.name: _dimensions(each) for each in self.model.graph.input}
+        types = {each.name: _dtype(each) for each in self.model.graph.input}
+        self.pools = {
+            name: Pool(int(size[1]), int(size[3]), types[name])
+            for name, size in self.inputs.items()
+            if name.startswith("pool.")
+        }
+        named = [each.partition(".") for each in self.inputs]
+        self.biases = {
+            "".join(parts): int(parts[2]) if parts[2] else None
+            for parts in named
+            if parts[0] == "bias"
+        }
+        if not self.pools:
+            raise DeviceError(f"{path}: it is no portable graph: export it again")
+        rest = self.inputs.keys() - self.pools.keys() - self.biases.keys() - {"logit_rows"}
+        if recurrent := sorted(name for name in rest if name.startswith(_RECURRENT)):
+            raise DeviceError(
+                f"{path}: recurrent layers ({recurrent[0]}) need edgespec's own operators: use "
+                "--device cpu, and install a C++ compiler if they are missing"
+            )
+        self.by_row = sorted(name for name in rest if self.inputs[name][0] == "S")
+        if unknown := sorted(rest - set(self.by_row)):
+            raise DeviceError(f"{path}: its input {unknown[0]} is not known: export it again")
+        self.outputs = {
+            each.name: _dimensions(each)
+            for each in self.model.graph.output
+            if not each.name.startswith("new.")
+        }
+        self.wanted = {name for name, size in self.outputs.items() if size[0] == "R"}
+
+    @property
+    def kv(self) -> str:
+        """Number format of the pools, fp32 or fp16."""
+        return _NUMBERS[next(iter(self.pools.values())).dtype]
+
+    def sizes(self, shape: Shape) -> dict[str, int]:
+        """Returns the size of each symbolic dimension of the inputs, for calls of one shape."""
+        known = {"S": shape.rows, "R": shape.rows, "C": shape.capacity}
+        symbols = {each for size in self.inputs.values() for each in size if isinstance(each, str)}
+        return {each: sum(known[part] for part in each.split("+")) for each in symbols}
+
+
+class Runner(Protocol):
+    """An engine with a file."""
+
+    def run(
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
+    ) -> Mapping[str, Floats]:
+        """Makes a pass, and writes its keys and values to slots of the pools.
+
+        Args:
+            inputs: all inputs but the pools.
+            pools: the pools, as `resized` made them.
+            slots: [S] slot of each row; rows of padding repeat the last one.
+
+        Returns:
+            The other outputs, which the next pass may overwrite.
+
+        Raises:
+            DeviceError: if the engine fails.
+        """
+
+    def resized(self, shape: Sequence[int], dtype: np.dtype[Any], old: Any) -> Any:
+        """Returns a pool of zeros that begins with the slots of `old`; None has none."""
+
+
+class Engine(Protocol):
+    """A device of this machine.
+
+    Attributes:
+        name: its full name.
+        hardware: its product's name.
+        version: version of the library that runs it.
+        own_bytes: free bytes of its own memory; None: it uses the host's.
+        rows: numbers of rows that calls are rounded up to; empty for any.
+        shape: the shape of all calls where none is named; None: they may have any.
+    """
+
+    name: str
+    hardware: str
+    version: str
+    own_bytes: int | None
+    rows: tuple[int, ...]
+    shape: Shape | None
+
+    def open(self, file: GraphFile, threads: int, shape: Shape | None) -> Runner:
+        """Opens a graph.
+
+        Args:
+            file: the graph.
+            threads: number of threads, on the CPU.
+            shape: the shape of all calls; None if it is not fixed.
+
+        Raises:
+            DeviceError: if the engine refuses the graph.
+        """
+
+
+class PortableGraph:
+    """A portable graph on a device, called like a native one; see `docs/graph.md`.
+
+    It also gives a `KVPool` its memory, on the device where that has its own.
+
+    Args:
+        device: name of the device.
+        file: the graph.
+        runner: the engine.
+        rows: numbers of rows that calls are rounded up to; longer ones are made in parts. Empty for
+            any.
+        shape: the shape of all calls; None if it is not fixed.
+
+    Attributes:
+        device: see above.
+        kv: number format of the pools, fp32 or fp16.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        file: GraphFile,
+        runner: Runner,
+        rows: Sequence[int] = (),
+        shape: Shape | None = None,
+    ) -> None:
+        self.device, self.kv = device, file.kv
+        self._file, self._runner, self._shape = file, runner, shape
+        self._rows = rows if shape is None else (shape.rows,)
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Floats]:
+        """Makes a pass.
+
+        Args:
+            feeds: inputs of a native graph by name; pools are those that `resized` gave.
+
+        Returns:
+            Outputs by name, without padding.
+
+        Raises:
+            DeviceError: if the engine fails.
+        """
+        visibility, count = Visibility(feeds), len(feeds["input_ids"])
+        most = self._rows[-1] if self._rows else count
+        wanted = feeds["logit_rows"]
+        parts, places = list[dict[str, Floats]](), list[Array]()
+        for first in range(0, count, most):
+            part = slice(first, min(first + most, count))
+            chosen = np.flatnonzero((wanted >= part.start) & (wanted < part.stop))
+            parts.append(self._run(feeds, visibility, part, wanted[chosen] - first))
+            places.append(chosen)
+        if len(parts) == 1:
+            return parts[0]
+        joined = {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
+        order = np.argsort(np.concatenate(places))
+        return {n: each[order] if n in self._file.wanted else each for n, each in joined.items()}
+
+    def capacity(self, before: int, needed: int) -> int:
+        """Returns the number of slots of a pool that had `before` and needs `needed`.
+
+        Attention reads all slots, so at most a quarter of them is idle beyond 1024.
+
+        Raises:
+            MemoryLimitError: if the shape is fixed, and has too few.
+        """
+        if self._shape is None:
+            step = max(_STEP, (1 << needed.bit_length()) >> 3)
+            return -(-needed // step) * step
+        if needed > self._shape.capacity:
+            raise MemoryLimitError(
+                f"device {self.device}: its KV cache has room for {self._shape.capacity} rows, and "
+                f"{needed} are needed: name the device {self.device.partition('#')[0]}"
+                f"#{self._shape.rows}x{2 * self._shape.capacity}, or lower --context"
+            )
+        return self._shape.capacity
+
+    def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
+        """Returns a pool of this shape that begins with the slots of `old`, and has zeros behind.
+
+        Args:
+            name: the graph's input.
+            shape: [2, kv_heads, slots, dim]; a fixed shape has its own number of slots.
+            dtype: type of its numbers, that of `kv`.
+            old: the smaller pool; None: there is none.
+
+        Raises:
+            DeviceError: if the graph has no such input, or the device no room.
+        """
+        pair, heads, slots, dim = shape
+        if self._file.pools.get(name) != Pool(heads, dim, np.dtype(dtype)):
+            raise DeviceError(
+                f"{self._file.path}: its input {name} is {self._file.pools.get(name)}, and the "
+                f"bundle has {heads} heads of {dim} in {np.dtype(dtype)}: export it again"
+            )
+        slots = slots if self._shape is None else self._shape.capacity
+        return self._runner.resized((pair, heads, slots, dim), np.dtype(dtype), old)
+
+    def _run(
+        self, feeds: Mapping[str, Any], visibility: Visibility, part: slice, wanted: Array
+    ) -> dict[str, Floats]:
+        """Makes one call of the engine; `wanted` are numbers of rows in this part."""
+        count = part.stop - part.start
+        size = self._size(count)
+        pools = {name: feeds[name] for name in self._file.pools}
+        slots = _slots(next(iter(pools.values())))
+        inputs: dict[str, Array] = {
+            name: _padded(feeds[name][part], size) for name in self._file.by_row
+        }
+        for name, window in self._file.biases.items():
+            inputs[name] = visibility.bias(part, size, slots, window)
+        # An engine is asked for one row at least.
+        asked = wanted if len(wanted) else np.zeros(1, np.int64)
+        number = size if self._shape else self._size(len(asked))
+        inputs["logit_rows"] = _padded(asked, number)
+        found = self._runner.run(inputs, pools, _padded(feeds["write"][part], size))
+        return {
+            name: each[: len(wanted) if name in self._file.wanted else count]
+            for name, each in found.items()
+        }
+
+    def _size(self, count: int) -> int:
+        return self._rows[bisect_left(self._rows, count)] if self._rows else count
+
+
+def _padded(rows: Array, size: int) -> Array:
+    """Returns rows of a call, with the last one repeated.
+
+    So rows of padding compute what the last row does, and may write where it does.
+    """
+    if len(rows) == size:
+        return rows
+    return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
+
+
+def _slots(pool: Any) -> int:
+    """Returns the capacity of a pool, an array or ONNX Runtime's tensor."""
+    shape = pool.shape if isinstance(pool, np.ndarray) else pool.shape()
+    return int(shape[2])
+
+
+def _dimensions(tensor: Any) -> list[int | str]:
+    dimensions = tensor.type.tensor_type.shape.dim
+    return [each.dim_param or each.dim_value for each in dimensions]
+
+
+def _dtype(tensor: Any) -> np.dtype[Any]:
+    found: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(tensor.type.tensor_type.elem_type)
+    return found

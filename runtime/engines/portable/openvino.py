@@ -1,0 +1,114 @@
+"""Portable graphs with OpenVINO, on Intel's GPUs and NPUs; pools stay in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.arrays import Array, Floats
+from edgespec.runtime.engines.openvino_core import core
+from edgespec.runtime.engines.portable.graph import FEW_ROWS, GraphFile, Shape
+from edgespec.runtime.engines.portable.host import HostPools, failed
+
+_REMEDIES = {
+    "GPU": "install its driver (Debian, Ubuntu: apt-get install intel-opencl-icd)",
+    "NPU": "install its driver (Linux: github.com/intel/linux-npu-driver)",
+    "CPU": "install OpenVINO again",
+}
+# float16 is the default of GPUs, bfloat16 of some CPUs, and neither is what was exported.
+_EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+class OpenVino:
+    """A device of OpenVINO's; its CPU stands in for the others in tests.
+
+    Args:
+        kind: gpu, npu or cpu.
+
+    Raises:
+        DeviceError: if there is no such device, or its driver is missing.
+    """
+
+    version: str = ov.__version__
+    rows = FEW_ROWS
+
+    def __init__(self, kind: str) -> None:
+        self.name, self._kind = f"openvino:{kind}", kind.upper()
+        self.shape = Shape(16, 1024) if kind == "npu" else None
+        try:
+            self.hardware = str(core().get_property(self._kind, "FULL_DEVICE_NAME"))
+            self.own_bytes = self._own_bytes()
+        except RuntimeError as error:
+            raise DeviceError(
+                f"device {self.name}: it cannot be used ({_last_line(error)}): "
+                f"{_REMEDIES[self._kind]}, or use --device cpu"
+            ) from error
+
+    def open(self, file: GraphFile, threads: int, shape: Shape | None) -> OpenVinoRunner:
+        """See `Engine`."""
+        config = {"PERFORMANCE_HINT": "LATENCY"} | ({} if self._kind == "NPU" else _EXACT)
+        if self._kind == "CPU":
+            config |= {"NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": str(threads)}
+        try:
+            model = core().read_model(str(file.path))
+            if shape is not None:
+                sizes = file.sizes(shape)
+                model.reshape(
+                    {
+                        name: ov.PartialShape([sizes.get(str(each), each) for each in dimensions])
+                        for name, dimensions in file.inputs.items()
+                    }
+                )
+            compiled = core().compile_model(model, self._kind, config)
+        except RuntimeError as error:
+            raise DeviceError(
+                f"{file.path}: device {self.name} refused it ({_last_line(error)}): try another "
+                "--device"
+            ) from error
+        return OpenVinoRunner(self.name, file, compiled)
+
+    def _own_bytes(self) -> int | None:
+        """Returns the bytes of a GPU's own memory, of which the free part is unknown."""
+        if self._kind != "GPU" or "INTEGRATED" in str(core().get_property("GPU", "DEVICE_TYPE")):
+            return None
+        return int(core().get_property("GPU", "GPU_DEVICE_TOTAL_MEM_SIZE"))
+
+
+class OpenVinoRunner(HostPools):
+    """A compiled graph.
+
+    Args:
+        device: name of the device.
+        file: the graph.
+        compiled: it, as OpenVINO's compiled model.
+    """
+
+    def __init__(self, device: str, file: GraphFile, compiled: Any) -> None:
+        self._device, self._request = device, compiled.create_infer_request()
+        named = [*file.outputs, *(name.replace("pool.", "new.") for name in file.pools)]
+        self._ports = {name: compiled.output(name) for name in named}
+        self._bound: dict[str, Array] = {}  # tensors share their memory
+
+    def run(
+        self, inputs: Mapping[str, Array], pools: Mapping[str, Any], slots: Array
+    ) -> dict[str, Floats]:
+        """See `Runner`."""
+        for name, array in {**inputs, **pools}.items():
+            if self._bound.get(name) is not array:
+                self._bound[name] = shared = np.ascontiguousarray(array)
+                self._request.set_tensor(name, ov.Tensor(shared, shared_memory=True))
+        try:
+            self._request.infer()
+        except RuntimeError as error:
+            raise failed(self._device, _last_line(error)) from error
+        found = {name: self._request.get_tensor(port).data for name, port in self._ports.items()}
+        # The next pass overwrites them.
+        return {name: each.copy() for name, each in self._written(found, pools, slots).items()}
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

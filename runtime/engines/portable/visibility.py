@@ -1,0 +1,68 @@
+"""Which keys the rows of a call see, as what is added to their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from edgespec.bundle import HALF_BIAS_OFF
+from edgespec.runtime.arrays import Array, Floats
+
+_OFF = np.float32(HALF_BIAS_OFF)  # engines may compute in half precision
+
+
+class Visibility:
+    """What each row of a call sees: the committed slots of its sequence, its ancestors and itself.
+
+    Args:
+        feeds: inputs of a native graph, see `docs/graph.md`.
+    """
+
+    def __init__(self, feeds: Mapping[str, Array]) -> None:
+        self._write, self._context = feeds["write"], feeds["context"]
+        self._owners, self._starts = feeds["sequence"], feeds["starts"].tolist()
+        parents = feeds["parent"].tolist()
+        self._positions = np.zeros(len(parents), np.int64)
+        self._tree = np.eye(len(parents), dtype=bool)  # by row: its ancestors and itself
+        for row, (parent, owner) in enumerate(zip(parents, self._owners.tolist(), strict=True)):
+            if parent < 0:
+                self._positions[row] = self._starts[owner + 1] - self._starts[owner]
+            else:
+                self._positions[row] = self._positions[parent] + 1
+                self._tree[row, : parent + 1] = self._tree[parent, : parent + 1]
+
+    def bias(self, part: slice, size: int, capacity: int, window: int | None) -> Floats:
+        """Returns what is added to the scores of consecutive rows, [size, capacity + size].
+
+        Rows before them were written to their slots by then. Rows of padding see what the last row
+        sees, and nobody sees them.
+
+        Args:
+            part: the rows.
+            size: number of rows with those of padding.
+            capacity: number of slots.
+            window: positions that a row sees, its own included; None: all.
+        """
+        count = part.stop - part.start
+        bias = np.full((size, capacity + size), _OFF, np.float32)
+        positions, owners = self._positions[part], self._owners[part]
+        for owner in range(owners[0], owners[-1] + 1):  # rows of a sequence lie together
+            rows = slice(*np.searchsorted(owners, (owner, owner + 1)))
+            slots = self._context[self._starts[owner] : self._starts[owner + 1]]
+            seen = _within(positions[rows], np.arange(len(slots)), window)
+            bias[rows, slots] = np.where(seen, 0, _OFF)
+        seen = self._tree[part] & _within(positions, self._positions, window)
+        earlier = seen[:, : part.start]
+        bias[:count, self._write[: part.start]] = np.where(earlier, 0, _OFF)
+        bias[:count, capacity : capacity + count] = np.where(seen[:, part], 0, _OFF)
+        bias[count:] = bias[count - 1]
+        return bias
+
+
+def _within(positions: Array, others: Array, window: int | None) -> Array:
+    """Returns which of the other positions are within the windows of these, [n, m] bool."""
+    if window is None:
+        return np.ones((len(positions), len(others)), bool)
+    seen: Array = others > positions[:, None] - window
+    return seen

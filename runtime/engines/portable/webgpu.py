@@ -1,0 +1,159 @@
+"""GPUs of any vendor, with WebGPU: a plug-in of ONNX Runtime that needs only a graphics driver."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+from edgespec.errors import DeviceError
+from edgespec.runtime.engines.distributions import require_one_distribution
+from edgespec.runtime.engines.ort_session import session_options
+from edgespec.runtime.engines.portable.device import Gpu
+from edgespec.runtime.engines.small_graphs import small_graph
+from edgespec.runtime.engines.stdio import silenced
+
+_PACKAGE = "onnxruntime-ep-webgpu"
+_INSTALL = 'pip install "edgespec[webgpu]"'
+_DRIVER = "install its driver (Debian, Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers)"
+
+# Assumed if the system does not report a GPU's memory: GPUs of the last ten years have as much.
+_LEAST_BYTES = 2 << 30
+
+_DRM = Path("/sys/class/drm")
+_MIB = 1 << 20
+_NVIDIA = 0x10DE
+
+
+class WebGpu(Gpu):
+    """The GPU that the plug-in chooses: the most powerful one.
+
+    Args:
+        number: must be 0, since the plug-in offers no choice.
+
+    Raises:
+        DeviceError: if the plug-in, a driver or a GPU is missing.
+    """
+
+    provider = "WebGpuExecutionProvider"
+    kind = "webgpu"
+
+    def __init__(self, number: int) -> None:
+        require_one_distribution()
+        if number:
+            raise DeviceError(
+                f"device webgpu:{number}: the plug-in chooses the GPU itself: use webgpu:0"
+            )
+        self._device = _device()
+        require_adapter()
+        self.name = "webgpu:0"
+        self.version = f"{ort.__version__}+{version(_PACKAGE)}"
+        hardware = self._device.device
+        kind, vendor = hardware.type.name, hardware.vendor_id
+        self.own_bytes = own_memory(kind, vendor, hardware.metadata, _DRM)
+        assumed = " (memory not told: 2 GiB assumed)" if self.own_bytes == _LEAST_BYTES else ""
+        self.hardware = described(hardware) + assumed
+
+    def select(self, options: Any) -> Any:
+        """See `Gpu`."""
+        settings = {"ep.webgpuexecutionprovider.powerPreference": "high-performance"}
+        options.add_provider_for_devices([self._device], settings)
+
+
+def own_memory(kind: str, vendor: int, metadata: Mapping[str, str], drm: Path) -> int | None:
+    """Returns the bytes of a GPU's own memory, as far as the system reports them.
+
+    Args:
+        kind: GPU, or CPU for a software driver.
+        vendor: PCI number of the vendor.
+        metadata: the device's metadata from ONNX Runtime.
+        drm: the folder in which Linux describes graphics cards.
+
+    Returns:
+        The bytes, or None for a device that uses the host's memory.
+    """
+    discrete = metadata.get("Discrete", "1" if vendor == _NVIDIA else "")
+    if kind != "GPU" or sys.platform == "darwin" or discrete == "0":
+        return None
+    size = _told_memory(metadata, drm)
+    if discrete == "1":
+        return _LEAST_BYTES if size is None else size
+    return None if size is None or size < _LEAST_BYTES else size
+
+
+def _told_memory(metadata: Mapping[str, str], drm: Path) -> int | None:
+    size = metadata.get("DxgiVideoMemory", "").split()  # Windows: "8192 MB"
+    if size and size[0].isdigit():
+        return int(size[0]) * _MIB
+    card = drm / f"card{metadata.get('card_idx')}" / "device"
+    try:  # Linux, AMD
+        total, used = (int((card / f"mem_info_vram_{n}").read_text()) for n in ("total", "used"))
+    except (OSError, ValueError):
+        return None
+    return total - used
+
+
+def described(hardware: Any) -> str:
+    """Returns the device's name; Linux reports only its PCI numbers."""
+    if hardware.type.name != "GPU":
+        return "a driver in software, on the CPU"
+    numbers = f"GPU {hardware.vendor_id:#06x}:{hardware.device_id:#06x}"
+    name = hardware.metadata.get("Description") or f"{hardware.vendor} {numbers}"
+    return " ".join(str(name).split())
+
+
+@cache
+def library() -> str:
+    """Registers the plug-in, once per process, and returns its execution provider's name."""
+    try:
+        import onnxruntime_ep_webgpu as plugin
+    except ImportError as error:
+        raise DeviceError(f"device webgpu:0: {_PACKAGE} is not installed: {_INSTALL}") from error
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL("libvulkan.so.1")
+        except OSError as error:  # checked here, since the plug-in would write to stderr
+            raise DeviceError(
+                f"device webgpu:0: the Vulkan library is missing ({error}): {_DRIVER}"
+            ) from error
+    ort.set_default_logger_severity(4)  # failures are raised, so no log is needed
+    try:
+        ort.register_execution_provider_library("edgespec.webgpu", plugin.get_library_path())
+    except Exception as error:  # its exceptions share no base class but this
+        raise DeviceError(
+            f"device webgpu:0: ONNX Runtime {ort.__version__} refused {_PACKAGE} "
+            f"{version(_PACKAGE)} ({error}): pip install --upgrade edgespec {_PACKAGE}"
+        ) from error
+    return str(plugin.get_ep_name())
+
+
+def _device() -> Any:
+    name = library()
+    found = [each for each in ort.get_ep_devices() if each.ep_name == name]
+    if not found:
+        raise DeviceError(f"device webgpu:0: no GPU was found: {_DRIVER}, or use --device cpu")
+    # The plug-in uses the most powerful GPU, whichever it is given, so this one should be it.
+    return max(found, key=lambda each: each.device.metadata.get("Discrete") == "1")
+
+
+@cache
+def require_adapter() -> None:
+    """Tries a session: without an adapter the library would abort at the first tensor."""
+    node, tensor = helper.make_node("Neg", ["in"], ["out"]), (int(TensorProto.FLOAT), [1])
+    graph = small_graph([node], {"in": tensor}, {"out": tensor})
+    options = session_options(threads=1)
+    options.log_severity_level = 4
+    options.add_provider_for_devices([_device()], {})
+    try:
+        with silenced(2):  # the Vulkan loader writes to stderr
+            ort.InferenceSession(graph, options, enable_fallback=0)
+    except Exception as error:  # its exceptions share no base class but this
+        reason = str(error).strip().rpartition("false. ")[2]
+        raise DeviceError(f"device webgpu:0: no GPU could be used ({reason}): {_DRIVER}") from error
