@@ -156,8 +156,7 @@ class RoleWriter:
             weights = TileWeights(data, tensors, precision, as_stored, self._rounded, head)
             native = NativeGraph(weights, self._name)
             native.build(decoder)
-            trimmed = candidates is not None and decoder.lm_head.out_features < decoder.vocab_size
-            ids = write_ids(self._folder, self._name, candidates) if trimmed else ""
+            ids = "" if candidates is None else write_ids(self._folder, self._name, candidates)
             return native.save(self._folder, ids)
 
         return written_in_tiles(self._folder / f"{self._name}.tiles", self._precision, write)

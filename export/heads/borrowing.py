@@ -65,8 +65,8 @@ def borrow_projection(source: onnx.ModelProto, graph: GraphBuilder, x: str) -> s
     """
     makers = {name: node for node in source.graph.node for name in node.output}
     stored = {each.name: each for each in source.graph.initializer}
-    node = onnx.NodeProto()
+    node, logits = onnx.NodeProto(), _PREFIX + LOGITS
     node.CopyFrom(makers[makers[LOGITS].input[0]])
-    node.name, node.input[0], node.output[0] = f"{_PREFIX}{LOGITS}", x, f"{_PREFIX}{LOGITS}"
+    node.name, node.input[0], node.output[0] = logits, x, logits
     graph.graft([node], [stored[name] for name in node.input[1:] if name])
-    return node.output[0]
+    return logits

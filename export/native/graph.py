@@ -8,7 +8,7 @@ call, see `runtime/kernels/tree_attention.cc`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,10 +74,11 @@ class NativeGraph:
         self.recurrent: list[StateShape] = []
         self.ropes: list[str] = []
         self._layer_inputs: list[str] = []
+        self._shared: Mapping[int, Attention] = {}  # by layer: attention that others read keys of
 
     def build(self, decoder: Decoder) -> None:
         """Emits all nodes of a decoder."""
-        g, ids = self.graph, self.inputs()
+        g, ids, self._shared = self.graph, self.inputs(), decoder.shared
         hidden = self.embedding(ids, decoder.embedding, decoder.embedding_scale)
         hidden = g.rename(hidden, entering(0))
         if decoder.layer_inputs is not None:
@@ -333,7 +334,7 @@ class NativeGraph:
         """
         source = layer
         if layer.source is not None:
-            source = self.decoder.shared[layer.source]
+            source = self._shared[layer.source]
         bias = None if source.k is None else source.k.bias
         if self.weights.precision.kv != "int8" or bias is None:
             return ""
