@@ -135,8 +135,10 @@ class Sources:
 
     def _by_skips(self) -> list[TreeDrafter]:
         """Returns the drafter by the best skip set, if there is one."""
-        sets = self._bundle.manifest.skip_sets
-        if not sets or self._options.draft not in (AUTO, SkipDrafter.name):
+        sets, draft = self._bundle.manifest.skip_sets, self._options.draft
+        if draft == AUTO:  # which leaves out what was found not to pay
+            sets = tuple(each for each in sets if each.score is None or each.score.pays)
+        if not sets or draft not in (AUTO, SkipDrafter.name):
             return []
         try:
             model = self.model(TARGET, sets[0].skipped)

@@ -13,6 +13,7 @@ from edgespec.api.sources import Sources
 from edgespec.bundle import TARGET, Bundle, SkipSet
 from edgespec.bundle.manifest import Promise, SkipScore
 from edgespec.errors import InputError
+from edgespec.runtime.arrays import Floats
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
@@ -87,27 +88,24 @@ def scan(bundle: Bundle, text: str, budget: float, threads: int | None = None) -
             break
         part = sources.model(TARGET, skipped)
         agreed = trial.agreements(part)
-        scored.append((_score(agreed, passes, passes.seconds(1) * _kept(bundle, skipped)), skipped))
+        kept = 1 - len(skipped) / bundle.target.layout.head
+        scored.append((_score(agreed, passes, kept * passes.seconds(1)), skipped))
     scored.sort(key=lambda each: -each[0].tokens_per_second)
-    sets = []
+    measured = []
     for score, skipped in scored[: 2 * _KEPT]:  # of these, costs are measured
         calls = PassCost.measure(sources.model(TARGET, skipped), _SECONDS)
         agreed = [score.greedy.agreement, score.sampled.agreement]
-        sets.append(SkipSet(skipped, _score(agreed, passes, calls.seconds(1))))
-    for rows in trial.rows:
-        rows.sequence.free()
-    sets.sort(key=lambda each: -each.score.tokens_per_second if each.score else 0.0)
-    sets = [each for each in sets if each.score is not None and each.score.pays][:_KEPT]
-    manifest = replace(bundle.manifest, skip_sets=tuple(sets))
-    bundles.save_manifest(bundle.path, manifest)
+        measured.append((_score(agreed, passes, calls.seconds(1)), skipped))
+    measured.sort(key=lambda each: -each[0].tokens_per_second)
+    sets = [SkipSet(skipped, score) for score, skipped in measured[:_KEPT] if score.pays]
+    bundles.save_manifest(bundle.path, replace(bundle.manifest, skip_sets=tuple(sets)))
     return sets
 
 
 def _runs(bundle: Bundle) -> Iterator[tuple[int, ...]]:
     """Yields runs of whole layers, those of the middle first, whose keys no other layer reads."""
     layout, layers = bundle.target.layout, bundle.target.layout.layers
-    for share in _LENGTHS:
-        length = max(1, round(share * layers))
+    for length in sorted({max(1, round(share * layers)) for share in _LENGTHS}):
         step = max(1, (layers - length) // _STARTS)
         starts = range(0, layers - length + 1, step)
         for start in sorted(starts, key=lambda start: abs(2 * start + length - layers)):
@@ -132,14 +130,10 @@ def _trial(target: Model, tokenizer: Tokenizer, text: str) -> _Trial:
     return _Trial(tried, (samplers[0], samplers[1]), chosen)
 
 
-def _choices(rows: Sequence[Rows], logits: Sequence[np.ndarray], sampler: Sampler) -> list[int]:
+def _choices(rows: Sequence[Rows], logits: Sequence[Floats], sampler: Sampler) -> list[int]:
     places = [each.sequence.length + 1 for each in rows]
     found = [row.reshape(-1) for row in logits]
     return [sampler.choose(row, place, ()) for row, place in zip(found, places, strict=True)]
-
-
-def _kept(bundle: Bundle, skipped: Sequence[int]) -> float:
-    return 1 - len(skipped) / bundle.target.layout.head
 
 
 def _score(agreed: Sequence[float], passes: PassCost, call: float) -> SkipScore:
