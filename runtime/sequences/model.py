@@ -35,6 +35,8 @@ class Rows:
         branch: slots of rows that follow the sequence and are not part of it (yet).
         slots: after the pass, the slot of each row, which the caller owns.
         features: after the pass, [n, F] float32 of each row; None if the graph gives none.
+        certain: how many of the first rows, a chain that the others follow, are accepted whatever
+            the pass finds; recurrent layers keep less of them. 0 with a branch.
     """
 
     sequence: sequences.Sequence
@@ -44,6 +46,7 @@ class Rows:
     branch: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     features: Floats | None = None
+    certain: int = 0
 
     def accept(self, rows: Sequence[int]) -> None:
         """Appends these rows to the sequence, a path from its end; frees the others."""
@@ -103,11 +106,17 @@ class Model:
             cos, sin = rope.inputs
             feeds[cos], feeds[sin] = rope.at(positions, last)
         feeds.update(self.pool.arrays)
+        recurrent = self.pool.recurrent
+        if recurrent is not None:
+            feeds.update(recurrent.inputs(batch, slots))
         begin = time.perf_counter()
         try:
             outputs = self._graph(feeds)
         except BaseException:
             self.pool.free(slots)
+            if recurrent is not None:  # some layers' states may be new, and others old
+                for each in batch:
+                    each.sequence.free()
             raise
         self.seconds += time.perf_counter() - begin
         logits, features = outputs[LOGITS], outputs.get(FEATURES)

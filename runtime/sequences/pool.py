@@ -18,39 +18,36 @@ from edgespec.runtime.arrays import Array
 
 if TYPE_CHECKING:
     from edgespec.bundle import PoolShape
+    from edgespec.runtime.sequences.recurrent import RecurrentPool
 
 _CHUNK = 1024  # slots that a pool grows by, at least
 _TYPES: dict[str, type[np.number[Any]]] = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
 
 
-class KVPool:
-    """Slots for rows of any number of sequences.
+Parts = dict[str, tuple[tuple[int, ...], tuple[int, ...], type[np.number[Any]]]]
+"""Arrays by name: their dimensions before and behind the slots, and their type."""
+
+
+class Pool:
+    """Slots, counted by reference.
 
     Args:
-        shapes: the layers that keep keys and values.
-        kv: number format, fp32, fp16 or int8.
+        parts: the arrays that hold what is in the slots.
+        chunk: number of slots that the pool grows by, at least.
         limit: largest number of slots; None for any.
 
     Attributes:
-        arrays: a graph's inputs: `pool.L` [2, kv_heads, capacity, dim] for each layer L, and
-            `scales.L` [2, kv_heads, capacity] float32 of int8. New ones whenever the pool grows.
+        arrays: by name; a graph's inputs. New ones whenever the pool grows.
         capacity: number of slots.
     """
 
-    def __init__(self, shapes: Sequence[PoolShape], kv: str, limit: int | None = None) -> None:
-        self._limit = limit
-        self._parts = _parts(shapes, kv)
+    def __init__(self, parts: Parts, chunk: int, limit: int | None = None) -> None:
+        self._parts, self._chunk, self._limit = parts, chunk, limit
         self.arrays: dict[str, Array] = {}
         self.capacity = 0
         self._counts: list[int] = []  # by slot: references to it
         self._free: list[int] = []  # the next one last
         self._grow(1)
-
-    @staticmethod
-    def slot_bytes(shapes: Sequence[PoolShape], kv: str) -> int:
-        """Returns the bytes of a slot in all layers."""
-        sizes = _parts(shapes, kv).values()
-        return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
 
     @property
     def used(self) -> int:
@@ -88,8 +85,8 @@ class KVPool:
         return self._counts[slot]
 
     def _grow(self, more: int) -> None:
-        before, chunks = self.capacity, -(-more // _CHUNK)
-        after = before + max(chunks, before // 2 // _CHUNK) * _CHUNK
+        before, chunk = self.capacity, self._chunk
+        after = before + max(-(-more // chunk), before // 2 // chunk) * chunk
         if self._limit is not None:
             after = min(after, self._limit)
         if after < before + more:
@@ -100,7 +97,7 @@ class KVPool:
         for name, (heads, width, kind) in self._parts.items():
             array = np.zeros((*heads, after, *width), kind)
             if before:
-                array[:, :, :before] = self.arrays[name]
+                array[(*[slice(None)] * len(heads), slice(before))] = self.arrays[name]
             self.arrays[name] = array
         self.capacity = after
         self._counts += [0] * (after - before)
@@ -108,12 +105,47 @@ class KVPool:
         self._free[:0] = range(after - 1, before - 1, -1)
 
 
-_Parts = dict[str, tuple[tuple[int, ...], tuple[int, ...], type[np.number[Any]]]]
+class KVPool(Pool):
+    """Slots for keys and values of rows of any number of sequences.
+
+    Its arrays are `pool.L` [2, kv_heads, capacity, dim] for each layer L, and `scales.L`
+    [2, kv_heads, capacity] float32 of int8.
+
+    Args:
+        shapes: the layers that keep keys and values.
+        kv: number format, fp32, fp16 or int8.
+        limit: largest number of slots; None for any.
+        recurrent: what recurrent layers hold of the same sequences; None if there are none.
+
+    Attributes:
+        recurrent: see above.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[PoolShape],
+        kv: str,
+        limit: int | None = None,
+        recurrent: RecurrentPool | None = None,
+    ) -> None:
+        super().__init__(_parts(shapes, kv), _CHUNK, limit)
+        self.recurrent = recurrent
+
+    @staticmethod
+    def slot_bytes(shapes: Sequence[PoolShape], kv: str) -> int:
+        """Returns the bytes of a slot in all layers."""
+        sizes = _parts(shapes, kv).values()
+        return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
+
+    def free(self, slots: Sequence[int]) -> None:
+        """See `Pool`; of rows that no sequence has taken, drops what recurrent layers hold, too."""
+        if self.recurrent is not None:
+            self.recurrent.drop(slots)
+        super().free(slots)
 
 
-def _parts(shapes: Sequence[PoolShape], kv: str) -> _Parts:
-    """Returns the arrays by name: their dimensions before and behind the slots, and their type."""
-    parts: _Parts = {
+def _parts(shapes: Sequence[PoolShape], kv: str) -> Parts:
+    parts: Parts = {
         f"pool.{each.layer}": ((2, each.kv_heads), (each.dim,), _TYPES[kv]) for each in shapes
     }
     if kv == "int8":

@@ -303,7 +303,8 @@ def _candidates(logits: Floats, vocab_size: int) -> Candidates:
 
 
 def _chain(sequence: Sequence, tokens: list[int], wanted: list[int]) -> Rows:
-    return Rows(sequence, tokens, [AFTER, *range(len(tokens) - 1)], wanted)
+    count = len(tokens)
+    return Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted, certain=count)
 
 
 def _branch(node: _Node) -> list[int]:
