@@ -19,6 +19,7 @@ from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.rope import Rope
 from edgespec.runtime.speculation.base import Drafter
 from edgespec.runtime.speculation.cost import PassCost
@@ -64,7 +65,6 @@ def _missing(bundle: Bundle, options: LoadOptions, text: GenerationOptions | Non
         f"it has no draft source {', '.join(unknown)}": unknown,
         "it drafts from no prediction": text is not None and text.prediction,
         "the bundle has none of its target": target.native is None or target.embedding is not None,
-        "it holds no states of recurrent layers": target.native and target.native.recurrent,
         "the bundle has none of its draft": draft is not None and drafts and not _is_plain(draft),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -176,7 +176,8 @@ def _model(bundle: Bundle, options: LoadOptions, name: str) -> Model:
     threads = default_threads() if options.threads is None else options.threads
     graph = NativeGraph(bundle.path / role.native.graph, operators, threads)
     ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
-    return Model(graph, KVPool(role.native.pools, role.precision.kv), ropes)
+    recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
+    return Model(graph, KVPool(role.native.pools, role.precision.kv, None, recurrent), ropes)
 
 
 def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:
@@ -193,10 +194,12 @@ def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:
         data = [role.native.data for role in roles if role.native is not None]
         free = available_bytes() - sum(bundle.manifest.files[name].size for name in data)
     row = sum(KVPool.slot_bytes(r.native.pools, r.precision.kv) for r in roles if r.native)
-    most = max(free, 0) // row
+    states = sum(RecurrentPool.sequence_bytes(r.native.recurrent) for r in roles if r.native)
+    most = max(free - states, 0) // row
     if most < (2 if options.context is None else asked):
+        taken = asked * row + states
         raise MemoryLimitError(
-            f"the KV cache of {asked} tokens takes {asked * row:,} bytes, and {free:,} are free: "
+            f"the KV cache of {asked} tokens takes {taken:,} bytes, and {free:,} are free: "
             "lower --context, raise --memory or close other programs"
         )
     return min(asked, most)
