@@ -114,6 +114,20 @@ class History:
         sequence.append(kept[:taken])
         self.model.pool.free([level.slots[1], *kept[taken:], *batch[0].slots, batch[1].slots[0]])
 
+    def follow(self):
+        """A row is accepted, and one behind it is not, but is followed by another."""
+        sequence = self.sequences[self.rng.integers(3)]
+        if sequence.unread:
+            return
+        first, second, third = self.tokens(3)
+        pair = chain(sequence, [first, second])
+        self.model.forward([pair])
+        sequence.append(pair.slots[:1])
+        sequence.tokens.append(first)
+        last = Rows(sequence, [third], [AFTER], [0], branch=pair.slots[1:])
+        self.check(last, self.model.forward([last])[0], [*sequence.tokens, second])
+        self.model.pool.free([pair.slots[1], *last.slots])
+
     def change(self):
         number = self.rng.integers(3)
         sequence, kind = self.sequences[number], self.rng.random()
@@ -134,6 +148,7 @@ class History:
         for _ in range(steps):
             self.step()
             self.draft()
+            self.follow()
             self.change()
         for sequence in self.sequences:
             sequence.free()
