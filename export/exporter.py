@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -185,7 +185,7 @@ def write_bundle(
     given = [layout.named(parse(text)) for text in options.skip_sets]
     check_skip_sets(given, layout)
     skips = tuple(map(bundle.SkipSet, given))
-    _check_recurrent(checkpoints, bool(given) or skip_search is not None)
+    _check_recurrent(checkpoints[bundle.TARGET], bool(given) or skip_search is not None)
     check_embeddings(checkpoints, bool(given) or skip_search is not None)
     tokenizer = checkpoints[bundle.TARGET].tokenizer_files
     for name, text in {**tokenizer, "tokenizer.json": source}.items():
@@ -305,25 +305,15 @@ def _npu_variant(target: RoleWriter, role: bundle.Role, precision: str) -> bundl
     return bundle.Variant(bundle.TARGET, bundle.NPU, wanted, bundle.HALF_BIAS_OFF, stages, (), {})
 
 
-def _check_recurrent(checkpoints: Mapping[str, Checkpoint], skips: bool) -> None:
-    """Checks that no draft needs more of recurrent layers than they can do.
+def _check_recurrent(target: Checkpoint, skips: bool) -> None:
+    """Checks that no draft would skip layers of a target with recurrent ones.
 
     Raises:
-        InputError: if a draft model has some, or a draft would skip layers of such a target.
+        InputError: if one would.
     """
-    recurrent = {
-        name: checkpoint.path
-        for name, checkpoint in checkpoints.items()
-        if any(each.recurrent is not None for each in described(checkpoint.decoder))
-    }
-    if bundle.DRAFT in recurrent:
+    if skips and any(each.recurrent is not None for each in described(target.decoder)):
         raise InputError(
-            f"{recurrent[bundle.DRAFT]} has recurrent layers, which a draft may not have: give "
-            "another draft, or none"
-        )
-    if recurrent and skips:
-        raise InputError(
-            f"{recurrent[bundle.TARGET]} has recurrent layers, whose states a layer-skip draft "
+            f"{target.path} has recurrent layers, whose states a layer-skip draft "
             "would falsify: export it without skip_sets (--layer-skip)"
         )
 

@@ -32,6 +32,7 @@ from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.runtime.sequences.pool import KVPool
 from edgespec.runtime.sequences.sequence import Sequence as Kept
+from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
 from edgespec.runtime.text.endings import TextEnd
@@ -65,7 +66,6 @@ def _missing(bundle: Bundle, options: LoadOptions) -> str | None:
         f"it has no option {', '.join(others)}": others,
         "it has one device": options.pipeline == "overlap" or isinstance(options.memory, dict),
         "the bundle has none of its target": target.native is None or target.embedding is not None,
-        "it holds no states of recurrent layers": target.native and target.native.recurrent,
         "the bundle has none of its draft": draft is not None and drafts and draft.native is None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -414,10 +414,13 @@ def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:
         free = available_bytes() - sum(bundle.manifest.files[name].size for name in data)
     slots = [KVPool.slot_bytes(r.native.pools, r.precision.kv) for r in roles if r.native]
     row = options.sessions * sum(slots)
-    most = max(free, 0) // row
+    held = [RecurrentPool.sequence_bytes(r.native.recurrent) for r in roles if r.native]
+    states = options.sessions * sum(held)
+    most = max(free - states, 0) // row
     if most < (2 if options.context is None else asked):
+        taken = asked * row + states
         raise MemoryLimitError(
-            f"the KV cache of {asked} tokens takes {asked * row:,} bytes, and {free:,} are free: "
+            f"the KV cache of {asked} tokens takes {taken:,} bytes, and {free:,} are free: "
             "lower --context, raise --memory or close other programs"
         )
     return min(asked, most)

@@ -15,6 +15,7 @@ from edgespec.runtime.drafters.successors import Successors
 from edgespec.runtime.kernels import library
 from edgespec.runtime.sequences.model import Graph, Model
 from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.rope import Rope
 from edgespec.runtime.speculation.base import Drafter
 from edgespec.runtime.speculation.cost import PassCost
@@ -104,7 +105,9 @@ class Sources:
         if skipped:
             target = self.models[TARGET]
             return Model(graph, target.pool, ropes, target.prefixes)
-        return Model(graph, KVPool(role.native.pools, role.precision.kv, self._slots), ropes)
+        recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
+        pool = KVPool(role.native.pools, role.precision.kv, self._slots, None, recurrent)
+        return Model(graph, pool, ropes)
 
     def _successors(self) -> Successors:
         """Returns what recycling begins with."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from edgespec.bundle import (
+    DRAFT,
     HALF_BIAS_OFF,
     NPU,
     W8A8,
@@ -117,6 +118,11 @@ def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
         raise DeviceError(
             f"{engine.name} cannot run the {name} of {bundle.path}: it has recurrent layers, which "
             "only onnxruntime:cpu and openvino:cpu can run, without fixed shapes: use one of those"
+        )
+    if role.recurrent and name == DRAFT:
+        raise DeviceError(
+            f"{bundle.path}: its draft has recurrent layers, which only native graphs run "
+            "(edgespec run and bench, on CPUs): use --draft lookup or --draft none"
         )
     variant = None if engine.variant is None else bundle.variant(name, engine.variant)
     if precision.kv == "int8" and variant is None and not engine.integer_caches:

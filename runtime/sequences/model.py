@@ -37,6 +37,8 @@ class Rows:
         slots: after the pass, the slot of each row, which the caller owns.
         features: after the pass, [n, F] float32 of each row; None if the graph gives none.
         reads: further inputs of the graph, [n, ...] each, the same ones for all rows of a pass.
+        certain: how many of the first rows, a chain that the others follow, are accepted whatever
+            the pass finds; recurrent layers keep less of them. 0 with a branch.
     """
 
     sequence: sequences.Sequence
@@ -47,6 +49,7 @@ class Rows:
     slots: list[int] = field(default_factory=list)
     features: Floats | None = None
     reads: Mapping[str, Floats] = field(default_factory=dict)
+    certain: int = 0
 
     def accept(self, rows: Sequence[int]) -> None:
         """Appends these rows to the sequence, a path from its end; frees the others."""
@@ -85,7 +88,7 @@ class Model:
         prefixes: PrefixTree | None = None,
     ) -> None:
         self.pool = pool
-        self.prefixes = PrefixTree(pool) if prefixes is None else prefixes
+        self.prefixes = PrefixTree(pool, pool.recurrent is None) if prefixes is None else prefixes
         self.seconds = 0.0
         self._graph = graph
         self._ropes = ropes
@@ -115,11 +118,17 @@ class Model:
             cos, sin = rope.inputs
             feeds[cos], feeds[sin] = rope.at(positions, last)
         feeds.update(self.pool.arrays)
+        recurrent = self.pool.recurrent
+        if recurrent is not None:
+            feeds.update(recurrent.inputs(batch, slots))
         begin = time.perf_counter()
         try:
             outputs = self._graph(feeds)
         except BaseException:
             self.pool.free(slots)
+            if recurrent is not None:  # some layers' states may be new, and others old
+                for each in batch:
+                    each.sequence.free()
             raise
         self.seconds += time.perf_counter() - begin
         logits, features = outputs[LOGITS], outputs.get(FEATURES)

@@ -18,6 +18,7 @@ from edgespec.runtime.arrays import Array, grown
 
 if TYPE_CHECKING:
     from edgespec.bundle import PoolShape
+    from edgespec.runtime.sequences.recurrent import RecurrentPool
 
 _CHUNK = 1024  # slots that a pool grows by, at least
 _TYPES: dict[str, type[np.number[Any]]] = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}
@@ -41,58 +42,55 @@ class PoolMemory(Protocol):
 
 
 class HostMemory:
-    """The host's memory, which is not touched before it is written."""
+    """The host's memory, which is not touched before it is written.
+
+    Args:
+        chunk: number of slots that a pool grows by, at least.
+    """
+
+    def __init__(self, chunk: int = _CHUNK) -> None:
+        self._chunk = chunk
 
     def capacity(self, before: int, needed: int) -> int:
         """See `PoolMemory`."""
-        chunks = -(-(needed - before) // _CHUNK)
-        return before + max(chunks, before // 2 // _CHUNK) * _CHUNK
+        chunks = -(-(needed - before) // self._chunk)
+        return before + max(chunks, before // 2 // self._chunk) * self._chunk
 
     def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
         """See `PoolMemory`."""
         return grown(old, shape, dtype)
 
 
-class KVPool:
-    """Slots for rows of any number of sequences.
+Parts = dict[str, tuple[tuple[int, ...], tuple[int, ...], type[np.number[Any]]]]
+"""Arrays by name: their dimensions before and behind the slots, and their type."""
+
+
+class Pool:
+    """Slots, counted by reference.
 
     Args:
-        shapes: the layers that keep keys and values.
-        kv: number format, fp32, fp16 or int8.
+        parts: the arrays that hold what is in the slots.
+        memory: where arrays lie.
         limit: largest number of slots; None for any.
-        memory: where arrays lie; None: where numpy has them.
 
     Attributes:
-        arrays: a graph's inputs: `pool.L` [2, kv_heads, capacity, dim] for each layer L, and
-            `scales.L` [2, kv_heads, capacity] float32 of int8. New ones whenever the pool grows.
-            They are numpy's, or what `memory` made.
+        arrays: by name; a graph's inputs. New ones whenever the pool grows. They are numpy's, or
+            what `memory` made.
         capacity: number of slots.
         limit: see above.
         evict: is asked to free at least so many slots before the limit would be exceeded.
     """
 
-    def __init__(
-        self,
-        shapes: Sequence[PoolShape],
-        kv: str,
-        limit: int | None = None,
-        memory: PoolMemory | None = None,
-    ) -> None:
+    def __init__(self, parts: Parts, memory: PoolMemory, limit: int | None = None) -> None:
         self.limit = limit
         self.evict: Callable[[int], None] = _nothing
-        self._memory = HostMemory() if memory is None else memory
-        self._parts = _parts(shapes, kv)
+        self._memory = memory
+        self._parts = parts
         self.arrays: dict[str, Any] = {}
         self.capacity = 0
         self._counts: list[int] = []  # by slot: references to it
         self._free: list[int] = []  # the next one last
         self._grow(1)
-
-    @staticmethod
-    def slot_bytes(shapes: Sequence[PoolShape], kv: str) -> int:
-        """Returns the bytes of a slot in all layers."""
-        sizes = _parts(shapes, kv).values()
-        return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
 
     @property
     def used(self) -> int:
@@ -171,12 +169,49 @@ def _nothing(_: int) -> None:
     """Evicts nothing."""
 
 
-_Parts = dict[str, tuple[tuple[int, ...], tuple[int, ...], type[np.number[Any]]]]
+class KVPool(Pool):
+    """Slots for keys and values of rows of any number of sequences.
+
+    Its arrays are `pool.L` [2, kv_heads, capacity, dim] for each layer L, and `scales.L`
+    [2, kv_heads, capacity] float32 of int8.
+
+    Args:
+        shapes: the layers that keep keys and values.
+        kv: number format, fp32, fp16 or int8.
+        limit: largest number of slots; None for any.
+        memory: where arrays lie; None: where numpy has them.
+        recurrent: what recurrent layers hold of the same sequences; None if there are none.
+
+    Attributes:
+        recurrent: see above.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[PoolShape],
+        kv: str,
+        limit: int | None = None,
+        memory: PoolMemory | None = None,
+        recurrent: RecurrentPool | None = None,
+    ) -> None:
+        super().__init__(_parts(shapes, kv), HostMemory() if memory is None else memory, limit)
+        self.recurrent = recurrent
+
+    @staticmethod
+    def slot_bytes(shapes: Sequence[PoolShape], kv: str) -> int:
+        """Returns the bytes of a slot in all layers."""
+        sizes = _parts(shapes, kv).values()
+        return sum(prod(heads + width) * np.dtype(kind).itemsize for heads, width, kind in sizes)
+
+    def free(self, slots: Sequence[int]) -> None:
+        """See `Pool`; of rows that no sequence has taken, drops what recurrent layers hold, too."""
+        if self.recurrent is not None:
+            self.recurrent.drop(slots)
+        super().free(slots)
 
 
-def _parts(shapes: Sequence[PoolShape], kv: str) -> _Parts:
-    """Returns the arrays by name: their dimensions before and behind the slots, and their type."""
-    parts: _Parts = {
+def _parts(shapes: Sequence[PoolShape], kv: str) -> Parts:
+    parts: Parts = {
         f"pool.{each.layer}": ((2, each.kv_heads), (each.dim,), _TYPES[kv]) for each in shapes
     }
     if kv == "int8":

@@ -302,7 +302,7 @@ def _rows(part: Scheduled) -> Rows:
     read = len(part.reading)
     tokens, parents = part.reading, [AFTER, *range(read - 1)]
     if not part.complete:
-        return Rows(part.generation.sequence, tokens, parents, [])
+        return Rows(part.generation.sequence, tokens, parents, [], certain=read)
     tree = part.proposal
     tokens = tokens + tree.tokens
     parents += [read + parent for parent in tree.parents]  # ROOT is -1: the last token read

@@ -137,7 +137,8 @@ class TreeDrafter(ABC):
 
     def _chain(self, state: State, tokens: list[int], wanted: list[int]) -> Rows:
         """Returns rows of the next tokens to read."""
-        return Rows(state.sequence, tokens, [AFTER, *range(len(tokens) - 1)], wanted)
+        count = len(tokens)
+        return Rows(state.sequence, tokens, [AFTER, *range(count - 1)], wanted, certain=count)
 
     def _level(self, state: State, nodes: ListLike[Node]) -> Rows:
         """Returns rows of nodes that have the same parent."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from checkpoints import RECURRENT
 from pairs import LONG_PROMPT, SHORT_PROMPT
 
 from edgespec import bundle as bundles
@@ -46,10 +47,11 @@ def nothing_is_left(llm):
 
 
 @with_library
-def test_greedy_text_is_that_of_transformers(native, pairs):
-    expected = pairs.greedy("llama")
-    for source in native("llama").draft_sources:
-        stream = native("llama").stream(LONG_PROMPT, max_new_tokens=128, draft_source=source)
+@pytest.mark.parametrize("name", ["llama", *RECURRENT])
+def test_greedy_text_is_that_of_transformers(native, pairs, name):
+    expected = pairs.greedy(name)
+    for source in native(name).draft_sources:
+        stream = native(name).stream(LONG_PROMPT, max_new_tokens=128, draft_source=source)
         assert stream.finish().tokens == expected
 
 
@@ -71,7 +73,27 @@ def test_drafts_never_change_a_text(native, name, how):
 
 
 @with_library
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["lfm2-draft", "qwen3_5_text-draft", "lfm2-stranger"])
+def test_recurrent_models_draft_and_are_drafted_for(native, name, monkeypatch):
+    llm = native(name)
+    monkeypatch.setattr(llm.engine._cost, "seconds", lambda rows: 1 + 0.05 * rows)
+    monkeypatch.setattr(llm.engine._drafters[-1]._cost, "seconds", lambda rows: 0.05 + 0.02 * rows)
+    for how in ({}, {"temperature": 0.8, "seed": 4}):
+        made = {
+            source: llm.stream(SHORT_PROMPT, max_new_tokens=64, draft_source=source, **how).finish()
+            for source in ("none", "lookup", "model", "auto")
+        }
+        assert {tuple(each.tokens) for each in made.values()} == {tuple(made["none"].tokens)}
+        assert made["model"].drafted > 20
+        assert name == "lfm2-stranger" or made["model"].accepted > 20
+    for model in llm._models.values():
+        held = model.pool.recurrent
+        assert model.pool.used == 0
+        assert held is None or held.rows.used == held.states.used == 0
+
+
+@with_library
+@pytest.mark.parametrize("name", [*NAMES, *RECURRENT])
 def test_rows_have_the_same_bits_in_any_company(native, name):
     llm = native(name)
     tokens = llm.tokenizer.encode(LONG_PROMPT)
@@ -160,6 +182,17 @@ def test_what_cannot_be_is_refused(native, pairs):
     assert NativeLLM(bundle, LoadOptions(draft="none", memory=100_000)).context_length == 195
 
 
+@with_library
+def test_memory_has_room_for_states(pairs):
+    bundle = bundles.load(pairs.pair("qwen3_5_text").path)
+    held = 2 * 4 * (4 * 16 * 16 + 192 * 196)  # a state and a chunk's rows, of two layers
+    row = 2 * 2 * 32 * 4
+    options = LoadOptions(draft="none", memory=held + 100 * row)
+    assert NativeLLM(bundle, options).context_length == 100
+    with pytest.raises(MemoryLimitError, match=f"takes {held + 101 * row:,} bytes"):
+        NativeLLM(bundle, replace(options, context=101))
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -193,8 +226,9 @@ def test_bundles_without_native_graphs_go_to_the_other_path(pairs, caplog, monke
 
 
 @with_library
-def test_run_and_bench_use_native_graphs(pairs, cli, tmp_path):
-    path = pairs.pair("llama").path
+@pytest.mark.parametrize("name", ["llama", "qwen3_5_text-draft"])
+def test_run_and_bench_use_native_graphs(pairs, cli, tmp_path, name):
+    path = pairs.pair(name).path
     result = cli("run", path, SHORT_PROMPT, "-n", 30, "--threads", 1, "--explain")
     assert result.code == 0
     assert "engine: cpu:native" in result.err

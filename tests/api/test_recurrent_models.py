@@ -193,9 +193,9 @@ def test_other_devices_fixed_shapes_and_half_models_are_refused(pairs, name, tmp
     target = path.parent / "target"
     with pytest.raises(InputError, match="recurrent layers, whose states a layer-skip draft"):
         export_bundle(target, tmp_path / "b", options=ExportOptions("fp32", skip_sets=("1",)))
-    with pytest.raises(InputError, match="recurrent layers, which a draft may not have"):
-        export_bundle(target, tmp_path / "b", target, ExportOptions("fp32"))
     assert not (tmp_path / "b").exists()
+    with pytest.raises(DeviceError, match=r"its draft has recurrent layers.* --draft lookup"):
+        LLM(pairs.pair(f"{name}-draft").path)
 
 
 def test_a_family_without_recurrent_layers_refuses_them(pairs, tmp_path):

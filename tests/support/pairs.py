@@ -44,13 +44,13 @@ class Pairs:
     """Makes each pair below `folder` when it is first asked for.
 
     An architecture's name: the draft is the target with noise on its weights, so it is sometimes
-    right; one in `RECURRENT` has two stages and no draft. `twin`: the draft is the target. `half`:
-    as `llama`, with fp16 caches, and `small-caches` with int8 ones. `cut`: as `llama`, with one
-    stage per layer. `stranger`: the draft
-    is a one-layer Qwen2 of other sizes that knows 100 positions. All other models that draft have
-    a mask token, although they were not trained to read it. `head`: the draft is a head of a target
-    of eight layers. `head-cut`: the same in four stages. `head-skip`: the same with a skip set, so
-    that two sources draft in stages. `mtp`: a Qwen3.5 whose checkpoint holds a head.
+    right; one in `RECURRENT` has two stages and no draft, but for `NAME-draft`. `twin`: the draft
+    is the target. `half`: as `llama`, with fp16 caches, and `small-caches` with int8 ones. `cut`:
+    as `llama`, with one stage per layer. `stranger`: the draft is a one-layer Qwen2 of other sizes
+    that knows 100 positions; `NAME-stranger`: of that architecture. All other models that draft
+    have a mask token, although they were not trained to read it. `head`: the draft is a head of a
+    target of eight layers. `head-cut`: the same in four stages. `head-skip`: the same with a skip
+    set, so that two sources draft in stages. `mtp`: a Qwen3.5 whose checkpoint holds a head.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,8 @@ class Pairs:
             return self._make_with_head(name)
         if name == "mtp":
             return self._make_with_mtp()
-        architecture = name if name in ARCHITECTURES else "llama"
+        architecture = name.partition("-")[0]
+        architecture = architecture if architecture in ARCHITECTURES else "llama"
         folder = self._folder / name
         target = _checkpoint(folder / "target", architecture)
         if name in RECURRENT:
@@ -73,9 +74,11 @@ class Pairs:
             return Pair(folder / "bundle", target, target)
         if name == "twin":
             draft = _checkpoint(folder / "draft", architecture, pard_token=MASK)
-        elif name == "stranger":
+        elif name.endswith("stranger"):
             sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
             draft = _checkpoint(folder / "draft", "qwen2", max_position_embeddings=100, **sizes)
+        elif architecture in RECURRENT:
+            draft = _checkpoint(folder / "draft", architecture, noise=0.03)
         else:
             draft = _checkpoint(folder / "draft", architecture, noise=0.08, pard_token=MASK)
         options = ExportOptions(

@@ -1,0 +1,172 @@
+"""What recurrent layers hold of sequences: a state, and the rows that it does not have yet.
+
+A state is what all rows of a sequence have left, so a tree would need one for each node. Instead
+what each row adds to the state is kept for as long as the row may be rejected: accepting keeps it,
+and the next pass adds it; rejecting frees it (Wu et al., STree, 2025). The inputs are described in
+`runtime/kernels/gated_delta.cc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgespec.runtime.arrays import Array
+from edgespec.runtime.sequences.pool import HostMemory, Pool
+
+if TYPE_CHECKING:
+    from edgespec.bundle import StateShape
+    from edgespec.runtime.sequences.model import Rows
+
+_ROWS, _STATES = 192, 4  # slots that the pools grow by, at least; a row of a model may be 1 MB
+
+
+class RecurrentPool:
+    """Slots for states and rows of any number of sequences.
+
+    Args:
+        shapes: the recurrent layers.
+
+    Attributes:
+        rows: `rows.L` [slots, width] float32 of each layer L: what rows add.
+        states: `states.L` [slots, *state] float32 of each layer that has a state.
+        before: number of rows before a row that it is computed from, besides the state.
+    """
+
+    def __init__(self, shapes: Sequence[StateShape]) -> None:
+        self.rows = Pool(
+            {f"rows.{each.layer}": ((), (each.width,), np.float32) for each in shapes},
+            HostMemory(_ROWS),
+        )
+        self.states = Pool(
+            {f"states.{each.layer}": ((), each.state, np.float32) for each in shapes if each.state},
+            HostMemory(_STATES),
+        )
+        self.before = max(each.before for each in shapes)
+        self._new: dict[int, int] = {}  # by slot of the cache: rows that no sequence has taken
+
+    @staticmethod
+    def sequence_bytes(shapes: Sequence[StateShape]) -> int:
+        """Returns the bytes of a sequence: a state, and the rows of a chunk of its prompt."""
+        states = sum(prod(each.state) for each in shapes if each.state)
+        return 4 * (states + _ROWS * sum(each.width for each in shapes))
+
+    def inputs(self, batch: Iterable[Rows], slots: Sequence[int]) -> dict[str, Array]:
+        """Returns a graph's inputs for a pass, which takes the sequences' states further.
+
+        If the pass fails, their states are lost.
+
+        Args:
+            batch: rows of sequences, each of which is there once, or with branches alone.
+            slots: slots in the cache of all rows.
+        """
+        write = self.rows.take(len(slots))
+        recent: list[int] = []
+        starts, carry, left = [0], list[tuple[int, int, int, int]](), list[int]()
+        for rows in batch:
+            each = rows.sequence.recurrence
+            assert each is not None, "its model has recurrent layers"
+            recent += each.rows
+            recent += [self._new[slot] for slot in rows.branch]
+            starts.append(len(recent))
+            before, held, certain = (
+                each.state,
+                each.covered - each.first,
+                each.length + rows.certain,
+            )
+            after = -1  # a branch's rows are no part of the state
+            if not rows.branch and certain > each.covered:
+                after = before
+                if before < 0 or self.states.references(before) > 1:
+                    after = self.states.take(1)[0]
+                    left += [before] if before >= 0 else []
+                each.state, each.covered = after, certain
+            carry.append((before, after, held, rows.certain))
+        self.states.free(left)  # not before all have theirs: the pass still reads them
+        self._new.update(zip(slots, write, strict=True))
+        inputs: dict[str, Array] = {
+            "recent_write": np.array(write, np.int32),
+            "recent": np.array(recent, np.int32),
+            "recent_starts": np.array(starts, np.int32),
+            **self.rows.arrays,
+        }
+        if self.states.arrays:
+            inputs |= {"carry": np.array(carry, np.int32), **self.states.arrays}
+        return inputs
+
+    def take(self, slots: Iterable[int]) -> list[int]:
+        """Returns the rows at these slots of the cache, for the sequence that they become part of.
+
+        Whoever has them owns them.
+        """
+        return [self._new.pop(slot) for slot in slots]
+
+    def drop(self, slots: Iterable[int]) -> None:
+        """Frees the rows at those of these slots whose rows no sequence has taken."""
+        self.rows.free(self.take([slot for slot in slots if slot in self._new]))
+
+
+class Recurrence:
+    """A sequence's state, and the rows that it is computed further with.
+
+    Args:
+        pool: of the model.
+
+    Attributes:
+        state: its slot; -1: the sequence has none yet.
+        covered: number of the sequence's rows that are part of the state, the first ones.
+        first: number of the sequence's row that `rows` begin with.
+        rows: slots of the rows behind the state, and of some before them.
+    """
+
+    __slots__ = ("_pool", "covered", "first", "rows", "state")
+
+    def __init__(self, pool: RecurrentPool) -> None:
+        self._pool = pool
+        self.state, self.covered, self.first = -1, 0, 0
+        self.rows: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """Number of the sequence's rows."""
+        return self.first + len(self.rows)
+
+    def append(self, slots: Sequence[int]) -> None:
+        """Takes over the rows at these slots of the cache, and frees those not needed any more."""
+        self.rows += self._pool.take(slots)
+        old = self.covered - self._pool.before - self.first
+        if old > 0:
+            self._pool.rows.free(self.rows[:old])
+            del self.rows[:old]
+            self.first += old
+
+    def cut(self, length: int) -> int:
+        """Drops rows behind the first `length`, or everything if the state has some of them.
+
+        Returns:
+            The number of rows that are left.
+        """
+        if length >= self.covered:
+            kept = length - self.first
+            self._pool.rows.free(self.rows[kept:])
+            del self.rows[kept:]
+            return length
+        self._pool.rows.free(self.rows)
+        if self.state >= 0:
+            self._pool.states.free([self.state])
+        self.state, self.covered, self.first, self.rows = -1, 0, 0, []
+        return 0
+
+    def fork(self, length: int) -> Recurrence:
+        """Returns the same of the first `length` rows, shared; of none if it has no such state."""
+        other = Recurrence(self._pool)
+        if length >= self.covered:
+            other.state, other.covered, other.first = self.state, self.covered, self.first
+            other.rows = self.rows[: length - self.first]
+            self._pool.rows.share(other.rows)
+            if self.state >= 0:
+                self._pool.states.share([self.state])
+        return other
