@@ -31,8 +31,8 @@ from edgespec.runtime.kernels import missing_kernels
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.sequence import Sequence as Kept
 from edgespec.runtime.sequences.recurrent import RecurrentPool
+from edgespec.runtime.sequences.sequence import Sequence as Kept
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
 from edgespec.runtime.text.endings import TextEnd
