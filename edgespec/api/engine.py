@@ -5,19 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast, overload
 
 from edgespec.api import at_once, session_files
 from edgespec.api.chat import ChatOptions, Conversation
+from edgespec.api.embedding import Embedder, Inputs, engine_row
 from edgespec.api.generation import GenerationStream
 from edgespec.api.keywords import ChatKeywords, GenerationKeywords
 from edgespec.api.options import GenerationOptions, checked, shown
+from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.prompts import Prompts
 from edgespec.api.result import GenerationResult
 from edgespec.api.sessions import Session
+from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import InputError, MemoryLimitError
+from edgespec.runtime.arrays import Floats
 from edgespec.runtime.deployment.options import MAX_DRAFT_TOKENS, PLANNED_DRAFT_TOKENS, LoadOptions
 from edgespec.runtime.engines import available_bytes
 from edgespec.runtime.kernels import library, missing_kernels
@@ -43,7 +48,6 @@ _DRAFTS = (AUTO, "none", "model", "lookup")
 _TARGET_SECONDS, _DRAFT_SECONDS = 0.6, 0.3  # to measure what passes cost
 _ELSEWHERE = (  # load options of which only their defaults are known here
     "device", "draft_device", "place", "gpu_layers", "draft_memory", "learn", "simulate",
-    "prompt_cache",
 )  # fmt: skip
 
 
@@ -70,7 +74,7 @@ def _missing(bundle: Bundle, options: LoadOptions, text: GenerationOptions | Non
         "it has one device": options.pipeline == "overlap" or isinstance(options.memory, dict),
         f"it has no draft source {', '.join(unknown)}": unknown,
         "it drafts from no prediction": text is not None and text.prediction,
-        "the bundle has none of its target": target.native is None or target.embedding is not None,
+        "the bundle has none of its target": target.native is None,
         "it holds no states of recurrent layers": target.native and target.native.recurrent,
         "the bundle has none of its draft": draft is not None and drafts and not _is_plain(draft),
     }
@@ -117,10 +121,12 @@ class NativeLLM:
             names.append(DRAFT)
         if options.draft == "model" and DRAFT not in names:
             raise InputError(f"{bundle.path} has no draft model: use another --draft")
+        files = PromptFiles.asked_for(options)
         self.context_length = _context(bundle, options, names)
         slots = options.sessions * (self.context_length + MAX_DRAFT_TOKENS)
         self.models = {name: _model(bundle, options, name, slots) for name in names}
         self._prompts = Prompts(bundle, self.tokenizer, self.context_length)
+        self._stored = None if files is None else _stored(files, bundle)
         cost, drafters = None, list[Drafter]()
         if options.draft != "none" and bundle.target.embedding is None:
             cost = PassCost.measure(self.models[TARGET], _TARGET_SECONDS)
@@ -130,7 +136,7 @@ class NativeLLM:
             model = self.models[DRAFT]
             calls = PassCost.measure(model, _DRAFT_SECONDS)
             drafters.append(ModelDrafter(model, calls, bundle.draft.context_length))
-        self.engine = Engine(self.models[TARGET], cost, drafters)
+        self.engine = Engine(self.models[TARGET], cost, drafters, self._stored)
         names = [drafter.name for drafter in drafters]
         self.draft_sources = ("none", *names, *([AUTO] if options.draft == AUTO else []))
 
@@ -153,6 +159,8 @@ class NativeLLM:
     def close(self) -> None:
         """Ends all texts behind the pass that is being made, and frees the models' memory."""
         self.engine.close()
+        if self._stored is not None:
+            self._stored.close()
         self.models.clear()
 
     def require_open(self) -> None:
@@ -381,6 +389,41 @@ class NativeLLM:
         self.require_texts()
         return self._begin(asked, made, kept)
 
+    def embed(
+        self, texts: Inputs, dimensions: int | None = None, prompt_name: str | None = None
+    ) -> Floats:
+        """Makes embeddings, if the model is for that: vectors that are near where texts are alike.
+
+        Args:
+            texts: a text, or token ids, which are used unchanged; or a list of such.
+            dimensions: how many numbers to keep of each vector, the first ones; what the
+                checkpoint normalizes is normalized again. None: all.
+            prompt_name: name of the checkpoint's prompt to put before texts, such as query; None:
+                its default one, if it has one.
+
+        Returns:
+            [N, dimensions] float32: a vector for each text, in their order.
+
+        Raises:
+            InputError: if the model generates text, a text is empty or invalid, or there is no such
+                prompt or so many dimensions.
+            ContextLengthError: if a text does not fit the context.
+        """
+        embedder = self.embedder
+        return embedder.vectors(embedder.tokens(texts, prompt_name), dimensions)
+
+    @property
+    def embedder(self) -> Embedder:
+        """What makes embeddings.
+
+        Raises:
+            InputError: if the model generates text, or was closed.
+        """
+        self.require_open()
+        embedding = self.bundle.target.embedding
+        pooling = "" if embedding is None else embedding.pooling
+        return Embedder(self, self._prompts, partial(engine_row, self.engine, pooling))
+
     def _begin(
         self, asked: Conversation, made: GenerationOptions, kept: Kept | None
     ) -> GenerationStream:
@@ -415,6 +458,12 @@ def _model(bundle: Bundle, options: LoadOptions, name: str, slots: int) -> Model
     graph = NativeGraph(bundle.path / role.native.graph, operators, threads)
     ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
     return Model(graph, KVPool(role.native.pools, role.precision.kv, slots), ropes)
+
+
+def _stored(files: PromptFiles, bundle: Bundle) -> StoredPrompts:
+    from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
+
+    return StoredPrompts(files, (arithmetic(), bundle.digest))
 
 
 def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:

@@ -1,0 +1,31 @@
+"""Loaded bundles of small random pairs with native graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgespec import bundle as bundles
+from edgespec.api.engine import NativeLLM
+from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.kernels import library
+
+with_library = pytest.mark.skipif(library() is None, reason="the operators are not built")
+
+
+def loaded(pairs, name, draft="auto", **options):
+    """A model of the test's own."""
+    asked = LoadOptions(draft=draft, **{"threads": 1, "context": 600, **options})
+    return NativeLLM(bundles.load(pairs.pair(name).path), asked)
+
+
+@pytest.fixture(scope="module")
+def natives(pairs):
+    """Models by name and draft, each loaded once."""
+    models = {}
+
+    def load(name, draft="auto"):
+        if (name, draft) not in models:
+            models[name, draft] = loaded(pairs, name, draft)
+        return models[name, draft]
+
+    return load
