@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from native_llms import loaded, natives, with_library  # noqa: F401
+from native_llms import loaded, with_library
 from pairs import LONG_PROMPT, SHORT_PROMPT
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as torch_save
@@ -228,7 +228,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(natives, tmp_path, mon
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("edgespec.api.session_files.save_file", full)
-        with pytest.raises(InputError, match="cannot be written .*No space left"):
+        with pytest.raises(InputError, match=r"cannot be written .*No space left"):
             session.save(file)
         assert file.read_bytes() == before
         assert list(tmp_path.iterdir()) == [file]

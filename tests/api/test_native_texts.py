@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from embeddings import PROMPTS, embedding_of, ids_of, make_embedding
-from native_llms import loaded, natives, with_library  # noqa: F401
+from native_llms import loaded, with_library
 from pairs import LONG_PROMPT, NEW_TOKENS, SHORT_PROMPT
 from sessions import OPTIONS, turns
 

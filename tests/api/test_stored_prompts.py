@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from native_llms import loaded, natives, with_library  # noqa: F401
+from native_llms import loaded, with_library
 from safetensors.numpy import load_file
 from sessions import OPTIONS
 

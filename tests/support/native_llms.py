@@ -16,16 +16,3 @@ def loaded(pairs, name, draft="auto", **options):
     """A model of the test's own."""
     asked = LoadOptions(draft=draft, **{"threads": 1, "context": 600, **options})
     return NativeLLM(bundles.load(pairs.pair(name).path), asked)
-
-
-@pytest.fixture(scope="module")
-def natives(pairs):
-    """Models by name and draft, each loaded once."""
-    models = {}
-
-    def load(name, draft="auto"):
-        if (name, draft) not in models:
-            models[name, draft] = loaded(pairs, name, draft)
-        return models[name, draft]
-
-    return load
