@@ -74,7 +74,7 @@ def pairs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def natives(pairs):
-    """Models of small bundles with native graphs by name and draft, each loaded at its first use."""
+    """Loaded native models of small bundles, by name and draft."""
     from native_llms import loaded
 
     return cache(lambda name, draft="auto": loaded(pairs, name, draft))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack, cast, overload
 
 from edgespec.api import at_once, session_files
+from edgespec.api.answer_text import AnswerText
 from edgespec.api.chat import ChatOptions, Conversation
 from edgespec.api.embedding import Embedder, Inputs, engine_row
 from edgespec.api.generation import GenerationStream
@@ -445,7 +446,8 @@ class NativeLLM:
         request = Request(asked.prompt, sampler, limits, source, asked.grammar, made.logprobs, kept)
         end = TextEnd(made.stop, made.min_indent, made.max_time)
         models = list(self.models.values())
-        return GenerationStream(self.engine, request, asked, self.tokenizer, end, models)
+        text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)
+        return GenerationStream(self.engine, request, text, models)
 
 
 def _model(bundle: Bundle, options: LoadOptions, name: str, slots: int) -> Model:

@@ -95,6 +95,13 @@ def test_a_text_that_is_cancelled_or_left_leaves_others(natives):
     assert (early.finish().finish_reason, early.result.tokens) == ("cancelled", [])
 
 
+def test_a_text_that_nobody_has_any_more_ends(natives):
+    llm = natives("llama")
+    for _ in llm.stream(SHORT_PROMPT, **LONG):
+        break
+    assert not llm.engine.running
+
+
 def test_a_short_text_does_not_wait_for_a_long_prompt(natives):
     llm, ended = natives("llama", "none"), []
     prompt = [number % 300 + 1 for number in range(450)]
