@@ -72,6 +72,14 @@ def pairs(tmp_path_factory):
     return Pairs(tmp_path_factory.mktemp("pairs"))
 
 
+@pytest.fixture(scope="module")
+def natives(pairs):
+    """Loaded native models of small bundles, by name and draft."""
+    from native_llms import loaded
+
+    return cache(lambda name, draft="auto": loaded(pairs, name, draft))
+
+
 @pytest.fixture
 def own_cache(monkeypatch, tmp_path):
     """The path of an empty cache folder of the test's own."""

@@ -111,8 +111,8 @@ FLOORS = (
     "errors", "system", "bundle", "models", "export", "runtime.arrays", "runtime.shapes",
     "runtime.curve", "runtime.kernels", "runtime.simulation", "runtime.engines", "runtime.trees",
     "runtime.sampling", "runtime.text", "runtime.sequences", "runtime.plan",
-    "runtime.execution", "runtime.costs", "runtime.deployment", "runtime.drafters", "runtime.speculation", "runtime.planning",
-    "runtime.decoding", "api", "measuring", "tuning", "training",
+    "runtime.execution", "runtime.costs", "runtime.deployment", "runtime.drafters",
+    "runtime.speculation", "runtime.planning", "runtime.decoding", "api", "measuring", "tuning", "training",
     "server", "batch", "cli",
 )  # fmt: skip
 

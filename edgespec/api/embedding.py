@@ -15,11 +15,14 @@ from edgespec.bundle import LAST_HIDDEN, MEAN, TARGET
 from edgespec.errors import ContextLengthError, InputError, reason
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.execution.runner import Runner
+from edgespec.runtime.sequences.model import AFTER, Rows
 from edgespec.system.options import require_count
 
 if TYPE_CHECKING:
+    from edgespec.api.engine import NativeLLM
     from edgespec.api.llm import LLM
     from edgespec.runtime.execution.slots import Slots
+    from edgespec.runtime.speculation.engine import Engine
 
 Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int]]
 """A text, or token ids, or a list of such."""
@@ -27,6 +30,10 @@ Inputs = str | Sequence[int] | list[str] | list[list[int]] | list[str | list[int
 Check = Callable[[], None]
 """Called before each pass of the model. What it raises ends the work."""
 
+Row = Callable[[Sequence[int], Check], npt.NDArray[np.floating]]
+"""Returns what the rows of a text are pooled to."""
+
+_CHUNK = 128  # rows of a pass
 _LEAST_LENGTH = 1e-12  # of a vector that is normalized, as in torch
 
 
@@ -38,13 +45,13 @@ class Embedder:
     Args:
         llm: model in use.
         prompts: converts its texts.
-        slots: its caches.
+        row: reads a text.
 
     Raises:
         InputError: if the model generates text.
     """
 
-    def __init__(self, llm: LLM, prompts: Prompts, slots: Slots) -> None:
+    def __init__(self, llm: LLM | NativeLLM, prompts: Prompts, row: Row) -> None:
         if llm.bundle.target.embedding is None:
             raise InputError(
                 "the model makes texts, and no embeddings: use a bundle of an embedding model"
@@ -52,7 +59,7 @@ class Embedder:
         self._embedding = llm.bundle.target.embedding
         self._llm = llm
         self._prompts = prompts
-        self._slots = slots
+        self._read = row
 
     def tokens(self, texts: Inputs, prompt_name: str | None = None) -> list[list[int]]:
         """Converts texts to token ids, with the checkpoint's prompt and special tokens.
@@ -137,14 +144,42 @@ class Embedder:
             check()
 
         check_all()
-        with self._llm.lock, self._slots.enter(None, text, len(text)) as slot:
-            pool = _mean if self._embedding.pooling == MEAN else _last
-            return pool(slot.runners[TARGET], text, check_all)
+        return self._read(text, check_all)
 
     def _finished(self, row: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         if not self._embedding.normalized:
             return row
         return row / max(float(np.linalg.norm(row)), _LEAST_LENGTH)
+
+
+def engine_row(
+    engine: Engine, pooling: str, text: Sequence[int], check: Check
+) -> npt.NDArray[np.floating]:
+    """Reads a text in passes of its own, between which those of other texts are made."""
+    model, total = engine.target, np.zeros(1)
+    sequence = model.sequence(list(text))
+    try:
+        while tokens := sequence.unread[:_CHUNK]:
+            check()
+            count = len(tokens)
+            wanted = list(range(count)) if pooling == MEAN else [count - 1]
+            rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted)
+            with engine.exclusive():
+                hidden = model.forward([rows])[0]
+                rows.accept(range(count))
+            total = total + hidden.sum(axis=0, dtype=np.float64)
+    finally:
+        with engine.exclusive():
+            sequence.free()
+    return total / len(text) if pooling == MEAN else hidden[0].copy()
+
+
+def slot_row(llm: LLM, slots: Slots, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:
+    """Reads a text with the models of other engines."""
+    assert llm.bundle.target.embedding is not None, "the embedder has checked it"
+    with llm.lock, slots.enter(None, text, len(text)) as slot:
+        pool = _mean if llm.bundle.target.embedding.pooling == MEAN else _last
+        return pool(slot.runners[TARGET], text, check)
 
 
 def _last(runner: Runner, text: Sequence[int], check: Check) -> npt.NDArray[np.floating]:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast, overload
 
 from edgespec.api import at_once, session_files
+from edgespec.api.answer_text import AnswerText
 from edgespec.api.chat import ChatOptions, Conversation
+from edgespec.api.embedding import Embedder, Inputs, engine_row
 from edgespec.api.generation import GenerationStream
 from edgespec.api.keywords import ChatKeywords, GenerationKeywords
 from edgespec.api.options import GenerationOptions, checked, shown
 from edgespec.api.predictions import predicted_tokens
+from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.prompts import Prompts
 from edgespec.api.result import GenerationResult
 from edgespec.api.sessions import Session
 from edgespec.api.sources import Sources, loaded_roles
+from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import InputError, MemoryLimitError
+from edgespec.runtime.arrays import Floats
 from edgespec.runtime.deployment.options import (
     MAX_DRAFT_TOKENS,
     PLANNED_DRAFT_TOKENS,
@@ -42,7 +48,7 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 _log = logging.getLogger(__name__)
 
 _ELSEWHERE = (  # load options of which only their defaults are known here
-    "device", "draft_device", "place", "gpu_layers", "learn", "simulate", "prompt_cache",
+    "device", "draft_device", "place", "gpu_layers", "learn", "simulate",
 )  # fmt: skip
 
 
@@ -65,7 +71,7 @@ def _missing(bundle: Bundle, options: LoadOptions) -> str | None:
     reasons = {
         f"it has no option {', '.join(others)}": others,
         "it has one device": options.pipeline == "overlap" or isinstance(options.memory, dict),
-        "the bundle has none of its target": target.native is None or target.embedding is not None,
+        "the bundle has none of its target": target.native is None,
         "the bundle has none of its draft": draft is not None and drafts and draft.native is None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -101,14 +107,16 @@ class NativeLLM:
     def __init__(self, bundle: Bundle, options: LoadOptions) -> None:
         self.bundle, self.options, self.draft = bundle, options, options.draft
         self.tokenizer = Tokenizer.from_folder(bundle.path)
+        files = PromptFiles.asked_for(options)
         self.context_length = _context(bundle, options, loaded_roles(bundle, options))
         # A tree is drafted, by the target's own layers perhaps, and then verified.
         slots = options.sessions * (self.context_length + 2 * MAX_DRAFT_TOKENS)
         self._sources = Sources(bundle, options, self.tokenizer, slots)
         self.models = self._sources.models
         self._prompts = Prompts(bundle, self.tokenizer, self.context_length)
+        self._stored = None if files is None else _stored(files, bundle)
         target = self.models[TARGET]
-        self.engine = Engine(target, self._sources.cost, self._sources.drafters)
+        self.engine = Engine(target, self._sources.cost, self._sources.drafters, self._stored)
         self.draft_sources = self._sources.names
 
     def warm_up(self) -> None:
@@ -130,6 +138,8 @@ class NativeLLM:
     def close(self) -> None:
         """Ends all texts behind the pass that is being made, and frees the models' memory."""
         self.engine.close()
+        if self._stored is not None:
+            self._stored.close()
         self.models.clear()
 
     def require_open(self) -> None:
@@ -367,6 +377,41 @@ class NativeLLM:
         self.require_texts()
         return self._begin(asked, made, kept)
 
+    def embed(
+        self, texts: Inputs, dimensions: int | None = None, prompt_name: str | None = None
+    ) -> Floats:
+        """Makes embeddings, if the model is for that: vectors that are near where texts are alike.
+
+        Args:
+            texts: a text, or token ids, which are used unchanged; or a list of such.
+            dimensions: how many numbers to keep of each vector, the first ones; what the
+                checkpoint normalizes is normalized again. None: all.
+            prompt_name: name of the checkpoint's prompt to put before texts, such as query; None:
+                its default one, if it has one.
+
+        Returns:
+            [N, dimensions] float32: a vector for each text, in their order.
+
+        Raises:
+            InputError: if the model generates text, a text is empty or invalid, or there is no such
+                prompt or so many dimensions.
+            ContextLengthError: if a text does not fit the context.
+        """
+        embedder = self.embedder
+        return embedder.vectors(embedder.tokens(texts, prompt_name), dimensions)
+
+    @property
+    def embedder(self) -> Embedder:
+        """What makes embeddings.
+
+        Raises:
+            InputError: if the model generates text, or was closed.
+        """
+        self.require_open()
+        embedding = self.bundle.target.embedding
+        pooling = "" if embedding is None else embedding.pooling
+        return Embedder(self, self._prompts, partial(engine_row, self.engine, pooling))
+
     def _begin(
         self, asked: Conversation, made: GenerationOptions, kept: Kept | None
     ) -> GenerationStream:
@@ -396,7 +441,14 @@ class NativeLLM:
         models, memory = list(self.models.values()), None
         if source in RECYCLING_DRAFTS:
             memory = "hot" if len(self._sources.recycling.successors) else "cold"
-        return GenerationStream(self.engine, request, asked, self.tokenizer, end, models, memory)
+        text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)
+        return GenerationStream(self.engine, request, text, models, memory)
+
+
+def _stored(files: PromptFiles, bundle: Bundle) -> StoredPrompts:
+    from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
+
+    return StoredPrompts(files, (arithmetic(), bundle.digest))
 
 
 def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from edgespec.api.chat import Conversation
+from edgespec.api.answer_text import AnswerText
 from edgespec.api.predictions import prediction_facts
 from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
@@ -19,10 +19,7 @@ from edgespec.runtime.sampling.logprobs import TokenLogprobs
 from edgespec.runtime.sequences.model import Model
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
-from edgespec.runtime.text.endings import TextEnd
-from edgespec.runtime.text.pieces import Piece, ToolCall
-from edgespec.runtime.text.streaming import StreamDecoder
-from edgespec.runtime.text.tokenizer import Tokenizer
+from edgespec.runtime.text.pieces import Piece
 from edgespec.system.environment import peak_rss_mb
 
 _NAME = "cpu:native"  # of the engine
@@ -32,47 +29,43 @@ _WARM_UP = 10  # rounds before forecasts are compared with what was measured
 class GenerationStream:
     """Pieces of a text as they are generated; iterate over it once, then read `result`.
 
-    It begins at its first piece, and goes on while it is read, here or beside others.
+    It begins at its first piece, and goes on while it is read, here or beside others. When nobody
+    has the stream any more, the text ends.
 
     Args:
         engine: continues the text.
         request: what is asked for.
-        asked: the prompt, and how the text is taken apart.
-        tokenizer: tokenizer of the target.
-        end: what ends the text besides its tokens.
+        text: turns its tokens into pieces.
         models: the target, and the draft model if there is one.
         draft_memory: see `GenerationResult`.
-
-    Attributes:
-        rounds: the rounds so far, without the prompt's.
-        logprobs: log-probabilities of the tokens so far; empty if they were not requested.
     """
 
     def __init__(
         self,
         engine: Engine,
         request: Request,
-        asked: Conversation,
-        tokenizer: Tokenizer,
-        end: TextEnd,
+        text: AnswerText,
         models: Sequence[Model],
         draft_memory: str | None = None,
     ) -> None:
-        self._engine, self._request, self._models = engine, request, models
-        self._draft_memory = draft_memory
-        self._text = _Text(asked, tokenizer, end, request.limits.stop_ids)
-        self._generation: Generation | None = None
-        self._pieces = self._generate()
+        self._text = _Generated(engine, request, text, models, draft_memory)
+        self._pieces = self._text.pieces()
         self._texts = (piece.text for piece in self._pieces if piece.text)
-        self._result: GenerationResult | None = None
-        self._cancelled = False
-        self.rounds: list[Round] = []
-        self.logprobs: list[TokenLogprobs] = []
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """The rounds so far, without the prompt's."""
+        return self._text.rounds
 
     @property
     def tokens(self) -> int:
         """The number of new tokens so far."""
-        return len(self._text.tokens)
+        return self._text.count
+
+    @property
+    def logprobs(self) -> Sequence[TokenLogprobs]:
+        """Log-probabilities of the tokens so far; empty if they were not requested."""
+        return self._text.logprobs
 
     @property
     def result(self) -> GenerationResult:
@@ -81,9 +74,9 @@ class GenerationStream:
         Raises:
             InputError: while the stream has not been read to its end.
         """
-        if self._result is None:
+        if self._text.result is None:
             raise InputError("the stream has no result yet: read it to its end")
-        return self._result
+        return self._text.result
 
     def finish(self) -> GenerationResult:
         """Reads the stream to its end and returns the finished text."""
@@ -93,9 +86,7 @@ class GenerationStream:
 
     def cancel(self) -> None:
         """Ends the text after the current round; any thread or signal handler may call it."""
-        self._cancelled = True
-        if self._generation is not None:
-            self._generation.cancelled = True
+        self._text.cancel()
 
     def close(self) -> None:
         """Ends the text at once and leaves its memory to others.
@@ -144,7 +135,39 @@ class GenerationStream:
             if interrupted is not None:
                 raise interrupted
 
-    def _generate(self) -> Generator[Piece]:
+
+class _Generated:
+    """A text as it is generated.
+
+    It does not refer to the generator of its pieces, so that this is closed when its reader goes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        text: AnswerText,
+        models: Sequence[Model],
+        draft_memory: str | None,
+    ) -> None:
+        self._engine, self._request, self._text, self._models = engine, request, text, models
+        self._draft_memory = draft_memory
+        self._generation: Generation | None = None
+        self._cancelled = False
+        self.rounds: list[Round] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.result: GenerationResult | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self._text.tokens)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._generation is not None:
+            self._generation.cancelled = True
+
+    def pieces(self) -> Generator[Piece]:
         begin = first = end = time.perf_counter()
         text, computing = self._text, self._seconds()
         generation = self._generation = self._engine.add(self._request)
@@ -161,7 +184,7 @@ class GenerationStream:
         computing = self._seconds() - computing
         if piece := text.flush():
             yield piece
-        self._result = self._facts(first - begin, end - first, computing, generation.reused)
+        self.result = self._facts(first - begin, end - first, computing, generation.reused)
 
     def _seconds(self) -> float:
         """Returns the time inside graphs so far."""
@@ -169,13 +192,13 @@ class GenerationStream:
 
     def _push(self, made: Round) -> Piece:
         """Takes the tokens of a round, up to the end of the text; returns what is now final."""
-        before = self.tokens
+        before = self.count
         piece = self._text.push(made.tokens)
         if made.source != PROMPT:  # tokens behind the end are no part of the round
-            count = self.tokens - before
+            count = self.count - before
             accepted = min(made.accepted, count)
             self.rounds.append(replace(made, tokens=made.tokens[:count], accepted=accepted))
-        self.logprobs += made.logprobs[: self.tokens - before]
+        self.logprobs += made.logprobs[: self.count - before]
         return piece
 
     def _finish_reason(self) -> str:
@@ -191,13 +214,13 @@ class GenerationStream:
     def _facts(
         self, first: float, further: float, computing: float, reused: int
     ) -> GenerationResult:
-        text, rounds, count = self._text, self.rounds, max(self.tokens - 1, 0)
+        text, rounds, count = self._text, self.rounds, max(self.count - 1, 0)
         predicted, measured = _rates(rounds[_WARM_UP:])
         return GenerationResult(
             text="".join(piece.text for piece in text.pieces),
             tokens=text.tokens,
             prompt_tokens=len(self._request.prompt),
-            new_tokens=self.tokens,
+            new_tokens=self.count,
             finish_reason=self._finish_reason(),
             seed=self._request.sampler.seed,
             ttft_ms=round(first * 1e3, 2),
@@ -231,57 +254,6 @@ class GenerationStream:
     def _prediction_facts(self) -> dict[str, Any]:
         expected = self._request.prediction
         return prediction_facts(Prediction(expected) if expected else None, self._text.tokens)
-
-
-class _Text:
-    """Turns tokens into text: whole characters only, cut where it ends, without an end token."""
-
-    def __init__(
-        self, asked: Conversation, tokenizer: Tokenizer, end: TextEnd, stop_ids: frozenset[int]
-    ) -> None:
-        self._decoder = StreamDecoder(tokenizer, asked.prompt, asked.shown)
-        self._end, self._reader = end, asked.reader
-        # An end token may be a mark that the reader needs, such as one behind a call.
-        self._left_out = stop_ids - asked.shown.keys()
-        self.tokens: list[int] = []
-        self.pieces: list[Piece] = []
-        self.stopped = False
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        return () if self._reader is None else tuple(self._reader.calls)
-
-    @property
-    def reasoning_tokens(self) -> int:
-        return 0 if self._reader is None else self._reader.reasoning_tokens
-
-    def push(self, tokens: Sequence[int]) -> Piece:
-        """Adds tokens and returns what is now final; drops tokens after the end."""
-        piece = Piece()
-        for token in tokens:
-            self.tokens.append(token)
-            if token not in self._left_out:
-                piece += self._taken_apart(self._show(self._decoder.push(token)), 1)
-            if self.stopped:
-                break
-        self.pieces.append(piece)
-        return piece
-
-    def flush(self) -> Piece:
-        """Returns the rest of the text after the last token."""
-        rest = self._show(self._decoder.flush())
-        piece = self._taken_apart(rest + self._end.flush(), 0)
-        if self._reader is not None:
-            piece += self._reader.finish()
-        self.pieces.append(piece)
-        return piece
-
-    def _show(self, text: str) -> str:
-        piece, self.stopped = self._end.push(text)
-        return piece
-
-    def _taken_apart(self, text: str, tokens: int) -> Piece:
-        return Piece(text) if self._reader is None else self._reader.push(text, tokens)
 
 
 def _rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:

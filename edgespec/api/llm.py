@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast, overload
 
 from edgespec.api import at_once, loading, snapshots
 from edgespec.api.chat import ChatOptions
-from edgespec.api.embedding import Embedder, Inputs
+from edgespec.api.embedding import Embedder, Inputs, slot_row
 from edgespec.api.keywords import ChatKeywords, GenerationKeywords, LoadKeywords
 from edgespec.api.options import GenerationOptions, checked, shown
 from edgespec.api.prompts import Prompts
@@ -359,7 +360,7 @@ class LLM:
             InputError: if the model generates text, or was closed.
         """
         self.require_open()
-        return Embedder(self, self._prompts, self._texts.shared.slots)
+        return Embedder(self, self._prompts, partial(slot_row, self, self._texts.shared.slots))
 
     def save_draft_memory(self, path: str | Path) -> None:
         """Saves what recycling learned about this bundle's target, for `LoadOptions.draft_memory`.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Collection, Mapping
 from pathlib import Path
+
+import onnxruntime as ort
 
 from edgespec.bundle import FEATURES
 from edgespec.errors import DeviceError
@@ -14,6 +17,13 @@ from edgespec.runtime.engines.ort_session import (
     open_session,
     session_options,
 )
+from edgespec.runtime.kernels import kernel_name
+from edgespec.system.processors import extensions
+
+
+def arithmetic() -> tuple[object, ...]:
+    """Returns what the bits of native graphs depend on besides the weights; see its `repr`."""
+    return ort.__version__, platform.machine(), extensions(), kernel_name()
 
 
 class NativeGraph:

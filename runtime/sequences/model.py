@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgespec.bundle import FEATURES, LOGITS
+from edgespec.bundle import FEATURES, LAST_HIDDEN, LOGITS
 from edgespec.runtime.arrays import Array, Floats
 from edgespec.runtime.sequences import sequence as sequences
 from edgespec.runtime.sequences.pool import KVPool
@@ -104,7 +104,8 @@ class Model:
             batch: rows of at least one sequence.
 
         Returns:
-            For each part of the batch [wanted rows, V] float32.
+            For each part of the batch [wanted rows, V] float32; of a model that makes embeddings
+            [wanted rows, hidden_size].
 
         Raises:
             MemoryLimitError: if the pool has no room for the rows.
@@ -131,7 +132,8 @@ class Model:
                     each.sequence.free()
             raise
         self.seconds += time.perf_counter() - begin
-        logits, features = outputs[LOGITS], outputs.get(FEATURES)
+        logits = outputs[LOGITS if LOGITS in outputs else LAST_HIDDEN]
+        features = outputs.get(FEATURES)
         parts, row, wanted = [], 0, 0
         for each in batch:
             own = slice(row, row + len(each.tokens))

@@ -141,7 +141,8 @@ class Pool:
         """
         for name, (heads, width, kind) in self._parts.items():
             array = rows.get(name)
-            if array is None or (array.dtype, array.shape) != (kind, (*heads, len(slots), *width)):
+            shape = (*heads, len(slots), *width)
+            if array is None or array.dtype != kind or array.shape != shape:
                 raise ValueError(f"{name} does not fit")
         for name, array in self.arrays.items():
             array[:, :, slots] = rows[name]

@@ -223,11 +223,10 @@ class Engine:
             parts = self._schedule.parts()
             return self._round(parts) if parts else {}
         except BaseException as error:
-            usual = isinstance(error, Exception)
-            why = error if usual else DeviceError("the pass was interrupted: generate again")
+            why = DeviceError("the pass was interrupted: generate again")
             for part in parts:
-                part.generation.fail(why)
-            if not usual or not parts:
+                part.generation.fail(error if isinstance(error, Exception) else why)
+            if not isinstance(error, Exception) or not parts:
                 raise
             return {}
 

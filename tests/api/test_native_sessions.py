@@ -1,0 +1,234 @@
+"""Sessions of native graphs: what they keep saves work, and never changes a text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from native_llms import loaded, with_library
+from pairs import LONG_PROMPT, SHORT_PROMPT
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as torch_save
+from sessions import OPTIONS, turns
+
+from edgespec.errors import DeviceError, InputError
+
+pytestmark = with_library
+
+
+def alone(natives, prompt, name="llama", **options):
+    """The text of a prompt of which nothing is known."""
+    llm = natives(name, "none")
+    llm.forget()
+    return llm.generate(prompt, **{**OPTIONS, **options}).tokens
+
+
+@pytest.mark.parametrize("draft", ["none", "auto"])
+@pytest.mark.parametrize("name", ["llama", "small-caches", "stranger"])
+@pytest.mark.parametrize("how", [{}, {"temperature": 2.0}], ids=["greedy", "sampled"])
+def test_texts_of_a_session_are_those_of_its_prompts_alone(natives, draft, name, how):
+    llm = natives(name, draft)
+    with llm.session() as session:
+        reused = 0
+        for prompt in turns(llm, 6):
+            result = session.generate(prompt, **OPTIONS, **how)
+            assert result.tokens == alone(natives, prompt, name, **how)
+            assert list(session.tokens) == (prompt + result.tokens)[:-1]
+            reused += result.reused
+    assert reused > 200
+
+
+def test_what_is_known_of_a_prompt_is_not_computed_again(natives):
+    llm = natives("llama", "none")
+    llm.forget()
+    with llm.session() as session:
+        first = session.generate(LONG_PROMPT, **OPTIONS)
+        assert first.reused == 0
+        text = llm.tokenizer.encode(LONG_PROMPT) + first.tokens
+        again = session.generate([*text, 7, 8], **OPTIONS)
+        assert again.reused == len(text) - 1  # the last token that was chosen was never fed
+        assert session.generate(text[:10], **OPTIONS).reused == 9
+        llm.forget()
+        assert session.tokens  # which forgetting leaves
+
+
+def test_a_cancelled_text_can_be_gone_on_from(natives):
+    llm = natives("llama")
+    llm.forget()
+    with llm.session() as session:
+        stream = session.stream(LONG_PROMPT, **OPTIONS)
+        pieces = iter(stream)
+        for _ in range(3):
+            next(pieces)
+        stream.close()
+        prompt = [*llm.tokenizer.encode(LONG_PROMPT), 4, 5]
+        result = session.generate(prompt, **OPTIONS)
+        assert result.tokens == alone(natives, prompt)
+        assert result.reused >= len(prompt) - 2
+
+
+def test_a_failed_text_leaves_what_was_known(natives, monkeypatch):
+    llm = natives("llama")
+    with llm.session() as session:
+        session.generate(SHORT_PROMPT, **OPTIONS)
+        held = session.tokens
+        monkeypatch.setattr(llm.engine.target, "_graph", fail)
+        with pytest.raises(DeviceError, match="gone"):
+            session.generate(LONG_PROMPT, **OPTIONS)
+        monkeypatch.undo()
+        assert session.tokens == held
+        assert session.generate(LONG_PROMPT, **OPTIONS).tokens == alone(natives, LONG_PROMPT)
+
+
+def fail(_):
+    raise DeviceError("the device is gone")
+
+
+def test_sessions_are_evicted_behind_what_nobody_keeps(pairs):
+    """There is room for one text of 512 tokens and the largest tree, 639 rows."""
+    with loaded(pairs, "llama", "none", context=512) as llm:
+        sessions = [llm.session() for _ in range(3)]
+        for number, session in enumerate(sessions):
+            session.generate([number + 1] * 100, **OPTIONS)
+        llm.generate([9] * 100, **OPTIONS)
+        llm.generate([8] * 100, **OPTIONS)
+        assert all(session.tokens for session in sessions)
+        sessions[0].generate([1] * 101, **OPTIONS)
+        llm.generate([7] * 400, max_new_tokens=60)
+        assert [bool(session.tokens) for session in sessions] == [True, False, False]
+        sessions[1].generate([2] * 100, **OPTIONS)
+        sessions[2].generate([3] * 100, **OPTIONS)
+        llm.generate([7] * 300, max_new_tokens=60)
+        assert [bool(session.tokens) for session in sessions] == [False, True, True]
+        assert llm.engine.target.pool.used <= 639
+
+
+def test_closing(pairs, natives):
+    with loaded(pairs, "llama") as llm:
+        session = llm.session()
+        session.generate(SHORT_PROMPT, **OPTIONS)
+        session.close()
+        session.close()
+        for use in (lambda: session.tokens, lambda: session.generate(SHORT_PROMPT)):
+            with pytest.raises(InputError, match="the session is closed"):
+                use()
+        llm.forget()
+        assert not llm.engine.target.pool.used
+        session, stream = llm.session(), llm.stream(LONG_PROMPT, max_new_tokens=200)
+        waiting = llm.stream(LONG_PROMPT)
+        next(iter(stream))
+    llm.close()
+    assert stream.finish().finish_reason == "cancelled"
+    for use in (
+        lambda: llm.generate(SHORT_PROMPT), llm.session, waiting.finish, lambda: session.tokens,
+        llm.warm_up, lambda: session.save("x"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="the model was closed"):
+            use()
+    session.close()
+
+
+# Files
+
+
+@pytest.mark.parametrize("name", ["llama", "half", "small-caches"])
+def test_a_saved_session_goes_on_elsewhere(natives, pairs, tmp_path, name):
+    llm, file = natives(name, "model"), tmp_path / "session"
+    with llm.session() as session:
+        session.generate(LONG_PROMPT, **OPTIONS)
+        held = session.tokens
+        session.save(file)
+    for draft in ("none", "auto"):  # whatever drafts there
+        with loaded(pairs, name, draft) as other, other.load_session(file) as session:
+            assert session.tokens == held
+            result = session.generate([*held, 4, 5], **OPTIONS)
+            assert result.reused == len(held)
+            assert result.tokens == alone(natives, [*held, 4, 5], name)
+
+
+def test_a_longer_session_is_cut_to_the_context(natives, pairs, tmp_path):
+    llm = natives("llama")
+    prompt = llm.tokenizer.encode(LONG_PROMPT)
+    with llm.session() as session:
+        session.generate(prompt * 2, max_new_tokens=2)
+        session.save(tmp_path / "session")
+    with loaded(pairs, "llama", context=128) as other:
+        session = other.load_session(tmp_path / "session")
+        assert len(session.tokens) == 128
+        result = session.generate(prompt[:80], max_new_tokens=20)
+        assert result.reused == 79
+        assert result.tokens == alone(natives, prompt[:80], max_new_tokens=20)
+
+
+def test_what_was_evicted_is_not_saved(pairs, tmp_path):
+    file = tmp_path / "session"
+    with loaded(pairs, "llama", "none", context=256) as llm:
+        session = llm.session()
+        session.save(file)
+        assert llm.load_session(file).tokens == ()
+        session.generate([3] * 150, **OPTIONS)
+        session.save(file)
+        before = file.read_bytes()
+        llm.generate([5] * 250, **OPTIONS)
+        with pytest.raises(InputError, match="dropped for other texts"):
+            session.save(file)
+        assert file.read_bytes() == before
+
+
+def test_files_that_are_no_session_of_the_bundle_are_refused(natives, tmp_path):
+    llm, file, bad = natives("llama", "model"), tmp_path / "session", tmp_path / "bad"
+    llm.forget()
+    with llm.session() as session:
+        session.generate(SHORT_PROMPT, **OPTIONS)
+        session.save(file)
+    with pytest.raises(InputError, match="start a new session"):
+        natives("half").load_session(file)
+    with pytest.raises(InputError, match="cannot be read"):
+        llm.load_session(tmp_path / "missing")
+    bad.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(InputError, match="cannot be read"):
+        llm.load_session(bad)
+    tensors, metadata = load_file(file), {"kind": "edgespec session", "version": "2"}
+    weights = torch.ones(2, dtype=torch.float8_e4m3fn)  # a checkpoint's, which numpy cannot read
+    torch_save({"weight": weights}, bad)
+    with pytest.raises(InputError, match="not a session file of version 2"):
+        llm.load_session(bad)
+    save_file(tensors, bad, {**metadata, "version": "1"})
+    with pytest.raises(InputError, match="not a session file of version 2"):
+        llm.load_session(bad)
+    metadata["bundle"] = llm.bundle.digest
+    pool = next(name for name in tensors if name.startswith("target.pool"))
+    drafts = next(name for name in tensors if name.startswith("draft.pool"))
+    llm.forget()
+    for name, array in (
+        (pool, tensors[pool][:, :, 1:]),
+        (pool, tensors[pool][:1]),
+        (drafts, tensors[drafts].astype(np.float64)),
+        ("target.tokens", tensors["target.tokens"].astype(np.int32)),
+        ("target.tokens", np.array(5)),
+        ("target.tokens", tensors["target.tokens"][:, None]),
+        ("draft.tokens", tensors["draft.tokens"][1:]),
+    ):
+        save_file({**tensors, name: np.array(array, order="C")}, bad, metadata)
+        with pytest.raises(InputError, match=r"is damaged \(the cache of its (target|draft)\)"):
+            llm.load_session(bad)
+    assert not any(model.pool.used for model in llm.models.values())
+    save_file(tensors, bad, metadata)
+    assert llm.load_session(bad).tokens
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(natives, tmp_path, monkeypatch):
+    file = tmp_path / "session"
+    with natives("llama", "none").session() as session:
+        session.generate(SHORT_PROMPT, **OPTIONS)
+        session.save(file)
+        before = file.read_bytes()
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("edgespec.api.session_files.save_file", full)
+        with pytest.raises(InputError, match=r"cannot be written .*No space left"):
+            session.save(file)
+        assert file.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [file]
