@@ -112,7 +112,8 @@ FLOORS = (
     "runtime.curve", "runtime.kernels", "runtime.simulation", "runtime.engines", "runtime.trees",
     "runtime.sampling", "runtime.text", "runtime.sequences", "runtime.plan",
     "runtime.execution", "runtime.costs", "runtime.deployment", "runtime.drafters",
-    "runtime.speculation", "runtime.planning", "runtime.decoding", "api", "measuring", "tuning", "training",
+    "runtime.speculation", "runtime.planning", "runtime.decoding", "api", "measuring", "tuning",
+    "training",
     "server", "batch", "cli",
 )  # fmt: skip
 
