@@ -163,7 +163,6 @@ class GenerationStream:
             draft=self._request.draft,
             sources=dict(Counter(made.source for made in rounds).most_common()),
             draft_memory=None,
-            learned=None,
             predicted_tokens_per_second=predicted,
             measured_tokens_per_second=measured,
             engine=_NAME,

@@ -20,7 +20,6 @@ class LoadKeywords(TypedDict, total=False):
     draft: str
     pipeline: str
     draft_memory: str | Path | None
-    learn: str | Path | None
     threads: int | None
     context: int | None
     memory: int | str | dict[str, int] | None

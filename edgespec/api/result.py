@@ -38,8 +38,6 @@ class GenerationResult:
         sources: number of rounds by the source that drafted them; planned drafts mix sources.
         draft_memory: what recycling started from: cold (nothing) or hot (earlier texts, or a
             file); None if recycling was not used.
-        learned: number of tokens that the draft model's correction in use was learned from; 0 if
-            none is in use (yet); None if the model was not loaded with `learn`.
         predicted_tokens_per_second: speed that the planner expected for the rounds after the
             tenth; None if drafts were not planned.
         measured_tokens_per_second: measured speed of the same rounds.
@@ -78,7 +76,6 @@ class GenerationResult:
     draft: str
     sources: dict[str, int]
     draft_memory: str | None
-    learned: int | None
     predicted_tokens_per_second: float | None
     measured_tokens_per_second: float | None
     engine: str

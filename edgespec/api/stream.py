@@ -156,8 +156,6 @@ class TextGeneration:
         text = _Text(job)
         self.clock.start()
         with ExitStack() as entered:
-            if shared.learning is not None:
-                entered.enter_context(shared.learning.text())
             # One lock for all of this: the model and its drafters may be closed while it is free.
             with shared.lock:
                 length = min(len(prompt) + limits.max_new_tokens, limits.context_length)
@@ -166,7 +164,6 @@ class TextGeneration:
                 kept = None if shared.prompts is None else shared.prompts.begin(target, prompt)
                 reused = target.known(prompt)
                 drafter = job.drafter(runners)
-                learned = None if shared.learning is None else shared.learning.in_use
                 pipeline = shared.pipeline(target, drafter)
                 made = steps(
                     pipeline, job.sampler, prompt,
@@ -190,7 +187,6 @@ class TextGeneration:
             seed=job.sampler.seed,
             draft=drafter.name,
             draft_memory=job.draft_memory,
-            learned=learned,
             engine=target.model.device,
             exact=target.model.exact,
             draft_engine=runners[DRAFT].model.device if DRAFT in runners else None,
@@ -204,8 +200,6 @@ class TextGeneration:
             **prediction_facts(job.prediction, text.tokens),
             **self.clock.facts(len(text.tokens)),
         )
-        if shared.learning is not None:
-            shared.learning.between_texts()
 
     def _read(self, rounds: TextRounds, text: _Text) -> Generator[Piece]:
         clock = self.clock

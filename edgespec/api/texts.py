@@ -64,7 +64,6 @@ class Texts:
             rounds=Rounds(target.model, loaded.lock),
             slots=_slots(loaded),
             prompts=_prompt_cache(loaded),
-            learning=loaded.learned.learning,
             lock=loaded.lock,
             simulated=options.machine,
         )

@@ -144,16 +144,6 @@ def add_draft_source(group: argparse._ArgumentGroup) -> None:
         help="load what recycling learned before from FILE if it exists, and save it there at the "
         "end",
     )  # fmt: skip
-    add_learn(
-        group, "let the draft model learn from the target between texts, and keep that in FILE"
-    )
-
-
-def add_learn(group: argparse._ActionsContainer, text: str) -> None:
-    """Declares --learn."""
-    group.add_argument(
-        "--learn", type=partial(_file_in_folder, "--learn"), metavar="FILE", help=text
-    )
 
 
 def add_draft_options(group: argparse._ArgumentGroup) -> None:

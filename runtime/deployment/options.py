@@ -16,7 +16,6 @@ PIPELINES = ("auto", "serial", "overlap")
 MODEL_DRAFTS = ("model", "parallel", "head")  # these load the bundle's draft
 PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
-LEARNING_DRAFTS = ("auto", "model", "head")  # these draft by levels, which can learn
 FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
@@ -47,8 +46,6 @@ class LoadOptions:
             before it, auto chooses by measurement if target and draft model use two devices.
         draft_memory: file with token statistics of earlier texts for recycling, read if it exists;
             `LLM.save_draft_memory` writes it. None: recycling starts empty.
-        learn: file with what the draft model learned while it was used, read if it exists and
-            written at the end. None: it does not learn.
         threads: number of threads per engine; None: the number of physical cores that this
             process may use.
         context: maximum number of tokens of prompt and output together; None: what the model was
@@ -77,7 +74,6 @@ class LoadOptions:
     draft: str = "auto"
     pipeline: str = "auto"
     draft_memory: str | Path | None = None
-    learn: str | Path | None = None
     threads: int | None = None
     context: int | None = None
     memory: int | str | dict[str, int] | None = None
@@ -97,7 +93,6 @@ class LoadOptions:
             ("prefix_reuse", bool, "True or False"),
             ("place", (str, NoneType), "a text such as 0-7=cpu,8-=gpu"),
             ("draft_memory", (str, Path, NoneType), "a file's name"),
-            ("learn", (str, Path, NoneType), "a file's name"),
             ("prompt_cache", (str, Path, NoneType), "a folder's name"),
         ):
             if not isinstance(getattr(self, name), kind):
@@ -106,12 +101,11 @@ class LoadOptions:
             raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
         if self.pipeline not in PIPELINES:
             raise InputError(f"pipeline is {self.pipeline!r}: use one of {', '.join(PIPELINES)}")
-        for name, users in (("draft_memory", RECYCLING_DRAFTS), ("learn", LEARNING_DRAFTS)):
-            if getattr(self, name) is not None and self.draft not in users:
-                raise InputError(
-                    f"{name} is given, but draft {self.draft!r} does not use it: "
-                    f"use one of {', '.join(users)}"
-                )
+        if self.draft_memory is not None and self.draft not in RECYCLING_DRAFTS:
+            raise InputError(
+                f"draft_memory is given, but draft {self.draft!r} does not use it: "
+                f"use one of {', '.join(RECYCLING_DRAFTS)}"
+            )
         for name, usual in (("device", LoadOptions.device), ("gpu_layers", None)):
             if self.place is not None and getattr(self, name) != usual:
                 raise InputError(

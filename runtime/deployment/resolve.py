@@ -130,7 +130,7 @@ def suited_to(bundle: Bundle, options: LoadOptions) -> LoadOptions:
     """
     if bundle.target.embedding is None or options.draft == "none":
         return options
-    for name in ("draft", "draft_memory", "learn"):
+    for name in ("draft", "draft_memory"):
         value = getattr(options, name)
         if value != getattr(LoadOptions, name):
             raise InputError(
