@@ -114,7 +114,6 @@ class RoleWriter:
             of_texts = self._write_stages(f"{self._name}-texts", cuts, formats, gated)
         tables = [_table(name, rope) for name, rope in decoder.ropes.items()]
         default = next(table for table in tables if table.name == DEFAULT_ROPE)
-        outputs = decoder.lm_head.out_features
         return bundle.Role(
             architecture=config.model_type,
             layers=len(decoder.layers),
@@ -135,7 +134,6 @@ class RoleWriter:
             tied=decoder.tied,
             sublayers=tuple(described(decoder)),
             ropes=tuple(table for table in tables if table is not default),
-            output_tokens=0 if outputs == decoder.vocab_size else outputs,
             mask_token=config.mask_token,
             layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
             stages_of_texts=of_texts,

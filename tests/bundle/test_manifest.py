@@ -72,6 +72,7 @@ SCORES = [
         ("roles.target.eos_ids", [[-1]], "roles.target.eos_ids is (-1,)"),
         ("roles.target.bias_off", [0.0, float("nan")], "roles.target.bias_off is "),
         ("roles.draft.mask_token", [-1, 331, 10**30], "roles.draft.mask_token is "),
+        ("roles.draft.output_tokens", [-1, 332], "roles.draft.output_tokens is "),
         ("roles.target.precision.weights", ["x", "w8a16"], "roles.target.precision.weights is '"),
         ("roles.target.precision.kv", ["x"], "roles.target.precision.kv is 'x'"),
         ("roles.target.precision.scales", ["x"], "roles.target.precision.scales is 'x'"),
