@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _DRAFTS = (AUTO, "none", "model", "lookup")
 _TARGET_SECONDS, _DRAFT_SECONDS = 0.6, 0.3  # to measure what passes cost
 _ELSEWHERE = (  # load options of which only their defaults are known here
-    "device", "draft_device", "place", "gpu_layers", "draft_memory", "simulate",
+    "device", "draft_device", "place", "gpu_layers", "draft_memory",
     "sessions", "prefix_reuse", "prompt_cache",
 )  # fmt: skip
 

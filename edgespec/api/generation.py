@@ -172,7 +172,6 @@ class GenerationStream:
             engine_ms=round(computing * 1e3, 2),
             reused=0,
             logprobs=tuple(self.logprobs),
-            simulated=None,
         )
 
 

@@ -30,7 +30,6 @@ class Shared:
         slots: all slots for caches.
         prompts: prompt cache on disk; None if there is none.
         lock: lock that is held while a text begins and while rounds are made.
-        simulated: see `GenerationResult`.
     """
 
     tokenizer: Tokenizer
@@ -39,7 +38,6 @@ class Shared:
     slots: Slots
     prompts: PromptCache | None
     lock: FairLock
-    simulated: str | None
 
 
 @dataclass(frozen=True)

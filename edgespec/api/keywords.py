@@ -25,7 +25,6 @@ class LoadKeywords(TypedDict, total=False):
     memory: int | str | dict[str, int] | None
     place: str | None
     gpu_layers: int | None
-    simulate: str | Path | None
     sessions: int
     prefix_reuse: bool
     prompt_cache: str | Path | None

@@ -50,7 +50,6 @@ class GenerationResult:
         engine_ms: time inside the engines after the first token, in ms.
         reused: number of prompt tokens that were in the caches already, or in the prompt cache.
         logprobs: log-probabilities of each token; empty if they were not requested.
-        simulated: machine that all times are simulated for; None if they were measured.
         accepted_prediction_tokens: number of tokens of the prediction that the text has where they
             were expected, whether or not they were drafted; None if no prediction was used.
         rejected_prediction_tokens: number of the prediction's other tokens.
@@ -85,7 +84,6 @@ class GenerationResult:
     engine_ms: float
     reused: int
     logprobs: tuple[TokenLogprobs, ...]
-    simulated: str | None
     accepted_prediction_tokens: int | None = None
     rejected_prediction_tokens: int | None = None
     reasoning: str = ""

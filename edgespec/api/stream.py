@@ -193,7 +193,6 @@ class TextGeneration:
             peak_rss_mb=peak_rss_mb(),
             reused=reused,
             logprobs=tuple(self.logprobs),
-            simulated=shared.simulated,
             reasoning="".join(piece.reasoning for piece in text.pieces),
             reasoning_tokens=0 if reader is None else reader.reasoning_tokens,
             tool_calls=() if reader is None else tuple(reader.calls),

@@ -65,7 +65,6 @@ class Texts:
             slots=_slots(loaded),
             prompts=_prompt_cache(loaded),
             lock=loaded.lock,
-            simulated=options.machine,
         )
         self._loaded = loaded
         self._texts = weakref.WeakSet[TextGeneration]()

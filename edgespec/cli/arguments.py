@@ -35,10 +35,6 @@ MEMORY_HELP = (
     "memory limit such as 2GiB, or by device such as cpu=8GiB,gpu=3GiB (default: all free memory)"
 )
 PLACE_HELP = "device of each of the target's layers, such as 0-7=onnxruntime:cpu,8-=openvino:cpu"
-SIMULATE_HELP = (
-    "simulate the times of another machine: the name of a laptop, or a JSON file "
-    "(docs/simulator.md)"
-)
 GPU_LAYERS_HELP = "run the last N layers and the head on the device gpu, the others on --device"
 DEVICE_HELP = (
     "device of the target, as listed by `edgespec devices`; cpu picks the faster CPU engine"
@@ -177,7 +173,6 @@ def add_device_options(group: argparse._ActionsContainer) -> None:
     add_option(group, "threads", THREADS_HELP)
     add_option(group, "context", CONTEXT_HELP)
     group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
-    group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
 
 
 def add_cache_options(group: argparse._ActionsContainer) -> None:

@@ -61,9 +61,6 @@ class LoadOptions:
         memory: limit for anonymous and shared memory together: bytes, or a text such as 2GiB. For
             several devices, a dict of bytes or a text such as cpu=8GiB,gpu=3GiB. None: the free
             memory. Stored as bytes.
-        simulate: a machine to simulate: the name of one that comes with the package, or a JSON
-            file. Devices are then that machine's cpu, gpu or npu; calls take the time stated for
-            it, and layers and memory are those of the models stated for it.
 
     Raises:
         InputError: if a value is out of range, or two contradict each other.
@@ -79,7 +76,6 @@ class LoadOptions:
     memory: int | str | dict[str, int] | None = None
     place: str | None = None
     gpu_layers: int | None = None
-    simulate: str | Path | None = None
     sessions: int = 1
     prefix_reuse: bool = False
     prompt_cache: str | Path | None = None
@@ -135,11 +131,6 @@ class LoadOptions:
         """Memory limits in bytes by device, as far as the user gave any."""
         assert not isinstance(self.memory, str)
         return {"cpu": self.memory} if isinstance(self.memory, int) else self.memory or {}
-
-    @property
-    def machine(self) -> str | None:
-        """The simulated machine, as results show it; None if nothing is simulated."""
-        return None if self.simulate is None else str(self.simulate)
 
 
 def default_tree(draft: str) -> int:

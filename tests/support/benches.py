@@ -21,7 +21,7 @@ def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, **facts):
         draft="", sources={"lookup": len(accepted)}, draft_memory=None,
         predicted_tokens_per_second=None, measured_tokens_per_second=None,
         engine="onnxruntime:cpu", exact=True, draft_engine=None, peak_rss_mb=100.0, engine_ms=0.0,
-        reused=0, logprobs=(), simulated=None,
+        reused=0, logprobs=(),
     )  # fmt: skip
     return Made(replace(result, **facts), tuple(accepted), 0.010, 0.030)
 
