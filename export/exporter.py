@@ -31,7 +31,7 @@ from edgespec.export.sources.hub import source_name
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
 from edgespec.models import Checkpoint, load_checkpoint
 
-STORED = (INT4, "int8", "fp16", "fp32", bundle.W8A8)
+STORED = (INT4, "int8", "fp16", "fp32")
 """The precisions in which a single matrix can be stored."""
 KV_PRECISIONS = ("fp32", "fp16", "int8")
 NPU_PRECISIONS = ("fp16", "fp32")

@@ -29,7 +29,6 @@ from edgespec.export.components.texts import SeveralTexts
 from edgespec.export.formats.blocks import QuantizedRows
 from edgespec.export.formats.matrices import (
     BlockFormat,
-    ChannelFormat,
     FloatFormat,
     KeptFormat,
     MixedFormat,
@@ -147,7 +146,7 @@ class RoleWriter:
             as_stored: whether matrices of a quantized checkpoint keep the numbers of its file.
         """
         decoder, precision = self._checkpoint.decoder, self._precision
-        if bundle.W8A8 in (precision.weights, precision.lm_head) or precision.block_size % BLOCK:
+        if precision.block_size % BLOCK:
             return None
         head = {decoder.embedding, decoder.lm_head.weight}
         if decoder.layer_inputs is not None:
@@ -271,8 +270,6 @@ def _kept(kept: bundle.Kept) -> WeightFormat:
 
 
 def _format(precision: str, block_size: int) -> WeightFormat:
-    if precision == bundle.W8A8:
-        return ChannelFormat(BlockFormat(8, block_size))
     if precision in ("int4", "int8"):
         return BlockFormat(int(precision[3:]), block_size)
     return FloatFormat(np.float16 if precision == "fp16" else np.float32)

@@ -32,9 +32,6 @@ last norm."""
 POOLINGS = LAST_TOKEN, MEAN = "last", "mean"
 """How an embedding model makes one row of all: that of the last token, or their mean."""
 
-W8A8 = "w8a8"
-"""Precision with 8-bit weights and 8-bit activations, multiplied as integers."""
-
 HALF_BIAS_OFF = -3e4
 """Attention bias that hides a row in half precision: representable, and far below any score."""
 
@@ -189,7 +186,7 @@ class Precision:
     """Number formats of a role.
 
     Attributes:
-        weights: int4, int8, fp16, fp32 or w8a8; w8a8 stores the embedding as int8.
+        weights: int4, int8, fp16 or fp32.
         lm_head: format of the output projection and the embedding, one of the same. In older
             bundles an untied embedding has the format of the weights.
         kv: format of the KV cache: int8, fp16 or fp32.
@@ -333,8 +330,8 @@ class Role:
         stages: parts of the model, in the order in which they run.
         quantization_error: relative RMS error of each quantized tensor.
         attention_factor: factor of the default RoPE table.
-        tied: whether the output projection is the embedding. Then it is stored once, except with
-            w8a8, which needs two layouts. None in older bundles, for which it is guessed.
+        tied: whether the output projection is the embedding. Then it is stored once. None in older
+            bundles, for which it is guessed.
         sublayers: all sublayers, see `layout`; empty in older bundles.
         ropes: RoPE tables besides the default one.
         output_tokens: number of tokens that the output projection scores; 0: all. A draft may

@@ -41,7 +41,7 @@ from edgespec.runtime.deployment.selection import (
 from edgespec.runtime.engines import Engines, is_experimental, is_gpu
 from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.model import Model, TextSizes
-from edgespec.runtime.execution.stage_files import multiplies, require_suited, takes_texts
+from edgespec.runtime.execution.stage_files import require_suited, takes_texts
 
 _log = logging.getLogger(__name__)
 
@@ -298,14 +298,14 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
 
     Returns:
         A value for `LoadOptions.place`. None if the user named a device, or if no GPU has its own
-        memory, supports the target's weights and has room for the layers after the bundle's last
+        memory and has room for the layers after the bundle's last
         border.
     """
     devices, layers = layer_devices(bundle, options), bundle.target.layers
     if devices is not None:
         return describe(devices)
     gpu = None if options.device != LoadOptions.device else gpu_engine()
-    if gpu is None or gpu.memory == HOST or not multiplies(gpu, bundle.target.precision):
+    if gpu is None or gpu.memory == HOST:
         return None
     for first in (0, *borders(bundle.target)):
         place = describe(on_gpu(layers - first, layers, options.device))

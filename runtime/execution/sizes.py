@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from edgespec.bundle import W8A8, Bundle, Precision, Role, Stage
+from edgespec.bundle import Bundle, Precision, Role, Stage
 from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import FUSION, INJECTION, MLP, RecurrentShape, Sublayer
 from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes, recurrent_bytes
@@ -26,8 +26,7 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     data = sum(bundle.manifest.files[file].size for file in {each.data for each in role.stages})
     layout, (intermediate, tied) = role.layout, _mlp_width(role)
     projects = role.embedding is None  # what makes embeddings has no output projection
-    # Integer products need a layout of their own, so a tied matrix is stored twice.
-    shared = tied and role.precision.lm_head != W8A8 and projects
+    shared = tied and projects
     outputs = (role.output_tokens or role.vocab_size) if projects else 0
     borrowed = any(stage.borrowed for stage in role.stages)  # the embedding is the target's
     embedding_part = "lm_head" if shared or not projects else "embedding"

@@ -94,8 +94,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add(
         parser, "precision", PRECISIONS, "precision of the target's weights; int4: 4 bits, and 8 "
         "bits for the vocabulary and sensitive matrices; int4-small: 4 bits for all, faster and "
-        "less accurate; int8: close to the original, twice the size; w8a8: 8-bit integer products, "
-        "for CPUs without VNNI; source: quantized matrices as the checkpoint holds them, others in "
+        "less accurate; int8: close to the original, twice the size; "
+        "source: quantized matrices as the checkpoint holds them, others in "
         "8 bits (default: source if the checkpoint is quantized, else int4)"
     )  # fmt: skip
     _add(

@@ -39,7 +39,6 @@ class Scale:
     library_bytes: int = 7
     shapes: Shapes = ANY_SHAPES
     variant: str | None = None
-    integer_products: bool = False
     keeps_states: bool = False
     several_texts: bool = False
     integer_caches: bool = False

@@ -122,16 +122,6 @@ def test_no_gpu_or_one_without_memory_of_its_own_is_not_proposed(monkeypatch):
     assert place_to_use(cut(8), LoadOptions()) is None
 
 
-def test_a_gpu_that_does_not_run_the_weights_is_not_proposed(monkeypatch):
-    with_gpu(monkeypatch, Scale("scale:gpu", "gpu"))
-    bundle_ = cut(8)
-    precision = replace(bundle_.target.precision, weights="w8a8", lm_head="w8a8")
-    roles = {**bundle_.manifest.roles, TARGET: replace(bundle_.target, precision=precision)}
-    w8a8 = replace(bundle_, manifest=replace(bundle_.manifest, roles=roles))
-    assert place_to_use(bundle_, LoadOptions()) == "0-=gpu"
-    assert place_to_use(w8a8, LoadOptions()) is None
-
-
 def test_a_limit_for_each_device(monkeypatch):
     assert LoadOptions(memory="cpu=8GiB, gpu=3G").memory == {"cpu": 8 << 30, "gpu": 3 << 30}
     with pytest.raises(InputError, match="memory of 'gpu' is limited, but there is only cpu"):

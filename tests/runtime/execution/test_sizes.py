@@ -12,7 +12,7 @@ from manifests import manifest_of
 from parity import made
 
 from edgespec import bundle as bundles
-from edgespec.bundle import DRAFT, MANIFEST, TARGET, W8A8
+from edgespec.bundle import DRAFT, MANIFEST, TARGET
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, engine
 from edgespec.runtime.execution.sizes import stage_sizes
@@ -42,13 +42,11 @@ def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
     errors = {**role.quantization_error, "lm_head.weight": 0.01}
     parameters = role.parameters + 4096 * 256
     untied = replace(role, parameters=parameters, quantization_error=errors)
-    products = replace(role.precision, weights=W8A8, lm_head=W8A8)
-    for precision in (role.precision, products):
-        sizes = sizes_as(replace(untied, precision=precision), role_bytes())
-        assert not sizes.tied
-        assert sizes.intermediate == pytest.approx(768, abs=1)
-        assert sizes.embedding_bytes == vocabulary_bytes(bits=8)
-        assert sizes.matmul_bytes + sizes.embedding_bytes == role_bytes()
+    sizes = sizes_as(untied, role_bytes())
+    assert not sizes.tied
+    assert sizes.intermediate == pytest.approx(768, abs=1)
+    assert sizes.embedding_bytes == vocabulary_bytes(bits=8)
+    assert sizes.matmul_bytes + sizes.embedding_bytes == role_bytes()
 
 
 def test_a_large_output_projection_leaves_a_trace_by_itself():
@@ -70,17 +68,6 @@ def test_what_a_manifest_says_of_its_output_projection_is_not_guessed():
         sizes = sizes_as(replace(stated, tied=tied), role_bytes())
         assert sizes.tied == tied
         assert sizes.intermediate == pytest.approx(768, abs=1)
-
-
-def test_a_tied_matrix_has_two_layouts_for_integer_products():
-    """The embedding's rows stay in the file, and the products' copy is packed."""
-    role = EMBEDDED.target
-    products = replace(role, precision=replace(role.precision, weights=W8A8, lm_head=W8A8))
-    sizes = sizes_as(products, 10_000_000)
-    assert not sizes.tied
-    assert sizes.intermediate == 768
-    assert sizes.embedding_bytes == vocabulary_bytes(bits=8)
-    assert sizes.matmul_bytes == 10_000_000 - vocabulary_bytes(bits=8)
 
 
 @pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("fp16", 16), ("fp32", 32)])
