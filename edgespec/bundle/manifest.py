@@ -330,9 +330,8 @@ class Role:
         stages: parts of the model, in the order in which they run.
         quantization_error: relative RMS error of each quantized tensor.
         attention_factor: factor of the default RoPE table.
-        tied: whether the output projection is the embedding. Then it is stored once. None in older
-            bundles, for which it is guessed.
-        sublayers: all sublayers, see `layout`; empty in older bundles.
+        tied: whether the output projection is the embedding. Then it is stored once.
+        sublayers: all sublayers, see `layout`; empty if another program exported the model.
         ropes: RoPE tables besides the default one.
         output_tokens: number of tokens that the output projection scores; 0: all. A draft may
             propose the most used tokens only, and its graph maps outputs to ids.
@@ -366,9 +365,9 @@ class Role:
     parameters: int
     precision: Precision
     stages: tuple[Stage, ...]
+    tied: bool
     quantization_error: dict[str, float]
     attention_factor: float = field(default=1.0, metadata=LEFT_OUT)
-    tied: bool | None = field(default=None, metadata=LEFT_OUT)
     sublayers: tuple[Sublayer, ...] = field(default=(), metadata=LEFT_OUT)
     ropes: tuple[RopeTable, ...] = field(default=(), metadata=LEFT_OUT)
     output_tokens: int = field(default=0, metadata=LEFT_OUT)
@@ -383,7 +382,7 @@ class Role:
 
     @cached_property
     def layout(self) -> Sublayers:
-        """All sublayers; in older bundles each layer is an attention and an MLP."""
+        """All sublayers; of another program's export each layer is an attention and an MLP."""
         return Sublayers(self.sublayers) if self.sublayers else Sublayers.pairs(self.layers)
 
     @property
