@@ -333,8 +333,8 @@ class Role:
         tied: whether the output projection is the embedding. Then it is stored once.
         sublayers: all sublayers, see `layout`; empty if another program exported the model.
         ropes: RoPE tables besides the default one.
-        output_tokens: number of tokens that the output projection scores; 0: all. A draft may
-            propose the most used tokens only, and its graph maps outputs to ids.
+        output_tokens: number of tokens that the output projection scores; 0: all. A draft head may
+            have a vocabulary of its own, and its graph maps outputs to the target's ids.
         taps: layers of the target whose entering hidden rows are a draft head's features,
             ascending; the number of layers stands for the rows that enter the last norm. A target
             returns them, and its head reads them; empty without a head.
