@@ -61,11 +61,6 @@ class Machine:
 
 # Seen on AMD EPYC (AVX2 only) and on Intel Xeon (Sapphire Rapids), 2 threads each.
 _MACHINES = {
-    "w8a8 without VNNI": Machine(
-        "onnxruntime:cpu",
-        {1: 38, 2: 39.2, 3: 41, 4: 43.2, 5: 48.6, 6: 55, 8: 67.5, 10: 82.2, 12: 96.5, 16: 125},
-        {1: 2.75, 2: 2.92, 3: 3.2, 4: 3.65, 5: 4.05, 6: 4.62, 8: 5.75, 16: 10.1},
-    ),
     "int4 without VNNI": Machine(
         "onnxruntime:cpu",
         {1: 25.2, 2: 32.6, 3: 46.2, 4: 56.8, 5: 69.5, 6: 80, 8: 104, 10: 128, 12: 151, 16: 200},

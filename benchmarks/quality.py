@@ -39,7 +39,6 @@ _OURS: dict[str, list[str]] = {
     "int4-blocks-of-64": ["--block-size", "64"],
     "int4-kv-fp16": ["--kv-precision", "fp16"],
     "int8": ["--precision", "int8"],
-    "w8a8": ["--precision", "w8a8"],
     "fp16": ["--precision", "fp16"],
 }
 _GGUF = ("Q4_0", "Q4_K_S", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0")

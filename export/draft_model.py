@@ -10,7 +10,7 @@ import tokenizers
 from edgespec import bundle
 from edgespec.export.calibration.calibrate import Calibrate
 from edgespec.export.embeddings import check_draft, check_drafted
-from edgespec.export.exporter import ExportOptions, with_candidates
+from edgespec.export.exporter import ExportOptions, candidates
 from edgespec.export.precisions import rounding
 from edgespec.export.role import Progress, RoleWriter
 from edgespec.export.sources.hub import source_name
@@ -46,10 +46,11 @@ def attach_model(
     checkpoint = load_checkpoint(draft)
     check_draft(checkpoint)
     source, tokens = read_tokenizer(checkpoint)
-    checkpoint, ids = with_candidates(checkpoint, tokens, options)
     with (
         rounding(name, checkpoint, options, calibration, folder) as (precision, rounded),
-        RoleWriter(folder, name, checkpoint, precision, ids, progress, rounded) as writer,
+        RoleWriter(
+            folder, name, checkpoint, precision, candidates(tokens), progress, rounded
+        ) as writer,
     ):
         role = writer.write(texts=True)
     own = ""

@@ -28,11 +28,10 @@ from edgespec.export.precisions import (
 from edgespec.export.role import Progress, RoleWriter, described
 from edgespec.export.skipping.sets import SkipSearch, Trial, check_skip_sets, skip_cuts
 from edgespec.export.sources.hub import source_name
-from edgespec.export.sources.trimming import trimmed
 from edgespec.export.sources.vocabulary import end_ids, read_tokenizer
 from edgespec.models import Checkpoint, load_checkpoint
 
-STORED = (INT4, "int8", "fp16", "fp32", bundle.W8A8)
+STORED = (INT4, "int8", "fp16", "fp32")
 """The precisions in which a single matrix can be stored."""
 KV_PRECISIONS = ("fp32", "fp16", "int8")
 NPU_PRECISIONS = ("fp16", "fp32")
@@ -59,8 +58,6 @@ class ExportOptions:
             all matrices of a model.
         cut_layers: layers of the target before which a stage ends, so that the layers on both
             sides can run on different devices.
-        draft_ids: ids of the tokens that the draft may propose, of which only its output
-            projection's rows are kept; empty: all.
         skip_sets: sublayers of the target that each layer-skip draft leaves out, written as `4-6`
             or `9m,12-15`; see `edgespec.bundle.sublayers`.
         overwrite: whether to replace an existing bundle or empty folder.
@@ -76,7 +73,6 @@ class ExportOptions:
     npu_precision: str | None = None
     block_size: int | None = None
     cut_layers: tuple[int, ...] = ()
-    draft_ids: tuple[int, ...] = ()
     skip_sets: tuple[str, ...] = ()
     overwrite: bool = False
 
@@ -175,11 +171,6 @@ def write_bundle(
     if draft is not None:
         checkpoints[bundle.DRAFT] = load_checkpoint(draft)
         draft_source, draft_tokens = read_tokenizer(checkpoints[bundle.DRAFT])
-    candidates: dict[str, npt.NDArray[np.int64] | None] = {bundle.TARGET: None}
-    if draft is not None:
-        checkpoints[bundle.DRAFT], candidates[bundle.DRAFT] = with_candidates(
-            checkpoints[bundle.DRAFT], draft_tokens, options
-        )
     layout = Sublayers(described(checkpoints[bundle.TARGET].decoder))
     layer_cuts = _layer_cuts(options.cut_layers, layout)
     given = [layout.named(parse(text)) for text in options.skip_sets]
@@ -197,11 +188,10 @@ def write_bundle(
     roles = {}
     variants: tuple[bundle.Variant, ...] = ()
     for name, checkpoint in checkpoints.items():
+        ids = candidates(draft_tokens) if name == bundle.DRAFT else None
         with (
             rounding(name, checkpoint, options, calibration, folder) as (precision, rounded),
-            RoleWriter(
-                folder, name, checkpoint, precision, candidates[name], progress, rounded
-            ) as writer,
+            RoleWriter(folder, name, checkpoint, precision, ids, progress, rounded) as writer,
         ):
             cuts: set[int] = set()
             if name == bundle.TARGET:
@@ -237,26 +227,9 @@ def write_bundle(
     )
 
 
-def with_candidates(
-    draft: Checkpoint, tokens: dict[str, int], options: ExportOptions
-) -> tuple[Checkpoint, npt.NDArray[np.int64]]:
-    """Returns a draft that scores only what it may propose, and the ids of that.
-
-    Only a draft's graph picks candidates; they are ids of the tokenizer, without padding.
-
-    Args:
-        draft: the draft's checkpoint.
-        tokens: ids of its tokens.
-        options: options of the export.
-
-    Raises:
-        InputError: if an id of the options is not one of the tokenizer's.
-    """
-    ids = np.arange(max(tokens.values()) + 1)
-    kept = _draft_ids(options.draft_ids, len(ids)) if options.draft_ids else ids
-    if len(kept) == len(ids):  # else the projection would be stored again for nothing
-        return draft, ids
-    return trimmed(draft, kept), kept
+def candidates(tokens: Mapping[str, int]) -> npt.NDArray[np.int64]:
+    """Returns the ids that a draft picks from: those of its tokenizer, without padding."""
+    return np.arange(max(tokens.values()) + 1)
 
 
 class _Trials:
@@ -332,16 +305,3 @@ def _layer_cuts(before: tuple[int, ...], layout: Sublayers) -> set[int]:
             f"from 1 to {last}"
         )
     return set(map(layout.first, before))
-
-
-def _draft_ids(asked: Iterable[int], tokens: int) -> npt.NDArray[np.int64]:
-    """Returns the tokens that the draft may propose, ascending.
-
-    Raises:
-        InputError: if an id is not one of the tokenizer's.
-    """
-    ids = np.unique(np.fromiter(asked, np.int64))
-    if ids[0] < 0 or ids[-1] >= tokens:
-        wrong = ids[0] if ids[0] < 0 else ids[-1]
-        raise InputError(f"draft_ids contains {wrong}: give token ids from 0 to {tokens - 1}")
-    return ids

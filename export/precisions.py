@@ -19,13 +19,13 @@ from edgespec.export.calibration.calibrate import (
 from edgespec.export.formats.blocks import choose_block_size
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
 from edgespec.export.keeping import kept_layers, kept_vocabulary
-from edgespec.models import Checkpoint, MlpAndMoe, Moe
+from edgespec.models import Checkpoint
 
 if TYPE_CHECKING:
     from edgespec.export.exporter import ExportOptions
 
 INT4, INT4_SMALL, SOURCE = "int4", "int4-small", "source"
-PRECISIONS = (INT4, INT4_SMALL, SOURCE, "int8", "fp16", "fp32", bundle.W8A8)
+PRECISIONS = (INT4, INT4_SMALL, SOURCE, "int8", "fp16", "fp32")
 # Matrices are widened from 4 to 8 bits until the damage of the others (see `Calibration`) is at
 # most _DAMAGE, or a share of all weights is widened. Small models lose more by 4 bits and are
 # cheaper to widen, so their share is larger. Measured: benchmarks/RESULTS.md.
@@ -61,12 +61,7 @@ def chosen_precision(name: str, checkpoint: Checkpoint, options: ExportOptions) 
     asked = asked_precision(name, checkpoint, options)
     weights = {INT4_SMALL: INT4, SOURCE: "int8"}.get(asked, asked)
     head = options.lm_head_precision or ("int8" if asked == INT4 else weights)
-    if weights == bundle.W8A8 and any(
-        isinstance(each, Moe | MlpAndMoe) for each in decoder.sublayers
-    ):
-        # ONNX Runtime cannot round the rows of an expert that has none.
-        raise InputError(f"{name}: w8a8 is not for mixtures of experts: use int8 or int4")
-    if not {weights, head} & {INT4, "int8", bundle.W8A8}:
+    if not {weights, head} & {INT4, "int8"}:
         return bundle.Precision(weights, head, options.kv_precision, 0)
     linears = [linear for each in decoder.sublayers for linear in each.linears]
     block = choose_block_size(name, (each.in_features for each in linears), options.block_size)

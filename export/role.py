@@ -28,7 +28,6 @@ from edgespec.export.components.texts import SeveralTexts
 from edgespec.export.formats.blocks import QuantizedRows
 from edgespec.export.formats.matrices import (
     BlockFormat,
-    ChannelFormat,
     FloatFormat,
     KeptFormat,
     MixedFormat,
@@ -112,7 +111,6 @@ class RoleWriter:
             of_texts = self._write_stages(f"{self._name}-texts", cuts, formats, gated)
         tables = [_table(name, rope) for name, rope in decoder.ropes.items()]
         default = next(table for table in tables if table.name == DEFAULT_ROPE)
-        outputs = decoder.lm_head.out_features
         return bundle.Role(
             architecture=config.model_type,
             layers=len(decoder.layers),
@@ -133,7 +131,6 @@ class RoleWriter:
             tied=decoder.tied,
             sublayers=tuple(described(decoder)),
             ropes=tuple(table for table in tables if table is not default),
-            output_tokens=0 if outputs == decoder.vocab_size else outputs,
             mask_token=config.mask_token,
             layer_inputs=0 if decoder.layer_inputs is None else decoder.layer_inputs.norm.size,
             stages_of_texts=of_texts,
@@ -267,8 +264,6 @@ def _kept(kept: bundle.Kept) -> WeightFormat:
 
 
 def _format(precision: str, block_size: int) -> WeightFormat:
-    if precision == bundle.W8A8:
-        return ChannelFormat(BlockFormat(8, block_size))
     if precision in ("int4", "int8"):
         return BlockFormat(int(precision[3:]), block_size)
     return FloatFormat(np.float16 if precision == "fp16" else np.float32)

@@ -99,9 +99,8 @@ def test_a_client_of_openais(run, start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/simulator.md"])
-def test_a_program_of_a_few_lines(run, page):
-    [program] = programs(page)
+def test_a_program_of_a_few_lines(run):
+    [program] = programs("README.md")
     run(program)
 
 

@@ -17,7 +17,6 @@ PEERS = {
     "edgespec-native": ("edgespec", "PEER_NATIVE"),
     "edgespec-int8": ("edgespec", "PEER_INT8"),
     "edgespec-fp32": ("edgespec", "PEER_FP32"),
-    "edgespec-w8a8": ("edgespec", "PEER_W8A8"),
     "llama.cpp": ("llama_cpp", "PEER"),
     "llama.cpp-q8": ("llama_cpp", "PEER_Q8"),
     "llama.cpp-gguf": ("llama_cpp", "PEER_GGUF"),

@@ -125,7 +125,7 @@ class Drafting:
             prediction: text that was predicted, if any; the source none does not use it.
         """
         if source != "auto":  # a single source uses no statistics of earlier texts
-            learned = DrafterState(learned.successors, learner=learned.learner)
+            learned = DrafterState(learned.successors)
         predicted = None
         if prediction is not None:
             predicted = PredictionDrafter(prediction, learned.calibration("prediction", sampled))
@@ -206,7 +206,7 @@ class Drafting:
             assert self._vocabularies is not None
             calibrations = calibration, learned.calibration("model text", sampled)
             return RecodedDrafter(calls, self._vocabularies, calibrations)
-        return ModelDrafter(calls, calibration, name, learned.learner)
+        return ModelDrafter(calls, calibration, name)
 
     def _parallel(self, calls: _Calls, learned: DrafterState, sampled: bool) -> ParallelDrafter:
         assert self._mask_token is not None, "the draft was not trained for it"

@@ -48,7 +48,7 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 _log = logging.getLogger(__name__)
 
 _ELSEWHERE = (  # load options of which only their defaults are known here
-    "device", "draft_device", "place", "gpu_layers", "learn", "simulate",
+    "device", "draft_device", "place", "gpu_layers",
 )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edgespec.api.chat import Conversation
-from edgespec.api.learning import Learning
 from edgespec.api.pipelining import Pipelines
 from edgespec.api.prompt_cache import PromptCache
 from edgespec.runtime.decoding.fair_lock import FairLock
@@ -30,9 +29,7 @@ class Shared:
         rounds: makes the rounds of all texts.
         slots: all slots for caches.
         prompts: prompt cache on disk; None if there is none.
-        learning: learns from each text when it has ended; None for a model that does not learn.
         lock: lock that is held while a text begins and while rounds are made.
-        simulated: see `GenerationResult`.
     """
 
     tokenizer: Tokenizer
@@ -40,9 +37,7 @@ class Shared:
     rounds: Rounds
     slots: Slots
     prompts: PromptCache | None
-    learning: Learning | None
     lock: FairLock
-    simulated: str | None
 
 
 @dataclass(frozen=True)

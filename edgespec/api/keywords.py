@@ -20,13 +20,11 @@ class LoadKeywords(TypedDict, total=False):
     draft: str
     pipeline: str
     draft_memory: str | Path | None
-    learn: str | Path | None
     threads: int | None
     context: int | None
     memory: int | str | dict[str, int] | None
     place: str | None
     gpu_layers: int | None
-    simulate: str | Path | None
     sessions: int
     prefix_reuse: bool
     prompt_cache: str | Path | None

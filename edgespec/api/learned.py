@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgespec.api.drafting import Drafting
-from edgespec.api.learning import Learning
 from edgespec.bundle import Bundle
-from edgespec.runtime.decoding.fair_lock import FairLock
 from edgespec.runtime.deployment.options import RECYCLING_DRAFTS, LoadOptions
 from edgespec.runtime.drafters import DrafterState, drafter_state
 from edgespec.runtime.drafters.drafter_state import AcceptanceCounts
@@ -20,21 +18,17 @@ class Learned:
     Args:
         bundle: bundle that is loaded.
         options: options it is loaded with.
-        lock: lock that is held during each round of a text.
 
     Attributes:
         state: what the drafts of the next text start from.
-        learning: teaches the draft model between texts; None if it does not learn.
 
     Raises:
-        InputError: if a file of the options cannot be used, or there is no draft model to teach.
+        InputError: if the file of `draft_memory` cannot be used.
     """
 
-    def __init__(self, bundle: Bundle, options: LoadOptions, lock: FairLock) -> None:
+    def __init__(self, bundle: Bundle, options: LoadOptions) -> None:
         self._bundle = bundle
         self._file = None if options.draft_memory is None else Path(options.draft_memory)
-        learn = options.learn
-        self.learning = None if learn is None else Learning(bundle, Path(learn), lock)
         self.state = self._new(drafter_state.recall(bundle))
         self._kept = self.state  # what is learned after `forget` is lost
 
@@ -54,19 +48,14 @@ class Learned:
 
     def forget(self) -> None:
         """Discards what texts taught; see `LLM.forget`."""
-        if self.learning is not None:
-            self.learning.forget()
         self.state = self._new()
 
     def keep(self, drafting: Drafting) -> None:
         """Stores what texts taught, when no more will be made."""
         drafting.keep(self._kept)
-        if self.learning is not None:
-            self.learning.finish()
 
     def _new(self, acceptance: AcceptanceCounts | None = None) -> DrafterState:
-        learner = None if self.learning is None else self.learning.learner
-        return DrafterState(self._successors(), acceptance, learner)
+        return DrafterState(self._successors(), acceptance)
 
     def _successors(self) -> Successors:
         vocab_size = self._bundle.target.vocab_size

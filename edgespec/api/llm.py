@@ -20,8 +20,6 @@ from edgespec.api.texts import Texts
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.decoding.fair_lock import FairLock
-from edgespec.runtime.deployment.deployment import Deployment
 from edgespec.runtime.deployment.options import LoadOptions
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.slots import Slot
@@ -71,16 +69,6 @@ class LLM:
         self._learned = loaded.learned
         self._prompts = Prompts(self.bundle, self.tokenizer, self.context_length)
         self._texts = Texts(loaded)
-
-    @property
-    def turns(self) -> FairLock:
-        """An older name of `lock`."""
-        return self.lock
-
-    @property
-    def plan(self) -> Deployment:
-        """An older name of `deployment`."""
-        return self.deployment
 
     @property
     def target(self) -> Model:

@@ -64,7 +64,7 @@ def load(path: str | Path | None, asked: LoadOptions) -> LoadedBundle:
         _log.warning("%s", line)
     deployment.require_fit()
     lock = FairLock()
-    learned = Learned(bundle, options, lock)
+    learned = Learned(bundle, options)
     deployment = deployments.with_costs(deployment, always=options.draft in PLANNED_DRAFTS)
     roles = deployments.load(deployment)
     return LoadedBundle(bundle, options, tokenizer, deployment, roles, learned, prompt_files, lock)

@@ -38,8 +38,6 @@ class GenerationResult:
         sources: number of rounds by the source that drafted them; planned drafts mix sources.
         draft_memory: what recycling started from: cold (nothing) or hot (earlier texts, or a
             file); None if recycling was not used.
-        learned: number of tokens that the draft model's correction in use was learned from; 0 if
-            none is in use (yet); None if the model was not loaded with `learn`.
         predicted_tokens_per_second: speed that the planner expected for the rounds after the
             tenth; None if drafts were not planned.
         measured_tokens_per_second: measured speed of the same rounds.
@@ -52,7 +50,6 @@ class GenerationResult:
         engine_ms: time inside the engines after the first token, in ms.
         reused: number of prompt tokens that were in the caches already, or in the prompt cache.
         logprobs: log-probabilities of each token; empty if they were not requested.
-        simulated: machine that all times are simulated for; None if they were measured.
         accepted_prediction_tokens: number of tokens of the prediction that the text has where they
             were expected, whether or not they were drafted; None if no prediction was used.
         rejected_prediction_tokens: number of the prediction's other tokens.
@@ -78,7 +75,6 @@ class GenerationResult:
     draft: str
     sources: dict[str, int]
     draft_memory: str | None
-    learned: int | None
     predicted_tokens_per_second: float | None
     measured_tokens_per_second: float | None
     engine: str
@@ -88,7 +84,6 @@ class GenerationResult:
     engine_ms: float
     reused: int
     logprobs: tuple[TokenLogprobs, ...]
-    simulated: str | None
     accepted_prediction_tokens: int | None = None
     rejected_prediction_tokens: int | None = None
     reasoning: str = ""

@@ -156,8 +156,6 @@ class TextGeneration:
         text = _Text(job)
         self.clock.start()
         with ExitStack() as entered:
-            if shared.learning is not None:
-                entered.enter_context(shared.learning.text())
             # One lock for all of this: the model and its drafters may be closed while it is free.
             with shared.lock:
                 length = min(len(prompt) + limits.max_new_tokens, limits.context_length)
@@ -166,7 +164,6 @@ class TextGeneration:
                 kept = None if shared.prompts is None else shared.prompts.begin(target, prompt)
                 reused = target.known(prompt)
                 drafter = job.drafter(runners)
-                learned = None if shared.learning is None else shared.learning.in_use
                 pipeline = shared.pipeline(target, drafter)
                 made = steps(
                     pipeline, job.sampler, prompt,
@@ -190,22 +187,18 @@ class TextGeneration:
             seed=job.sampler.seed,
             draft=drafter.name,
             draft_memory=job.draft_memory,
-            learned=learned,
             engine=target.model.device,
             exact=target.model.exact,
             draft_engine=runners[DRAFT].model.device if DRAFT in runners else None,
             peak_rss_mb=peak_rss_mb(),
             reused=reused,
             logprobs=tuple(self.logprobs),
-            simulated=shared.simulated,
             reasoning="".join(piece.reasoning for piece in text.pieces),
             reasoning_tokens=0 if reader is None else reader.reasoning_tokens,
             tool_calls=() if reader is None else tuple(reader.calls),
             **prediction_facts(job.prediction, text.tokens),
             **self.clock.facts(len(text.tokens)),
         )
-        if shared.learning is not None:
-            shared.learning.between_texts()
 
     def _read(self, rounds: TextRounds, text: _Text) -> Generator[Piece]:
         clock = self.clock

@@ -64,9 +64,7 @@ class Texts:
             rounds=Rounds(target.model, loaded.lock),
             slots=_slots(loaded),
             prompts=_prompt_cache(loaded),
-            learning=loaded.learned.learning,
             lock=loaded.lock,
-            simulated=options.machine,
         )
         self._loaded = loaded
         self._texts = weakref.WeakSet[TextGeneration]()

@@ -11,7 +11,6 @@ from edgespec.bundle.manifest import (
     LAST_HIDDEN,
     LOGITS,
     POOLINGS,
-    W8A8,
     Manifest,
     Native,
     Precision,
@@ -34,7 +33,7 @@ from edgespec.bundle.sublayers import (
 
 _BLOCKS = ("int4", "int8")
 _FLOATS = ("fp16", "fp32")
-_WEIGHTS = (*_BLOCKS, *_FLOATS, W8A8)
+_WEIGHTS = (*_BLOCKS, *_FLOATS)
 _VARIANT_WEIGHTS = (*_WEIGHTS, "w8a16", "w4a16")
 _DTYPES = ("float16", "float32", "int8", "int32", "int64")
 _INNER = [("next_hidden",)]
@@ -217,8 +216,7 @@ def _of_precision(where: str, precision: Precision, weights: Sequence[str]) -> I
     ):  # fmt: skip
         value = getattr(precision, name)
         yield f"{where}.{name}", value, value in known
-    # A w8a8 role stores its embedding as int8 in blocks.
-    least = 0 if {precision.weights, precision.lm_head}.isdisjoint((*_BLOCKS, W8A8)) else 1
+    least = 0 if {precision.weights, precision.lm_head}.isdisjoint(_BLOCKS) else 1
     yield f"{where}.block_size", precision.block_size, precision.block_size >= least
     for number, kept in enumerate(precision.kept):
         place = f"{where}.kept[{number}]"

@@ -36,9 +36,6 @@ last norm."""
 POOLINGS = LAST_TOKEN, MEAN = "last", "mean"
 """How an embedding model makes one row of all: that of the last token, or their mean."""
 
-W8A8 = "w8a8"
-"""Precision with 8-bit weights and 8-bit activations, multiplied as integers."""
-
 HALF_BIAS_OFF = -3e4
 """Attention bias that hides a row in half precision: representable, and far below any score."""
 
@@ -193,7 +190,7 @@ class Precision:
     """Number formats of a role.
 
     Attributes:
-        weights: int4, int8, fp16, fp32 or w8a8; w8a8 stores the embedding as int8.
+        weights: int4, int8, fp16 or fp32.
         lm_head: format of the output projection and the embedding, one of the same. In older
             bundles an untied embedding has the format of the weights.
         kv: format of the KV cache: int8, fp16 or fp32.
@@ -339,12 +336,11 @@ class Role:
         stages: parts of the model, in the order in which they run.
         quantization_error: relative RMS error of each quantized tensor.
         attention_factor: factor of the default RoPE table.
-        tied: whether the output projection is the embedding. Then it is stored once, except with
-            w8a8, which needs two layouts. None in older bundles, for which it is guessed.
-        sublayers: all sublayers, see `layout`; empty in older bundles.
+        tied: whether the output projection is the embedding. Then it is stored once.
+        sublayers: all sublayers, see `layout`; empty if another program exported the model.
         ropes: RoPE tables besides the default one.
-        output_tokens: number of tokens that the output projection scores; 0: all. A draft may
-            propose the most used tokens only, and its graph maps outputs to ids.
+        output_tokens: number of tokens that the output projection scores; 0: all. A draft head may
+            have a vocabulary of its own, and its graph maps outputs to the target's ids.
         taps: layers of the target whose entering hidden rows are a draft head's features,
             ascending; the number of layers stands for the rows that enter the last norm. A target
             returns them, and its head reads them; empty without a head.
@@ -375,9 +371,9 @@ class Role:
     parameters: int
     precision: Precision
     stages: tuple[Stage, ...]
+    tied: bool
     quantization_error: dict[str, float]
     attention_factor: float = field(default=1.0, metadata=LEFT_OUT)
-    tied: bool | None = field(default=None, metadata=LEFT_OUT)
     sublayers: tuple[Sublayer, ...] = field(default=(), metadata=LEFT_OUT)
     ropes: tuple[RopeTable, ...] = field(default=(), metadata=LEFT_OUT)
     output_tokens: int = field(default=0, metadata=LEFT_OUT)
@@ -392,7 +388,7 @@ class Role:
 
     @cached_property
     def layout(self) -> Sublayers:
-        """All sublayers; in older bundles each layer is an attention and an MLP."""
+        """All sublayers; of another program's export each layer is an attention and an MLP."""
         return Sublayers(self.sublayers) if self.sublayers else Sublayers.pairs(self.layers)
 
     @property

@@ -35,10 +35,6 @@ MEMORY_HELP = (
     "memory limit such as 2GiB, or by device such as cpu=8GiB,gpu=3GiB (default: all free memory)"
 )
 PLACE_HELP = "device of each of the target's layers, such as 0-7=onnxruntime:cpu,8-=openvino:cpu"
-SIMULATE_HELP = (
-    "simulate the times of another machine: the name of a laptop, or a JSON file "
-    "(docs/simulator.md)"
-)
 GPU_LAYERS_HELP = "run the last N layers and the head on the device gpu, the others on --device"
 DEVICE_HELP = (
     "device of the target, as listed by `edgespec devices`; cpu picks the faster CPU engine"
@@ -144,16 +140,6 @@ def add_draft_source(group: argparse._ArgumentGroup) -> None:
         help="load what recycling learned before from FILE if it exists, and save it there at the "
         "end",
     )  # fmt: skip
-    add_learn(
-        group, "let the draft model learn from the target between texts, and keep that in FILE"
-    )
-
-
-def add_learn(group: argparse._ActionsContainer, text: str) -> None:
-    """Declares --learn."""
-    group.add_argument(
-        "--learn", type=partial(_file_in_folder, "--learn"), metavar="FILE", help=text
-    )
 
 
 def add_draft_options(group: argparse._ArgumentGroup) -> None:
@@ -187,7 +173,6 @@ def add_device_options(group: argparse._ActionsContainer) -> None:
     add_option(group, "threads", THREADS_HELP)
     add_option(group, "context", CONTEXT_HELP)
     group.add_argument("--memory", metavar="SIZE", help=MEMORY_HELP)
-    group.add_argument("--simulate", metavar="MACHINE", help=SIMULATE_HELP)
 
 
 def add_cache_options(group: argparse._ActionsContainer) -> None:

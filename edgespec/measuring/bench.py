@@ -23,7 +23,7 @@ from edgespec.measuring.worker import Made, Request, Worker
 from edgespec.runtime.deployment.demands import HOST
 from edgespec.runtime.deployment.deployment import Deployment, deploy
 from edgespec.runtime.deployment.memory import USUAL_CONTEXT
-from edgespec.runtime.deployment.options import LEARNING_DRAFTS, MODEL_DRAFTS, LoadOptions
+from edgespec.runtime.deployment.options import MODEL_DRAFTS, LoadOptions
 from edgespec.runtime.engines import available_bytes
 
 PLAIN = "plain"
@@ -73,8 +73,6 @@ class Line:
         new_tokens: number of new tokens in all texts.
         rounds: number of rounds in all texts, without the prompts' passes.
         sources: number of rounds by draft source.
-        learned: number of tokens that the draft model's correction was learned from; see
-            `GenerationResult`.
         exact: whether the engine promises that a row's bits do not depend on the other rows.
         bits: comparison of the rows' bits (`bits.compare_bits`); None if it was not made.
     """
@@ -102,7 +100,6 @@ class Line:
     new_tokens: int
     rounds: int
     sources: dict[str, int]
-    learned: int | None
     exact: bool
     bits: Bits | None
 
@@ -166,7 +163,6 @@ class Bench:
                 options,
                 draft=draft,
                 pipeline=options.pipeline if draft in ("auto", *MODEL_DRAFTS) else "serial",
-                learn=options.learn if draft in LEARNING_DRAFTS else None,
             )
             for draft in ("none", *drafts)
         }
@@ -342,7 +338,6 @@ def _line(
         new_tokens=sum(result.new_tokens for result in results),
         rounds=rounds,
         sources=dict(sum((Counter(result.sources) for result in results), Counter())),
-        learned=results[0].learned,
         exact=results[0].exact,
         bits=None,
     )

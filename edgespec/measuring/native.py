@@ -31,8 +31,6 @@ _OTHERS = 6  # most further rows between the text's own ones
 
 def are_native(bundle: Bundle, options: LoadOptions, drafts: Sequence[str]) -> bool:
     """Whether a bundle's native graphs can make all settings; logs a line if not."""
-    if options.learn is not None:  # which not all sources have
-        return is_native(bundle, options)
     return all(is_native(bundle, replace(options, draft=draft)) for draft in ("none", *drafts))
 
 

@@ -29,10 +29,10 @@ class Matrix:
     """A matrix with a row per token in a bundle's data file.
 
     Attributes:
-        stored: [N, ...] floats, or the packed integers of blocks; [K, N] if it has channels.
+        stored: [N, ...] floats, or the packed integers of blocks.
         scales: the scales; None for floats.
         bits: bits of the integers; 0 for floats.
-        block_size: number of integers per scale; 0 for one scale per row (channels).
+        block_size: number of integers per scale; 0 for floats.
         width: K, the number of columns.
         factor: what rows are multiplied by.
     """
@@ -50,9 +50,6 @@ class Matrix:
         rows: Floats
         if self.scales is None:
             rows = self.stored[chosen].astype(np.float32)
-        elif self.block_size == 0:
-            scales = self.scales[chosen].astype(np.float32)
-            rows = self.stored[:, chosen].T.astype(np.float32) * scales[:, None]
         else:
             packed = self.stored[chosen].reshape(len(chosen), -1, self.block_size * self.bits // 8)
             scales = self.scales[chosen].reshape(packed.shape[:2])
@@ -132,29 +129,20 @@ class TargetGraph:
     def projection(self) -> Matrix:
         """The output projection."""
         value = self._final_norm.output[0]
-        while True:
-            node = next(node for node in self._nodes if value in node.input)
-            if node.op_type == "MatMulNBits":
-                stored, scales = self._read(node.input[1]), self._read(self._source(node.input[2]))
-                return Matrix(
-                    stored, scales.astype(np.float16), _attribute(node, "bits", 4),
-                    _attribute(node, "block_size", 128), _attribute(node, "K", 0),
-                )  # fmt: skip
-            if node.op_type == "Gemm":
-                stored = self._read(self._source(node.input[1]))
-                return Matrix(stored, None, 0, 0, stored.shape[1])
-            if node.op_type == "MatMulInteger":
-                stored = self._read(node.input[1])
-                scales = self._read(node.input[1].replace(".channels", ".scales"))
-                return Matrix(stored, scales.astype(np.float16), 8, 0, stored.shape[0])
-            if node.op_type not in ("Abs", "QuantizeLinear"):
-                raise InputError(
-                    f"{self._bundle.path}: its output projection is a {node.op_type}, which "
-                    "training cannot read: export it again"
-                )
-            last = [n for n in self._nodes if value in n.input]
-            quantized = [n for n in last if n.op_type == "QuantizeLinear"]
-            value = (quantized or last)[0].output[0]
+        node = next(node for node in self._nodes if value in node.input)
+        if node.op_type == "MatMulNBits":
+            stored, scales = self._read(node.input[1]), self._read(self._source(node.input[2]))
+            return Matrix(
+                stored, scales.astype(np.float16), _attribute(node, "bits", 4),
+                _attribute(node, "block_size", 128), _attribute(node, "K", 0),
+            )  # fmt: skip
+        if node.op_type == "Gemm":
+            stored = self._read(self._source(node.input[1]))
+            return Matrix(stored, None, 0, 0, stored.shape[1])
+        raise InputError(
+            f"{self._bundle.path}: its output projection is a {node.op_type}, which training "
+            "cannot read: export it again"
+        )
 
     def _computed(self, name: str) -> Floats:
         """Returns a stored vector, or a sum or product of such: Gemma adds 1, Granite divides."""

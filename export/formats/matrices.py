@@ -19,10 +19,6 @@ from edgespec.export.formats.kept import Form
 from edgespec.export.formats.weights import Names, WeightStream, Written
 from edgespec.models import Linear
 
-# Quantization steps on each side of zero for activations of integer products.
-_STEPS = 127
-_ZERO_POINT = 128
-
 
 class WeightFormat(Protocol):
     """A format in which matrices are stored, multiplied and looked up."""
@@ -181,39 +177,6 @@ class MixedFormat:
 
 
 @dataclass(frozen=True)
-class ChannelFormat:
-    """Integer products (W8A8): weights with a scale per output channel, and 8-bit activations.
-
-    Activations have a scale per row, so that a row does not depend on the others of a call.
-
-    Args:
-        rows: format of embeddings.
-    """
-
-    rows: BlockFormat
-
-    def linear(self, graph: GraphBuilder, weights: WeightStream, x: str, *layers: Linear) -> str:
-        """See `WeightFormat`."""
-        names = tuple(layer.weight for layer in layers)
-        (n, k), place, label = weights.shape(names), weights.channels(names), _label(names)
-        stored = graph.external(
-            f"{label}.channels", TensorProto.INT8, (k, n), place.offset, place.nbytes
-        )
-        scales = graph.external(
-            f"{label}.scales", TensorProto.FLOAT16, (n,), place.scale_offset, place.scale_nbytes
-        )
-        rounded, steps = _round_rows(graph, x)
-        zero = graph.constant(_ZERO_POINT, np.uint8)
-        y = graph.op("Cast", graph.op("MatMulInteger", rounded, stored, zero), to=TensorProto.FLOAT)
-        y = graph.op("Mul", y, graph.op("Cast", scales, to=TensorProto.FLOAT))
-        return _add_bias(graph, weights, graph.op("Mul", y, steps), layers)
-
-    def embedding(self, graph: GraphBuilder, weights: WeightStream, ids: str, name: str) -> str:
-        """See `WeightFormat`."""
-        return self.rows.embedding(graph, weights, ids, name)
-
-
-@dataclass(frozen=True)
 class FloatFormat:
     """fp16 or fp32 weights; the arithmetic is float32."""
 
@@ -252,20 +215,6 @@ def _add_bias(graph: GraphBuilder, weights: WeightStream, y: str, layers: Sequen
         return y
     assert len(biases) == len(layers)
     return graph.op("Add", y, vector(graph, weights, *biases))
-
-
-def _round_rows(graph: GraphBuilder, x: str) -> tuple[str, str]:
-    """Emits the quantization of x [S, K] to uint8 around `_ZERO_POINT`, with steps [S, 1] float32.
-
-    Engines compute it once if several products have the same input. A row of zeros has the step 0,
-    so its products are 0 whatever it is rounded to.
-    """
-    peak = graph.op("ReduceMax", graph.op("Abs", x), graph.ints(-1), keepdims=1)
-    steps = graph.op("Mul", peak, graph.constant(1 / _STEPS, np.float32))
-    by_row = graph.op("Squeeze", steps, graph.ints(-1))
-    zero = graph.constant([_ZERO_POINT], np.uint8)
-    zeros = graph.op("Expand", zero, graph.op("Shape", by_row))
-    return graph.op("QuantizeLinear", x, by_row, zeros, axis=0), steps
 
 
 def _label(names: Names) -> str:

@@ -20,9 +20,6 @@ from edgespec.models import TensorSource
 # Values of a tile of rows: as float32 it fits into a core's L2 cache while it is quantized.
 _TILE_VALUES = 1 << 18
 _THREADS = 2
-# Bits of the weights of integer products. Without VNNI, processors add two products with 8-bit
-# activations in 16 bits, which 8-bit weights would saturate.
-_CHANNEL_BITS = 7
 # Maximum share of a matrix's squared norm in blocks whose scales are too small for half precision.
 _FAINT_SHARE = 1e-4
 
@@ -109,22 +106,6 @@ class WeightStream:
                     count((bounds[1] - bounds[0]) * width)
                 self.errors[name] = 0.0
             self._written[key] = self._with_scales(offset, nbytes, scales, zeros)
-        return self._written[key]
-
-    def channels(self, names: Names) -> Written:
-        """Quantizes [N, K] matrices to 7 bits: writes [K, N] int8, then a scale for each of N."""
-        key = (names, "channels")
-        if key not in self._written:
-            rows, width = self.shape(names)
-            columns, scales, done = np.empty((width, rows), np.int8), [], 0
-            for part in self._parts(names, _CHANNEL_BITS, width):
-                levels = part.packed[:, 0, :].view(np.int8) - np.int8(2 ** (_CHANNEL_BITS - 1))
-                columns[:, done : done + len(levels)] = levels.T
-                done += len(levels)
-                scales.append(part.scales)
-            offset = self.data.begin(columns.nbytes)
-            self.data.write(columns)
-            self._written[key] = self._with_scales(offset, columns.nbytes, scales)
         return self._written[key]
 
     def _with_scales(

@@ -18,7 +18,6 @@ from onnx import TensorProto
 from edgespec.bundle import (
     LAST_HIDDEN,
     LOGITS,
-    W8A8,
     Native,
     PoolShape,
     Precision,
@@ -393,7 +392,7 @@ def written_in_tiles(
     Returns:
         None if there can be no graph; then there is no file.
     """
-    if W8A8 in (precision.weights, precision.lm_head) or precision.block_size % BLOCK:
+    if precision.block_size % BLOCK:
         return None
     data = DataFile(file)
     try:

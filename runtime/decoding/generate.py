@@ -16,7 +16,7 @@ from edgespec.runtime.execution.runner import Results
 from edgespec.runtime.execution.steps import Call, Called, Chunk
 from edgespec.runtime.sampling.logprobs import TokenLogprobs, token_logprobs
 from edgespec.runtime.sampling.sampler import Sampler
-from edgespec.runtime.trees.company import ALONE, Company, PassCost
+from edgespec.runtime.trees.company import ALONE, Company, PassCost, SharedVerdict
 from edgespec.runtime.trees.offers import Granted, Offer
 from edgespec.runtime.trees.proposal import Forecast
 from edgespec.runtime.trees.tree import TokenTree
@@ -197,7 +197,8 @@ def steps(
         logits = passed.results["logits"]
         verified = time.perf_counter()
         verdict = _verdict(tree, logits, text, choices, limits.stop_ids)
-        verdict = replace(verdict, shared=passed.shared)
+        if passed.shared is not None:
+            verdict = SharedVerdict(verdict.nodes, verdict.tokens, passed.shared)
         target.commit([0, *(node + 1 for node in verdict.nodes)])
         drafter.observe(verdict, tree, logits)
         text += verdict.tokens

@@ -17,9 +17,10 @@ from edgespec.runtime.deployment.deployment import (
     place_to_use,
     with_costs,
 )
+from edgespec.runtime.deployment.device_names import gpu_engine
 from edgespec.runtime.deployment.options import MODEL_DRAFTS, LoadOptions, default_tree
 from edgespec.runtime.deployment.placement import GPU
-from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, gpu_of, loaded_draft
+from edgespec.runtime.deployment.resolve import LEAST_CONTEXT, loaded_draft
 from edgespec.runtime.deployment.throughput import USUAL_ACCEPTANCE, Pair, plain
 from edgespec.runtime.engines import common_shapes
 from edgespec.runtime.execution.model import Model
@@ -111,7 +112,7 @@ def _placed(options: LoadOptions, place: str) -> LoadOptions:
 
 def _draft_devices(options: LoadOptions) -> tuple[str, ...]:
     device = options.draft_device
-    return (device, GPU) if device == _DEFAULTS.draft_device and gpu_of(options) else (device,)
+    return (device, GPU) if device == _DEFAULTS.draft_device and gpu_engine() else (device,)
 
 
 def _with_draft(bundle: Bundle, options: LoadOptions) -> Strategy:

@@ -16,16 +16,14 @@ from edgespec.errors import DeviceError, MemoryLimitError
 from edgespec.runtime.costs.profiles import Profile
 from edgespec.runtime.curve import Curve
 from edgespec.runtime.deployment.demands import HOST, MIB, Demand, FixedShape
+from edgespec.runtime.deployment.device_names import gpu_engine
 from edgespec.runtime.deployment.fixed_shapes import is_open
 from edgespec.runtime.deployment.memory import USUAL_CONTEXT, Fit, RoleFit, fit
 from edgespec.runtime.deployment.options import MODEL_DRAFTS, LoadOptions
 from edgespec.runtime.deployment.placement import borders, describe, on_gpu
 from edgespec.runtime.deployment.resolve import (
     Request,
-    as_planned,
     context_length,
-    described,
-    gpu_of,
     layer_devices,
     resolve,
     suited_to,
@@ -43,7 +41,7 @@ from edgespec.runtime.deployment.selection import (
 from edgespec.runtime.engines import Engines, is_experimental, is_gpu
 from edgespec.runtime.execution import exactness
 from edgespec.runtime.execution.model import Model, TextSizes
-from edgespec.runtime.execution.stage_files import multiplies, require_suited, takes_texts
+from edgespec.runtime.execution.stage_files import require_suited, takes_texts
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +81,6 @@ class Deployment:
     Attributes:
         bundle: the bundle to run.
         options: the user's options, as they are for this bundle.
-        name: the bundle's path, and the simulated machine if there is one, shown to users.
         fits: whether all `devices` stay within their limits; if not, this is the deployment that
             needs least memory.
         context: maximum number of tokens of prompt and output together.
@@ -99,7 +96,6 @@ class Deployment:
 
     bundle: Bundle
     options: LoadOptions
-    name: str
     fits: bool
     context: int
     draft: str
@@ -143,7 +139,7 @@ class Deployment:
                 smaller = ", --draft lookup" if self.draft in MODEL_DRAFTS else ""
                 terms = ", ".join(f"{n} {size / MIB:.0f}" for n, size in demand.terms.items())
                 raise MemoryLimitError(
-                    f"{self.name} needs {demand.total / MIB:.0f} MiB on {demand.device} and "
+                    f"{self.bundle.path} needs {demand.total / MIB:.0f} MiB on {demand.device} and "
                     f"{demand.limit / MIB:.0f} may be used ({terms}; context {self.context}, "
                     f"draft {self.draft}): raise --memory, or ask for a shorter --context"
                     f"{smaller} or a bundle of lower precision"
@@ -193,7 +189,6 @@ def deploy(bundle: Bundle, options: LoadOptions) -> Deployment:
     return Deployment(
         bundle=bundle,
         options=options,
-        name=described(bundle, options),
         fits=found.fits,
         context=found.context,
         draft=found.draft,
@@ -303,17 +298,16 @@ def place_to_use(bundle: Bundle, options: LoadOptions) -> str | None:
 
     Returns:
         A value for `LoadOptions.place`. None if the user named a device, or if no GPU has its own
-        memory, supports the target's weights and has room for the layers after the bundle's last
+        memory and has room for the layers after the bundle's last
         border.
     """
-    planned = as_planned(bundle, options)
-    devices, layers = layer_devices(planned, options), planned.target.layers
+    devices, layers = layer_devices(bundle, options), bundle.target.layers
     if devices is not None:
         return describe(devices)
-    gpu = None if options.device != LoadOptions.device else gpu_of(options)
-    if gpu is None or gpu.memory == HOST or not multiplies(gpu, planned.target.precision):
+    gpu = None if options.device != LoadOptions.device else gpu_engine()
+    if gpu is None or gpu.memory == HOST:
         return None
-    for first in (0, *borders(planned.target)):
+    for first in (0, *borders(bundle.target)):
         place = describe(on_gpu(layers - first, layers, options.device))
         if fit(resolve(bundle, replace(options, place=place))).fits:
             return place

@@ -16,7 +16,6 @@ PIPELINES = ("auto", "serial", "overlap")
 MODEL_DRAFTS = ("model", "parallel", "head")  # these load the bundle's draft
 PLANNED_DRAFTS = ("auto", "layer-skip")  # the planner sizes their trees by measured costs
 RECYCLING_DRAFTS = ("auto", "recycling")  # these have a draft memory
-LEARNING_DRAFTS = ("auto", "model", "head")  # these draft by levels, which can learn
 FIXED_DRAFT_TOKENS = 7
 DEFAULT_TREE_WIDTH = 4
 PLANNED_DRAFT_TOKENS = 31
@@ -47,8 +46,6 @@ class LoadOptions:
             before it, auto chooses by measurement if target and draft model use two devices.
         draft_memory: file with token statistics of earlier texts for recycling, read if it exists;
             `LLM.save_draft_memory` writes it. None: recycling starts empty.
-        learn: file with what the draft model learned while it was used, read if it exists and
-            written at the end. None: it does not learn.
         threads: number of threads per engine; None: the number of physical cores that this
             process may use.
         context: maximum number of tokens of prompt and output together; None: what the model was
@@ -64,9 +61,6 @@ class LoadOptions:
         memory: limit for anonymous and shared memory together: bytes, or a text such as 2GiB. For
             several devices, a dict of bytes or a text such as cpu=8GiB,gpu=3GiB. None: the free
             memory. Stored as bytes.
-        simulate: a machine to simulate: the name of one that comes with the package, or a JSON
-            file. Devices are then that machine's cpu, gpu or npu; calls take the time stated for
-            it, and layers and memory are those of the models stated for it.
 
     Raises:
         InputError: if a value is out of range, or two contradict each other.
@@ -77,13 +71,11 @@ class LoadOptions:
     draft: str = "auto"
     pipeline: str = "auto"
     draft_memory: str | Path | None = None
-    learn: str | Path | None = None
     threads: int | None = None
     context: int | None = None
     memory: int | str | dict[str, int] | None = None
     place: str | None = None
     gpu_layers: int | None = None
-    simulate: str | Path | None = None
     sessions: int = 1
     prefix_reuse: bool = False
     prompt_cache: str | Path | None = None
@@ -97,7 +89,6 @@ class LoadOptions:
             ("prefix_reuse", bool, "True or False"),
             ("place", (str, NoneType), "a text such as 0-7=cpu,8-=gpu"),
             ("draft_memory", (str, Path, NoneType), "a file's name"),
-            ("learn", (str, Path, NoneType), "a file's name"),
             ("prompt_cache", (str, Path, NoneType), "a folder's name"),
         ):
             if not isinstance(getattr(self, name), kind):
@@ -106,12 +97,11 @@ class LoadOptions:
             raise InputError(f"draft is {self.draft!r}: use one of {', '.join(DRAFTS)}")
         if self.pipeline not in PIPELINES:
             raise InputError(f"pipeline is {self.pipeline!r}: use one of {', '.join(PIPELINES)}")
-        for name, users in (("draft_memory", RECYCLING_DRAFTS), ("learn", LEARNING_DRAFTS)):
-            if getattr(self, name) is not None and self.draft not in users:
-                raise InputError(
-                    f"{name} is given, but draft {self.draft!r} does not use it: "
-                    f"use one of {', '.join(users)}"
-                )
+        if self.draft_memory is not None and self.draft not in RECYCLING_DRAFTS:
+            raise InputError(
+                f"draft_memory is given, but draft {self.draft!r} does not use it: "
+                f"use one of {', '.join(RECYCLING_DRAFTS)}"
+            )
         for name, usual in (("device", LoadOptions.device), ("gpu_layers", None)):
             if self.place is not None and getattr(self, name) != usual:
                 raise InputError(
@@ -141,11 +131,6 @@ class LoadOptions:
         """Memory limits in bytes by device, as far as the user gave any."""
         assert not isinstance(self.memory, str)
         return {"cpu": self.memory} if isinstance(self.memory, int) else self.memory or {}
-
-    @property
-    def machine(self) -> str | None:
-        """The simulated machine, as results show it; None if nothing is simulated."""
-        return None if self.simulate is None else str(self.simulate)
 
 
 def default_tree(draft: str) -> int:

@@ -7,12 +7,11 @@ was left open has several, the preferred ones first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
-from edgespec.errors import DeviceError, InputError
+from edgespec.errors import InputError
 from edgespec.runtime.deployment.demands import HOST
 from edgespec.runtime.deployment.device_names import CPU, engines_of, gpu_engine, resolved
 from edgespec.runtime.deployment.fixed_shapes import all_ready, longest_text
@@ -30,8 +29,6 @@ from edgespec.runtime.engines import (
     Engine,
     Engines,
     available_bytes,
-    engine,
-    simulated_name,
 )
 from edgespec.runtime.execution.sizes import role_bytes
 from edgespec.runtime.execution.stage_files import suited
@@ -42,7 +39,6 @@ from edgespec.runtime.shapes import (
     SCRATCH_ROWS,
     capacity_bucket,
 )
-from edgespec.runtime.simulation import as_stated, load
 from edgespec.system.processors import default_threads
 
 LEAST_CONTEXT = capacity_bucket(1)
@@ -58,7 +54,7 @@ class Request:
     """The choices that the user's options allow, each list with the preferred one first.
 
     Attributes:
-        bundle: the bundle to run, or on a simulated machine the bundle stated for it.
+        bundle: the bundle to run.
         roles: request for each role that may be loaded, by name.
         contexts: possible numbers of tokens of prompt and output, longest first.
         drafts: possible draft sources.
@@ -91,7 +87,6 @@ def resolve(bundle: Bundle, options: LoadOptions) -> Request:
         DeviceError: if a device is not known, or no engine for it is installed.
         InputError: if an option does not suit the bundle.
     """
-    bundle = as_planned(bundle, options)
     drafts = _drafts(options.draft, bundle)
     context = context_length(options.context, bundle)
     threads = options.threads or default_threads()
@@ -101,7 +96,7 @@ def resolve(bundle: Bundle, options: LoadOptions) -> Request:
     }
     if drafts[0] in MODEL_DRAFTS:
         count = len(bundle.manifest.roles[DRAFT].stages)
-        devices[DRAFT] = (_full_name(options.draft_device, options),) * count
+        devices[DRAFT] = (resolved(options.draft_device),) * count
         rounds[DRAFT] = ((PARALLEL_ROWS,) if drafts[0] == "parallel" else _DRAFT_CALLS,)
     roles = {}
     for name, at in devices.items():
@@ -130,7 +125,7 @@ def suited_to(bundle: Bundle, options: LoadOptions) -> LoadOptions:
     """
     if bundle.target.embedding is None or options.draft == "none":
         return options
-    for name in ("draft", "draft_memory", "learn"):
+    for name in ("draft", "draft_memory"):
         value = getattr(options, name)
         if value != getattr(LoadOptions, name):
             raise InputError(
@@ -138,26 +133,6 @@ def suited_to(bundle: Bundle, options: LoadOptions) -> LoadOptions:
                 "draft for: leave it out"
             )
     return replace(options, draft="none")
-
-
-def as_planned(bundle: Bundle, options: LoadOptions) -> Bundle:
-    """Returns the bundle to plan for: on a simulated machine, with the models stated for it.
-
-    Raises:
-        InputError: if the machine cannot be read, or does not suit the bundle.
-    """
-    if options.machine is None:
-        return bundle
-    return as_stated(bundle, load(options.machine).models)
-
-
-def described(bundle: Bundle, options: LoadOptions) -> str:
-    """Returns the bundle's name for messages, with the simulated machine if there is one."""
-    if options.machine is None:
-        return str(bundle.path)
-    stated = load(options.machine).models
-    models = ", ".join(f"{role} as {stated[role].name}" for role in bundle.manifest.roles)
-    return f"{bundle.path} (simulated on {options.machine}: {models})"
 
 
 def engines_for(role: Role, devices: tuple[str, ...]) -> list[Engines]:
@@ -186,17 +161,8 @@ def layer_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...] | Non
     layers = bundle.target.layers
     if options.place is not None:
         return parse(options.place, layers)
-    if options.gpu_layers is not None and _full_name(GPU, options) != CPU:
+    if options.gpu_layers is not None and resolved(GPU) != CPU:
         return on_gpu(options.gpu_layers, layers, options.device)
-    return None
-
-
-def gpu_of(options: LoadOptions) -> Engine | None:
-    """Returns the engine that the device `gpu` stands for; None if there is no GPU."""
-    if options.machine is None:
-        return gpu_engine()
-    with suppress(DeviceError):
-        return engine(simulated_name(GPU, options.machine))
     return None
 
 
@@ -263,16 +229,11 @@ def _target_devices(bundle: Bundle, options: LoadOptions) -> tuple[str, ...]:
     """Returns the device of each of the target's stages."""
     devices = layer_devices(bundle, options)
     if devices is None:
-        return (_full_name(options.device, options),) * len(bundle.target.stages)
-    full = tuple(_full_name(device, options) for device in devices)
+        return (resolved(options.device),) * len(bundle.target.stages)
+    full = tuple(map(resolved, devices))
     for name in dict.fromkeys(full):  # an unknown device is told before missing cuts are
         engines_of(name)
     return stage_devices(bundle.target, full)
-
-
-def _full_name(device: str, options: LoadOptions) -> str:
-    """Returns the device string by which engines are found, given what the user wrote."""
-    return resolved(device) if options.machine is None else simulated_name(device, options.machine)
 
 
 def _ordered(bundle: Bundle, name: str, asked: RoleRequest, context: int) -> tuple[Engines, ...]:
@@ -326,11 +287,9 @@ def _limits(options: LoadOptions, engines: Iterable[Engine]) -> dict[str, int]:
     Raises:
         InputError: if the user limits the memory of a device that is not there.
     """
-    machine = options.machine
-    host = available_bytes() if machine is None else load(machine).memory_bytes(HOST)
-    free = {HOST: host, **{each.memory: each.available_bytes() for each in engines}}
+    free = {HOST: available_bytes(), **{each.memory: each.available_bytes() for each in engines}}
     if options.limits.keys() - free.keys():  # limits for an unused GPU are not an error
-        gpu = gpu_of(options)
+        gpu = gpu_engine()
         free |= {} if gpu is None else {gpu.memory: gpu.available_bytes()}
     for device in options.limits:
         if device not in free:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from edgespec.bundle import Bundle
 from edgespec.runtime.drafters.acceptance import Calibration, Counts
-from edgespec.runtime.drafters.learner import Learner
 from edgespec.runtime.drafters.successors import Successors
 from edgespec.system.cachedir import cache_file, store, stored
 
@@ -34,17 +33,10 @@ class DrafterState:
     Args:
         successors: table of token recycling.
         acceptance: counts of an earlier run, or None. Impossible counts are left out.
-        learner: corrects the draft model; None if it does not learn.
     """
 
-    def __init__(
-        self,
-        successors: Successors,
-        acceptance: AcceptanceCounts | None = None,
-        learner: Learner | None = None,
-    ) -> None:
+    def __init__(self, successors: Successors, acceptance: AcceptanceCounts | None = None) -> None:
         self.successors = successors
-        self.learner = learner
         self._calibrations = {
             (source, kind == _SAMPLED): Calibration(_possible(cells))
             for source, kinds in (acceptance.cells if acceptance else {}).items()

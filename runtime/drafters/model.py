@@ -13,8 +13,6 @@ from edgespec.runtime.arrays import Floats
 from edgespec.runtime.drafters.acceptance import Calibration, edge_cell
 from edgespec.runtime.drafters.base import LATEST_WEIGHT, SteppingDrafter, TreeBudget
 from edgespec.runtime.drafters.calls import Calls
-from edgespec.runtime.drafters.correction import SPAN
-from edgespec.runtime.drafters.learner import Guess, Learner
 from edgespec.runtime.drafters.ranking import Candidates, rank
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.steps import Steps, finished
@@ -42,7 +40,6 @@ class _Node:
         cell: calibration cell of the edge that leads here.
         sees: scratch rows of its ancestors and, once the model has run it, its own.
         ran: whether the model has run it, so that its possible successors are known.
-        guess: what the model then said, if it is to learn from it.
     """
 
     token: int
@@ -52,7 +49,6 @@ class _Node:
     cell: int
     sees: list[int]
     ran: bool = False
-    guess: Guess | None = None
 
     def branch(self) -> list[int]:
         """Returns the tokens from the root's child down to this one."""
@@ -76,8 +72,6 @@ class ModelDrafter(SteppingDrafter):
             of their own, because there an edge's value is its lead over its siblings in perturbed
             scores (`ranking`).
         name: name in results.
-        learner: corrects what the model says by what it learned from other texts; None for a model
-            that does not learn.
 
     Attributes:
         fed: rows of each call of the last `draft` that fed text; empty where the model had already
@@ -91,15 +85,8 @@ class ModelDrafter(SteppingDrafter):
     _budget: TreeBudget
     _width: int  # largest number of rows of a level's call
 
-    def __init__(
-        self,
-        calls: Calls,
-        calibration: Calibration,
-        name: str = "model",
-        learner: Learner | None = None,
-    ) -> None:
+    def __init__(self, calls: Calls, calibration: Calibration, name: str = "model") -> None:
         self.name = name
-        self._learner = learner
         self._calls = calls
         self._calibration = calibration
         self._text_end = _Node(-1, None, value=1.0, depth=0, cell=0, sees=list(calls.root))
@@ -179,10 +166,7 @@ class ModelDrafter(SteppingDrafter):
         verified.
         """
         node, followed = self._text_end, 0
-        rows = [0, *(accepted + 1 for accepted in verdict.nodes)]  # that chose the new tokens
         for token, level in zip(verdict.tokens, self._levels, strict=False):
-            if self._learner is not None and node.guess is not None and followed < len(rows):
-                self._learner.record(node.guess, logits[rows[followed]])
             accepted = None
             for child in level:
                 if child.parent is node:
@@ -239,7 +223,6 @@ class ModelDrafter(SteppingDrafter):
             node.depth -= root.depth
             node.value = min(node.value * share, 1.0)
             node.sees = [numbers[row] for row in node.sees[root.depth :]]
-        self._text_end.guess = root.guess
         self._levels, self._scratch = kept, len(rows)
         return rows
 
@@ -268,11 +251,6 @@ class ModelDrafter(SteppingDrafter):
     def _add_children(self, parents: list[_Node], candidates: Candidates) -> None:
         """Add the best children of nodes of one level."""
         sampler, text, depth = self._sampler, self._text, parents[0].depth
-        if self._learner is not None:
-            ends = [[*text[-SPAN:], *parent.branch()] for parent in parents]
-            guesses, candidates = self._learner.improve(ends, candidates)
-            for parent, guess in zip(parents, guesses, strict=True):
-                parent.guess = guess
         contexts = [[*text, *p.branch()] for p in parents] if sampler.reads_context else ()
         rankings = rank(sampler, candidates, len(text) + depth, contexts, self._budget.width)
         acceptance, children = self._calibration.acceptance, []

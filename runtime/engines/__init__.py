@@ -84,7 +84,6 @@ __all__ = [
     "quantizer",
     "recurrent_bytes",
     "require_one_distribution",
-    "simulated_name",
 ]
 
 switch_off()  # here, since no engine's module is imported before this package
@@ -132,14 +131,6 @@ WebGPU was run on a GPU in software, and Qualcomm's compiler with its emulation,
 _FIXABLE = (*CPU_ENGINES, *NPU_ENGINES)
 _HELPED, _PARTLY = ("qnn:npu", "qnn:emulated"), "partly"
 
-_SIMULATED = "simulated:"
-_SIMULATOR = ("edgespec.runtime.engines.simulated", "SimulatedEngine")
-
-
-def simulated_name(device: str, machine: str) -> str:
-    """Returns the full device string of a simulated machine's device."""
-    return f"{_SIMULATED}{device}@{machine}"
-
 
 def engine(device: str) -> Engine:
     """Returns the engine for a full device string.
@@ -147,7 +138,7 @@ def engine(device: str) -> Engine:
     Raises:
         DeviceError: if there is no such engine, or its library, a driver or the hardware is
             missing.
-        InputError: if the simulated machine cannot be read, or the shapes are not valid.
+        InputError: if the shapes are not valid.
     """
     made: Engine = _made(device, *_found(device))
     return made
@@ -200,8 +191,6 @@ def _found(device: str) -> tuple[tuple[str, str], list[Any]]:
     Raises:
         DeviceError: if there is no engine of that name.
     """
-    if device.startswith(_SIMULATED):
-        return _SIMULATOR, [device.removeprefix(_SIMULATED)]
     device, *options = device.split("#")
     kind, _, number = device.partition(":")
     if options and device not in _FIXABLE:

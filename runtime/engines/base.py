@@ -204,7 +204,7 @@ class StageSizes:
             same bytes.
         file_bytes: bytes of the data file, which all stages of a role share.
         tied: whether the stage has embedding and output projection, and both read the same bytes.
-        precision: precision of the weights: int4, int8, fp16, fp32 or w8a8.
+        precision: precision of the weights: int4, int8, fp16 or fp32.
         block_size: least number of weights that share a scale; 0 if none are quantized.
         scale_bytes: bytes of a scale.
         cache_groups: layers whose keys and values it computes.
@@ -333,10 +333,6 @@ class Engine(Protocol):
     @property
     def several_texts(self) -> bool:
         """Whether it runs stages whose calls hold several texts, unless shapes are fixed."""
-
-    @property
-    def integer_products(self) -> bool:
-        """Whether it computes products of w8a8 in integers, and on its own device."""
 
     def compile(self, stage: StageFile, threads: int) -> Executable:
         """Loads and compiles a stage.

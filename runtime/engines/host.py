@@ -39,7 +39,6 @@ class HostEngine:
     name: str
     memory = "cpu"
     variant: str | None = None
-    integer_products = False
     keeps_states = False
     several_texts = False
     integer_caches = False

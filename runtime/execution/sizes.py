@@ -9,13 +9,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from edgespec.bundle import W8A8, Bundle, Precision, Role, Stage
+from edgespec.bundle import Bundle, Precision, Role, Stage
 from edgespec.bundle.caches import CacheGroup
 from edgespec.bundle.sublayers import FUSION, INJECTION, MLP, RecurrentShape, Sublayer
 from edgespec.runtime.engines import CallSizes, Engine, Engines, StageSizes, recurrent_bytes
-
-# No known decoder has an MLP wider than this multiple of the hidden size.
-_WIDEST_MLP = 8
 
 _FLOAT_BYTES = {"fp16": 2, "fp32": 4}
 
@@ -24,10 +21,9 @@ def stage_sizes(bundle: Bundle, name: str) -> tuple[StageSizes, ...]:
     """Returns the sizes of each stage of a role; bytes of weights add up to the role's."""
     role = bundle.manifest.roles[name]
     data = sum(bundle.manifest.files[file].size for file in {each.data for each in role.stages})
-    layout, (intermediate, tied) = role.layout, _mlp_width(role)
+    layout, intermediate = role.layout, _mlp_width(role)
     projects = role.embedding is None  # what makes embeddings has no output projection
-    # Integer products need a layout of their own, so a tied matrix is stored twice.
-    shared = tied and role.precision.lm_head != W8A8 and projects
+    shared = role.tied and projects
     outputs = (role.output_tokens or role.vocab_size) if projects else 0
     borrowed = any(stage.borrowed for stage in role.stages)  # the embedding is the target's
     embedding_part = "lm_head" if shared or not projects else "embedding"
@@ -173,35 +169,17 @@ def _attention_parameters(role: Role) -> int:
     return 2 * role.hidden_size * role.head_dim * (role.heads + role.kv_heads)
 
 
-def _mlp_width(role: Role) -> tuple[int, bool]:
-    """Returns the width of the MLPs, and whether the output projection is the embedding.
-
-    Bundles that do not state them get both guessed from the number of parameters.
-    """
+def _mlp_width(role: Role) -> int:
+    """Returns the width of the MLPs, guessed by the parameters where a manifest has none."""
     known = max((each.width for each in role.layout), default=0)
-    if known and role.tied is not None:
-        return known, role.tied
+    if known:
+        return known
     embedding = role.vocab_size * role.hidden_size
     per_layer = (role.parameters - embedding) // role.layers - _attention_parameters(role)
     intermediate = max(per_layer // (3 * role.hidden_size), 1)
-    tied = _seems_tied(role, intermediate) if role.tied is None else role.tied
-    if not tied:
+    if not role.tied:
         intermediate = max(intermediate - role.vocab_size // (3 * role.layers), 1)
-    return intermediate, tied
-
-
-def _seems_tied(role: Role, intermediate: int) -> bool:
-    """Guesses whether the output projection is the embedding, for bundles that do not state it.
-
-    A quantized projection of its own has an entry among the quantization errors.
-
-    Args:
-        role: the role.
-        intermediate: width of its MLP, if the projection is tied.
-    """
-    return "lm_head.weight" not in role.quantization_error and (
-        intermediate <= _WIDEST_MLP * role.hidden_size
-    )
+    return intermediate
 
 
 def _result_bytes(stage: Stage) -> int:

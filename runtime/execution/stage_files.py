@@ -10,7 +10,6 @@ from edgespec.bundle import (
     DRAFT,
     HALF_BIAS_OFF,
     NPU,
-    W8A8,
     Bundle,
     Compiled,
     Precision,
@@ -80,11 +79,6 @@ def stage_file(
     )
 
 
-def multiplies(engine: Engine, precision: Precision) -> bool:
-    """Returns whether an engine can multiply by weights of this precision."""
-    return W8A8 not in (precision.weights, precision.lm_head) or engine.integer_products
-
-
 def takes_texts(engine: Engine) -> bool:
     """Returns whether calls of an engine may hold rows of several texts."""
     return engine.several_texts and engine.variant is None and not engine.shapes.capacities
@@ -95,8 +89,7 @@ def suited(role: Role, engines: Sequence[Engine]) -> list[Engine]:
     return [
         each
         for each in engines
-        if multiplies(each, role.precision)
-        and (not role.recurrent or _recurs(each))
+        if (not role.recurrent or _recurs(each))
         and (each.integer_caches or role.precision.kv != "int8")
     ] or list(engines)
 
@@ -137,14 +130,8 @@ def require_suited(bundle: Bundle, name: str, engine: Engine) -> None:
             "graph, whose shapes change with the text: use --device cpu, or export the original "
             "checkpoint"
         )
-    if engine.variant is None:
-        if not multiplies(engine, precision):
-            raise DeviceError(
-                f"{engine.name} cannot run the {name} of {bundle.path}: it has w8a8 weights, which "
-                "only onnxruntime:cpu can run: use that, or export it again at int8 or int4"
-            )
     # Only quantized weights need operators that ONNX itself does not have.
-    elif precision.block_size and variant is None:
+    if engine.variant is not None and precision.block_size and variant is None:
         raise DeviceError(
             f"{engine.name} cannot run the {name} of {bundle.path}: it has {precision.weights} "
             f"weights and no variant for the {engine.variant}: export it again with "

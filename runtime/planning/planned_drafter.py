@@ -16,6 +16,7 @@ from edgespec.runtime.planning.planner import Size, best_size, cheapest_row
 from edgespec.runtime.planning.priced import PricedSource, Prospect
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.shapes import capacity_bucket
+from edgespec.runtime.trees.company import SharedVerdict
 from edgespec.runtime.trees.offers import Granted, Offer
 from edgespec.runtime.trees.proposal import Forecast, Proposal
 from edgespec.runtime.trees.tree import TokenTree
@@ -112,11 +113,11 @@ class PlannedDrafter(SteppingDrafter):
         verified = time.perf_counter()
         self._expected = self._expected * (1 - LATEST_WEIGHT) + self._promised
         self._accepted = self._accepted * (1 - LATEST_WEIGHT) + len(verdict.nodes)
-        if verdict.shared is None:
-            self._curve.observe(len(tree) + 1, self._capacity, verified - self._drafted)
+        if isinstance(verdict, SharedVerdict):
+            cost = verdict.cost
+            self._curve.of_texts(cost.texts).observe(cost.rows, self._capacity, cost.seconds)
         else:
-            curve = self._curve.of_texts(verdict.shared.texts)
-            curve.observe(verdict.shared.rows, self._capacity, verdict.shared.seconds)
+            self._curve.observe(len(tree) + 1, self._capacity, verified - self._drafted)
         for source in self._sources:
             source.observe(verdict, tree, logits)
         own = self._drafted - self._begin + time.perf_counter() - verified

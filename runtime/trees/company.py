@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from edgespec.runtime.trees.walk import Verdict
+
 
 @dataclass(frozen=True)
 class Company:
@@ -52,3 +54,14 @@ class PassCost:
     def share(self) -> float:
         """Seconds of each text."""
         return self.seconds / self.texts
+
+
+@dataclass(frozen=True)
+class SharedVerdict(Verdict):
+    """The result of a verification in a pass that other texts shared.
+
+    Attributes:
+        cost: what the pass took.
+    """
+
+    cost: PassCost

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgespec.runtime.trees.company import PassCost
 from edgespec.runtime.trees.tree import ROOT, TokenTree
 
 
@@ -24,12 +23,10 @@ class Verdict:
         nodes: The accepted nodes, from the root's child down.
         tokens: The new tokens: those of `nodes`, then the target's extra token. If an accepted node
             is a stop token, the text ends there without an extra token.
-        shared: Cost of the pass if other texts shared it; None: it was this text's alone.
     """
 
     nodes: tuple[int, ...]
     tokens: tuple[int, ...]
-    shared: PassCost | None = None
 
 
 def walk(

@@ -256,9 +256,7 @@ def test_a_model_that_generates_text_makes_no_embeddings():
         assert plain.generate("def", max_new_tokens=1).new_tokens == 1
 
 
-@pytest.mark.parametrize(
-    "options", [{"draft": "lookup"}, {"learn": "file"}, {"draft_memory": "file"}], ids=str
-)
+@pytest.mark.parametrize("options", [{"draft": "lookup"}, {"draft_memory": "file"}], ids=str)
 def test_options_of_drafts_are_refused(made, options):
     folder, _ = made("qwen3-last")
     with pytest.raises(InputError, match=f"{next(iter(options))} is .* no text to draft for"):

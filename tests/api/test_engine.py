@@ -77,7 +77,8 @@ def test_drafts_never_change_a_text(native, name, how):
 def test_recurrent_models_draft_and_are_drafted_for(native, name, monkeypatch):
     llm = native(name)
     monkeypatch.setattr(llm.engine._cost, "seconds", lambda rows: 1 + 0.05 * rows)
-    monkeypatch.setattr(llm.engine._drafters[-1]._cost, "seconds", lambda rows: 0.05 + 0.02 * rows)
+    [drafter] = [each for each in llm.engine._drafters if each.name == "model"]
+    monkeypatch.setattr(drafter._cost, "seconds", lambda rows: 0.05 + 0.02 * rows)
     for how in ({}, {"temperature": 0.8, "seed": 4}):
         made = {
             source: llm.stream(SHORT_PROMPT, max_new_tokens=64, draft_source=source, **how).finish()

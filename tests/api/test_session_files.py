@@ -47,7 +47,7 @@ def test_a_longer_session_is_cut_to_what_was_planned(pairs, tmp_path, draft):
     session = llm.load_session(tmp_path / "session")
     assert other.tokens  # there is room for both
     assert len(session.tokens) == 128
-    assert 2 * session._slot.bytes <= sum(demand.kv for demand in llm.plan.devices)
+    assert 2 * session._slot.bytes <= sum(demand.kv for demand in llm.deployment.devices)
     result = session.generate(prompt[:80], max_new_tokens=20)
     assert result.reused == 79
     assert result.tokens == fresh(pairs, prompt[:80], max_new_tokens=20).tokens

@@ -209,9 +209,9 @@ def test_the_least_recently_used_give_way(pairs):
 @pytest.mark.parametrize("draft", ["none", "model"])
 def test_caches_stay_within_what_was_planned(pairs, draft):
     llm = load(pairs, draft, context=512, sessions=2)
-    planned = sum(demand.kv for demand in llm.plan.devices)
+    planned = sum(demand.kv for demand in llm.deployment.devices)
     alone = load(pairs, draft, context=512)
-    assert planned == 2 * sum(demand.kv for demand in alone.plan.devices)
+    assert planned == 2 * sum(demand.kv for demand in alone.deployment.devices)
     sessions = [llm.session() for _ in range(6)]
     rng = random.Random(1)
     for _ in range(20):

@@ -124,7 +124,6 @@ def test_export_cut_at_what_is_no_number(cli, tmp_path, layers):
     ("alone", "needed"),
     [
         ("--draft-precision=int8", "--draft or --draft-head"),
-        ("--draft-vocabulary=32k", "--draft"),
         ("--compile-shapes=8x128", "--compile-for"),
     ],
 )

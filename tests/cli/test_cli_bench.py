@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 from benches import TEXT, made, with_told_workers
-from commandline import FAST, PLACE, fails
+from commandline import FAST, fails
 from links import linked
 
-from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.cli import plots
 from edgespec.measuring.bits import Bits
@@ -56,24 +55,6 @@ def test_bench_prints_one_json_object(cli, pairs, tmp_path):
     assert model["draft_ms"] > plain["draft_ms"]
     ratio = model["tokens_per_second"] / plain["tokens_per_second"]
     assert model["speedup_vs_plain"] == pytest.approx(ratio, abs=0.01)
-
-
-def test_what_was_learned_is_used_and_left_alone(cli, pairs, tmp_path):
-    path, file = pairs.pair("llama").path, tmp_path / "learned"
-    with LLM(path, draft="model", learn=file, **PLACE) as llm:
-        for _ in range(4):
-            llm.generate("def f(x):\n", max_new_tokens=60)
-    before, prompt = file.read_bytes(), tmp_path / "prompt.txt"
-    prompt.write_text("def f(x):\n")
-    words = ["--prompts", prompt, "--draft", "lookup,model", "--repeat", 1, "-n", 40, "--json"]
-    for learn in (["--learn", file], []):
-        result = cli("bench", path, *words, *learn, *FAST)
-        assert (result.code, result.err) == (0, "")
-        plain, lookup, model = json.loads(result.out)["settings"]
-        assert (plain["learned"], lookup["learned"]) == (None, None)
-        assert model["learned"] is None if not learn else model["learned"] > 100
-        assert model["equal_to_plain"] == "yes"
-    assert file.read_bytes() == before
 
 
 @pytest.fixture

@@ -9,49 +9,45 @@ from dataclasses import replace
 
 import pytest
 from commandline import fails
-from cuts import EMBEDDED
-from machines import curve, machine, saved
+from cuts import EMBEDDED, Gpu, with_gpu, without_gpu
 
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.runtime.costs import contention, profiles
 from edgespec.runtime.costs.profiles import OverlapCost, Profile
-from edgespec.runtime.curve import Curve
-from edgespec.runtime.deployment import comparing, selection
+from edgespec.runtime.deployment import comparing, device_names, selection
 from edgespec.runtime.deployment.comparing import ACCEPTANCES, Strategy, best
 from edgespec.runtime.deployment.deployment import deploy
 from edgespec.runtime.deployment.throughput import Pair
-from edgespec.runtime.engines import engine, simulated_name
-from edgespec.runtime.simulation import load
+from edgespec.runtime.engines import engine
 
-CPU = {TARGET: curve(r1=20, r4=22, r8=24, r32=48), DRAFT: curve(r1=6, r32=9)}
-GPU = {TARGET: curve(r1=18, r32=19), DRAFT: curve(r1=2, r32=3)}
+# Seconds of calls by their rows.
+CPU = {TARGET: {1: 0.020, 4: 0.022, 8: 0.024, 32: 0.048}, DRAFT: {1: 0.006, 32: 0.009}}
+GPU = {TARGET: {1: 0.018, 32: 0.019}, DRAFT: {1: 0.002, 32: 0.003}}
+ENGINE = "onnxruntime:cpu"
 SLOWDOWN = 1.05
 SHARES = ("0.6", "0.75", "0.9")
-PLACES = {TARGET: "cpu", DRAFT: "gpu"}
 PAIR = ["cpu", "gpu"]
 
 
-def seconds(stated):
-    """Of calls by their rows, as a machine's curve has them."""
-    return {int(rows): ms / 1e3 for rows, ms in stated["ms"].items()}
-
-
 @pytest.fixture
-def laptop(tmp_path, own_cache):
+def laptop(own_cache, monkeypatch):
     """A machine with a CPU and a GPU, of which nothing has been measured."""
-    return saved(tmp_path, machine(CPU, {"gpu": GPU}, shared=1.5))
+    monkeypatch.setattr(device_names, "cpu_engines", lambda: [engine(ENGINE)])
+    monkeypatch.setattr(Gpu, "available_bytes", lambda _: 1 << 29)
+    with_gpu(monkeypatch, Gpu())
 
 
-def remember(bundle, file):
+def profile(seconds):
+    return Profile.measured(False, {256: {n: [each] for n, each in seconds.items()}})
+
+
+def remember(bundle):
     """As if everything had been measured there, exactly as it is stated."""
-    cpu, gpu = (engine(simulated_name(place, file)) for place in PAIR)
+    cpu, gpu = engine(ENGINE), Gpu()
     for device, curves in ((cpu, CPU), (gpu, GPU)):
         for role in bundle.manifest.roles:
-            profile = Profile.measured(
-                False, {256: {n: [s] for n, s in seconds(curves[role]).items()}}
-            )
-            profiles.remember(bundle, role, (device,), 1, profile)
+            profiles.remember(bundle, role, (device,), 1, profile(curves[role]))
     for both in ((cpu, gpu), (gpu, cpu)):
         profiles.remember_overlap_cost(bundle, both, 1, OverlapCost(SLOWDOWN))
 
@@ -60,14 +56,14 @@ def remember(bundle, file):
 def compared(cli, laptop):
     """The ways of the embedded pair on that machine, with nothing to measure."""
 
-    remember(EMBEDDED, laptop)
+    remember(EMBEDDED)
 
     def run(*words):
         result = cli("plan", "--compare", "--json", *run.words, *words)
         assert (result.code, result.err) == (0, "")
         return json.loads(result.out)["ways"]
 
-    run.file, run.words = laptop, ["--simulate", laptop, "--threads", 1]
+    run.words = ["--threads", 1, "--memory", "cpu=8GiB,gpu=512MiB"]
     return run
 
 
@@ -87,7 +83,7 @@ def test_each_way_promises_what_its_calls_cost(compared):
     ]  # fmt: skip
     assert plain["tokens_per_second"] == dict.fromkeys(SHARES, 50)
     assert offload["tokens_per_second"] == dict.fromkeys(SHARES, pytest.approx(1e3 / 18, abs=1e-3))
-    passes = Curve({256: seconds(CPU[TARGET])})
+    passes = profile(CPU[TARGET]).curve(engine(ENGINE).shapes)
     near, far = (Pair(lambda n: passes.seconds(n, 256), draft, 31) for draft in (0.006, 0.002))
     assert serial["tokens_per_second"] == expected(near.serial)
     assert other["tokens_per_second"] == expected(far.serial)
@@ -95,8 +91,8 @@ def test_each_way_promises_what_its_calls_cost(compared):
     assert [way["slowdown"] for way in ways] == [None, None, None, None, SLOWDOWN]
     assert [way["best"] for way in ways] == [False, False, False, False, True]
     assert [way["engines"] for way in (plain, other)] == [
-        {TARGET: simulated_name("cpu", compared.file)},
-        {role: simulated_name(place, compared.file) for role, place in PLACES.items()},
+        {TARGET: ENGINE},
+        {TARGET: ENGINE, DRAFT: Gpu.name},
     ]
 
 
@@ -106,7 +102,7 @@ def test_drafts_are_no_longer_than_memory_has_room_for(compared, monkeypatch):
 
     monkeypatch.setattr(comparing, "deploy", short)
     serial, overlap = compared("--draft-device", "gpu")[2:]
-    passes = Curve({256: seconds(CPU[TARGET])})
+    passes = profile(CPU[TARGET]).curve(engine(ENGINE).shapes)
     pair = Pair(lambda n: passes.seconds(n, 256), 0.002, 3)
     assert serial["tokens_per_second"] == expected(pair.serial)
     assert overlap["tokens_per_second"] == expected(lambda share: pair.overlap(share, SLOWDOWN))
@@ -155,9 +151,9 @@ def test_all_ways_are_compared_whatever_is_to_draft(compared):
     assert compared("--draft", "lookup") == compared()
 
 
-def test_without_a_gpu_no_draft_is_there(cli, tmp_path):
-    words = ["--simulate", saved(tmp_path, machine(CPU)), "--memory", "1MiB", "--json"]
-    ways = json.loads(cli("plan", "--compare", *words).out)["ways"]
+def test_without_a_gpu_no_draft_is_there(cli, laptop, monkeypatch):
+    without_gpu(monkeypatch)
+    ways = json.loads(cli("plan", "--compare", "--memory", "1MiB", "--json").out)["ways"]
     assert called(ways) == [("plain", "cpu", None), ("serial", "cpu", "cpu")]
 
 
@@ -184,9 +180,8 @@ def test_a_way_that_does_not_fit_says_so_and_is_not_measured(cli, compared, monk
 
 
 def test_a_way_that_no_engine_takes_says_so(compared):
-    on_gpu = (engine(simulated_name("gpu", compared.file)),)
     refused = Profile(False, {}, "gpu: not with these operators")
-    profiles.remember(EMBEDDED, DRAFT, on_gpu, 1, refused)
+    profiles.remember(EMBEDDED, DRAFT, (Gpu(),), 1, refused)
     ways = compared()
     assert [way["refusal"] is None for way in ways] == [True, True, True, False, False]
     assert ways[3]["fits"]
@@ -196,7 +191,6 @@ def test_a_way_that_no_engine_takes_says_so(compared):
 def test_ways_as_a_table(cli, compared):
     result = cli("plan", "--compare", *compared.words)
     lines = [line.split() for line in result.out.splitlines()]
-    assert f"(simulated on {compared.file}: " in result.out
     assert max(map(len, result.out.splitlines()[2:])) <= 100
     for way in compared():
         memory = {each["device"]: f"{each['total_mb']:,.0f}" for each in way["devices"]}
@@ -212,13 +206,13 @@ def test_without_a_draft_model_there_are_fewer_ways(compared, monkeypatch):
     manifest = EMBEDDED.manifest
     alone = replace(EMBEDDED, manifest=replace(manifest, roles={TARGET: EMBEDDED.target}))
     monkeypatch.setattr(bundles, "load", lambda path: alone)
-    remember(alone, compared.file)
+    remember(alone)
     assert called(compared()) == [("plain", "cpu", None), ("offload", "0-=gpu", None)]
 
 
 def test_what_does_not_fit_as_asked_may_fit_another_way(cli, compared):
-    words = ["plan", *compared.words, "--memory", "cpu=50MiB,gpu=100MiB"]
-    fails(cli(*words), "MiB on cpu and 50 may be used", code=3)
+    words = ["plan", *compared.words, "--memory", "cpu=40MiB,gpu=100MiB"]
+    fails(cli(*words), "MiB on cpu and 40 may be used", code=3)
     result = cli(*words, "--compare")
     assert result.code == 3
     assert result.err == cli(*words).err
@@ -232,7 +226,7 @@ def test_what_does_not_fit_as_asked_may_fit_another_way(cli, compared):
 
 
 def test_nothing_is_compared_unasked_and_nothing_measured_where_nothing_fits(cli, laptop):
-    words = ["plan", "--simulate", laptop]
+    words = ["plan"]
     assert json.loads(cli(*words, "--json").out)["ways"] is None
     words += ["--compare", "--memory", "cpu=1MiB,gpu=1MiB"]
     fails(cli(*words), "and 1 may be used", code=3)
@@ -255,38 +249,9 @@ def test_a_placement_of_the_users_holds_beside_a_draft_model(compared, words):
     assert ways[0]["tokens_per_second"] == dict.fromkeys(SHARES, 50)
 
 
-@pytest.mark.slow
-def test_that_something_is_measured_is_said_before(cli, laptop, monkeypatch):
-    words = ["plan", "--compare", "--simulate", laptop, "--json", "--threads", 1]
-    alone = cli(*words, "--device", "gpu", "--draft-device", "gpu")  # whose calls are not known
-    assert alone.err.count("which takes a while\n") == 1
-    remember(EMBEDDED, laptop)
-    assert cli(*words).err == ""
+def test_what_is_not_known_is_measured_and_that_is_said_before(cli, compared, monkeypatch):
     monkeypatch.setattr(profiles, "recall_overlap_cost", lambda *_: None)
-    beside = cli(*words)  # nor is what drafts cost the target
-    assert beside.err.count("which takes a while\n") == 1
-
-
-@pytest.mark.slow
-def test_what_is_not_known_is_measured_once(cli, pairs, laptop, monkeypatch):
-    """Of a target in two stages; the draft model has room on the GPU, but not beside one."""
-    words = ["plan", pairs.pair("cut").path, "--compare", "--simulate", laptop, "--json"]
-    words += ["--memory", "cpu=1GiB,gpu=31MiB", "--context", 256]
-    first = cli(*words)
-    assert first.err.count("which takes a while\n") == 1
-    plain, offload, _, serial, overlap = ways = json.loads(first.out)["ways"]
-    assert (offload["way"], offload["target"]) == ("offload", "0-3=cpu,4-=gpu")
-    assert [way["refusal"] for way in ways] == [None] * 5
-    at_60, at_75, at_90 = overlap["tokens_per_second"].values()
-    assert at_60 < at_75 < at_90
-    stated = load(laptop)
-    parts = [stated.seconds("cpu", TARGET, range(8), 1)]
-    parts += [stated.seconds("gpu", TARGET, range(8, 17), 1)]  # four layers, and the large head
-    for way, least in ((plain, 0.020), (offload, sum(parts))):
-        assert 0.5 / least < way["tokens_per_second"]["0.75"] <= 1 / least
-    assert overlap["slowdown"] > 1.1
-    assert serial["tokens_per_second"]["0.75"] > plain["tokens_per_second"]["0.75"]
-    monkeypatch.setattr(selection, "measure_apart", None)
-    monkeypatch.setattr(contention, "slowdown", None)
-    again = cli(*words)
-    assert (again.code, again.out, again.err) == (0, first.out, "")
+    monkeypatch.setattr(contention, "slowdown", lambda *_: 1.5)
+    result = cli("plan", "--compare", "--json", *compared.words)
+    assert result.err.count("which takes a while\n") == 1
+    assert [way["slowdown"] for way in json.loads(result.out)["ways"]][-1] == 1.5

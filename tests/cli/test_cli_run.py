@@ -9,7 +9,6 @@ from dataclasses import fields
 import pytest
 from checkpoints import make_checkpoint, write_tokenizer
 from commandline import FAST, PLACE, PROMPT, fails
-from links import linked
 
 from edgespec import LLM, GenerationResult
 from edgespec.api.options import GenerationOptions
@@ -342,49 +341,6 @@ def test_a_draft_memory_belongs_to_its_bundle(cli, bundle, tmp_path):
     kept = file.read_bytes()
     fails(cli("run", bundle, PROMPT, "-n", 4, "--draft-memory", file, *FAST), "learned from bundle")
     assert file.read_bytes() == kept
-
-
-def test_what_a_draft_learned_is_kept_and_used_again(cli, tmp_path):
-    file = tmp_path / "learned"
-    words = ["run", PROMPT, "-n", 120, "--draft=model", "--learn", file, *FAST]
-    plain = cli(*words[:4], "--draft=none", *FAST)
-    results = [cli(*words) for _ in range(4)]
-    assert {result.out for result in results} == {plain.out}
-    assert "learned from" not in results[0].err
-    found = json.loads(cli(*words, "--json").out)
-    assert found["learned"] > 100
-    assert f"learned from {found['learned']} tokens" not in results[-1].err
-    assert re.search(r", learned from \d+ tokens", results[-1].err)
-    assert json.loads(cli(*words[:4], "--json", *FAST).out)["learned"] is None
-    file.write_bytes(file.read_bytes()[:-9])
-    fails(cli(*words), str(file), "SHA-256 does not match: it is damaged, delete it")
-
-
-@pytest.mark.parametrize("command", [("run", "x"), ("chat",), ("serve", "--port=0"), ("bench",)])
-def test_learning_is_refused_where_nothing_could_learn(cli, bundle, tmp_path, command):
-    name, *rest = command
-    file = tmp_path / "learned"
-    missing = tmp_path / "missing" / "learned"
-    fails(cli(name, *rest, "--learn", missing), f"--learn {missing}: its folder does not exist")
-    if name != "bench":  # which has other settings beside it
-        lookup = cli(name, *rest, "--draft=lookup", "--learn", file, *FAST)
-        fails(lookup, "learn is given, but draft 'lookup' does not use it: use one of auto, model")
-    if name == "run":
-        alone = cli(name, bundle, *rest, "--learn", file, *FAST)
-        fails(alone, f"learn is given, but {bundle} has no draft model that could learn: export it")
-    assert not file.exists()
-
-
-def test_what_cannot_be_kept_is_one_line_behind_the_text(cli, tmp_path):
-    file = tmp_path / "learned"
-    words = ["run", PROMPT, "-n", 20, "--draft=model", *FAST]
-    expected = cli(*words)
-    folder = linked(file, tmp_path / "nowhere" / "learned")
-    result = cli(*words, "--learn", folder)
-    assert (result.code, result.out) == (0, expected.out)
-    lines = [line for line in result.err.splitlines() if "learned is not kept" in line]
-    assert len(lines) == 1
-    assert f"{folder} cannot be written" in lines[0]
 
 
 def test_chat_goes_through_the_template(cli, bundle):

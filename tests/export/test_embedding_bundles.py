@@ -79,7 +79,7 @@ def test_the_output_projection_takes_no_room(made, writer, tmp_path):
     assert stage.matmul_bytes + stage.embedding_bytes == files[1]
 
 
-@pytest.mark.parametrize("precision", ["int4", "int8", "fp16", "w8a8"])
+@pytest.mark.parametrize("precision", ["int4", "int8", "fp16"])
 def test_other_precisions_load(source, tmp_path, precision):
     export_bundle(source, tmp_path / "bundle", options=ExportOptions(precision))
     bundle = bundles.load(tmp_path / "bundle")

@@ -143,7 +143,7 @@ def test_weights_are_too_small_where_the_others_are_not_much_larger(source, outp
     export_bundle(source, output, options=options)
 
 
-@pytest.mark.parametrize("precision", ["int4", "int8", "w8a8"])
+@pytest.mark.parametrize("precision", ["int4", "int8"])
 def test_a_matrix_of_zeros_passes(source, output, precision):
     """As models have that were made deeper."""
     tensors = load_file(source / "model.safetensors")
@@ -164,9 +164,9 @@ def test_missing_tensor(source, output):
 @pytest.mark.parametrize(
     ("name", "value", "known"),
     [
-        ("precision", "int2", "int4, int4-small, source, int8, fp16, fp32, w8a8"),
-        ("draft_precision", "int2", "int4, int4-small, source, int8, fp16, fp32, w8a8"),
-        ("lm_head_precision", "int2", "int4, int8, fp16, fp32, w8a8"),
+        ("precision", "int2", "int4, int4-small, source, int8, fp16, fp32"),
+        ("draft_precision", "int2", "int4, int4-small, source, int8, fp16, fp32"),
+        ("lm_head_precision", "int2", "int4, int8, fp16, fp32"),
         ("kv_precision", "int4", "fp32, fp16, int8"),
         ("npu_precision", "int2", "fp16, fp32"),
         ("block_size", 48, "128, 64, 32"),

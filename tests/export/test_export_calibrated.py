@@ -159,7 +159,7 @@ def test_quality_is_what_transformers_and_the_bundle_predict(saved_checkpoint, t
     assert found.tokens > 128
 
 
-@pytest.mark.parametrize("precision", ["fp16", "int8", "w8a8"])
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_what_is_not_rounded_to_4_bits_is_not_calibrated(saved_checkpoint, tmp_path, precision):
     def calibration(*arguments):
         raise AssertionError(arguments)

@@ -15,7 +15,6 @@ from edgespec import LLM
 from edgespec import bundle as bundles
 from edgespec.bundle import DRAFT_TOKENIZER, MANIFEST
 from edgespec.errors import BundleError
-from edgespec.export import ExportOptions, export_bundle
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +85,3 @@ def test_export_and_inspect_say_so_in_one_line(cli, foreign, output, name, shown
     assert shown in line
     assert shown in " ".join(cli("inspect", output).out.split())
     assert cli("run", output, "x", "-n", 4, *FAST).code == 0
-
-
-def test_a_draft_may_propose_some_of_its_own_tokens_only(foreign, output):
-    source = foreign.path("permuted").parent
-    ids = tuple(range(0, 331, 2))
-    options = ExportOptions("fp32", draft_ids=ids)
-    export_bundle(source / "target", output, source / "draft", options)
-    place = {"device": "onnxruntime:cpu", "threads": 1}
-    drafting, plain = (LLM(output, draft=draft, **place) for draft in ("model", "none"))
-    result = drafting.generate("def f(x):", max_new_tokens=60)
-    assert result.tokens == plain.generate("def f(x):", max_new_tokens=60).tokens
-    assert result.accepted > 0

@@ -346,7 +346,7 @@ def test_the_command_attaches_heads_to_checkpoints_and_bundles(target, tmp_path,
         (("--layer-skip", "4-6"), "--layer-skip is given, but"),
         (("--no-calibration",), "--no-calibration is given, but"),
         (("--quality",), "--quality is given, but"),
-        (("--draft-precision", "w8a8"), "a head has one of"),
+        (("--draft-precision", "source"), "a head has one of"),
     ):
         done = cli("export", out, "--draft-head", tmp_path / "head", *wrong, "-o", tmp_path / "no")
         assert done.code == 2

@@ -107,7 +107,6 @@ def test_what_was_asked_for_is_the_most_that_is_taken(source, tmp_path):
     assert narrow.wide == ()
     assert {name.split(".")[-2] for name in narrow.exact} == {"k_proj", "v_proj"}
     assert precision("fp32").kept == ()
-    assert precision("w8a8").kept == ()
 
 
 def test_four_bits_stay_four_bits(source, tmp_path):

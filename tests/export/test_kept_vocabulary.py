@@ -206,7 +206,7 @@ def test_what_no_form_holds():
     assert form_of(One(rows, Blocks(8, 32)), "m", 4) is None
 
 
-def test_rows_of_a_draft_with_fewer_tokens():
+def test_rows_of_a_part_of_a_tensor():
     rng = np.random.default_rng(0)
     rows = BlockRows(
         rng.integers(0, 16, (9, 32)).astype(np.uint8),

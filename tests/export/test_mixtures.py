@@ -13,7 +13,7 @@ from parity import PROMPT, SAME, devices, distance, load, made, reference
 from safetensors.numpy import load_file, save_file
 
 from edgespec import bundle as bundles
-from edgespec.errors import CheckpointError, InputError, UnsupportedModelError
+from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate, export_bundle
 from edgespec.export.formats.blocks import dequantize_rows, quantize_rows
 from edgespec.models import Moe, load_checkpoint
@@ -138,11 +138,6 @@ def test_quantized_experts_are_as_near_as_a_dense_mlp(tmp_path, mixture, dense, 
         return [distance(row, reference(model, PROMPT[: i + 1])) for i, row in enumerate(found)]
 
     assert np.median(apart(mixture)) < 1.5 * np.median(apart(dense))
-
-
-def test_w8a8_is_refused(saved_checkpoint, tmp_path):
-    with pytest.raises(InputError, match=r"target: w8a8 .* mixtures of experts: use int8"):
-        export_bundle(saved_checkpoint("olmoe"), tmp_path / "bundle", options=ExportOptions("w8a8"))
 
 
 def test_the_manifest_says_what_a_row_reads(saved_checkpoint, tmp_path):

@@ -38,8 +38,8 @@ def made(text, **facts):
     clock.end = 1.0
     usual = {"finish_reason": "length", "prompt_tokens": 9, "reused": 4, "logprobs": ()}
     return GenerationResult(
-        text=text, tokens=tokens, seed=1, draft="none", draft_memory=None, learned=None,
-        engine="one", exact=True, draft_engine=None, peak_rss_mb=1.0, simulated=None,
+        text=text, tokens=tokens, seed=1, draft="none", draft_memory=None,
+        engine="one", exact=True, draft_engine=None, peak_rss_mb=1.0,
         **clock.facts(len(tokens)), **usual | facts,
     )  # fmt: skip
 

@@ -20,9 +20,6 @@ from commandline import FAST, fails
 from servers import MODEL, PLACE, PROMPT, serving, until
 
 from edgespec import LLM
-from edgespec import bundle as bundles
-from edgespec.models.embedded import BUNDLE
-from edgespec.runtime.drafters.learner import Learner
 from edgespec.server.queue import Queue
 from edgespec.server.service import TextService
 
@@ -288,25 +285,6 @@ def test_a_signal_ends_the_command_with_0(start, served_bundle, expected, ending
     assert process.stderr.read() == b""
     assert ended.wait(30)
     reader.join()
-
-
-def test_what_a_draft_learned_is_kept_when_the_server_ends(start, tmp_path):
-    file, words = tmp_path / "learned", ["serve", "--port=0", *FAST, "--draft=model"]
-    texts = set()
-    for before in (0, 50):
-        process = start(*words, "--learn", file)
-        name, url = started(process)
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-        for _ in range(3):
-            given = client.completions.create(
-                prompt=PROMPT, model=name, max_tokens=40, temperature=0
-            )
-            texts.add(given.choices[0].text)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-        assert process.stderr.read() == b""
-        assert Learner.load(file, bundles.load(BUNDLE).digest).trained > before
-    assert len(texts) == 1
 
 
 def test_a_key_from_the_environment(start, served_bundle):

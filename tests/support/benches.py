@@ -18,10 +18,10 @@ def made(tpot_ms, accepted=(0,) * 12, tokens=TEXT, **facts):
         text="", tokens=list(tokens), prompt_tokens=3, new_tokens=len(tokens),
         finish_reason="length", seed=0, ttft_ms=20.0, tpot_ms=tpot_ms, tokens_per_second=0.0,
         rounds=len(accepted), drafted=0, accepted=sum(accepted), mean_accepted_length=0.0, begun=0,
-        draft="", sources={"lookup": len(accepted)}, draft_memory=None, learned=None,
+        draft="", sources={"lookup": len(accepted)}, draft_memory=None,
         predicted_tokens_per_second=None, measured_tokens_per_second=None,
         engine="onnxruntime:cpu", exact=True, draft_engine=None, peak_rss_mb=100.0, engine_ms=0.0,
-        reused=0, logprobs=(), simulated=None,
+        reused=0, logprobs=(),
     )  # fmt: skip
     return Made(replace(result, **facts), tuple(accepted), 0.010, 0.030)
 

@@ -60,7 +60,6 @@ class Scale:
     version: str = "1"
     shapes: Shapes = ANY_SHAPES
     variant: str | None = None
-    integer_products: bool = False
     keeps_states: bool = False
     several_texts: bool = False
     integer_caches: bool = False

@@ -41,7 +41,7 @@ def stated(bundle, placements):
         asked = requested(bundle, name, placement)
         roles[name] = RoleDeployment(tuple(map(Candidate, asked.choices)), asked, 0, "stated")
     return Deployment(
-        bundle, LoadOptions(), "a test's", True, 4096, "none", 0, ROW_BUCKETS[-1], roles, (), (), ()
+        bundle, LoadOptions(), True, 4096, "none", 0, ROW_BUCKETS[-1], roles, (), (), ()
     )
 
 

@@ -18,7 +18,6 @@ class NpuOnCpu(OnnxRuntimeCpu):
 
     name = NAME
     variant = NPU
-    integer_products = False
     keeps_states = False
     several_texts = False
     integer_caches = False
@@ -29,7 +28,6 @@ class NpuToPlan(FewShapes):
 
     memory = "cpu"
     variant = NPU
-    integer_products = False
     keeps_states = False
     several_texts = False
     integer_caches = False

@@ -22,7 +22,6 @@ from edgespec.cli.arguments import (
     TEMPERATURE_HELP,
     THREADS_HELP,
     add_bundle,
-    add_learn,
     add_option,
     add_pipeline,
 )
@@ -78,7 +77,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"draft sources: {', '.join(DRAFTS)} (default: auto)",
     )  # fmt: skip
     add_pipeline(drafting)
-    add_learn(drafting, "use what the draft model learned before from FILE, which stays as it is")
     machine = parser.add_argument_group("machine")
     add_option(machine, "device", DEVICE_HELP, kind=str)
     add_option(machine, "draft_device", DRAFT_DEVICE_HELP, kind=str)
@@ -113,7 +111,6 @@ def execute(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         draft_device=arguments.draft_device,
         pipeline=arguments.pipeline,
-        learn=arguments.learn,
         threads=threads,
         context=arguments.context,
         memory=arguments.memory,

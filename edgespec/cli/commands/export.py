@@ -6,7 +6,7 @@ import argparse
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.progress import TimeRemainingColumn as TimeRemaining
 from edgespec import bundle as bundles
 from edgespec.bundle import MANIFEST
 from edgespec.bundle.sublayers import parse
-from edgespec.cli.arguments import layer_numbers, token_count
+from edgespec.cli.arguments import layer_numbers
 from edgespec.errors import InputError
 from edgespec.export import (
     BLOCK_SIZES,
@@ -41,7 +41,6 @@ from edgespec.runtime.text.vocabulary_map import VocabularyMap
 from edgespec.tuning.adopting import adopt
 from edgespec.tuning.calibrating import TextCalibration
 from edgespec.tuning.draft_head import DraftHead
-from edgespec.tuning.draft_vocabulary import DraftVocabulary, choose_draft_vocabulary
 from edgespec.tuning.precompiling import precompile
 from edgespec.tuning.quality import HeldOutText
 from edgespec.tuning.quantizing import QUANTIZED, quantize_variant
@@ -51,7 +50,7 @@ from edgespec.tuning.texts import read_text
 _DEFAULTS = {field.name: field.default for field in fields(ExportOptions)}
 _AUTO, _NONE, _OPTIMUM = "auto", "none", "optimum"
 # Fields of `ExportOptions` that the export of a head has, too, or that no argument is named after.
-_ELSEWHERE = ("draft_precision", "overwrite", "draft_ids", "skip_sets")
+_ELSEWHERE = ("draft_precision", "overwrite", "skip_sets")
 # Arguments that only the export of a checkpoint uses, and their defaults.
 _OF_CHECKPOINTS: dict[str, object] = {
     **{name: value for name, value in _DEFAULTS.items() if name not in _ELSEWHERE},
@@ -95,8 +94,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add(
         parser, "precision", PRECISIONS, "precision of the target's weights; int4: 4 bits, and 8 "
         "bits for the vocabulary and sensitive matrices; int4-small: 4 bits for all, faster and "
-        "less accurate; int8: close to the original, twice the size; w8a8: 8-bit integer products, "
-        "for CPUs without VNNI; source: quantized matrices as the checkpoint holds them, others in "
+        "less accurate; int8: close to the original, twice the size; "
+        "source: quantized matrices as the checkpoint holds them, others in "
         "8 bits (default: source if the checkpoint is quantized, else int4)"
     )  # fmt: skip
     _add(
@@ -106,12 +105,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add(
         parser, "lm_head_precision", STORED, "precision of the output projection and the embedding "
         "(default: that of the weights, or int8 if that is int4)"
-    )  # fmt: skip
-    parser.add_argument(
-        "--draft-vocabulary", type=token_count, metavar="SIZE",
-        help="number of tokens that the draft model may propose, such as 32k: those that the "
-        "calibration text uses, then the ones with the lowest ids; fewer make drafting cheaper "
-        "(default: all)",
     )  # fmt: skip
     _add(parser, "kv_precision", KV_PRECISIONS, "precision of the KV cache")
     _add(
@@ -183,9 +176,6 @@ def execute(arguments: argparse.Namespace) -> int:
     target = resolve_checkpoint(arguments.checkpoint)
     head = _checked_head(arguments, head, target)
     draft = _draft(arguments)
-    vocabulary = _draft_vocabulary(arguments, draft)
-    if vocabulary is not None:
-        options = replace(options, draft_ids=vocabulary.ids)
     sources = (target,) if draft is None else (target, draft)
     requantized = compiled = 0
     quality = vocabularies = None
@@ -227,7 +217,7 @@ def execute(arguments: argparse.Namespace) -> int:
         precompiled = f"compiled for {', '.join(arguments.compile_for)}: {decimal(compiled)} more"
     found = None if search is None else search.summary
     makes = _embedding(arguments.output)
-    for each in (makes, *report.kept, quality, vocabularies, vocabulary, head, precompiled, found):
+    for each in (makes, *report.kept, quality, vocabularies, head, precompiled, found):
         if each is not None and each != "":
             print(each)
     return 0
@@ -301,11 +291,7 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
     _refuse_for_exported(arguments, of_target)
     _check_first(arguments)
     draft = _draft(arguments)
-    vocabulary = _draft_vocabulary(arguments, draft)
-    options = ExportOptions(
-        draft_precision=arguments.draft_precision,
-        draft_ids=() if vocabulary is None else vocabulary.ids,
-    )
+    options = ExportOptions(draft_precision=arguments.draft_precision)
     sources = [each for each in (graph, draft) if each is not None]
     with (
         _progress_bars() as show,
@@ -322,8 +308,6 @@ def _adopt(arguments: argparse.Namespace, graph: Path | None) -> int:
         fault = Tokenizer.from_folder(folder).chat_fault()
     print(f"{arguments.output}: {decimal(report.bundle_bytes)}, drafts and verifies in chains")
     _warn_of_template(fault, arguments.checkpoint)
-    if vocabulary is not None:
-        print(vocabulary)
     return 0
 
 
@@ -370,18 +354,10 @@ def _draft(arguments: argparse.Namespace) -> Path | None:
     return resolve_checkpoint(arguments.draft)
 
 
-def _draft_vocabulary(arguments: argparse.Namespace, draft: Path | None) -> DraftVocabulary | None:
-    """Returns the tokens that the draft may propose; None for all."""
-    if draft is None or arguments.draft_vocabulary is None:
-        return None
-    return choose_draft_vocabulary(draft, arguments.draft_vocabulary, arguments.calibration)
-
-
 def _refuse_alone(arguments: argparse.Namespace) -> None:
     """Refuses options that have no effect without another one."""
     for name, needed in (
         ("draft_precision", ("draft", "draft_head")),
-        ("draft_vocabulary", ("draft",)),
         ("compile_shapes", ("compile_for",)),
     ):
         if getattr(arguments, name) is not None and all(

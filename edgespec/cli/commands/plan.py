@@ -77,7 +77,7 @@ def execute(arguments: argparse.Namespace) -> int:
         compared = compare(bundle, replace(options, context=found.context), cache(_say_measuring))
     if arguments.json:
         facts = _facts(found, place) | {"ways": compared and comparison.facts(compared)}
-        print(json.dumps({"simulated": options.machine, **facts}))
+        print(json.dumps(facts))
     else:
         if found.fits:
             _show(found)
@@ -134,7 +134,9 @@ def _show(found: Deployment) -> None:
             end_section=name in ("workspace", "limit"),
         )  # fmt: skip
     console = Console()
-    console.print(found.name, markup=False, highlight=False, style="italic", soft_wrap=True)
+    console.print(
+        str(found.bundle.path), markup=False, highlight=False, style="italic", soft_wrap=True
+    )
     console.print(table)
     lines = [
         f"context of {found.context:,} tokens, draft {found.draft}, draft trees of up to "

@@ -144,10 +144,6 @@ def _facts(result: GenerationResult, sampled: bool) -> str:
     ]
     if result.draft_engine not in (None, result.engine):
         facts.append(f"draft model: {result.draft_engine}")
-    if result.learned:
-        facts.append(f"learned from {result.learned} tokens")
-    if result.simulated is not None:
-        facts.insert(0, f"simulated on {result.simulated}")
     return ", ".join(facts + [f"seed: {result.seed}"] * sampled)
 
 

@@ -51,7 +51,6 @@ class OnnxRuntimeCpu(HostEngine):
     """ONNX Runtime's CPU execution provider."""
 
     name = "onnxruntime:cpu"
-    integer_products = True
     keeps_states = True
     several_texts = True
     integer_caches = True

@@ -78,7 +78,6 @@ class OnnxRuntimeGpu(ABC):
     number: int
     shapes = ANY_SHAPES
     variant: str | None = None
-    integer_products = False
     keeps_states = False
     several_texts = True
     integer_caches = False

@@ -39,7 +39,6 @@ class OpenVinoGpu:
     library_bytes = 22 * MIB  # as on the CPU; not measured
     shapes = ANY_SHAPES
     variant: str | None = None
-    integer_products = False
     keeps_states = False
     several_texts = True
     integer_caches = False

@@ -31,7 +31,6 @@ class OpenVinoNpu(FewShapes):
     library_bytes = 22 * MIB  # as on the CPU; not measured
     memory = "cpu"
     variant: str | None = NPU
-    integer_products = False
     keeps_states = False
     several_texts = False
     integer_caches = False

@@ -32,7 +32,6 @@ class QdqQuantizer(OnnxRuntimeCpu):
     """Runs a variant's stages on the CPU, records their inputs, and quantizes them with these."""
 
     variant: str | None = NPU
-    integer_products = False
     keeps_states = False
     several_texts = False
     integer_caches = False

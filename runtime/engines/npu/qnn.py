@@ -55,7 +55,6 @@ class Qnn(FewShapes, ABC):
 
     memory = "cpu"
     variant: str | None = NPU
-    integer_products = False
     keeps_states = False
     several_texts = False
     integer_caches = False

@@ -39,7 +39,6 @@ class Scale:
     library_bytes: int = 7
     shapes: Shapes = ANY_SHAPES
     variant: str | None = None
-    integer_products: bool = False
     keeps_states: bool = False
     several_texts: bool = False
     integer_caches: bool = False
@@ -239,10 +238,10 @@ def test_what_was_asked_for_does_not_give_way():
     least = fitted(1, drafts=("model",), contexts=(1024,))
     assert (least.fits, least.draft, least.context) == (False, "model", 1024)
     deployment = replace(
-        deploy(EMBEDDED, LoadOptions(device=CPU_ENGINES[0])), name="it",
+        deploy(EMBEDDED, LoadOptions(device=CPU_ENGINES[0])),
         fits=False, context=least.context, draft=least.draft, devices=least.devices,
     )  # fmt: skip
-    with pytest.raises(MemoryLimitError, match=r"it needs .*context 1024, draft model"):
+    with pytest.raises(MemoryLimitError, match=r" needs .*context 1024, draft model"):
         deployment.require_fit()
 
 

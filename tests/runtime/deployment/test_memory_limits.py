@@ -180,13 +180,13 @@ def test_before_engines_are_measured_the_most_demanding_is_planned_for(own_cache
 def test_a_text_under_a_limit_is_the_same(pairs, caplog):
     path = pairs.pair("llama").path
     free = LLM(path, **PLACE)
-    limit = total(LLM(path, **PLACE, draft="lookup").plan) - MIB
+    limit = total(LLM(path, **PLACE, draft="lookup").deployment) - MIB
     with caplog.at_level(logging.WARNING, "edgespec"):
         tight = LLM(path, **PLACE, memory=limit)
-    assert (free.plan.draft, free.plan.prefill_chunk) == ("model", 64)
-    assert tight.plan.draft == "lookup"
-    assert tight.plan.prefill_chunk < 64
-    assert total(tight.plan) <= limit < total(free.plan)
+    assert (free.deployment.draft, free.deployment.prefill_chunk) == ("model", 64)
+    assert tight.deployment.draft == "lookup"
+    assert tight.deployment.prefill_chunk < 64
+    assert total(tight.deployment) <= limit < total(free.deployment)
     (record,) = caplog.records
     assert record.getMessage().startswith("draft lookup instead of model")
     wanted = free.generate(LONG_PROMPT, max_new_tokens=32)
@@ -205,11 +205,11 @@ def test_run_under_a_limit_gives_the_same_text(cli):
 def test_trees_stay_within_the_plan(caplog):
     """As large as fits, whatever a text asks for."""
     llm = LLM(**PLACE, draft="model", context=512)
-    tight = LLM(**PLACE, draft="model", context=512, memory=total(llm.plan) + MIB // 2)
-    assert 7 <= tight.plan.max_tree < llm.plan.max_tree
+    tight = LLM(**PLACE, draft="model", context=512, memory=total(llm.deployment) + MIB // 2)
+    assert 7 <= tight.deployment.max_tree < llm.deployment.max_tree
     with caplog.at_level(logging.WARNING, "edgespec"):
         result = tight.generate(PROMPT, max_new_tokens=8, num_assistant_tokens=127)
-    assert f"limited to {tight.plan.max_tree} nodes" in caplog.text
+    assert f"limited to {tight.deployment.max_tree} nodes" in caplog.text
     assert result.tokens == llm.generate(PROMPT, max_new_tokens=8).tokens
 
 

@@ -10,10 +10,9 @@ import pytest
 from cuts import EMBEDDED, HEAD, Scale, cut, with_gpu
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import curve, machine, saved
 from pairs import ENGINES
 
-from edgespec.bundle import DRAFT, TARGET
+from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.runtime.deployment.demands import MIB
 from edgespec.runtime.deployment.deployment import deploy, place_to_use
@@ -123,16 +122,6 @@ def test_no_gpu_or_one_without_memory_of_its_own_is_not_proposed(monkeypatch):
     assert place_to_use(cut(8), LoadOptions()) is None
 
 
-def test_a_gpu_that_does_not_run_the_weights_is_not_proposed(monkeypatch):
-    with_gpu(monkeypatch, Scale("scale:gpu", "gpu"))
-    bundle_ = cut(8)
-    precision = replace(bundle_.target.precision, weights="w8a8", lm_head="w8a8")
-    roles = {**bundle_.manifest.roles, TARGET: replace(bundle_.target, precision=precision)}
-    w8a8 = replace(bundle_, manifest=replace(bundle_.manifest, roles=roles))
-    assert place_to_use(bundle_, LoadOptions()) == "0-=gpu"
-    assert place_to_use(w8a8, LoadOptions()) is None
-
-
 def test_a_limit_for_each_device(monkeypatch):
     assert LoadOptions(memory="cpu=8GiB, gpu=3G").memory == {"cpu": 8 << 30, "gpu": 3 << 30}
     with pytest.raises(InputError, match="memory of 'gpu' is limited, but there is only cpu"):
@@ -144,18 +133,17 @@ def test_a_limit_for_each_device(monkeypatch):
     assert [demand.device for demand in found.devices] == ["cpu"]
 
 
-def test_a_plan_of_places_and_one_that_is_proposed(cli, pairs, tmp_path):
+def test_a_plan_of_places_and_one_that_is_proposed(cli, pairs, monkeypatch):
     path = pairs.pair("cut").path
     words = ["plan", path, "--draft", "none", "--context", 256]
     given_ = json.loads(cli(*words, "--json", "--place", f"0-0={OV},1-={ORT}").out)
     assert given_["engines"] == {TARGET: f"{OV}+{ORT}"}
     assert given_["place"] == f"0={OV},1-={ORT}"
     assert json.loads(cli(*words, "--json").out)["place"] is None
-    curves = {TARGET: curve(r1=1), DRAFT: curve(r1=1)}
-    words += ["--simulate", saved(tmp_path, machine(curves, {"gpu": curves}))]
+    with_gpu(monkeypatch, Scale("scale:gpu", "gpu"))
     found = cli(*words, "--json", "--memory", "cpu=1GiB,gpu=1GiB")
     assert json.loads(found.out)["place"] == "0-=gpu"
     assert 'run it with --place "0-=gpu"' in cli(*words).out
-    split = json.loads(cli(*words, "--json", "--gpu-layers", 4).out)
+    split = json.loads(cli(*words, "--json", "--gpu-layers", 1).out)
     assert [device["device"] for device in split["devices"]] == ["cpu", "gpu"]
-    assert split["place"] == "0-3=cpu,4-=gpu"
+    assert split["place"] == "0=cpu,1-=gpu"

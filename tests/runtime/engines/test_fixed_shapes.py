@@ -140,7 +140,7 @@ def test_fixed_shapes_are_measured_where_they_end(pairs):
     llm = LLM(path, device=device, draft="auto", draft_device=CPU_ENGINES[0], threads=1)
     points = profiles.recall(bundle.load(path), TARGET, (engine(device),), 1).seconds
     assert {c: sorted(rows) for c, rows in points.items()} == {384: [1, 2, 4, 8]}
-    assert llm.plan.max_tree == 7
+    assert llm.deployment.max_tree == 7
 
 
 # What is refused

@@ -216,13 +216,6 @@ def test_nodes_that_would_run_on_the_cpu_are_named(onnx_gpu, tmp_path):
         onnx_gpu.compile(stage, 1)
 
 
-def test_a_trimmed_draft_leaves_no_node_to_the_cpu(checkpoint, onnx_gpu, tmp_path):
-    options = ExportOptions("fp32", draft_ids=tuple(range(0, 331, 3)))
-    export_bundle(checkpoint, tmp_path / "bundle", checkpoint, options)
-    runner = load(bundle.load(tmp_path / "bundle"), onnx_gpu.name, DRAFT)  # else it is refused
-    assert set(runner.prefill([3, 4, 5])["top_ids"][0].tolist()) == set(options.draft_ids)
-
-
 @pytest.mark.parametrize("place", ["draft_device", "device"])
 def test_a_head_and_its_target_on_two_devices(pairs, gpu, place):
     """The features go from the target's device to the head's by the host."""

@@ -136,7 +136,7 @@ def test_some_stages_there_and_the_others_on_the_cpu(cut, place):
 
 def test_memory_grows_by_the_second_pair(exported):
     one, two = (
-        LLM(exported, draft="none", threads=1, device=f"qnn:emulated#{shapes}").plan
+        LLM(exported, draft="none", threads=1, device=f"qnn:emulated#{shapes}").deployment
         for shapes in (SHAPES, "8/32x64")
     )
     assert [each.shape for each in two.shapes] == [(8, 64), (32, 64)]
@@ -204,9 +204,9 @@ def test_its_shapes_are_chosen_and_nothing_is_compiled(compiled, monkeypatch):
 
     monkeypatch.setattr(qnn, "open_fixed", None)
     llm = LLM(compiled, device="qnn:emulated", draft="none", threads=1)
-    assert llm.plan.engines[TARGET] == (EMULATED,)
+    assert llm.deployment.engines[TARGET] == (EMULATED,)
     assert llm.context_length == 64
-    assert [each.ready for each in llm.plan.shapes] == [True]
+    assert [each.ready for each in llm.deployment.shapes] == [True]
     assert llm.generate(SHORT_PROMPT, max_new_tokens=2).engine == EMULATED
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,12 +10,11 @@ from manifests import manifest_of
 from parity import made
 
 from edgespec import bundle as bundles
-from edgespec.bundle import DRAFT, MANIFEST, TARGET, W8A8
+from edgespec.bundle import DRAFT, TARGET
 from edgespec.export import ExportOptions, export_bundle
 from edgespec.runtime.engines import CPU_ENGINES, CallSizes, engine
 from edgespec.runtime.execution.sizes import stage_sizes
 
-UNTOLD = replace(EMBEDDED.target, tied=None)
 """As of a bundle from before: whether the output projection is the embedding is guessed."""
 
 
@@ -34,53 +31,6 @@ def test_sizes_of_a_stage_come_from_the_manifest():
         stored = replace(role.precision, scales=precision)
         sizes = sizes_as(replace(role, precision=stored), role_bytes())
         assert sizes.scale_bytes == nbytes
-
-
-def test_an_output_projection_of_its_own_is_not_packed_with_the_embedding():
-    """The same model untied has an embedding's parameters more, and a quantization error."""
-    role = UNTOLD
-    errors = {**role.quantization_error, "lm_head.weight": 0.01}
-    parameters = role.parameters + 4096 * 256
-    untied = replace(role, parameters=parameters, quantization_error=errors)
-    products = replace(role.precision, weights=W8A8, lm_head=W8A8)
-    for precision in (role.precision, products):
-        sizes = sizes_as(replace(untied, precision=precision), role_bytes())
-        assert not sizes.tied
-        assert sizes.intermediate == pytest.approx(768, abs=1)
-        assert sizes.embedding_bytes == vocabulary_bytes(bits=8)
-        assert sizes.matmul_bytes + sizes.embedding_bytes == role_bytes()
-
-
-def test_a_large_output_projection_leaves_a_trace_by_itself():
-    """If it were tied, the MLP would have to be wider than any known one."""
-    role, vocab = UNTOLD, 100 * 4096
-    parameters = role.parameters + (2 * vocab - 4096) * 256
-    sizes = sizes_as(replace(role, vocab_size=vocab, parameters=parameters), role_bytes())
-    assert not sizes.tied
-    assert sizes.intermediate == pytest.approx(768, abs=1)
-
-
-def test_what_a_manifest_says_of_its_output_projection_is_not_guessed():
-    """The quantization errors suggest the opposite."""
-    role, more = UNTOLD, 4096 * 256
-    traced = replace(role, quantization_error={"lm_head.weight": 0.01})
-    untraced = replace(role, parameters=role.parameters + more, quantization_error={})
-    for stated, tied in ((traced, True), (untraced, False)):
-        assert sizes_as(stated, role_bytes()).tied != tied
-        sizes = sizes_as(replace(stated, tied=tied), role_bytes())
-        assert sizes.tied == tied
-        assert sizes.intermediate == pytest.approx(768, abs=1)
-
-
-def test_a_tied_matrix_has_two_layouts_for_integer_products():
-    """The embedding's rows stay in the file, and the products' copy is packed."""
-    role = EMBEDDED.target
-    products = replace(role, precision=replace(role.precision, weights=W8A8, lm_head=W8A8))
-    sizes = sizes_as(products, 10_000_000)
-    assert not sizes.tied
-    assert sizes.intermediate == 768
-    assert sizes.embedding_bytes == vocabulary_bytes(bits=8)
-    assert sizes.matmul_bytes == 10_000_000 - vocabulary_bytes(bits=8)
 
 
 @pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("fp16", 16), ("fp32", 32)])
@@ -154,17 +104,6 @@ def test_an_untied_model_takes_a_mapped_embedding_more_and_no_more_products(name
     assert taken[1] == pytest.approx(taken[0], rel=0.05)
     mapped = more.mapped - less.mapped
     assert mapped == pytest.approx(embedding if name.startswith("openvino") else 0, abs=4096)
-
-
-def test_of_a_bundle_from_before_it_is_guessed(tied_and_untied, tmp_path):
-    bundle = tied_and_untied[True]
-    manifest = manifest_of(bundle.path)
-    del manifest["roles"][TARGET]["tied"]
-    older = shutil.copytree(bundle.path, tmp_path / "older")
-    (older / MANIFEST).write_text(json.dumps(manifest))
-    found = bundles.load(older)
-    assert found.target.tied is None
-    assert stage_sizes(found, TARGET) == stage_sizes(bundle, TARGET)
 
 
 SMALL_GATE = {"hidden": 576, "intermediate": 1536}
