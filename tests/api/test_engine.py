@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from engines import Given
 from pairs import LONG_PROMPT, SHORT_PROMPT
 
 from edgespec import bundle as bundles
@@ -97,7 +98,8 @@ def test_sequences_at_once_are_those_of_each_alone(native):
 @with_library
 def test_a_good_draft_is_used_and_saves_passes(native, monkeypatch):
     [drafter] = [each for each in native("llama").engine._drafters if each.name == "model"]
-    monkeypatch.setattr(drafter._cost, "seconds", lambda rows: 1e-9)
+    monkeypatch.setattr(drafter, "_cost", Given(0.02, 0.01))
+    monkeypatch.setattr(native("llama").engine, "_cost", Given(1.0, 0.05))
     result = native("llama").stream(LONG_PROMPT, max_new_tokens=128, draft_source="model").finish()
     assert result.mean_accepted_length > 1.2
     assert result.accepted + result.rounds == 127
