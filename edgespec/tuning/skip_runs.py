@@ -126,7 +126,7 @@ def _trial(target: Model, tokenizer: Tokenizer, text: str) -> _Trial:
     tried = [Rows(whole.fork(place), [tokens[place]], [AFTER], [0]) for place in places]
     whole.free()
     samplers = tuple(Sampler(each, tokenizer.vocab_size) for each in (SamplingOptions(), _SAMPLED))
-    chosen = [_choices(tried, logits, sampler) for sampler in samplers]
+    chosen = [_choices(tried, list(logits), sampler) for sampler in samplers]
     return _Trial(tried, (samplers[0], samplers[1]), chosen)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from checkpoints import RECURRENT
+from engines import Given
 from pairs import LONG_PROMPT, SHORT_PROMPT
 
 from edgespec import bundle as bundles
@@ -125,9 +126,9 @@ def test_sequences_at_once_are_those_of_each_alone(native):
 @with_library
 def test_a_good_draft_is_used_and_saves_passes(native, monkeypatch):
     [drafter] = [each for each in native("llama").engine._drafters if each.name == "model"]
-    monkeypatch.setattr(drafter._cost, "seconds", lambda rows: 1e-9)
-    how = {"max_new_tokens": 128, "draft_source": "model", "num_assistant_tokens": 7}
-    result = native("llama").stream(LONG_PROMPT, **how).finish()
+    monkeypatch.setattr(drafter, "_cost", Given(0.02, 0.01))
+    monkeypatch.setattr(native("llama").engine, "_cost", Given(1.0, 0.05))
+    result = native("llama").stream(LONG_PROMPT, max_new_tokens=128, draft_source="model").finish()
     assert result.mean_accepted_length > 1.2
     assert result.accepted + result.rounds == 127
     assert result.sources.keys() <= {"model", "none"}
@@ -257,8 +258,7 @@ def test_comparing_bits_sees_a_row_that_depends_on_others():
     exact = model._graph
 
     def inexact(feeds):
-        wrong = np.float32(1e-6 * len(feeds["input_ids"]))
-        return {name: rows + wrong for name, rows in exact(feeds).items()}
+        return {"logits": exact(feeds)["logits"] + np.float32(1e-6 * len(feeds["input_ids"]))}
 
     model._graph = inexact
     found = compare_bits(model, tokens, 20)
