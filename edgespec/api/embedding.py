@@ -155,21 +155,20 @@ class Embedder:
 def engine_row(
     engine: Engine, pooling: str, text: Sequence[int], check: Check
 ) -> npt.NDArray[np.floating]:
-    """Reads a text in passes of its own, between which those of other texts are made."""
-    model, total = engine.target, np.zeros(1)
-    sequence = model.sequence(list(text))
-    try:
-        while tokens := sequence.unread[:_CHUNK]:
-            check()
-            count = len(tokens)
-            wanted = list(range(count)) if pooling == MEAN else [count - 1]
-            rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted)
-            with engine.exclusive():
+    """Reads a text in passes of its own, beside which no others are made."""
+    with engine.exclusive():
+        model, total = engine.target, np.zeros(1)
+        sequence = model.sequence(list(text))
+        try:
+            while tokens := sequence.unread[:_CHUNK]:
+                check()
+                count = len(tokens)
+                wanted = list(range(count)) if pooling == MEAN else [count - 1]
+                rows = Rows(sequence, tokens, [AFTER, *range(count - 1)], wanted)
                 hidden = model.forward([rows])[0]
                 rows.accept(range(count))
-            total = total + hidden.sum(axis=0, dtype=np.float64)
-    finally:
-        with engine.exclusive():
+                total = total + hidden.sum(axis=0, dtype=np.float64)
+        finally:
             sequence.free()
     return total / len(text) if pooling == MEAN else hidden[0].copy()
 

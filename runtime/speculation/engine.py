@@ -60,7 +60,7 @@ class Engine:
     @property
     def running(self) -> list[Generation]:
         """The generations that go on or wait."""
-        return [*self._schedule.running, *self._schedule.waiting]
+        return [*self._schedule.waiting, *self._schedule.running]  # so that none is missed
 
     def add(self, request: Request) -> Generation:
         """Begins a generation, which goes on until it has a `finish`; `remove` it then.

@@ -60,7 +60,8 @@ class Schedule:
             generation = self.waiting[0]
             if self._store is not None:
                 generation.reused += self._store.begin(generation.sequence)
-            self.running.append(self.waiting.popleft())
+            self.running.append(generation)
+            self.waiting.popleft()  # last, since other threads look for it
             admitted.append(generation)
         return admitted
 
