@@ -19,8 +19,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 def grown(array: Array | None, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """Returns zeros of this shape, [a, b, n, …], that begin along n with what `array` holds."""
+    """Returns zeros of this shape, which begin in all dimensions with what `array` holds."""
     made = np.zeros(shape, dtype)
     if array is not None:
-        made[:, :, : array.shape[2]] = array
+        made[tuple(slice(size) for size in array.shape)] = array
     return made

@@ -41,12 +41,19 @@ class PoolMemory(Protocol):
 
 
 class HostMemory:
-    """The host's memory, which is not touched before it is written."""
+    """The host's memory, which is not touched before it is written.
+
+    Args:
+        chunk: number of slots that a pool grows by, at least.
+    """
+
+    def __init__(self, chunk: int) -> None:
+        self._chunk = chunk
 
     def capacity(self, before: int, needed: int) -> int:
         """See `PoolMemory`."""
-        chunks = -(-(needed - before) // _CHUNK)
-        return before + max(chunks, before // 2 // _CHUNK) * _CHUNK
+        chunks = -(-(needed - before) // self._chunk)
+        return before + max(chunks, before // 2 // self._chunk) * self._chunk
 
     def resized(self, name: str, shape: Sequence[int], dtype: type[Any], old: Any) -> Any:
         """See `PoolMemory`."""
@@ -77,7 +84,7 @@ class KVPool:
         memory: PoolMemory | None = None,
     ) -> None:
         self._limit = limit
-        self._memory = HostMemory() if memory is None else memory
+        self._memory = HostMemory(_CHUNK) if memory is None else memory
         self._parts = _parts(shapes, kv)
         self.arrays: dict[str, Any] = {}
         self.capacity = 0
