@@ -88,7 +88,8 @@ def test_drafts_never_change_texts(load, draft, how, monkeypatch):
     )
     assert result.drafted > 0
     assert draft == "auto" or set(result.sources) <= {draft, "none"}
-    assert {model.pool.used for model in llm._sources.models.values()} == {0}
+    llm.forget()
+    assert {model.pool.used for model in llm.models.values()} == {0}
 
 
 @pytest.mark.parametrize("draft", ["recycling", "layer-skip"])
@@ -146,7 +147,8 @@ def test_drafts_of_another_vocabulary_never_change_texts(load, name, how, monkey
     cheapen(llm, monkeypatch)
     drafted, plain = at_once(llm, "model", how)
     assert drafted == plain
-    assert {model.pool.used for model in llm._sources.models.values()} == {0}
+    llm.forget()
+    assert {model.pool.used for model in llm.models.values()} == {0}
 
 
 @pytest.mark.parametrize("name", ["permuted", "letters"])
