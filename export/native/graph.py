@@ -16,7 +16,7 @@ from edgespec.export.components.decoder import entering
 from edgespec.export.components.graph import NATIVE, DataFile, GraphBuilder
 from edgespec.export.formats.tiles import BLOCK
 from edgespec.export.native.experts import lower_moe
-from edgespec.export.native.layers import FLOAT, INT32, INT64, LayerGraph
+from edgespec.export.native.layers import FLOAT, LayerGraph
 from edgespec.export.native.weights import Matrix, TileWeights
 from edgespec.models import Decoder, Linear, Moe
 
@@ -61,11 +61,9 @@ class NativeGraph(LayerGraph):
 
     def inputs(self) -> str:
         """Declares the inputs that all graphs have; returns the tokens' name."""
-        for name, shape in (("write", "S"), ("parent", "S"), ("sequence", "S"), ("context", "P")):
-            self.graph.input(name, INT32, [shape])
-        self.graph.input("starts", INT32, ["B"])
-        self.graph.input("logit_rows", INT64, ["R"])
-        return self.graph.input("input_ids", INT64, ["S"])
+        self.row_inputs()
+        self.graph.input("logit_rows", TensorProto.INT64, ["R"])
+        return self.graph.input("input_ids", TensorProto.INT64, ["S"])
 
     def save(self, folder: Path, ids: str = "") -> Native:
         """Writes the graph, and what was written of the weights.

@@ -37,7 +37,7 @@ from edgespec.models.layers import (
     Recurrent,
 )
 
-FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 _KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}
 _LANES = 16
 
@@ -100,6 +100,12 @@ class LayerGraph(ABC):
             [S, hidden], its output times its factor, before a norm of it.
         """
 
+    def row_inputs(self) -> None:
+        """Declares where the rows of a call belong, which attention and recurrent layers read."""
+        for name, size in (("write", "S"), ("parent", "S"), ("sequence", "S"), ("context", "P")):
+            self.graph.input(name, INT32, [size])
+        self.graph.input("starts", INT32, ["B"])
+
     def norm(self, x: str, norm: Norm | None) -> str:
         """Normalizes the last axis of x; without a norm, returns x unchanged."""
         if norm is None:
@@ -135,6 +141,19 @@ class LayerGraph(ABC):
             for layer in layers
         ]
         return self.graph.constant(np.concatenate(parts), np.float32)
+
+    def emit_layer_inputs(self, inputs: LayerInputs, ids: str, hidden: str, count: int) -> None:
+        """Emits the `layer_inputs` of so many layers, by token and its embedding."""
+        g, size = self.graph, inputs.norm.size
+        found = self.embedding(ids, inputs.table, inputs.scale)
+        projected = self.linear(hidden, inputs.projection)
+        projected = g.op("Reshape", projected, g.ints(0, -1, size))
+        projected = g.op("Reshape", self.norm(projected, inputs.norm), g.ints(0, -1))
+        both = g.op("Add", projected, found)
+        parts = [both]
+        if count > 1:
+            parts = g.multi_op("Split", both, outputs=count, axis=1, num_outputs=count)
+        self.layer_inputs = dict(enumerate(parts))
 
     def gated(self, both: str, activation: Activation) -> str:
         """Emits the activated gate times up, which lie side by side."""
@@ -279,16 +298,3 @@ class LayerGraph(ABC):
             if names[1]:
                 self.graph.input(names[1], FLOAT, [2, layer.kv_heads, "C"])
         return names
-
-    def emit_layer_inputs(self, inputs: LayerInputs, ids: str, hidden: str, count: int) -> None:
-        """Emits the `layer_inputs` of so many layers, by token and its embedding."""
-        g, size = self.graph, inputs.norm.size
-        found = self.embedding(ids, inputs.table, inputs.scale)
-        projected = self.linear(hidden, inputs.projection)
-        projected = g.op("Reshape", projected, g.ints(0, -1, size))
-        projected = g.op("Reshape", self.norm(projected, inputs.norm), g.ints(0, -1))
-        both = g.op("Add", projected, found)
-        parts = [both]
-        if count > 1:
-            parts = g.multi_op("Split", both, outputs=count, axis=1, num_outputs=count)
-        self.layer_inputs = dict(enumerate(parts))

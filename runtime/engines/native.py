@@ -17,7 +17,7 @@ class NativeGraph:
     Weights are computed with where the file is mapped, so loading reads nothing but the graph.
 
     Args:
-        graph: ONNX file, beside the file of its weights.
+        graph: ONNX file, beside the file of its weights, or a whole graph.
         library: library of the operators.
         threads: number of threads.
         features: whether `features` is among the results, where the graph gives them.
@@ -26,7 +26,9 @@ class NativeGraph:
         DeviceError: if ONNX Runtime refuses the library or the graph.
     """
 
-    def __init__(self, graph: Path, library: Path, threads: int, features: bool = False) -> None:
+    def __init__(
+        self, graph: Path | bytes, library: Path, threads: int, features: bool = False
+    ) -> None:
         options = session_options(threads)
         # Between passes its threads would take the processor from drafting and sampling.
         options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -56,7 +58,5 @@ class NativeGraph:
         try:
             results = self._session.run(self._outputs, feeds)
         except Exception as error:
-            raise DeviceError(
-                f"the target's pass failed ({first_line(error)}): please report it"
-            ) from error
+            raise DeviceError(f"a pass failed ({first_line(error)}): please report it") from error
         return dict(zip(self._outputs, results, strict=True))
