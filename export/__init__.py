@@ -12,6 +12,7 @@ from edgespec.export.calibration.calibrate import (
     calibrate,
     last_rows,
 )
+from edgespec.export.calibration.forward import Open
 from edgespec.export.destination import replacing
 from edgespec.export.draft_model import attach_model
 from edgespec.export.exporter import (
@@ -42,6 +43,7 @@ __all__ = [
     "Calibration",
     "ExportOptions",
     "ExportReport",
+    "Open",
     "Progress",
     "RoundedMatrices",
     "Texts",

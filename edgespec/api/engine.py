@@ -21,8 +21,7 @@ from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.prompts import Prompts
 from edgespec.api.result import GenerationResult
 from edgespec.api.sessions import Session
-from edgespec.api.sources import Sources, loaded_roles
-from edgespec.api.stored_prompts import StoredPrompts
+from edgespec.api.sources import Sources, loaded_roles, stored_prompts
 from edgespec.bundle import DRAFT, TARGET, Bundle
 from edgespec.errors import InputError, MemoryLimitError
 from edgespec.runtime.arrays import Floats
@@ -114,7 +113,7 @@ class NativeLLM:
         self._sources = Sources(bundle, options, self.tokenizer, slots)
         self.models = self._sources.models
         self._prompts = Prompts(bundle, self.tokenizer, self.context_length)
-        self._stored = None if files is None else _stored(files, bundle)
+        self._stored = None if files is None else stored_prompts(files, bundle)
         target = self.models[TARGET]
         self.engine = Engine(target, self._sources.cost, self._sources.drafters, self._stored)
         self.draft_sources = self._sources.names
@@ -443,12 +442,6 @@ class NativeLLM:
             memory = "hot" if len(self._sources.recycling.successors) else "cold"
         text = AnswerText(asked, self.tokenizer, end, limits.stop_ids)
         return GenerationStream(self.engine, request, text, models, memory)
-
-
-def _stored(files: PromptFiles, bundle: Bundle) -> StoredPrompts:
-    from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
-
-    return StoredPrompts(files, (arithmetic(), bundle.digest))
 
 
 def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:

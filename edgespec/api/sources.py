@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from edgespec.api.prompt_files import PromptFiles
+from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError
 from edgespec.runtime.deployment.options import DRAFTS, MODEL_DRAFTS, LoadOptions
@@ -154,6 +156,13 @@ def loaded_roles(bundle: Bundle, options: LoadOptions) -> list[str]:
     """Returns the names of the roles that are loaded."""
     drafts = bundle.draft is not None and options.draft in (AUTO, *MODEL_DRAFTS)
     return [TARGET, DRAFT] if drafts else [TARGET]
+
+
+def stored_prompts(files: PromptFiles, bundle: Bundle) -> StoredPrompts:
+    """Returns what texts of a bundle have computed on this machine, on disk."""
+    from edgespec.runtime.engines.native import arithmetic  # loads ONNX Runtime
+
+    return StoredPrompts(files, (arithmetic(), bundle.digest))
 
 
 def _ids(bundle: Bundle, draft: Role) -> Ids | None:

@@ -1,7 +1,7 @@
 """Calibration during export.
 
-This connects `export`, which runs the original model on tokens, with `runtime`, which tokenizes
-text.
+This connects `export`, which emits the original model's layers, with `runtime`, which runs them and
+tokenizes text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import InputError
-from edgespec.export import Calibration, RoundedMatrices, Texts, calibrate
+from edgespec.export import Calibration, Open, RoundedMatrices, Texts, calibrate
 from edgespec.models import Checkpoint
+from edgespec.runtime.kernels import library, missing_kernels
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.tuning.texts import calibration_text, pieces_of
 
@@ -47,11 +48,14 @@ class TextCalibration:
     def __call__(
         self, checkpoint: Checkpoint, block_size: int, rounded: RoundedMatrices
     ) -> Calibration | None:
-        """Calibrates a role, see `Calibrate`.
+        """Calibrates a role, see `Calibrate`; without compiled operators, returns None, too.
 
         Raises:
             InputError: if the user's text is too short, or the tokenizer does not know it.
         """
+        if (opened := opener()) is None:
+            _log.warning("not calibrated: %s", missing_kernels())
+            return None
         try:
             parts = parts_of(checkpoint, self._text, self._source)
         except InputError as error:
@@ -60,7 +64,17 @@ class TextCalibration:
             # A model for another language is exported without calibration.
             _log.warning("not calibrated: %s; give a suitable text with --calibration", error)
             return None
-        return calibrate(checkpoint, parts.read, block_size, rounded, self._report)
+        return calibrate(checkpoint, parts.read, block_size, rounded, opened, self._report)
+
+
+def opener() -> Open | None:
+    """Returns what makes layers ready to run; None: the operators were not compiled."""
+    operators = library()
+    if operators is None:
+        return None
+    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+    return lambda graph: NativeGraph(graph, operators, threads=1)
 
 
 @dataclass(frozen=True)

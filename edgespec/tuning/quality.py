@@ -13,7 +13,6 @@ from edgespec import bundle as bundles
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.export import last_rows
-from edgespec.export.calibration.functions import limited
 from edgespec.export.formats.products import one_blas_thread, product
 from edgespec.measuring.perplexity import Scores
 from edgespec.models import Checkpoint, load_checkpoint
@@ -22,8 +21,9 @@ from edgespec.runtime.deployment.device_names import cpu_engines
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.execution.stage_files import suited
+from edgespec.runtime.kernels import missing_kernels
 from edgespec.system.processors import default_threads
-from edgespec.tuning.calibrating import Report, parts_of
+from edgespec.tuning.calibrating import Report, opener, parts_of
 from edgespec.tuning.row_quality import RowQuality, row_quality
 from edgespec.tuning.texts import WARM_UP, calibration_text
 
@@ -107,11 +107,14 @@ class HeldOutText:
 
         Returns:
             The quality, of an embedding model that of its rows; None if the built-in passages do
-            not suit the model, which is logged at the construction.
+            not suit the model or the operators were not compiled, which is logged.
         """
         if not self._texts:
             return None
-        read = last_rows(self._checkpoint, self._texts, self._report)
+        if (opened := opener()) is None:
+            _log.warning("quality not measured: %s", missing_kernels())
+            return None
+        read = last_rows(self._checkpoint, self._texts, opened, self._report)
         bundle = bundles.load(folder)
         engine = suited(bundle.target, cpu_engines())[0]
         model = Model.load(bundle, TARGET, engine, default_threads())
@@ -127,7 +130,7 @@ def _compared(
     """Compares a bundle's predictions with those of the original, given its last hidden states."""
     scores, tokens = Scores(models=2), 0
     for text, rows in zip(texts, np.split(read, len(texts)), strict=True):
-        wanted = _logits(checkpoint, rows[WARM_UP:-1])
+        wanted = logits_of(checkpoint, rows[WARM_UP:-1])
         for token, own, original in zip(
             text[WARM_UP + 1 :], _predicted(model, text), wanted, strict=True
         ):
@@ -147,8 +150,8 @@ def _predicted(model: Model, tokens: Sequence[int]) -> Iterator[Floats]:
         yield from results["logits"]
 
 
-def _logits(checkpoint: Checkpoint, read: Floats) -> Floats:
-    """Computes the original's logits, [rows, vocab_size] float32, from its last hidden states."""
+def logits_of(checkpoint: Checkpoint, read: Floats) -> Floats:
+    """Computes the original's logits, [rows, vocab_size] float32, from what `last_rows` gives."""
     decoder, tensors = checkpoint.decoder, checkpoint.tensors
     head = decoder.lm_head
     parts = [
@@ -157,4 +160,6 @@ def _logits(checkpoint: Checkpoint, read: Floats) -> Floats:
         )
         for start in range(0, head.out_features, _TILE_ROWS)
     ]
-    return limited(np.concatenate(parts, axis=1), decoder.logit_softcap)
+    logits: Floats = np.concatenate(parts, axis=1)
+    cap = decoder.logit_softcap
+    return logits if cap is None else np.float32(cap) * np.tanh(logits / np.float32(cap))

@@ -6,20 +6,25 @@ It also measures how much each matrix damages the model's computation if it is s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.export.calibration.forward import Forward, Routed, Rows, Weights
+from edgespec.export.calibration.forward import ALL, Forward, Open, Part
+from edgespec.export.calibration.graph import (
+    CHOSEN,
+    EXPERTS,
+    READ_BY_EXPERTS,
+    RESULT,
+    SHARES,
+    STREAM,
+)
 from edgespec.export.formats.blocks import Floats, dequantize_rows, quantize_rows
 from edgespec.export.formats.gptq import BITS, Columns, quantize_with_feedback
 from edgespec.export.formats.products import one_blas_thread
 from edgespec.export.formats.rounded_matrices import RoundedMatrices
-from edgespec.models import Attention, Checkpoint, Decoder, Injection, Linear, Mlp, MlpAndMoe, Moe
-from edgespec.models.layers import Recurrent
+from edgespec.models import Checkpoint, Decoder, Linear, Mlp, MlpAndMoe, Moe, Sublayer
 
 # The residual stream of a text's first tokens is unlike all others: no damage is measured there.
 _WARM_UP = 8
@@ -66,6 +71,7 @@ def calibrate(
     texts: Texts,
     block_size: int,
     rounded: RoundedMatrices,
+    opened: Open,
     progress: Progress = lambda done, total: None,
 ) -> Calibration:
     """Runs a model on texts, layer by layer, and rounds its matrices to 4 bits for their inputs.
@@ -78,17 +84,16 @@ def calibrate(
         texts: the calibration texts.
         block_size: number of weights that share a scale.
         rounded: receives the rounded matrices.
+        opened: runs the layers.
         progress: called after each layer.
 
     Raises:
         CheckpointError: if the checkpoint contains or computes infinity or NaN.
         ExportError: if it contains numbers that half precision cannot represent.
     """
-    length = len(texts.fitted[0])
-    fitted, judged = (len(part) * length for part in (texts.fitted, texts.judged))
-    judge = _Judge(slice(0, fitted), slice(fitted, fitted + judged), length, block_size, rounded)
     with one_blas_thread():
-        forward = Forward(checkpoint, np.array([*texts.fitted, *texts.judged], np.int64))
+        forward = Forward(checkpoint, np.array([*texts.fitted, *texts.judged], np.int64), opened)
+        judge = _Judge(forward, len(texts.fitted), block_size, rounded)
         _run(forward, judge, len(checkpoint.decoder.layers), progress)
     return Calibration(judge.damage, judge.sizes)
 
@@ -96,6 +101,7 @@ def calibrate(
 def last_rows(
     checkpoint: Checkpoint,
     texts: Sequence[Sequence[int]],
+    opened: Open,
     progress: Progress = lambda done, total: None,
 ) -> Floats:
     """Runs a model on texts, and computes the inputs of its output projection.
@@ -103,6 +109,7 @@ def last_rows(
     Args:
         checkpoint: the model.
         texts: token ids, all of the same length.
+        opened: runs the layers.
         progress: called after each layer.
 
     Returns:
@@ -112,24 +119,65 @@ def last_rows(
         CheckpointError: if the checkpoint contains or computes infinity or NaN.
         ExportError: if it contains numbers that half precision cannot represent.
     """
-    decoder = checkpoint.decoder
     with one_blas_thread():
-        forward = Forward(checkpoint, np.array(texts, np.int64))
-        _run(forward, None, len(decoder.layers), progress)
-        return forward.normed(forward.hidden, decoder.norm)
+        forward = Forward(checkpoint, np.array(texts, np.int64), opened)
+        _run(forward, None, len(checkpoint.decoder.layers), progress)
+        return forward.last()
 
 
 def _run(forward: Forward, judge: _Judge | None, layers: int, progress: Progress) -> None:
     """Computes all layers; with a judge, rounds their matrices."""
-    for done, layer in enumerate(forward.layers(), 1):
+    for number, layer in forward.layers():
         for sublayer in layer:
-            if isinstance(sublayer, Moe):
-                _read_experts(forward, sublayer, judge)
-            elif isinstance(sublayer, MlpAndMoe):
-                _read_both(forward, sublayer, judge)
-            else:
-                _read(forward, sublayer, judge)
-        progress(done, layers)
+            _advance(forward, judge, number, sublayer)
+        progress(number + 1, layers)
+
+
+def _advance(forward: Forward, judge: _Judge | None, number: int, sublayer: Sublayer) -> None:
+    """Computes a sublayer of a layer; with a judge, rounds its matrices."""
+    part = forward.sublayer(number, sublayer)
+    inputs, routed = {STREAM: forward.stream}, list[_Routed]()
+    moe = sublayer.moe if isinstance(sublayer, MlpAndMoe) else sublayer
+    if isinstance(moe, Moe):
+        routed, inputs[EXPERTS] = _mixed(forward, part, moe)
+    found = forward.compute(part, forward.texts, inputs)
+    forward.advance(found[RESULT])
+    if judge is not None:
+        judge.round(part, inputs, found)
+        for each in routed:
+            judge.round_expert(part, inputs, found[RESULT], each)
+
+
+@dataclass(frozen=True)
+class _Routed:
+    """The rows that choose an expert, of which there may be none.
+
+    Attributes:
+        expert: the expert.
+        rows: [n] int64, numbers of the rows, ascending.
+        shares: [n, 1] float32, the expert's factor in the output of each.
+        x: [B * T, hidden_size], what experts read, of all rows.
+    """
+
+    expert: Mlp
+    rows: npt.NDArray[np.int64]
+    shares: Floats
+    x: Floats
+
+
+def _mixed(forward: Forward, part: Part, layer: Moe) -> tuple[list[_Routed], Floats]:
+    """Returns who chooses each expert, and the sum of the experts [B * T, hidden_size]."""
+    total = np.zeros_like(forward.stream)
+    seen = forward.compute(part, forward.texts, {STREAM: forward.stream, EXPERTS: total})
+    routed, x = [], seen[READ_BY_EXPERTS]
+    for number, expert in enumerate(layer.experts):
+        rows, place = np.nonzero(seen[CHOSEN] == number)
+        each = _Routed(expert, rows, seen[SHARES][rows, place, None], x)
+        routed.append(each)
+        if len(rows):
+            found = forward.compute_expert(forward.expert(expert), rows, x)
+            total[rows] += each.shares * found[RESULT]
+    return routed, total
 
 
 def to_widen(calibration: Calibration, damage: float, share: float) -> frozenset[str]:
@@ -167,187 +215,109 @@ class _Judge:
     """Rounds matrices and measures the damage.
 
     Args:
-        fitted: rows for which matrices are rounded.
-        judged: rows on which damage is measured, except for the first ones of each text.
-        length: number of rows of a text.
+        forward: the model.
+        fitted: number of texts for which matrices are rounded, the first ones. Damage is measured
+            on the others, except for the first rows of each.
         block_size: number of weights that share a scale.
         rounded: receives the rounded matrices.
 
     Attributes:
         damage, sizes: see `Calibration`.
-        judged: the rows that `round` gives to its `compute`.
     """
 
     def __init__(
-        self,
-        fitted: slice,
-        judged: slice,
-        length: int,
-        block_size: int,
-        rounded: RoundedMatrices,
+        self, forward: Forward, fitted: int, block_size: int, rounded: RoundedMatrices
     ) -> None:
-        self._slices = fitted, judged
-        self._fitted: Rows = fitted
-        self.judged: Rows = judged
-        rows = np.arange(judged.stop - judged.start)
-        self._counts = rows % length >= min(_WARM_UP, length - 1)
-        self._tokens = self._counts.sum()
+        self._forward, self._texts = forward, forward.texts[fitted:]
+        self._fitted, length = self._texts[0].start, self._texts[0].stop - self._texts[0].start
+        places = np.arange(len(self._texts) * length) % length
+        counts = places >= min(_WARM_UP, length - 1)
+        self._counts = (counts / counts.sum()).astype(np.float32)
         self._block_size, self._rounded = block_size, rounded
         self.damage: dict[str, float] = {}
         self.sizes: dict[str, int] = {}
 
-    def among(self, rows: npt.NDArray[np.int64]) -> _Judge:
-        """Returns a judge of matrices that read only these rows, ascending; the rest are as now."""
-        fitted, judged = self._slices
-        own = copy(self)
-        own._fitted = np.flatnonzero((fitted.start <= rows) & (rows < fitted.stop))
-        own.judged = np.flatnonzero((judged.start <= rows) & (rows < judged.stop))
-        own._counts = self._counts[rows[own.judged] - judged.start]
-        return own
+    def round(self, part: Part, inputs: Mapping[str, Floats], found: Mapping[str, Floats]) -> None:
+        """Rounds the matrices of a sublayer but for its experts.
 
-    def round(
+        Args:
+            part: the sublayer.
+            inputs: its inputs for all rows.
+            found: its outputs for all rows.
+        """
+        usual = found[RESULT][self._fitted :]
+
+        def change(replaced: Mapping[str, Floats]) -> Floats:
+            other: Floats = self._forward.compute(part, self._texts, inputs, replaced)[RESULT]
+            return other - usual
+
+        worth = self._worth(usual)
+        for name, layers in part.reads.items():
+            self._round(layers, part.weights, found[name][: self._fitted], change, worth)
+
+    def round_expert(
+        self, mixture: Part, inputs: Mapping[str, Floats], usual: Floats, routed: _Routed
+    ) -> None:
+        """Rounds an expert by the rows that choose it; one that none chooses, like without a text.
+
+        Args:
+            mixture: the sublayer.
+            inputs: its inputs for all rows.
+            usual: its result for all rows.
+            routed: the expert and its rows.
+        """
+        forward, expert = self._forward, self._forward.expert(routed.expert)
+        seen = forward.compute_expert(expert, routed.rows, routed.x)
+        first = int(np.searchsorted(routed.rows, self._fitted))
+        rows, shares, own = routed.rows[first:], routed.shares[first:], seen[RESULT][first:]
+
+        def change(replaced: Mapping[str, Floats]) -> Floats:
+            other = forward.compute(expert, [rows], {STREAM: routed.x}, replaced)[RESULT] - own
+            sums = inputs[EXPERTS][rows] + shares * other
+            both = {STREAM: inputs[STREAM][rows], EXPERTS: sums}
+            found: Floats = forward.compute(mixture, [ALL], both)[RESULT]
+            return found - usual[rows]
+
+        worth = self._worth(usual[self._fitted :])[rows - self._fitted]
+        for name, layers in expert.reads.items():
+            self._round(layers, expert.weights, seen[name][:first], change, worth)
+
+    def _worth(self, stream: Floats) -> Floats:
+        """Returns the factor of a judged row's squared change in the damage, [rows]."""
+        square = np.square(stream).sum(axis=1)
+        worth: Floats = self._counts / np.maximum(square, np.finfo(np.float32).tiny)
+        return worth
+
+    def _round(
         self,
-        x: Floats,
         layers: Sequence[Linear],
-        weights: Weights,
-        compute: Callable[[Floats, Weights], Floats],
-        stream: Floats,
+        weights: Mapping[str, Floats],
+        x: Floats,
+        change: Callable[[Mapping[str, Floats]], Floats],
+        worth: Floats,
     ) -> None:
         """Rounds the matrices of layers that have the same input.
 
         Args:
-            x: [rows, K], the input.
             layers: the layers.
-            weights: all matrices of the sublayer.
-            compute: computes the sublayer's output from the input and the matrices.
-            stream: [rows, hidden_size], the residual stream after the sublayer.
+            weights: their matrices.
+            x: [rows, K], their input in the texts that they are rounded for.
+            change: computes how the judged rows of the stream change with other matrices.
+            worth: see `_worth`.
         """
         for layer in layers:
             self.damage[layer.weight], self.sizes[layer.weight] = 0.0, weights[layer.weight].size
         layers = [layer for layer in layers if self._rounded.wants(layer.weight)]
         if not layers:
             return
-        read = x[self._fitted]
-        columns = Columns(read, self._block_size) if len(read) else None
-        few = x[self.judged]
-        square = np.square(stream[self.judged]).sum(axis=1)
-        square = np.maximum(square, np.finfo(np.float32).tiny)
-        wanted = compute(few, weights)
-        for layer in layers:
-            name, weight = layer.weight, weights[layer.weight]
+        columns = Columns(x, self._block_size) if len(x) else None
+        for name, width in ((layer.weight, layer.in_features) for layer in layers):
             found = (
-                quantize_rows(weight, BITS, self._block_size)
+                quantize_rows(weights[name], BITS, self._block_size)
                 if columns is None
-                else quantize_with_feedback(weight, columns)
+                else quantize_with_feedback(weights[name], columns)
             )
             self._rounded.keep(name, found)
-            others = {**weights, name: dequantize_rows(found, BITS)[:, : layer.in_features]}
-            change = np.square(compute(few, others) - wanted).sum(axis=1)
-            self.damage[name] = float((change / square)[self._counts].sum() / self._tokens)
-
-
-def _read_experts(forward: Forward, layer: Moe, judge: _Judge | None) -> None:
-    """Computes a mixture of experts and adds its output, then rounds each expert's matrices.
-
-    An expert is rounded by the rows that choose it; one that none chooses, like without a text.
-    """
-    x = forward.normed(forward.hidden, layer.norm)
-    routed = forward.routed(layer, x)
-    found = forward.mixture(routed, x)
-    forward.add(forward.normed(found, layer.post_norm))
-    if judge is None:
-        return
-
-    def finished(change: Floats, rows: Rows) -> Floats:
-        return forward.normed(found[rows] + change, layer.post_norm)
-
-    for each in routed:
-        _round_expert(forward, each, x, judge.among(each.rows), finished)
-
-
-def _read_both(forward: Forward, layer: MlpAndMoe, judge: _Judge | None) -> None:
-    """Computes an MLP and a mixture beside it, adds their output, and rounds their matrices."""
-    mlp, moe, stream = layer.mlp, layer.moe, forward.hidden
-    weights, x = forward.weights(*mlp.linears), forward.normed(stream, mlp.norm)
-    mixed, read = forward.mixed(mlp, x, weights), forward.normed(stream, moe.norm)
-    dense, routed = forward.contribution(mlp, mixed, weights), forward.routed(moe, read)
-    found = forward.mixture(routed, read)
-    sparse = forward.normed(found, moe.post_norm)
-    forward.add(forward.normed(dense + sparse, layer.post_norm))
-    if judge is None:
-        return
-
-    def projection(mixed: Floats, weights: Weights) -> Floats:
-        both = forward.contribution(mlp, mixed, weights) + sparse[judge.judged]
-        return forward.normed(both, layer.post_norm)
-
-    def contribution(x: Floats, weights: Weights) -> Floats:
-        return projection(forward.mixed(mlp, x, weights), weights)
-
-    def finished(change: Floats, rows: Rows) -> Floats:
-        both = dense[rows] + forward.normed(found[rows] + change, moe.post_norm)
-        return forward.normed(both, layer.post_norm)
-
-    judge.round(x, (mlp.gate, mlp.up), weights, contribution, stream)
-    judge.round(mixed, (mlp.down,), weights, projection, stream)
-    for each in routed:
-        _round_expert(forward, each, read, judge.among(each.rows), finished)
-
-
-def _round_expert(
-    forward: Forward,
-    routed: Routed,
-    inputs: Floats,
-    judge: _Judge,
-    finished: Callable[[Floats, Rows], Floats],
-) -> None:
-    """Rounds an expert's matrices.
-
-    Args:
-        forward: the model.
-        routed: the expert and its rows.
-        inputs: [rows, hidden_size], the inputs of all rows.
-        judge: a judge of its own rows.
-        finished: computes the sublayer's output for some rows, given how what the experts add
-            changes there.
-    """
-    expert, x, stream = routed.expert, inputs[routed.rows], forward.hidden[routed.rows]
-
-    def contribution(x: Floats, weights: Weights) -> Floats:
-        return projection(forward.mixed(expert, x, weights), weights)
-
-    def projection(mixed: Floats, weights: Weights) -> Floats:
-        change = forward.linear(mixed, expert.down, weights) - usual
-        return finished(routed.shares[judge.judged] * change, routed.rows[judge.judged])
-
-    weights = forward.weights(*expert.linears)
-    mixed = forward.mixed(expert, x, weights)
-    usual = forward.linear(mixed[judge.judged], expert.down, weights)
-    judge.round(x, (expert.gate, expert.up), weights, contribution, stream)
-    judge.round(mixed, (expert.down,), weights, projection, stream)
-
-
-def _read(
-    forward: Forward, layer: Attention | Mlp | Injection | Recurrent, judge: _Judge | None
-) -> None:
-    """Computes a sublayer, adds its output to the residual stream, and rounds its matrices.
-
-    A sublayer consists of matrices that read the stream, its own computation (`forward.mixed`),
-    and a last matrix that reads the result.
-    """
-    projection = partial(forward.contribution, layer)
-    weights = forward.weights(*layer.linears)
-    x = forward.normed(forward.hidden, layer.norm)
-    if layer.norm is None:
-        x = x.copy()  # what comes next is added to the stream in place
-    mixed = forward.mixed(layer, x, weights)
-    forward.add(projection(mixed, weights))
-    if judge is None:
-        return
-
-    def contribution(x: Floats, weights: Weights) -> Floats:
-        return projection(forward.mixed(layer, x, weights, judge.judged), weights)
-
-    *first, last = layer.linears
-    judge.round(x, first, weights, contribution, forward.hidden)
-    judge.round(mixed, (last,), weights, projection, forward.hidden)
+            if len(worth):
+                changed = change({name: dequantize_rows(found, BITS)[:, :width]})
+                self.damage[name] = float(worth @ np.square(changed).sum(axis=1))

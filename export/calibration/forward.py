@@ -1,73 +1,59 @@
-"""Computes a model in float32 with numpy, one sublayer at a time, for calibration.
+"""Runs texts through a decoder in float32, one sublayer at a time, for calibration.
 
-The exported graphs do not exist yet at that time, and their numbers are rounded. Only the matrices
-of one sublayer are in memory at a time.
+What runs is the sublayer that is exported, with the operators of the native graph, but with the
+checkpoint's own matrices. Only those of one sublayer, or one expert, are in memory at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgespec.bundle.sublayers import window_of
+from edgespec.bundle.sublayers import rope_inputs
 from edgespec.errors import CheckpointError
-from edgespec.export.calibration.functions import (
-    ACTIVATIONS,
-    clamped_swiglu,
-    limited,
-    sigmoid,
-    silu,
-)
-from edgespec.export.calibration.recurrent import convolved, gated_delta
+from edgespec.export.calibration.graph import LAYER_INPUT, RESULT, STREAM, FloatGraph
 from edgespec.export.formats.blocks import Floats
-from edgespec.export.formats.products import product
+from edgespec.export.formats.products import in_threads
 from edgespec.export.formats.weights import check_range, read_finite
-from edgespec.models import (
-    Attention,
-    Checkpoint,
-    GatedDelta,
-    Injection,
-    Linear,
-    Mlp,
-    Moe,
-    Norm,
-    Rope,
-    ShortConvolution,
-    Sublayer,
-)
-from edgespec.models.layers import (
-    ClampedSwiglu,
-    Convolution,
-    LayerInputs,
-    LayerNorm,
-    Recurrent,
-)
+from edgespec.models import Checkpoint, Linear, Mlp, Sublayer
 
-Weights = Mapping[str, Floats]
-"""Matrices [N, K] by name; some can be replaced by rounded ones."""
+Array = npt.NDArray[Any]
+Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+"""Runs a graph: inputs by name to outputs by name. Several threads call it at a time."""
+
+Open = Callable[[bytes], Run]
+"""Makes an ONNX model with our operators ready to run, each time on the thread that calls it."""
 
 Rows = slice | npt.NDArray[np.int64]
 """Numbers of rows of the residual stream."""
 
-_HIDDEN = np.float32(-1e9)
+ALL = slice(None)
+_EXPERT_ROWS = 256  # that are computed at a time
 
 
 @dataclass(frozen=True)
-class Routed:
-    """The rows that choose an expert, of which there may be none.
+class Part:
+    """A part of a decoder that is ready to run.
 
     Attributes:
-        expert: the expert.
-        rows: [n] int64, numbers of the rows, ascending.
-        shares: [n, 1] float32, the expert's factor in the output of each.
+        number: number of its layer.
+        run: see `Run`.
+        inputs: names of its inputs.
+        weights: its matrices by name, [N, K] float32.
+        reads: the matrices by the output that has what they read.
+        held: shapes of what it keeps of a text, by name.
     """
 
-    expert: Mlp
-    rows: npt.NDArray[np.int64]
-    shares: Floats
+    number: int
+    run: Run
+    inputs: Sequence[str]
+    weights: Mapping[str, Floats]
+    reads: Mapping[str, Sequence[Linear]]
+    held: Mapping[str, tuple[int, ...]]
 
 
 class Forward:
@@ -76,277 +62,164 @@ class Forward:
     Args:
         checkpoint: the model.
         texts: [B, T] token ids.
+        opened: see `Open`.
 
     Attributes:
-        hidden: [B * T, hidden_size] float32, the residual stream, which `add` updates.
+        stream: [B * T, hidden_size] float32, the residual stream, which `advance` replaces.
+        texts: the rows of each text.
     """
 
-    def __init__(self, checkpoint: Checkpoint, texts: npt.NDArray[np.int64]) -> None:
+    def __init__(self, checkpoint: Checkpoint, texts: npt.NDArray[np.int64], opened: Open) -> None:
         self._path, self._tensors = checkpoint.path, checkpoint.tensors
+        self._decoder, self._open = checkpoint.decoder, opened
         self._length = texts.shape[1]
-        decoder = self._decoder = checkpoint.decoder
+        starts = range(0, texts.size, self._length)
+        self.texts: Sequence[slice] = [slice(start, start + self._length) for start in starts]
+        self._rows = self._row_inputs()
+        self._shared: dict[tuple[str, int], Floats] = {}
         ids, places = np.unique(texts, return_inverse=True)
         self._places = places.ravel()
-        embedded = self._looked_up(decoder.embedding, ids) * np.float32(decoder.embedding_scale)
-        self.hidden: Floats = embedded[self._places]
-        self._inputs = self._layer_inputs(decoder.layer_inputs, ids, embedded)
-        self._layer = 0
-        self._shared: dict[int, tuple[Floats, Floats]] = {}
-        self._turns = {name: _turns(rope, self._length) for name, rope in decoder.ropes.items()}
-        masks = {each.mask for each in decoder.attentions}
-        self._biases = {mask: _bias(window_of(mask), self._length) for mask in masks}
+        self._layer_inputs: Mapping[str, Array] = self._begun(ids)
+        self.stream: Floats = self._layer_inputs[RESULT][self._places]
 
-    def layers(self) -> Iterator[tuple[Sublayer, ...]]:
-        """Yields the sublayers of each layer, to be computed before those of the next one."""
+    def layers(self) -> Iterator[tuple[int, tuple[Sublayer, ...]]]:
+        """Yields number and sublayers of each layer, to be computed before those of the next."""
         for number, sublayers in enumerate(self._decoder.layers):
-            self._layer = number
-            yield sublayers
+            yield number, sublayers
             if self._decoder.layer_factors:
-                self.hidden *= self._read(self._decoder.layer_factors[self._layer])
+                self.stream *= self._tensors.read(self._decoder.layer_factors[number])
 
-    def weights(self, *layers: Linear) -> dict[str, Floats]:
-        """Reads the matrices of linear layers.
+    def sublayer(self, number: int, sublayer: Sublayer) -> Part:
+        """Returns a sublayer of a layer, which adds what it gives to the stream.
 
         Raises:
             CheckpointError: if a matrix contains infinity or NaN.
             ExportError: if it contains numbers that half precision cannot represent.
         """
-        found = {layer.weight: self._read(layer.weight) for layer in layers}
-        for name, weight in found.items():
-            check_range(self._tensors, name, weight, np.float16)
-        return found
+        graph = FloatGraph(self._tensors)
+        graph.sublayer(number, sublayer)
+        return self._part(graph, number)
 
-    def normed(self, x: Floats, norm: Norm | None) -> Floats:
-        """Normalizes the last axis of x; without a norm, returns x unchanged."""
-        if norm is None:
-            return x
-        bias: Floats | np.float32 = np.float32(0)
-        if isinstance(norm, LayerNorm):
-            x = x - x.mean(axis=-1, keepdims=True)
-            bias = self._read(norm.bias)
-        square = np.square(x).mean(axis=-1, keepdims=True)
-        normed: Floats = x / np.sqrt(square + np.float32(norm.eps))
-        weight = np.ones(norm.size, np.float32) if not norm.weight else self._read(norm.weight)
-        weight = (weight + np.float32(norm.offset)) * np.float32(norm.factor)
-        return normed * weight + bias
+    def expert(self, expert: Mlp) -> Part:
+        """Returns an expert, see `sublayer`."""
+        graph = FloatGraph(self._tensors)
+        graph.expert(expert)
+        return self._part(graph)
 
-    def add(self, update: Floats) -> None:
-        """Adds a sublayer's output, [B * T, hidden_size], to the residual stream.
+    def compute(
+        self,
+        part: Part,
+        rows: Sequence[Rows],
+        inputs: Mapping[str, Floats],
+        replaced: Mapping[str, Floats] | None = None,
+    ) -> dict[str, Array]:
+        """Runs a part.
+
+        Args:
+            part: the part.
+            rows: rows of each run; whole texts if the part has attention or states.
+            inputs: further inputs of all rows, of which each run reads its own.
+            replaced: matrices that take the places of the part's own ones.
+
+        Returns:
+            Its outputs, those of all runs one behind the other.
+        """
+
+        def run(own: Rows) -> dict[str, Array]:
+            feeds = {**self._rows, **part.weights, **(replaced or {})}
+            feeds |= {name: each[own] for name, each in inputs.items()}
+            if LAYER_INPUT in part.inputs:
+                of_ids = self._layer_inputs[f"{LAYER_INPUT}.{part.number}"]
+                feeds[LAYER_INPUT] = of_ids[self._places[own]]
+            if part.held:
+                assert isinstance(own, slice)
+                feeds |= self._held(part, own.start, not replaced)
+            return dict(part.run({name: feeds[name] for name in part.inputs}))
+
+        found = in_threads(run, rows)
+        return {name: np.concatenate([each.pop(name) for each in found]) for name in [*found[0]]}
+
+    def compute_expert(
+        self, part: Part, rows: npt.NDArray[np.int64], x: Floats
+    ) -> dict[str, Array]:
+        """Runs an expert for some rows of x [B * T, hidden_size]."""
+        count = max(1, -(-len(rows) // _EXPERT_ROWS))
+        return self.compute(part, np.array_split(rows, count), {STREAM: x})
+
+    def advance(self, result: Floats) -> None:
+        """Makes this the residual stream.
 
         Raises:
-            CheckpointError: if the sum contains infinity or NaN.
+            CheckpointError: if it contains infinity or NaN.
         """
-        self.hidden += update
-        if not np.isfinite(self.hidden).all():
+        if not np.isfinite(result).all():
             raise CheckpointError(
                 f"{self._path} computes infinity or NaN from plain text: download the "
                 "checkpoint again, or export it without calibration"
             )
+        self.stream = result
 
-    def linear(self, x: Floats, layer: Linear, weights: Weights) -> Floats:
-        """Applies a linear layer to x [rows, K]; returns [rows, N]."""
-        y = product(x, weights[layer.weight])
-        if layer.bias is not None:
-            y += self._read(layer.bias)
-        return y
-
-    def contribution(
-        self, layer: Attention | Mlp | Injection | Recurrent, mixed: Floats, weights: Weights
-    ) -> Floats:
-        """Computes what a sublayer adds to the residual stream from what `mixed` gave.
-
-        Args:
-            layer: the sublayer.
-            mixed: [rows, K], the input of the sublayer's last projection.
-            weights: the sublayer's matrices.
-        """
-        update = self.normed(self.linear(mixed, layer.linears[-1], weights), layer.post_norm)
-        return update * np.float32(layer.output_factor)
-
-    def routed(self, layer: Moe, x: Floats) -> tuple[Routed, ...]:
-        """Returns each expert of a mixture with the rows that choose it, of x [rows, hidden_size].
-
-        x is the normalized residual stream, which must be as it is before the mixture.
-        """
-        read = x if layer.router_norm is None else self.normed(self.hidden, layer.router_norm)
-        scores = self.linear(
-            read, layer.router, {layer.router.weight: self._read(layer.router.weight)}
-        )
-        chosen = np.argsort(-scores, axis=1, kind="stable")[:, : layer.top_k]
-        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        total = np.take_along_axis(shares, chosen, 1) if layer.normalized else shares
-        shares *= np.float32(layer.output_factor) / total.sum(axis=1, keepdims=True)
-        if layer.expert_factors is not None:
-            shares = shares * self._read(layer.expert_factors)
-        found = []
-        for number, expert in enumerate(layer.experts):
-            rows = np.flatnonzero((chosen == number).any(axis=1))
-            found.append(Routed(expert, rows, shares[rows, number, None]))
-        return tuple(found)
-
-    def mixture(self, routed: Sequence[Routed], x: Floats) -> Floats:
-        """Computes a mixture of experts for x [rows, hidden_size], one expert at a time."""
-        found = np.zeros_like(x)
-        for each in routed:
-            if len(each.rows):
-                weights = self.weights(*each.expert.linears)
-                mixed = self.mixed(each.expert, x[each.rows], weights)
-                found[each.rows] += each.shares * self.linear(mixed, each.expert.down, weights)
+    def last(self) -> Floats:
+        """Returns the stream behind the decoder's last norm, [B * T, hidden_size]."""
+        graph = FloatGraph(self._tensors)
+        graph.last_norm(self._decoder.norm)
+        found: Floats = self.compute(self._part(graph), self.texts, {STREAM: self.stream})[RESULT]
         return found
 
-    def mixed(
-        self,
-        layer: Attention | Mlp | Injection | Recurrent,
-        x: Floats,
-        weights: Weights,
-        rows: Rows | None = None,
-    ) -> Floats:
-        """Computes the input of a sublayer's last projection, for whole texts.
+    def _begun(self, ids: npt.NDArray[np.int64]) -> dict[str, Array]:
+        """Computes the stream and the inputs of layers by token, [ids, size] each."""
+        graph = FloatGraph(self._tensors)
+        graph.begin(self._decoder)
+        part = self._part(graph)
+        tables = [each for each in part.inputs if each not in part.weights]
+        rows = {
+            name: np.concatenate([read_finite(self._tensors, name, n, n + 1) for n in ids.tolist()])
+            for name in tables
+        }
+        return self.compute(part, [ALL], rows)
 
-        Args:
-            layer: the sublayer, of the layer that `layers` gave last.
-            x: [rows, hidden_size], the sublayer's normalized input.
-            weights: the sublayer's matrices.
-            rows: the rows that x is of; None: all. Then what other layers read is kept.
-        """
-        if isinstance(layer, Attention):
-            return self._attended(layer, x, weights, rows)
-        if isinstance(layer, Injection):
-            own = self._inputs[self._places if rows is None else self._places[rows], self._layer]
-            gate = ACTIVATIONS[layer.activation](self.linear(x, layer.gate, weights))
-            injected: Floats = gate * own
-            return injected
-        if isinstance(layer, ShortConvolution):
-            before, after, value = np.split(self.linear(x, layer.inner, weights), 3, axis=1)
-            return after * self._convolved(before * value, layer.convolution)
-        if isinstance(layer, GatedDelta):
-            return self._remembered(layer, x, weights)
-        return self._gated(layer, x, weights)
+    def _part(self, graph: FloatGraph, number: int = 0) -> Part:
+        layers = [layer for each in graph.reads.values() for layer in each]
+        weights = {}
+        for name, rows in ((layer.weight, layer.out_features) for layer in layers):
+            weights[name] = read_finite(self._tensors, name, 0, rows)
+            check_range(self._tensors, name, weights[name], np.float16)
+        length = self._length
+        held: dict[str, tuple[int, ...]] = {
+            f"pool.{each.layer}": (2, each.kv_heads, length, each.dim) for each in graph.pools
+        }
+        for state in graph.recurrent:
+            held[f"rows.{state.layer}"] = length, state.width
+            if state.state:
+                held[f"states.{state.layer}"] = 1, *state.state
+        run = self._open(graph.graph.content())
+        return Part(number, run, graph.graph.inputs, weights, graph.reads, held)
 
-    def _attended(self, layer: Attention, x: Floats, weights: Weights, rows: Rows | None) -> Floats:
-        queries, gate = self.linear(x, layer.q, weights), None
-        if layer.gated:
-            both = queries.reshape(len(x), layer.heads, 2, layer.head_dim)
-            queries, gate = (both[:, :, part].reshape(len(x), -1) for part in (0, 1))
-        q = self._turned(queries, layer.q_norm, layer.heads, layer)
-        k, v = self._keys_values(layer, x, weights, rows)
-        q *= np.float32(layer.scale)
-        bias = self._biases[layer.mask]
-        group = layer.heads // layer.kv_heads
-        none = np.full(layer.heads, -np.inf, np.float32)
-        sinks = none if layer.sinks is None else self._read(layer.sinks)
-        mixed = np.empty_like(q)
-        for head in range(layer.heads):
-            keys, values = k[:, :, head // group], v[:, :, head // group]
-            scores = limited(q[:, :, head] @ keys.transpose(0, 2, 1), layer.softcap) + bias
-            largest = np.maximum(scores.max(axis=-1, keepdims=True), sinks[head])
-            shares = np.exp(scores - largest)
-            total = shares.sum(axis=-1, keepdims=True) + np.exp(sinks[head] - largest)
-            mixed[:, :, head] = shares / total @ values
-        joined = mixed.reshape(len(x), -1)
-        return joined if gate is None else joined * sigmoid(gate)
+    def _held(self, part: Part, text: int, original: bool) -> dict[str, Floats]:
+        """Returns room for what a part keeps of a text, or what another layer has kept there."""
+        found = {}
+        for name, shape in part.held.items():
+            if name == f"pool.{part.number}" or not name.startswith("pool."):
+                found[name] = np.zeros(shape, np.float32)
+                if original and part.number in self._decoder.shared:
+                    self._shared[name, text] = found[name]
+            else:
+                found[name] = self._shared[name, text]
+        return found
 
-    def _keys_values(
-        self, layer: Attention, x: Floats, weights: Weights, rows: Rows | None
-    ) -> tuple[Floats, Floats]:
-        """Computes keys and values [B, T, KV, hd], or takes those of another layer."""
-        shape = -1, self._length, layer.kv_heads, layer.head_dim
-        if layer.k is None:
-            assert layer.source is not None
-            both = self._shared[layer.source]
-            k, v = (each[slice(None) if rows is None else rows].reshape(shape) for each in both)
-            return k, v
-        keys = self.linear(x, layer.k, weights)
-        values = keys if layer.v is None else self.linear(x, layer.v, weights)
-        k = self._turned(keys, layer.k_norm, layer.kv_heads, layer)
-        v = self.normed(values.reshape(shape), layer.v_norm)
-        if rows is None and self._layer in self._decoder.shared:
-            self._shared[self._layer] = k.reshape(len(x), -1), v.reshape(len(x), -1)
-        return k, v
-
-    def _layer_inputs(
-        self, described: LayerInputs | None, ids: npt.NDArray[np.int64], embedded: Floats
-    ) -> Floats:
-        """Computes the inputs of all layers by token, [ids, layers, size]; empty without any."""
-        if described is None:
-            return np.empty((0, 0, 0), np.float32)
-        shape = len(ids), -1, described.norm.size
-        found = self._looked_up(described.table, ids) * np.float32(described.scale)
-        weights = self.weights(described.projection)
-        projected = self.linear(embedded, described.projection, weights).reshape(shape)
-        inputs: Floats = self.normed(projected, described.norm) + found.reshape(shape)
-        return inputs
-
-    def _looked_up(self, name: str, ids: npt.NDArray[np.int64]) -> Floats:
-        rows = [read_finite(self._tensors, name, id_, id_ + 1) for id_ in ids.tolist()]
-        return np.concatenate(rows)
-
-    def _convolved(self, x: Floats, layer: Convolution) -> Floats:
-        by_text = x.reshape(-1, self._length, layer.channels)
-        return convolved(by_text, self._read(layer.weight)).reshape(x.shape)
-
-    def _remembered(self, layer: GatedDelta, x: Floats, weights: Weights) -> Floats:
-        rates, decays, gate, mixed = (
-            self.linear(x, each, weights)
-            for each in (layer.rate, layer.decay, layer.gate, layer.mixed)
-        )
-        keys = layer.key_heads * layer.key_size
-        parts = np.split(silu(self._convolved(mixed, layer.convolution)), (keys, 2 * keys), axis=1)
-        sizes = layer.key_size, layer.key_size, layer.value_size
-        q, k, v = (
-            part.reshape(-1, self._length, part.shape[1] // size, size)
-            for part, size in zip(parts, sizes, strict=True)
-        )
-        speed = np.logaddexp(0, decays + self._read(layer.decay_bias))
-        decays = -np.exp(self._read(layer.log_decay)) * speed
-        by_head = -1, self._length, layer.value_heads
-        found = gated_delta(q, k, v, sigmoid(rates).reshape(by_head), decays.reshape(by_head))
-        return self.normed(found, layer.result_norm).reshape(len(x), -1) * silu(gate)
-
-    def _gated(self, layer: Mlp, x: Floats, weights: Weights) -> Floats:
-        gate, up = self.linear(x, layer.gate, weights), self.linear(x, layer.up, weights)
-        if isinstance(layer.activation, ClampedSwiglu):
-            return clamped_swiglu(gate, up, layer.activation)
-        return ACTIVATIONS[layer.activation](gate) * up
-
-    def _turned(self, x: Floats, norm: Norm | None, heads: int, layer: Attention) -> Floats:
-        """Returns heads [B, T, heads, head_dim] after their norm, if there is one, and RoPE."""
-        shape = -1, self._length, heads, layer.head_dim
-        if norm is not None and norm.size != layer.head_dim:  # a norm over all heads together
-            x, norm = self.normed(x, norm), None
-        x = x.reshape(shape)
-        if layer.norm_after_rope:
-            return self.normed(self._rotated(x, layer.rope), norm)
-        return self._rotated(self.normed(x, norm), layer.rope)
-
-    def _rotated(self, x: Floats, rope: str) -> Floats:
-        """Applies RoPE to heads [B, T, heads, head_dim]; without a table, returns x unchanged."""
-        if not rope:
-            return x
-        cos, sin = self._turns[rope]
-        first, second = np.split(x, 2, axis=-1)
-        swapped: Floats = np.concatenate([second, first], axis=-1)
-        turned: Floats = x * cos
-        turned += swapped * sin
-        return turned
-
-    def _read(self, name: str) -> Floats:
-        return read_finite(self._tensors, name, 0, self._tensors.shape(name)[0])
-
-
-def _turns(rope: Rope, length: int) -> tuple[Floats, Floats]:
-    """Returns cosines and sines for the positions of a text, [T, 1, head_dim] each."""
-    angles = np.outer(np.arange(length), rope.inv_freq.astype(np.float64))
-    cos, sin = (rope.scales * turn(angles) for turn in (np.cos, np.sin))
-    return (
-        np.concatenate([cos, cos], axis=1).astype(np.float32)[:, None],
-        np.concatenate([-sin, sin], axis=1).astype(np.float32)[:, None],
-    )
-
-
-def _bias(window: int | None, length: int) -> Floats:
-    """Returns the attention bias [T, T]: 0 where a row sees a column, else a large negative."""
-    seen = np.tri(length, dtype=np.bool_)
-    if window is not None:
-        seen &= ~np.tri(length, k=-window, dtype=np.bool_)
-    return np.where(seen, np.float32(0), _HIDDEN)
+    def _row_inputs(self) -> dict[str, Array]:
+        """Returns the inputs that are the same for each text, whatever layer reads them."""
+        every, none = np.arange(self._length, dtype=np.int32), np.zeros(0, np.int32)
+        begin = np.zeros(2, np.int32)
+        rows: dict[str, Array] = {
+            "write": every, "parent": every - 1, "sequence": np.zeros_like(every),
+            "context": none, "starts": begin,
+            "recent_write": every, "recent": none, "recent_starts": begin,
+            # No state is read or written, and no row of the text is in doubt.
+            "carry": np.array([[-1, -1, 0, self._length]], np.int32),
+        }  # fmt: skip
+        for table, rope in self._decoder.ropes.items():
+            angles = np.outer(every, rope.inv_freq.astype(np.float64))
+            for name, turn in zip(rope_inputs(table), (np.cos, np.sin), strict=True):
+                rows[name] = (rope.scales * turn(angles)).astype(np.float32)
+        return rows

@@ -77,6 +77,11 @@ class GraphBuilder:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._count = 0
 
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs that are declared so far."""
+        return [each.name for each in self._inputs]
+
     def input(self, name: str, dtype: int, shape: Shape) -> str:
         """Declares a graph input; strings in `shape` are symbolic dimensions."""
         self._inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
@@ -143,6 +148,14 @@ class GraphBuilder:
 
         Args:
             path: the file to write.
+            like: see `content`.
+        """
+        path.write_bytes(self.content(like))
+
+    def content(self, like: onnx.ModelProto | None = None) -> bytes:
+        """Returns the graph as a file has it.
+
+        Args:
             like: model whose versions of operators, and functions, it needs; None: ours.
         """
         graph = helper.make_graph(
@@ -157,4 +170,5 @@ class GraphBuilder:
             graph, opset_imports=opsets, functions=functions, producer_name="edgespec"
         )
         model.ir_version = 11 if like is None else like.ir_version
-        path.write_bytes(model.SerializeToString())
+        content: bytes = model.SerializeToString()
+        return content

@@ -23,6 +23,7 @@ from edgespec.system.processors import default_threads
 _PART = 256  # rows or columns of a part
 _threads = cache(default_threads)
 _Part = TypeVar("_Part")
+_Found = TypeVar("_Found")
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def product(x: Floats, weight: Floats) -> Floats:
     def work(rows: slice) -> None:
         np.matmul(x[rows], weight.T, out=found[rows])
 
-    _each(work, _parts(len(x)))
+    in_threads(work, _parts(len(x)))
     return found
 
 
@@ -55,7 +56,7 @@ def upper_moments(x: Floats) -> Floats:
         np.matmul(x[:, first].T, x[:, second], out=found[first, second])
 
     parts = _parts(x.shape[1])
-    _each(work, [(part, other) for i, part in enumerate(parts) for other in parts[i:]])
+    in_threads(work, [(part, other) for i, part in enumerate(parts) for other in parts[i:]])
     return found
 
 
@@ -63,13 +64,12 @@ def _parts(size: int) -> list[slice]:
     return [slice(start, min(start + _PART, size)) for start in range(0, size, _PART)]
 
 
-def _each(work: Callable[[_Part], None], parts: Sequence[_Part]) -> None:
+def in_threads(work: Callable[[_Part], _Found], parts: Sequence[_Part]) -> list[_Found]:
+    """Calls a function with each part, on all cores; returns its results in the same order."""
     threads = min(_threads(), len(parts))
     if threads <= 1:
-        for part in parts:
-            work(part)
-        return
+        return [work(part) for part in parts]
     with ThreadPoolExecutor(threads) as pool:
         # With the caller's context, to which numpy's `errstate` belongs.
-        for each in [pool.submit(copy_context().run, work, part) for part in parts]:
-            each.result()
+        futures = [pool.submit(copy_context().run, work, part) for part in parts]
+        return [each.result() for each in futures]

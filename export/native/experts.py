@@ -13,6 +13,7 @@ from edgespec.models import Linear, Moe
 
 if TYPE_CHECKING:
     from edgespec.export.native.graph import NativeGraph
+    from edgespec.export.native.layers import LayerGraph
     from edgespec.export.native.weights import Matrix
 
 
@@ -29,23 +30,23 @@ def lower_moe(native: NativeGraph, x: str, hidden: str, layer: Moe) -> str:
         [S, hidden], its output times its factor, before a norm of it.
     """
     first = layer.experts[0]
-    read = x if layer.router_norm is None else native.norm(hidden, layer.router_norm)
-    chosen, shares = _routed(native, read, layer)
+    chosen, shares = routed(native, x, hidden, layer)
     gates = [expert.gate for expert in layer.experts]
     ups = [expert.up for expert in layer.experts]
     inner = native.gated(_products(native, x, chosen, [gates, ups]), first.activation)
     return _products(native, inner, chosen, [[each.down for each in layer.experts]], shares)
 
 
-def _routed(native: NativeGraph, x: str, layer: Moe) -> tuple[str, str]:
+def routed(native: LayerGraph, x: str, hidden: str, layer: Moe) -> tuple[str, str]:
     """Emits the experts that each row chooses and their shares, [S, top_k] int64 and float32.
 
-    Of equal scores, the expert of the lower number comes first, as ONNX defines it.
+    Of equal scores, the expert of the lower number comes first, as ONNX defines it. Parameters are
+    those of `lower_moe`.
     """
-    g, router = native.graph, layer.router
+    g = native.graph
+    read = x if layer.router_norm is None else native.norm(hidden, layer.router_norm)
     # The router decides what is computed at all, so its few weights stay as they are.
-    matrix = native.weights.matrix(router.weight, exact=True)
-    scores = native.product(x, [matrix], native.biases([router]))
+    scores = native.linear(read, layer.router, exact=True)
     if not layer.normalized:
         scores = g.op("Softmax", scores, axis=-1)
     top, chosen = g.multi_op("TopK", scores, g.ints(layer.top_k), outputs=2, axis=-1)
@@ -72,7 +73,7 @@ def _products(
         names = [each.bias for expert in zip(*layers, strict=True) for each in expert]
         if not all(names):
             raise UnsupportedModelError("some experts have biases and some have none")
-        flat = [native.weights.tensors.read(name).reshape(-1) for name in names if name]
+        flat = [native.tensors.read(name).reshape(-1) for name in names if name]
         bias = native.graph.constant(np.concatenate(flat).reshape(len(layers[0]), -1), np.float32)
     return native.graph.op(
         "ExpertLinear",

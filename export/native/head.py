@@ -13,7 +13,8 @@ import onnx
 
 from edgespec.bundle import FEATURES, LOGITS, OWN_FEATURES, TARGET_FEATURES, Native
 from edgespec.export.heads.borrowing import borrow_embedding, borrow_projection
-from edgespec.export.native.graph import FLOAT, NativeGraph, write_ids
+from edgespec.export.native.graph import NativeGraph, write_ids
+from edgespec.export.native.layers import FLOAT
 from edgespec.export.native.weights import TileWeights
 from edgespec.models.heads.head import Fusion, Head, HeadCheckpoint, HeadLayer
 from edgespec.models.heads.mtp import MTP

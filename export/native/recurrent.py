@@ -13,13 +13,13 @@ from edgespec.models import GatedDelta, ShortConvolution
 from edgespec.models.layers import Convolution
 
 if TYPE_CHECKING:
-    from edgespec.export.native.graph import NativeGraph
+    from edgespec.export.native.layers import LayerGraph
 
 _LANES = 16
 _ROWS = ("recent_write", "parent", "sequence", "recent", "recent_starts")
 
 
-def lower_convolution(native: NativeGraph, x: str, number: int, layer: ShortConvolution) -> str:
+def lower_convolution(native: LayerGraph, x: str, number: int, layer: ShortConvolution) -> str:
     """Emits a gated short convolution.
 
     Args:
@@ -37,14 +37,14 @@ def lower_convolution(native: NativeGraph, x: str, number: int, layer: ShortConv
     return native.graph.op("ShortConv", inner, weight, rows, *_ROWS, domain=NATIVE)
 
 
-def lower_delta(native: NativeGraph, x: str, number: int, layer: GatedDelta) -> str:
+def lower_delta(native: LayerGraph, x: str, number: int, layer: GatedDelta) -> str:
     """Emits the gated delta rule; parameters and result are those of `lower_convolution`."""
     heads, strips = layer.value_heads, -(-layer.value_size // _LANES)
     keys = layer.key_heads * layer.key_size
     width = layer.convolution.channels + keys + heads * (1 + strips * _LANES)
     state = heads, strips, layer.key_size, _LANES
     rows, states = _held(native, StateShape(number, width, layer.convolution.size - 1, state))
-    log_decay = native.weights.tensors.read(layer.log_decay).reshape(-1)
+    log_decay = native.tensors.read(layer.log_decay).reshape(-1)
     return native.graph.op(
         "GatedDelta",
         native.linear(x, layer.mixed, layer.gate, layer.rate, layer.decay),
@@ -65,13 +65,13 @@ def lower_delta(native: NativeGraph, x: str, number: int, layer: GatedDelta) -> 
     )
 
 
-def _weight(native: NativeGraph, layer: Convolution) -> str:
+def _weight(native: LayerGraph, layer: Convolution) -> str:
     """Declares a convolution's weights, [size, channels], that of the row itself last."""
-    weight = native.weights.tensors.read(layer.weight).reshape(layer.channels, layer.size)
+    weight = native.tensors.read(layer.weight).reshape(layer.channels, layer.size)
     return native.graph.constant(np.ascontiguousarray(weight.T), np.float32)
 
 
-def _held(native: NativeGraph, shape: StateShape) -> tuple[str, str]:
+def _held(native: LayerGraph, shape: StateShape) -> tuple[str, str]:
     """Declares what a layer holds of sequences: rows, and states if it has them."""
     g = native.graph
     if not native.recurrent:

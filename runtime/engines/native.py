@@ -32,7 +32,7 @@ class NativeGraph:
     Weights are computed with where the file is mapped, so loading reads nothing but the graph.
 
     Args:
-        graph: ONNX file, beside the file of its weights.
+        graph: ONNX file, beside the file of its weights, or a whole graph.
         library: library of the operators.
         threads: number of threads.
         features: whether `features` is among the results, where the graph gives them.
@@ -44,7 +44,7 @@ class NativeGraph:
 
     def __init__(
         self,
-        graph: Path,
+        graph: Path | bytes,
         library: Path,
         threads: int,
         features: bool = False,
@@ -60,13 +60,14 @@ class NativeGraph:
                 f"{library}: ONNX Runtime refused the operators ({first_line(error)}): install "
                 "edgespec again"
             ) from error
-        source: Path | bytes = graph
+        source, name = graph, None if isinstance(graph, bytes) else str(graph)
         if skipped:
             from edgespec.runtime.engines.skipped import without  # loads onnx
 
+            assert isinstance(graph, Path), "layers alone have nothing to leave out"
             source = without(graph, skipped)
             look_for_data_beside(graph, options)
-        self._session = open_session(source, options, ["CPUExecutionProvider"], str(graph))
+        self._session = open_session(source, options, ["CPUExecutionProvider"], name)
         self._inputs = [each.name for each in self._session.get_inputs()]
         names = [each.name for each in self._session.get_outputs()]
         self._outputs = [name for name in names if features or name != FEATURES]
@@ -88,7 +89,5 @@ class NativeGraph:
             read = {name: feeds[name] for name in self._inputs}
             results = self._session.run(self._outputs, read)
         except Exception as error:
-            raise DeviceError(
-                f"the target's pass failed ({first_line(error)}): please report it"
-            ) from error
+            raise DeviceError(f"a pass failed ({first_line(error)}): please report it") from error
         return dict(zip(self._outputs, results, strict=True))

@@ -11,6 +11,7 @@ import pytest
 from checkpoints import edit_json
 from embeddings import END, PROMPTS, embedding_of, ids_of, make_embedding, write_modules
 from ggufs import write_gguf
+from nodes import needs_library
 from parity import SAME, devices, distance
 from transformers import AutoModelForCausalLM
 
@@ -182,6 +183,7 @@ def test_a_gguf_file_makes_the_same_vectors(made, tmp_path):
     assert distance(found, expected) < SAME
 
 
+@needs_library
 def test_int4_is_near_the_original(tmp_path):
     """With the weights of the embedded model, and as the export says itself."""
     source = copytree(CHECKPOINT, tmp_path / "checkpoint")

@@ -8,6 +8,7 @@ from shutil import copytree
 import numpy as np
 import pytest
 from exports import content
+from nodes import MISSING
 from safetensors.numpy import load_file, save_file
 
 from edgespec import LLM, bundle
@@ -24,9 +25,11 @@ from edgespec.export.calibration.calibrate import to_widen
 from edgespec.export.formats.blocks import dequantize_rows
 from edgespec.measuring.perplexity import Reading
 from edgespec.models import load_checkpoint
-from edgespec.tuning.calibrating import TextCalibration
+from edgespec.tuning.calibrating import TextCalibration, opener
 from edgespec.tuning.quality import HeldOutText, Quality
 from edgespec.tuning.texts import PASSAGES
+
+pytestmark = pytest.mark.skipif(MISSING, reason="edgespec was installed without a C++ compiler")
 
 TEXTS = np.random.default_rng(1).integers(331, size=(4, 48)).tolist()
 
@@ -47,7 +50,7 @@ def spool(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def calibrated(checkpoint, spool):
-    return calibrate(checkpoint, PARTS, 32, spool)
+    return calibrate(checkpoint, PARTS, 32, spool, opener())
 
 
 def names(checkpoint):
@@ -80,7 +83,7 @@ def test_coarser_blocks_do_more_damage(saved_checkpoint, tmp_path):
     damage = {}
     for size in (32, 128):
         with RoundedMatrices(tmp_path) as spool:
-            damage[size] = sum(calibrate(wide, PARTS, size, spool).damage.values())
+            damage[size] = sum(calibrate(wide, PARTS, size, spool, opener()).damage.values())
     assert damage[128] > 1.2 * damage[32]
 
 
@@ -258,6 +261,21 @@ def test_a_model_of_another_language_is_exported_all_the_same(
         export_bundle(saved_checkpoint("llama"), tmp_path / "b", calibration=TextCalibration())
     assert "not calibrated: our passages" in caplog.text
     assert bundle.load(tmp_path / "b").target.precision.wide
+
+
+def test_without_compiled_operators_there_is_no_calibration(
+    saved_checkpoint, cli, tmp_path, monkeypatch
+):
+    source = saved_checkpoint("llama")
+    cli("export", source, "-o", tmp_path / "plain", "--no-calibration")
+    monkeypatch.setattr(
+        "edgespec.runtime.kernels._NAMES", dict.fromkeys(("linux", "darwin", "win32"), "none")
+    )
+    done = cli("export", source, "-o", tmp_path / "b", "--quality")
+    assert done.code == 0
+    assert content(tmp_path / "b") == content(tmp_path / "plain")
+    for line in ("not calibrated: no compiled kernels", "quality not measured: no compiled"):
+        assert done.err.count(line) == 1
 
 
 # Checkpoints

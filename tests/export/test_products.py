@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from nodes import needs_library
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from edgespec.export import RoundedMatrices, Texts, calibrate, last_rows
@@ -15,6 +16,7 @@ from edgespec.export.formats import products
 from edgespec.export.formats.products import product, upper_moments
 from edgespec.models import load_checkpoint
 from edgespec.system.processors import extensions
+from edgespec.tuning.calibrating import opener
 
 TEXTS = np.random.default_rng(1).integers(331, size=(3, 48)).tolist()
 
@@ -49,6 +51,7 @@ def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
     assert len(set(found)) == 1
 
 
+@needs_library
 def test_blas_has_one_thread_while_a_model_reads(saved_checkpoint, tmp_path):
     seen, checkpoint = [], load_checkpoint(saved_checkpoint("llama"))
 
@@ -59,8 +62,8 @@ def test_blas_has_one_thread_while_a_model_reads(saved_checkpoint, tmp_path):
         before = blas_threads()
         if before in ({1}, set()):
             pytest.skip("BLAS has one thread, or no number of threads that can be set")
-        calibrate(checkpoint, Texts(TEXTS[:2], TEXTS[2:]), 32, rounded, progress)
-        last_rows(checkpoint, TEXTS, progress)
+        calibrate(checkpoint, Texts(TEXTS[:2], TEXTS[2:]), 32, rounded, opener(), progress)
+        last_rows(checkpoint, TEXTS, opener(), progress)
         assert blas_threads() == before
     assert seen == [{1}] * 4
 

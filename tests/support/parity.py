@@ -12,14 +12,14 @@ import torch
 from checkpoints import make_checkpoint, write_tokenizer
 
 from edgespec import bundle as bundles
-from edgespec.export.calibration.forward import Forward
-from edgespec.export.calibration.functions import limited
+from edgespec.export import last_rows
 from edgespec.export.formats.blocks import QuantizedRows, dequantize_rows
-from edgespec.models import MlpAndMoe, Moe
 from edgespec.runtime.engines import CPU_ENGINES, engine
 from edgespec.runtime.execution.feeds import START, Rows
 from edgespec.runtime.execution.model import Model
 from edgespec.runtime.execution.runner import Runner
+from edgespec.tuning.calibrating import opener
+from edgespec.tuning.quality import logits_of
 
 # Float32 sums in another order differ by at most 1e-6, as measured.
 SAME = 1e-5
@@ -43,26 +43,8 @@ def reference(model, tokens, cache=None):
 
 
 def calibration_logits(checkpoint, texts):
-    """Returns the logits [B * T, V] of the float32 pass that calibration reads texts with."""
-    forward = Forward(checkpoint, texts)
-    for each in (each for layer in forward.layers() for each in layer):
-        forward.add(output_of(forward, each))
-    decoder = checkpoint.decoder
-    normed = forward.normed(forward.hidden, decoder.norm)
-    logits = forward.linear(normed, decoder.lm_head, forward.weights(decoder.lm_head))
-    return limited(logits, decoder.logit_softcap)
-
-
-def output_of(forward, layer):
-    """What a sublayer adds to the residual stream of that pass."""
-    if isinstance(layer, MlpAndMoe):
-        both = output_of(forward, layer.mlp) + output_of(forward, layer.moe)
-        return forward.normed(both, layer.post_norm)
-    x = forward.normed(forward.hidden, layer.norm)
-    if isinstance(layer, Moe):
-        return forward.normed(forward.mixture(forward.routed(layer, x), x), layer.post_norm)
-    weights = forward.weights(*layer.linears)
-    return forward.contribution(layer, forward.mixed(layer, x, weights), weights)
+    """Returns the logits [B * T, V] of the float32 layers that calibration reads texts with."""
+    return logits_of(checkpoint, last_rows(checkpoint, texts, opener()))
 
 
 def distance(found, expected):

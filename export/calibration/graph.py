@@ -1,0 +1,118 @@
+"""Emits parts of a decoder in float32 with the native graph's operators, for calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from edgespec.export.components.graph import GraphBuilder
+from edgespec.export.native.experts import routed
+from edgespec.export.native.layers import FLOAT, LayerGraph
+from edgespec.models import (
+    Attention,
+    Decoder,
+    Injection,
+    Linear,
+    Mlp,
+    Moe,
+    Norm,
+    Sublayer,
+    TensorSource,
+)
+from edgespec.models.layers import Recurrent
+
+# Inputs: what a part reads, the sum of a mixture's experts, and what `Injection` reads besides.
+STREAM, EXPERTS, LAYER_INPUT = "stream", "experts", "layer_input"
+# Outputs: what a part makes of the stream; what experts read, and what `routed` gives.
+RESULT, READ_BY_EXPERTS, CHOSEN, SHARES = "result", "read_by_experts", "chosen", "shares"
+
+
+class FloatGraph(LayerGraph):
+    """A part of a decoder, whose matrices are inputs: rounded ones can take their places.
+
+    Products are ONNX's own, which read the same rows as `BlockLinear` and round nothing.
+
+    Args:
+        tensors: the checkpoint's tensors.
+
+    Attributes:
+        reads: the matrices by the output that has what they read.
+    """
+
+    def __init__(self, tensors: TensorSource) -> None:
+        super().__init__(GraphBuilder("part", ""), tensors, "fp32")
+        self.reads: dict[str, list[Linear]] = {}
+        self._readers: dict[str, list[Linear]] = {}
+
+    def begin(self, decoder: Decoder) -> None:
+        """Emits what becomes of the rows of tables: the stream, and inputs of layers."""
+        stream = self.embedding("", decoder.embedding, decoder.embedding_scale)
+        if decoder.layer_inputs is not None:
+            size = decoder.layer_inputs.norm.size
+            self.emit_layer_inputs(decoder.layer_inputs, "", stream, len(decoder.layers))
+            for number, name in self.layer_inputs.items():
+                self.graph.output(f"{LAYER_INPUT}.{number}", name, FLOAT, ["S", size])
+        self._end(stream)
+
+    def sublayer(self, number: int, sublayer: Sublayer) -> None:
+        """Emits a sublayer of a layer, and adds what it gives to the stream."""
+        if isinstance(sublayer, Attention | Recurrent):
+            self.row_inputs()
+        if isinstance(sublayer, Injection):
+            shape = "S", sublayer.gate.out_features
+            self.layer_inputs[number] = self.graph.input(LAYER_INPUT, FLOAT, shape)
+        self._end(self.added(self._stream(), number, sublayer))
+
+    def expert(self, expert: Mlp) -> None:
+        """Emits an expert, to which nothing is added."""
+        self._end(self.lowered(self._stream(), 0, expert))
+
+    def last_norm(self, norm: Norm) -> None:
+        """Emits the norm behind the last layer."""
+        self._end(self.norm(self._stream(), norm))
+
+    def linear(
+        self, x: str, *layers: Linear, residual: str = "", factor: float = 1.0, exact: bool = False
+    ) -> str:
+        """See `LayerGraph`."""
+        g, parts = self.graph, []
+        for layer in layers:
+            if exact:
+                weight = g.constant(self.tensors.read(layer.weight), np.float32)
+            else:
+                weight = g.input(layer.weight, FLOAT, [layer.out_features, layer.in_features])
+            parts.append(g.op("Gemm", x, weight, self.biases([layer]), transB=1))
+        if not exact:
+            self._readers.setdefault(x, []).extend(layers)
+        y = parts[0] if len(parts) == 1 else g.op("Concat", *parts, axis=-1)
+        if factor != 1:
+            y = g.op("Mul", y, g.constant(factor, np.float32))
+        return g.op("Add", y, residual) if residual else y
+
+    def embedding(self, ids: str, name: str, scale: float = 1.0) -> str:
+        """Declares rows of a table as an input of its name."""
+        rows = self.graph.input(name, FLOAT, ["S", self.tensors.shape(name)[1]])
+        return (
+            rows
+            if scale == 1
+            else self.graph.op("Mul", rows, self.graph.constant(scale, np.float32))
+        )
+
+    def mixture(self, x: str, hidden: str, layer: Moe) -> str:
+        """Declares the sum of the experts as an input; which a row chooses are outputs."""
+        g, width = self.graph, layer.router.in_features
+        chosen, shares = routed(self, x, hidden, layer)
+        g.output(READ_BY_EXPERTS, x, FLOAT, ["S", width])
+        g.output(CHOSEN, chosen, TensorProto.INT64, ["S", layer.top_k])
+        g.output(SHARES, shares, FLOAT, ["S", layer.top_k])
+        return g.input(EXPERTS, FLOAT, ["S", width])
+
+    def _stream(self) -> str:
+        return self.graph.input(STREAM, FLOAT, ["S", "D"])
+
+    def _end(self, result: str) -> None:
+        self.graph.output(RESULT, result, FLOAT, ["S", "D"])
+        for number, (x, layers) in enumerate(self._readers.items()):
+            name = f"read.{number}"
+            self.graph.output(name, x, FLOAT, ["S", layers[0].in_features])
+            self.reads[name] = layers

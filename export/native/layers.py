@@ -1,0 +1,300 @@
+"""Emits the sublayers of a decoder with native operators, whatever its matrices are stored as.
+
+A call holds rows of any number of sequences. Attention writes keys and values of the rows to free
+slots of the pool itself, and a row sees its sequence's committed slots and its ancestors in the
+call, see `runtime/kernels/tree_attention.cc`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from edgespec.bundle import PoolShape, StateShape
+from edgespec.bundle.sublayers import rope_inputs
+from edgespec.export.components.graph import NATIVE, GraphBuilder
+from edgespec.export.native.recurrent import lower_convolution, lower_delta
+from edgespec.models import (
+    Attention,
+    Injection,
+    Linear,
+    Mlp,
+    MlpAndMoe,
+    Moe,
+    Norm,
+    ShortConvolution,
+    Sublayer,
+    TensorSource,
+)
+from edgespec.models.layers import (
+    Activation,
+    ClampedSwiglu,
+    LayerInputs,
+    LayerNorm,
+    Recurrent,
+)
+
+FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
+_KV = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "int8": TensorProto.INT8}
+_LANES = 16
+
+
+class LayerGraph(ABC):
+    """A graph of sublayers while it is being built.
+
+    Args:
+        graph: receives the nodes.
+        tensors: the checkpoint's tensors.
+        kv: format of the cache, int8, fp16 or fp32.
+
+    Attributes:
+        graph: see above.
+        tensors: see above.
+        pools: what attention layers keep keys and values in.
+        recurrent: what recurrent layers hold.
+        ropes: names of the rotation tables in use.
+        layer_inputs: by layer, what `Injection` sublayers read besides the stream.
+    """
+
+    def __init__(self, graph: GraphBuilder, tensors: TensorSource, kv: str) -> None:
+        self.graph = graph
+        self.tensors = tensors
+        self.pools: list[PoolShape] = []
+        self.recurrent: list[StateShape] = []
+        self.ropes: list[str] = []
+        self.layer_inputs: dict[int, str] = {}
+        self._kv = kv
+        self._keys: dict[int, Linear | None] = {}  # by layer
+
+    @abstractmethod
+    def linear(
+        self, x: str, *layers: Linear, residual: str = "", factor: float = 1.0, exact: bool = False
+    ) -> str:
+        """Emits linear layers side by side, [S, columns of all].
+
+        Args:
+            x: [S, in_features], what they read.
+            layers: the layers.
+            residual: [S, columns], which is added; empty: nothing is.
+            factor: factor on the products and biases before that.
+            exact: whether the matrices stay in float32 whatever those of other layers become.
+        """
+
+    @abstractmethod
+    def embedding(self, ids: str, name: str, scale: float = 1.0) -> str:
+        """Emits rows of a table by token, [S, width]."""
+
+    @abstractmethod
+    def mixture(self, x: str, hidden: str, layer: Moe) -> str:
+        """Emits a mixture of experts.
+
+        Args:
+            x: [S, hidden], its normalized input.
+            hidden: [S, hidden], its input, of which the router may have a norm of its own.
+            layer: description of the mixture.
+
+        Returns:
+            [S, hidden], its output times its factor, before a norm of it.
+        """
+
+    def row_inputs(self) -> None:
+        """Declares where the rows of a call belong, which attention and recurrent layers read."""
+        for name, size in (("write", "S"), ("parent", "S"), ("sequence", "S"), ("context", "P")):
+            self.graph.input(name, INT32, [size])
+        self.graph.input("starts", INT32, ["B"])
+
+    def norm(self, x: str, norm: Norm | None) -> str:
+        """Normalizes the last axis of x; without a norm, returns x unchanged."""
+        if norm is None:
+            return x
+        if isinstance(norm, LayerNorm):
+            bias = self.vector(norm.bias)
+            weight = self.norm_weight(norm)
+            return self.graph.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=norm.eps)
+        weight = self.norm_weight(norm)
+        return self.graph.op("RMSNormalization", x, weight, axis=-1, epsilon=norm.eps)
+
+    def norm_weight(self, norm: Norm) -> str:
+        """Declares what a norm multiplies by, [size] float32."""
+        values = np.ones(norm.size, np.float32)
+        if norm.weight:
+            values = self.tensors.read(norm.weight)
+        values = (values + np.float32(norm.offset)) * np.float32(norm.factor)
+        return self.graph.constant(values, np.float32)
+
+    def vector(self, *names: str) -> str:
+        """Declares vectors side by side, in float32."""
+        parts = [self.tensors.read(name).reshape(-1) for name in names]
+        return self.graph.constant(np.concatenate(parts), np.float32)
+
+    def biases(self, layers: Sequence[Linear]) -> str:
+        """Declares biases of layers side by side; empty if none has one."""
+        if all(layer.bias is None for layer in layers):
+            return ""
+        parts = [
+            np.zeros(layer.out_features, np.float32)
+            if layer.bias is None
+            else self.tensors.read(layer.bias)
+            for layer in layers
+        ]
+        return self.graph.constant(np.concatenate(parts), np.float32)
+
+    def emit_layer_inputs(self, inputs: LayerInputs, ids: str, hidden: str, count: int) -> None:
+        """Emits the `layer_inputs` of so many layers, by token and its embedding."""
+        g, size = self.graph, inputs.norm.size
+        found = self.embedding(ids, inputs.table, inputs.scale)
+        projected = self.linear(hidden, inputs.projection)
+        projected = g.op("Reshape", projected, g.ints(0, -1, size))
+        projected = g.op("Reshape", self.norm(projected, inputs.norm), g.ints(0, -1))
+        both = g.op("Add", projected, found)
+        parts = [both]
+        if count > 1:
+            parts = g.multi_op("Split", both, outputs=count, axis=1, num_outputs=count)
+        self.layer_inputs = dict(enumerate(parts))
+
+    def gated(self, both: str, activation: Activation) -> str:
+        """Emits the activated gate times up, which lie side by side."""
+        if isinstance(activation, ClampedSwiglu):
+            return self.graph.op(
+                "GatedUnit",
+                both,
+                domain=NATIVE,
+                activation="clamped",
+                alpha=float(activation.alpha),
+                limit=float(activation.limit),
+            )
+        return self.graph.op("GatedUnit", both, domain=NATIVE, activation=activation)
+
+    def added(self, hidden: str, number: int, sublayer: Sublayer) -> str:
+        """Emits a sublayer, and adds what it gives to the stream."""
+        if sublayer.post_norm is None and not isinstance(sublayer, Moe | MlpAndMoe):
+            x = self.norm(hidden, sublayer.norm)
+            return self.lowered(x, number, sublayer, hidden, sublayer.output_factor)
+        return self.graph.op("Add", hidden, self._contribution(hidden, number, sublayer))
+
+    def _contribution(self, hidden: str, number: int, sublayer: Sublayer) -> str:
+        """Emits a sublayer; returns what it adds to the stream, [S, hidden]."""
+        x = self.norm(hidden, sublayer.norm)
+        if isinstance(sublayer, Moe):
+            return self.norm(self.mixture(x, hidden, sublayer), sublayer.post_norm)
+        if isinstance(sublayer, MlpAndMoe):
+            parts = (self._contribution(x, number, each) for each in (sublayer.mlp, sublayer.moe))
+            update = self.graph.op("Add", *parts)
+        else:
+            update = self.lowered(x, number, sublayer)
+        update = self.norm(update, sublayer.post_norm)
+        if sublayer.output_factor != 1:
+            factor = self.graph.constant(sublayer.output_factor, np.float32)
+            update = self.graph.op("Mul", update, factor)
+        return update
+
+    def lowered(
+        self,
+        x: str,
+        number: int,
+        sublayer: Attention | Mlp | Injection | Recurrent,
+        residual: str = "",
+        factor: float = 1.0,
+    ) -> str:
+        """Emits a sublayer of which a matrix is the last part, and adds the residual there.
+
+        Args:
+            x: [S, width], what it reads.
+            number: number of its layer.
+            sublayer: description of the sublayer.
+            residual: [S, hidden], which is added; empty: nothing is.
+            factor: factor on the product before that.
+        """
+        if isinstance(sublayer, Attention):
+            inner, last = self._attention(x, number, sublayer), sublayer.o
+        elif isinstance(sublayer, Mlp):
+            both = self.linear(x, sublayer.gate, sublayer.up)
+            inner, last = self.gated(both, sublayer.activation), sublayer.down
+        elif isinstance(sublayer, Injection):
+            gate = self.linear(x, sublayer.gate)
+            both = self.graph.op("Concat", gate, self.layer_inputs[number], axis=-1)
+            inner, last = self.gated(both, sublayer.activation), sublayer.out
+        elif isinstance(sublayer, ShortConvolution):
+            inner, last = lower_convolution(self, x, number, sublayer), sublayer.out
+        else:
+            inner, last = lower_delta(self, x, number, sublayer), sublayer.out
+        return self.linear(inner, last, residual=residual, factor=factor)
+
+    def _attention(self, x: str, number: int, layer: Attention) -> str:
+        """Emits queries, keys and values of the rows, and attention, [S, heads * head_dim]."""
+        if layer.source is not None:
+            number = layer.source
+        keys = self._keys.setdefault(number, layer.k)
+        qkv = self.linear(x, *layer.linears[:-1])
+        cos, sin = self._rotation(layer)
+        pool, scales = self._pool(number, layer)
+        eps = {"q_eps": layer.q_norm, "k_eps": layer.k_norm, "v_eps": layer.v_norm}
+        source = "other" if layer.source is not None else "keys" if layer.v is None else "own"
+        return self.graph.op(
+            "TreeAttention",
+            qkv,
+            cos,
+            sin,
+            pool,
+            scales,
+            "write",
+            "parent",
+            "sequence",
+            "context",
+            "starts",
+            "" if layer.q_norm is None else self.norm_weight(layer.q_norm),
+            "" if layer.k_norm is None else self.norm_weight(layer.k_norm),
+            "" if layer.sinks is None else self.vector(layer.sinks),
+            self._evening(layer, keys),
+            domain=NATIVE,
+            heads=layer.heads,
+            kv_heads=layer.kv_heads,
+            head_dim=layer.head_dim,
+            scale=float(layer.scale),
+            soft_cap=float(layer.softcap or 0.0),
+            window=layer.window or 0,
+            gated=int(layer.gated),
+            norm_after_rope=int(layer.norm_after_rope),
+            source=source,
+            **{name: float(norm.eps) for name, norm in eps.items() if norm is not None},
+        )
+
+    def _evening(self, layer: Attention, keys: Linear | None) -> str:
+        """Declares what keys are multiplied by in a cache of 8 bits, [kv_heads, head_dim].
+
+        Biases of keys, as Qwen2 has, may be hundreds of times the rest of a key, of which little
+        would be left with one scale a row. The factors are powers of two, which round nothing, and
+        equal for the two numbers that RoPE turns into one another.
+        """
+        bias = None if keys is None else keys.bias
+        if self._kv != "int8" or bias is None:
+            return ""
+        by_head = self.tensors.read(bias).reshape(layer.kv_heads, 2, -1)
+        size = np.sqrt((by_head.astype(np.float32) ** 2).mean(axis=1))
+        factors = 2.0 ** -np.floor(np.log2(np.maximum(size / 2, 1.0)))
+        return self.graph.constant(np.concatenate([factors, factors], axis=1), np.float32)
+
+    def _rotation(self, layer: Attention) -> tuple[str, str]:
+        if not layer.rope:
+            return "", ""
+        names = rope_inputs(layer.rope)
+        if layer.rope not in self.ropes:
+            self.ropes.append(layer.rope)
+            for name in names:
+                self.graph.input(name, FLOAT, ["S", layer.head_dim // 2])
+        return names
+
+    def _pool(self, number: int, layer: Attention) -> tuple[str, str]:
+        """Declares what the keys and values of a layer of this number are kept in, once."""
+        kind = self._kv
+        names = f"pool.{number}", f"scales.{number}" if kind == "int8" else ""
+        if all(each.layer != number for each in self.pools):
+            dim = -(-layer.head_dim // _LANES) * _LANES
+            self.pools.append(PoolShape(number, layer.kv_heads, dim, layer.window))
+            self.graph.input(names[0], _KV[kind], [2, layer.kv_heads, "C", dim])
+            if names[1]:
+                self.graph.input(names[1], FLOAT, [2, layer.kv_heads, "C"])
+        return names
