@@ -244,6 +244,7 @@ class TreeDrafter(ABC):
 
     def forget(self) -> None:
         """See `Drafter`."""
+        self._model.prefixes.clear()
         self._calibrations = Calibration(), Calibration()  # of greedy and of sampled tokens
 
     def _asked(self, plan: Plan) -> list[Scheduled]:

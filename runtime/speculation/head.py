@@ -67,7 +67,18 @@ class HeadDrafter(TreeDrafter):
     def _sequence(self, generation: Generation) -> Sequence:
         return self._model.sequence([])  # tokens are those of the generation from `first` + 1 on
 
+    def _share(self, state: State) -> None:
+        if not state.first + state.sequence.length:
+            state.sequence.tokens = state.generation.tokens[1:]
+            self._model.prefixes.extend(state.sequence, len(state.sequence.tokens) - 1)
+
+    def _leave(self, state: State) -> None:
+        if not state.first:  # else its rows lack what is before them
+            state.sequence.tokens = state.generation.tokens[1:]
+            self._model.prefixes.add(state.sequence)
+
     def _make_room(self, state: State, depth: int) -> bool:
+        self._share(state)  # of what sequences share with others there are no features
         end, known = len(state.generation.tokens) - 1, state.generation.features.start
         full = end - state.first + depth > self._context_length
         if full or _next(state) < known:

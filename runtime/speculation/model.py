@@ -38,11 +38,6 @@ class ModelDrafter(TreeDrafter):
     def _leave(self, state: State) -> None:
         self._model.prefixes.add(state.sequence)
 
-    def forget(self) -> None:
-        """See `Drafter`."""
-        self._model.prefixes.clear()
-        super().forget()
-
     def _unread(self, state: State) -> list[int]:
         return state.sequence.unread
 

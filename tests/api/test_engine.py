@@ -88,7 +88,8 @@ def test_recurrent_models_draft_and_are_drafted_for(native, name, monkeypatch):
         assert {tuple(each.tokens) for each in made.values()} == {tuple(made["none"].tokens)}
         assert made["model"].drafted > 20
         assert name == "lfm2-stranger" or made["model"].accepted > 20
-    for model in llm._models.values():
+    llm.forget()
+    for model in llm.models.values():
         held = model.pool.recurrent
         assert model.pool.used == 0
         assert held is None or held.rows.used == held.states.used == 0

@@ -85,22 +85,22 @@ def fail(_):
 
 
 def test_sessions_are_evicted_behind_what_nobody_keeps(pairs):
-    """There is room for one text of 512 tokens and the largest tree, 639 rows."""
+    """There is room for one text of 512 tokens and twice the largest tree, 766 rows."""
     with loaded(pairs, "llama", "none", context=512) as llm:
         sessions = [llm.session() for _ in range(3)]
         for number, session in enumerate(sessions):
-            session.generate([number + 1] * 100, **OPTIONS)
-        llm.generate([9] * 100, **OPTIONS)
-        llm.generate([8] * 100, **OPTIONS)
+            session.generate([number + 1] * 150, **OPTIONS)
+        llm.generate([9] * 150, **OPTIONS)
+        llm.generate([8] * 150, **OPTIONS)
         assert all(session.tokens for session in sessions)
-        sessions[0].generate([1] * 101, **OPTIONS)
+        sessions[0].generate([1] * 151, **OPTIONS)
         llm.generate([7] * 400, max_new_tokens=60)
         assert [bool(session.tokens) for session in sessions] == [True, False, False]
-        sessions[1].generate([2] * 100, **OPTIONS)
-        sessions[2].generate([3] * 100, **OPTIONS)
+        sessions[1].generate([2] * 150, **OPTIONS)
+        sessions[2].generate([3] * 150, **OPTIONS)
         llm.generate([7] * 300, max_new_tokens=60)
         assert [bool(session.tokens) for session in sessions] == [False, True, True]
-        assert llm.engine.target.pool.used <= 639
+        assert llm.engine.target.pool.used <= 766
 
 
 def test_closing(pairs, natives):
@@ -162,14 +162,14 @@ def test_a_longer_session_is_cut_to_the_context(natives, pairs, tmp_path):
 
 def test_what_was_evicted_is_not_saved(pairs, tmp_path):
     file = tmp_path / "session"
-    with loaded(pairs, "llama", "none", context=256) as llm:
+    with loaded(pairs, "llama", "none", context=300) as llm:
         session = llm.session()
         session.save(file)
         assert llm.load_session(file).tokens == ()
-        session.generate([3] * 150, **OPTIONS)
+        session.generate([3] * 290, **OPTIONS)
         session.save(file)
         before = file.read_bytes()
-        llm.generate([5] * 250, **OPTIONS)
+        llm.generate([5] * 290, **OPTIONS)
         with pytest.raises(InputError, match="dropped for other texts"):
             session.save(file)
         assert file.read_bytes() == before
