@@ -28,17 +28,16 @@ from peers.process import PeerProcess
 from peers.setup import environment
 
 from edgespec import bundle as bundles
+from edgespec.api.models import load_model
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.runtime.engines import engine
-from edgespec.runtime.engines.native import NativeGraph
 from edgespec.runtime.execution.feeds import Rows as TreeRows
 from edgespec.runtime.execution.model import Model as PortableModel
 from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.kernels import kernel_name, library
-from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.rope import Rope
+from edgespec.runtime.plan import HOST, Placement
+from edgespec.runtime.sequences.model import AFTER, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,18 +52,14 @@ _TOKEN = 500  # of all rows: what a pass costs does not depend on it
 
 class _Native:
     def __init__(self, bundle: Bundle) -> None:
-        role, operators = bundle.target, library()
-        if role.native is None or operators is None:
+        if bundle.target.native is None or library() is None:
             raise InputError(f"{bundle.path}: no native graph, or no library: install edgespec")
-        graph = NativeGraph(bundle.path / role.native.graph, operators, 1)
-        self._pool = KVPool(role.native.pools, role.precision.kv)
-        ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
-        self._model = Model(graph, self._pool, ropes)
+        self._model = load_model(bundle, TARGET, Placement(HOST), threads=1)
         self._sequence = self._model.sequence([])
 
     def seconds(self, rows: int, length: int) -> float:
         """See `PassTimer`."""
-        self._sequence.append(self._pool.take(length - self._sequence.length))
+        self._sequence.append(self._model.pool.take(length - self._sequence.length))
         parents = [AFTER, *range(rows - 1)]
         call = Rows(self._sequence, [_TOKEN] * rows, parents, list(range(rows)))
         begin = time.process_time()

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from edgespec.bundle import DRAFT, Bundle, Role
 from edgespec.errors import MemoryLimitError
 from edgespec.runtime.sequences.pool import KVPool
+from edgespec.runtime.sequences.recurrent import RecurrentPool
 
 HOST = "cpu"
 """The memory of the process itself."""
@@ -29,8 +30,9 @@ USUAL_CONTEXT = 4096
 LEAST_CONTEXT = 256
 """Smallest default context in tokens: prompts would not fit into a shorter one."""
 
-SPARE_ROWS = 192
-"""Slots that a sequence takes besides its context: a chunk of a prompt, or trees that are run."""
+SPARE_ROWS = 254
+"""Slots that a sequence takes besides its context: the largest tree is drafted, by layers of the
+target perhaps, and then verified."""
 
 MIB = 1 << 20
 _BASELINE = 90 * MIB  # the interpreter with numpy, tokenizers, ONNX Runtime and this package
@@ -196,11 +198,13 @@ def _planned(
         assert role.native is not None, "plans are made for native graphs"
         length = min(context, role.context_length)
         slots[name] = wish.sequences * (length + SPARE_ROWS)
-        kv = slots[name] * KVPool.slot_bytes(role.native.pools, role.precision.kv)
+        number = role.precision.kv if placed.native or role.precision.kv != "int8" else "fp16"
+        kv = slots[name] * KVPool.slot_bytes(role.native.pools, number)
+        kv += wish.sequences * RecurrentPool.sequence_bytes(role.native.recurrent)
         stored = bundle.manifest.files[role.native.data].size
         mapped, weights = (stored, 0) if placed.native else (0, portable_bytes(role))
-        for number, size in enumerate((weights, kv, _workspace(role), mapped)):
-            parts[placed.memory][number] += size
+        for part, size in enumerate((weights, kv, _workspace(role), mapped)):
+            parts[placed.memory][part] += size
     parts[HOST]  # the process itself is always there
     demands = []
     for memory, (weights, kv, workspace, mapped) in parts.items():

@@ -170,14 +170,17 @@ def test_the_search_for_skip_sets_needs_numpy_alone():
             assert within(found, "edgespec.export.skipping", "edgespec.bundle", "edgespec.errors")
 
 
+OPENERS = "edgespec.api.models", "edgespec.api.sources", "edgespec.tuning.calibrating"
+
+
 def test_only_engines_import_engines():
     for name in MODULES:
         if not within(name, "edgespec.runtime.engines"):
             assert not foreign_imports(name) & {"onnxruntime", "openvino"}, name
             # The engines' package itself loads them by name, on demand.
             inner = own_imports(name) - {"edgespec.runtime.engines"}
-            if name in ("edgespec.api.sources", "edgespec.tuning.calibrating"):  # they open graphs
-                inner -= {"edgespec.runtime.engines.native"}
+            if name in OPENERS:
+                inner -= {"edgespec.runtime.engines.native", "edgespec.runtime.engines.portable"}
             assert not [i for i in inner if within(i, "edgespec.runtime.engines")], name
 
 

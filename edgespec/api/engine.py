@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -15,28 +16,28 @@ from edgespec.api.chat import ChatOptions, Conversation
 from edgespec.api.embedding import Embedder, Inputs, engine_row
 from edgespec.api.generation import GenerationStream
 from edgespec.api.keywords import ChatKeywords, GenerationKeywords
+from edgespec.api.models import loaded_roles, placements
 from edgespec.api.options import GenerationOptions, checked, shown
 from edgespec.api.predictions import predicted_tokens
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.prompts import Prompts
 from edgespec.api.result import GenerationResult
 from edgespec.api.sessions import Session
-from edgespec.api.sources import Sources, loaded_roles, stored_prompts
+from edgespec.api.sources import Sources, stored_prompts
 from edgespec.bundle import DRAFT, TARGET, Bundle
-from edgespec.errors import InputError, MemoryLimitError
+from edgespec.errors import InputError
 from edgespec.runtime.arrays import Floats
 from edgespec.runtime.deployment.options import (
     MAX_DRAFT_TOKENS,
+    MODEL_DRAFTS,
     PLANNED_DRAFT_TOKENS,
     RECYCLING_DRAFTS,
     LoadOptions,
 )
-from edgespec.runtime.engines import available_bytes
-from edgespec.runtime.kernels import missing_kernels
+from edgespec.runtime.kernels import library
+from edgespec.runtime.plan import HOST, Plan, Wish, plan
 from edgespec.runtime.sampling.sampler import Sampler
 from edgespec.runtime.sequences.model import AFTER, Rows
-from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.recurrent import RecurrentPool
 from edgespec.runtime.sequences.sequence import Sequence as Kept
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import NO_DRAFT, Limits, Request
@@ -47,16 +48,16 @@ from edgespec.runtime.text.tokenizer import Tokenizer
 _log = logging.getLogger(__name__)
 
 _ELSEWHERE = (  # load options of which only their defaults are known here
-    "device", "draft_device", "place", "gpu_layers",
-)  # fmt: skip
+    "place",
+    "gpu_layers",
+)
+_KNOWN = re.compile(r"cpu|gpu|(cuda|webgpu)(:\d+)?(#\d+x\d+)?")  # devices
 
 
 def is_native(bundle: Bundle, options: LoadOptions) -> bool:
     """Whether a bundle's native graphs can do what is asked for; logs a line if not."""
     reason = _missing(bundle, options)
-    if reason is None and (reason := missing_kernels()) is not None:
-        _log.warning("%s", reason)
-    elif reason is not None:
+    if reason is not None:
         _log.info("the native graph is not used: %s", reason)
     return reason is None
 
@@ -65,13 +66,20 @@ def _missing(bundle: Bundle, options: LoadOptions) -> str | None:
     """Returns what the engine lacks for a bundle or for options; None if nothing."""
     usual = {field.name: field.default for field in fields(LoadOptions)}
     others = [name for name in _ELSEWHERE if getattr(options, name) != usual[name]]
-    target, draft = bundle.target, bundle.draft
-    drafts = draft is not None and DRAFT in loaded_roles(bundle, options)
+    roles = {name: bundle.manifest.roles[name] for name in loaded_roles(bundle, options)}
+    devices = {TARGET: options.device, DRAFT: options.draft_device}
+    unknown = [devices[name] for name in roles if not _KNOWN.fullmatch(devices[name])]
+    # What only our own operators can run.
+    bound = [name for name, role in roles.items() if role.is_head or role.recurrent]
+    elsewhere = [name for name in bound if devices[name] != HOST or library() is None]
     reasons = {
         f"it has no option {', '.join(others)}": others,
-        "it has one device": options.pipeline == "overlap" or isinstance(options.memory, dict),
-        "the bundle has none of its target": target.native is None,
-        "the bundle has none of its draft": draft is not None and drafts and draft.native is None,
+        f"it has no device {', '.join(unknown)}": unknown,
+        "it drafts and verifies in turn": options.pipeline == "overlap",
+        f"the bundle has none of its {' and '.join(roles)}": any(
+            each.native is None for each in roles.values()
+        ),
+        f"its {' and '.join(elsewhere)} must run on the CPU, with compiled operators": elsewhere,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -90,6 +98,7 @@ class NativeLLM:
         bundle: see above.
         options: see above.
         tokenizer: tokenizer of the target.
+        plan: where the models run, and their memory.
         context_length: maximum number of tokens of prompt and output together.
         draft: draft source, one of `DRAFTS`.
         draft_sources: allowed values of a text's `draft_source`.
@@ -107,10 +116,9 @@ class NativeLLM:
         self.bundle, self.options, self.draft = bundle, options, options.draft
         self.tokenizer = Tokenizer.from_folder(bundle.path)
         files = PromptFiles.asked_for(options)
-        self.context_length = _context(bundle, options, loaded_roles(bundle, options))
-        # A tree is drafted, by the target's own layers perhaps, and then verified.
-        slots = options.sessions * (self.context_length + 2 * MAX_DRAFT_TOKENS)
-        self._sources = Sources(bundle, options, self.tokenizer, slots)
+        self.plan = _planned(bundle, options)
+        self.context_length = self.plan.context
+        self._sources = Sources(bundle, options, self.tokenizer, self.plan)
         self.models = self._sources.models
         self._prompts = Prompts(bundle, self.tokenizer, self.context_length)
         self._stored = None if files is None else stored_prompts(files, bundle)
@@ -444,28 +452,18 @@ class NativeLLM:
         return GenerationStream(self.engine, request, text, models, memory)
 
 
-def _context(bundle: Bundle, options: LoadOptions, names: Sequence[str]) -> int:
-    """Returns the longest text that the memory has room for, at most the one asked for.
+def _planned(bundle: Bundle, options: LoadOptions) -> Plan:
+    """Plans a bundle's memory on its devices.
 
     Raises:
-        MemoryLimitError: if the context that was asked for does not fit.
+        DeviceError: if a device is not known or cannot be used.
+        MemoryLimitError: if the memory has no room for what was asked for.
     """
-    asked, memory = options.context or bundle.target.context_length, options.memory
-    roles = [bundle.manifest.roles[name] for name in names]
-    if isinstance(memory, int):
-        free = memory
-    else:  # weights are mapped, and should stay in memory
-        data = [role.native.data for role in roles if role.native is not None]
-        free = available_bytes() - sum(bundle.manifest.files[name].size for name in data)
-    slots = [KVPool.slot_bytes(r.native.pools, r.precision.kv) for r in roles if r.native]
-    row = options.sessions * sum(slots)
-    held = [RecurrentPool.sequence_bytes(r.native.recurrent) for r in roles if r.native]
-    states = options.sessions * sum(held)
-    most = max(free - states, 0) // row
-    if most < (2 if options.context is None else asked):
-        taken = asked * row + states
-        raise MemoryLimitError(
-            f"the KV cache of {asked} tokens takes {taken:,} bytes, and {free:,} are free: "
-            "lower --context, raise --memory or close other programs"
-        )
-    return min(asked, most)
+    places, free = placements(bundle, options)
+    asked = options.draft in MODEL_DRAFTS
+    wish = Wish(places, options.context, options.sessions, asked, options.limits)
+    found = plan(bundle, wish, free)
+    for line in found.dropped:
+        _log.warning("%s", line)
+    found.require_fit()
+    return found

@@ -16,13 +16,12 @@ from edgespec.api.result import GenerationResult
 from edgespec.errors import InputError
 from edgespec.runtime.drafters.prediction import Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
-from edgespec.runtime.sequences.model import Model
+from edgespec.runtime.sequences.model import NATIVE, Model
 from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
 from edgespec.runtime.text.pieces import Piece
 from edgespec.system.environment import peak_rss_mb
 
-_NAME = "cpu:native"  # of the engine
 _WARM_UP = 10  # rounds before forecasts are compared with what was measured
 
 
@@ -236,9 +235,9 @@ class _Generated:
             draft_memory=self._draft_memory,
             predicted_tokens_per_second=predicted,
             measured_tokens_per_second=measured,
-            engine=_NAME,
-            exact=True,
-            draft_engine=_NAME if len(self._models) > 1 else None,
+            engine=self._models[0].device,
+            exact=self._models[0].device == NATIVE,
+            draft_engine=self._models[1].device if len(self._models) > 1 else None,
             peak_rss_mb=peak_rss_mb(),
             engine_ms=round(computing * 1e3, 2),
             reused=reused,

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
+from edgespec.api.models import load_model, load_part
 from edgespec.api.prompt_files import PromptFiles
 from edgespec.api.stored_prompts import StoredPrompts
 from edgespec.bundle import DRAFT, TARGET, Bundle, Role
 from edgespec.errors import BundleError, InputError
-from edgespec.runtime.deployment.options import DRAFTS, MODEL_DRAFTS, LoadOptions
+from edgespec.runtime.deployment.options import DRAFTS, LoadOptions
 from edgespec.runtime.drafters.successors import Successors
-from edgespec.runtime.kernels import library
-from edgespec.runtime.sequences.model import Graph, Model
-from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.recurrent import RecurrentPool
-from edgespec.runtime.sequences.rope import Rope
+from edgespec.runtime.plan import Plan
+from edgespec.runtime.sequences.model import NATIVE
 from edgespec.runtime.speculation.base import Drafter
 from edgespec.runtime.speculation.cost import PassCost
 from edgespec.runtime.speculation.generation import AUTO, NO_DRAFT
 from edgespec.runtime.speculation.grammar import GrammarDrafter
 from edgespec.runtime.speculation.growth import Ids, TreeDrafter
-from edgespec.runtime.speculation.head import HeadDrafter, HeadGraph
+from edgespec.runtime.speculation.head import HeadDrafter
 from edgespec.runtime.speculation.lookup import LookupDrafter
 from edgespec.runtime.speculation.model import ModelDrafter
 from edgespec.runtime.speculation.parallel import ParallelDrafter
@@ -34,7 +31,6 @@ from edgespec.runtime.speculation.skip import SkipDrafter
 from edgespec.runtime.speculation.translated import RecodedDrafter, SharedDrafter
 from edgespec.runtime.text.tokenizer import Tokenizer
 from edgespec.runtime.text.vocabulary_map import VocabularyMap
-from edgespec.system.processors import default_threads
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +44,7 @@ class Sources:
         bundle: a bundle with native graphs.
         options: options for loading it.
         tokenizer: tokenizer of the target.
-        slots: largest number of slots of a pool; None for any.
+        plan: where the models run, with how many slots.
 
     Attributes:
         models: the target and the draft, if one is loaded, by their names.
@@ -64,10 +60,14 @@ class Sources:
     """
 
     def __init__(
-        self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, slots: int | None
+        self, bundle: Bundle, options: LoadOptions, tokenizer: Tokenizer, plan: Plan
     ) -> None:
-        self._bundle, self._options, self._slots = bundle, options, slots
-        self.models = {name: self.model(name) for name in loaded_roles(bundle, options)}
+        self._bundle, self._options = bundle, options
+        features = DRAFT in plan.roles and bundle.manifest.roles[DRAFT].is_head
+        self.models = {
+            name: load_model(bundle, name, placed, options.threads, plan.slots[name], features)
+            for name, placed in plan.roles.items()
+        }
         self.cost: PassCost | None = None
         self.drafters: list[Drafter] = []
         self.recycling = RecyclingDrafter(self._successors)
@@ -87,29 +87,6 @@ class Sources:
                     f"{bundle.path} has nothing that drafts by {options.draft}: use another "
                     f"--draft, of {', '.join(self.names)}"
                 )
-
-    def model(self, name: str, skipped: Collection[int] = ()) -> Model:
-        """Loads a model; without some sublayers, it has the target's pool."""
-        from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
-
-        bundle, options, operators = self._bundle, self._options, library()
-        role = bundle.manifest.roles[name]
-        assert role.native is not None, "`is_native` has checked it"
-        assert operators is not None, "`is_native` has checked it"
-        threads = default_threads() if options.threads is None else options.threads
-        features = bundle.draft is not None and bundle.draft.is_head and not skipped
-        file = bundle.path / role.native.graph
-        graph: Graph = NativeGraph(file, operators, threads, features, skipped)
-        if role.is_head:
-            width = len(role.taps) * bundle.target.hidden_size
-            graph = HeadGraph(graph, width, role.hidden_size)
-        ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
-        if skipped:
-            target = self.models[TARGET]
-            return Model(graph, target.pool, ropes, target.prefixes)
-        recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
-        pool = KVPool(role.native.pools, role.precision.kv, self._slots, None, recurrent)
-        return Model(graph, pool, ropes)
 
     def _successors(self) -> Successors:
         """Returns what recycling begins with."""
@@ -143,19 +120,14 @@ class Sources:
         sets, draft = self._bundle.manifest.skip_sets, self._options.draft
         if draft == AUTO:  # which leaves out what was found not to pay
             sets = tuple(each for each in sets if each.score is None or each.score.pays)
-        if not sets or draft not in (AUTO, SkipDrafter.name):
+        target = self.models[TARGET]
+        if not sets or draft not in (AUTO, SkipDrafter.name) or target.device != NATIVE:
             return []
         try:
-            model = self.model(TARGET, sets[0].skipped)
+            model = load_part(self._bundle, target, sets[0].skipped, self._options.threads)
         except ValueError as error:
             raise BundleError(f"{self._bundle.path}: skip_sets[0]: {error}") from error
         return [SkipDrafter(model, PassCost.measure(model, _DRAFT_SECONDS))]
-
-
-def loaded_roles(bundle: Bundle, options: LoadOptions) -> list[str]:
-    """Returns the names of the roles that are loaded."""
-    drafts = bundle.draft is not None and options.draft in (AUTO, *MODEL_DRAFTS)
-    return [TARGET, DRAFT] if drafts else [TARGET]
 
 
 def stored_prompts(files: PromptFiles, bundle: Bundle) -> StoredPrompts:

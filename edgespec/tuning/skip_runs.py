@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgespec import bundle as bundles
-from edgespec.api.sources import Sources
+from edgespec.api.models import load_model, load_part
 from edgespec.bundle import TARGET, Bundle, SkipSet
 from edgespec.bundle.manifest import Promise, SkipScore
 from edgespec.errors import InputError
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.deployment.options import LoadOptions
+from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sampling.sampler import Sampler, SamplingOptions
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
 from edgespec.runtime.speculation.cost import PassCost
@@ -78,22 +78,21 @@ def scan(bundle: Bundle, text: str, budget: float, threads: int | None = None) -
     if native is None or native.recurrent:
         raise InputError(f"{bundle.path} has no target that drafts can leave layers out of")
     tokenizer = Tokenizer.from_folder(bundle.path)
-    sources = Sources(bundle, LoadOptions(draft="none", threads=threads), tokenizer, None)
-    target = sources.models[TARGET]
+    target = load_model(bundle, TARGET, Placement(HOST), threads)
     trial = _trial(target, tokenizer, text)
     passes = PassCost.measure(target, _SECONDS)
     scored = []
     for skipped in _runs(bundle):
         if time.perf_counter() - begin > budget:
             break
-        part = sources.model(TARGET, skipped)
+        part = load_part(bundle, target, skipped, threads)
         agreed = trial.agreements(part)
         kept = 1 - len(skipped) / bundle.target.layout.head
         scored.append((_score(agreed, passes, kept * passes.seconds(1)), skipped))
     scored.sort(key=lambda each: -each[0].tokens_per_second)
     measured = []
     for score, skipped in scored[: 2 * _KEPT]:  # of these, costs are measured
-        calls = PassCost.measure(sources.model(TARGET, skipped), _SECONDS)
+        calls = PassCost.measure(load_part(bundle, target, skipped, threads), _SECONDS)
         agreed = [score.greedy.agreement, score.sampled.agreement]
         measured.append((_score(agreed, passes, calls.seconds(1)), skipped))
     measured.sort(key=lambda each: -each[0].tokens_per_second)

@@ -19,6 +19,9 @@ Graph = Callable[[Mapping[str, Array]], Mapping[str, Floats]]
 """Makes a pass: inputs by name, to outputs by name. `logits` are [R, V] float32; `features`, which
 draft heads read and few graphs have, [S, F]."""
 
+NATIVE = "cpu:native"
+"""Name of the engine whose rows have the same bits in any company."""
+
 AFTER = -1
 """Parent of the rows directly behind a sequence's last slot."""
 
@@ -73,10 +76,12 @@ class Model:
         pool: the cache.
         ropes: rotation tables in use.
         prefixes: see below; None for a new tree, of a pool that no other model has.
+        device: name of the engine or device that runs it.
 
     Attributes:
         pool: see above.
         prefixes: what its sequences leave for others that begin alike.
+        device: see above.
         seconds: time inside the graph so far.
     """
 
@@ -86,8 +91,10 @@ class Model:
         pool: KVPool,
         ropes: Sequence[Rope],
         prefixes: PrefixTree | None = None,
+        device: str = NATIVE,
     ) -> None:
         self.pool = pool
+        self.device = device
         self.prefixes = PrefixTree(pool, pool.recurrent is None) if prefixes is None else prefixes
         self.seconds = 0.0
         self._graph = graph

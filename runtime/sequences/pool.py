@@ -131,7 +131,7 @@ class Pool:
 
     def read(self, slots: Sequence[int]) -> dict[str, Array]:
         """Returns copies of what n slots hold: the arrays, with the n slots as their third axis."""
-        return {name: array[:, :, slots] for name, array in self.arrays.items()}
+        return {name: _host(array)[:, :, slots] for name, array in self.arrays.items()}
 
     def write(self, slots: Sequence[int], rows: Mapping[str, Array]) -> None:
         """Lets slots hold what `read` returned.
@@ -145,7 +145,10 @@ class Pool:
             if array is None or array.dtype != kind or array.shape != shape:
                 raise ValueError(f"{name} does not fit")
         for name, array in self.arrays.items():
-            array[:, :, slots] = rows[name]
+            whole = _host(array)
+            whole[:, :, slots] = rows[name]
+            if whole is not array:
+                array.update_inplace(whole)
 
     def _grow(self, more: int) -> None:
         before = self.capacity
@@ -164,6 +167,12 @@ class Pool:
         self._counts += [0] * (after - before)
         # The lowest first: rows of a sequence lie together, and untouched memory stays untouched.
         self._free[:0] = range(after - 1, before - 1, -1)
+
+
+def _host(array: Any) -> Array:
+    """Returns an array itself, or what a tensor of a device holds."""
+    held: Array = array if isinstance(array, np.ndarray) else array.numpy()
+    return held
 
 
 def _nothing(_: int) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from checkpoints import RECURRENT
 from engines import Given
+from gpus import usable
 from pairs import LONG_PROMPT, SHORT_PROMPT
 
 from edgespec import bundle as bundles
 from edgespec.api import engine as engines
+from edgespec.api import models
 from edgespec.api.engine import NativeLLM, is_native
 from edgespec.api.options import GenerationOptions
 from edgespec.errors import InputError, MemoryLimitError
@@ -180,27 +182,16 @@ def test_what_cannot_be_is_refused(native, pairs):
         InputError, match="nothing that drafts by model: use another --draft, of none"
     ):
         NativeLLM(lonely, LoadOptions(draft="model"))
-    with pytest.raises(MemoryLimitError, match="KV cache of 500 tokens takes 256,000 bytes, and"):
+    with pytest.raises(MemoryLimitError, match=r"a context of 500 tokens needs .* and 0 MiB are"):
         NativeLLM(bundle, LoadOptions(draft="none", context=500, memory=1000))
-    assert NativeLLM(bundle, LoadOptions(draft="none", memory=100_000)).context_length == 195
-
-
-@with_library
-def test_memory_has_room_for_states(pairs):
-    bundle = bundles.load(pairs.pair("qwen3_5_text").path)
-    held = 2 * 4 * (4 * 16 * 16 + 192 * 196)  # a state and a chunk's rows, of two layers
-    row = 2 * 2 * 32 * 4
-    options = LoadOptions(draft="none", memory=held + 100 * row)
-    assert NativeLLM(bundle, options).context_length == 100
-    with pytest.raises(MemoryLimitError, match=f"takes {held + 101 * row:,} bytes"):
-        NativeLLM(bundle, replace(options, context=101))
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"device": "gpu"}, "it has no option device"),
-        ({"pipeline": "overlap"}, "it has one device"),
+        ({"device": "openvino:cpu"}, "it has no device openvino:cpu"),
+        ({"gpu_layers": 1}, "it has no option gpu_layers"),
+        ({"pipeline": "overlap"}, "it drafts and verifies in turn"),
     ],
 )
 def test_what_only_the_other_path_has_goes_there(pairs, caplog, options, reason):
@@ -210,11 +201,10 @@ def test_what_only_the_other_path_has_goes_there(pairs, caplog, options, reason)
     assert caplog.messages == [f"the native graph is not used: {reason}"]
 
 
-def test_bundles_without_native_graphs_go_to_the_other_path(pairs, caplog, monkeypatch):
+def test_bundles_without_native_graphs_go_to_the_other_path(pairs):
     bundle = bundles.load(pairs.pair("llama").path)
     roles = bundle.manifest.roles
     bare = {name: replace(role, native=None) for name, role in roles.items()}
-    monkeypatch.setattr(engines, "missing_kernels", lambda: None)
     for chosen, source, expected in (
         (roles, "auto", True),
         (bare, "none", False),
@@ -223,9 +213,40 @@ def test_bundles_without_native_graphs_go_to_the_other_path(pairs, caplog, monke
     ):
         one = replace(bundle, manifest=replace(bundle.manifest, roles=chosen))
         assert is_native(one, LoadOptions(draft=source)) is expected
-    monkeypatch.setattr(engines, "missing_kernels", lambda: "no compiled kernels: reinstall")
-    assert not is_native(bundle, LoadOptions())
-    assert "no compiled kernels: reinstall" in caplog.text
+
+
+def test_without_the_operators_portable_graphs_run(pairs, caplog, monkeypatch):
+    for module in (engines, models):
+        monkeypatch.setattr(module, "library", lambda: None)
+    monkeypatch.setattr(models, "missing_kernels", lambda: "no compiled kernels: reinstall")
+    bundle = bundles.load(pairs.pair("llama").path)
+    assert is_native(bundle, LoadOptions())
+    assert not is_native(bundles.load(pairs.pair("qwen3_5_text").path), LoadOptions())
+    with NativeLLM(bundle, LoadOptions(threads=2, context=600)) as llm:
+        assert "no compiled kernels: reinstall" in caplog.text
+        for source in llm.draft_sources:
+            result = llm.generate(LONG_PROMPT, max_new_tokens=128, draft_source=source)
+            assert result.tokens == pairs.greedy("llama")
+            assert (result.engine, result.draft_engine, result.exact) == ("cpu", "cpu", False)
+
+
+@with_library
+@pytest.mark.parametrize("gpu", ["webgpu:0", "cuda:0"])
+def test_models_run_on_gpus(pairs, gpu, tmp_path):
+    gpu = usable(gpu)
+    bundle = bundles.load(pairs.pair("llama").path)
+    plain = pairs.greedy("llama")[:24]
+    for devices in ({"device": gpu}, {"draft_device": gpu}):
+        with NativeLLM(bundle, LoadOptions(draft="model", context=400, **devices)) as llm:
+            session = llm.session()
+            result = session.generate(LONG_PROMPT, max_new_tokens=24)
+            assert result.tokens == plain
+            assert gpu in (result.engine, result.draft_engine)
+            assert result.exact is (result.engine == "cpu:native")
+            session.save(tmp_path / "file")
+            llm.forget()
+            with llm.load_session(tmp_path / "file") as again:
+                assert again.generate(LONG_PROMPT, max_new_tokens=24).tokens == plain
 
 
 @with_library

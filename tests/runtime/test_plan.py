@@ -58,6 +58,13 @@ def test_caches_grow_with_context_and_sequences(pair):
     assert (many.demands[0].mapped, many.demands[0].weights) == (mapped, 0)
 
 
+def test_states_of_recurrent_layers_are_part_of_caches(pairs):
+    bundle = bundles.load(pairs.pair("qwen3_5_text").path)
+    made, _ = needed(bundle, Wish({TARGET: Placement("cpu")}, context=100, sequences=3))
+    held = 2 * 4 * (4 * 16 * 16 + 192 * 196)  # a state and a chunk's rows, of two layers
+    assert made.demands[0].kv == 3 * held + made.slots[TARGET] * slot_bytes(bundle.target)
+
+
 def test_a_usual_context_stays_longer_than_the_draft_model(pair):
     _, most = needed(pair, Wish(BOTH))
     alone = plan(pair, Wish(BOTH), {HOST: most - 1})

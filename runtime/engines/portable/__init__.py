@@ -94,10 +94,10 @@ def accuracy_level(device: str) -> int:
 
 def find_devices() -> list[Device]:
     """Returns all devices that there is an engine for, with the reason where one has none."""
-    found = [_examined(name) for name in DEVICES]
+    found = [examined(name) for name in DEVICES]
     if next(each for each in found if each.name == "cuda:0").reason is None:
         for number in count(1):
-            further = _examined(f"cuda:{number}")
+            further = examined(f"cuda:{number}")
             if further.reason is not None:
                 break
             found.append(further)
@@ -106,10 +106,11 @@ def find_devices() -> list[Device]:
 
 def best_gpu() -> str | None:
     """Returns the name of the best GPU that can be used; None if there is none."""
-    return next((name for name in _GPUS if _examined(name).reason is None), None)
+    return next((name for name in _GPUS if examined(name).reason is None), None)
 
 
-def _examined(name: str) -> Device:
+def examined(name: str) -> Device:
+    """Returns a device, with the reason if it cannot be used."""
     try:
         engine, _ = _opened(name)
     except DeviceError as error:

@@ -1,0 +1,147 @@
+"""Models of a bundle on the devices of this machine: where they may run, and their loading."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from edgespec.api.portable import portable_graph
+from edgespec.bundle import DRAFT, TARGET, Bundle
+from edgespec.errors import DeviceError
+from edgespec.runtime.deployment.options import MODEL_DRAFTS, LoadOptions
+from edgespec.runtime.engines import available_bytes
+from edgespec.runtime.kernels import library, missing_kernels
+from edgespec.runtime.plan import HOST, Placement
+from edgespec.runtime.sequences.model import NATIVE, Graph, Model
+from edgespec.runtime.sequences.pool import KVPool, PoolMemory
+from edgespec.runtime.sequences.recurrent import RecurrentPool
+from edgespec.runtime.sequences.rope import Rope
+from edgespec.runtime.speculation.generation import AUTO
+from edgespec.runtime.speculation.head import HeadGraph
+from edgespec.system.processors import default_threads
+
+_log = logging.getLogger(__name__)
+
+GPU = "gpu"
+"""The device that stands for the best GPU, or for the CPU if there is none; and its memory."""
+
+
+def loaded_roles(bundle: Bundle, options: LoadOptions) -> list[str]:
+    """Returns the names of the roles that are loaded."""
+    drafts = bundle.draft is not None and options.draft in (AUTO, *MODEL_DRAFTS)
+    return [TARGET, DRAFT] if drafts else [TARGET]
+
+
+def placements(
+    bundle: Bundle, options: LoadOptions
+) -> tuple[dict[str, Placement], Mapping[str, int]]:
+    """Finds where the roles that are loaded run, and the free bytes of each memory there.
+
+    Raises:
+        DeviceError: if a device is not known or cannot be used.
+    """
+    free, places = {HOST: available_bytes()}, dict[str, Placement]()
+    for name in loaded_roles(bundle, options):
+        device = options.device if name == TARGET else options.draft_device
+        places[name], own_bytes = _placed(device)
+        if own_bytes is not None:
+            free[GPU] = own_bytes
+    return places, free
+
+
+def load_model(
+    bundle: Bundle,
+    name: str,
+    placed: Placement,
+    threads: int | None = None,
+    slots: int | None = None,
+    features: bool = False,
+) -> Model:
+    """Loads a role, which has a native graph; its portable graph is made where that runs.
+
+    Args:
+        bundle: the bundle.
+        name: name of the role.
+        placed: where it runs.
+        threads: number of threads on the CPU; None: one for each physical core.
+        slots: largest number of slots of its pool; None for any.
+        features: whether passes give the features that a draft head reads, and itself gives.
+
+    Raises:
+        DeviceError: if the device refuses the graph.
+        InputError: if a portable graph cannot be made.
+    """
+    role = bundle.manifest.roles[name]
+    assert role.native is not None, "whoever loads it has checked it"
+    graph, memory = _graph(bundle, name, placed, threads, features)
+    if role.is_head:
+        width = len(role.taps) * bundle.target.hidden_size
+        graph = HeadGraph(graph, width, role.hidden_size)
+    kv = "fp16" if memory is not None and role.precision.kv == "int8" else role.precision.kv
+    recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
+    pool = KVPool(role.native.pools, kv, slots, memory, recurrent)
+    return Model(graph, pool, _ropes(bundle, name), device=_device(placed))
+
+
+def load_part(
+    bundle: Bundle, target: Model, skipped: Collection[int], threads: int | None = None
+) -> Model:
+    """Loads the target without some of its sublayers, over the pool of the whole target.
+
+    Raises:
+        DeviceError: if ONNX Runtime refuses the graph.
+        ValueError: if the graph has no such sublayers, or needs them.
+    """
+    from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+    native, operators = bundle.target.native, library()
+    assert native is not None, "whoever loads it has checked it"
+    assert operators is not None, "the target runs with it"
+    file = bundle.path / native.graph
+    graph = NativeGraph(file, operators, threads or default_threads(), skipped=skipped)
+    return Model(graph, target.pool, _ropes(bundle, TARGET), target.prefixes, target.device)
+
+
+def _placed(device: str) -> tuple[Placement, int | None]:
+    """Returns where a role on a device runs, and the free bytes of the device's own memory."""
+    from edgespec.runtime.engines import portable
+
+    if device == GPU and (device := portable.best_gpu() or HOST) == HOST:
+        _log.warning("no GPU can be used, so the CPU is used instead: `edgespec devices` says why")
+    if device == HOST:
+        if library() is None:
+            _log.warning("%s", missing_kernels())
+        return Placement(HOST, HOST, library() is not None), None
+    found = portable.examined(device)
+    if found.reason is not None:
+        raise DeviceError(f"device {device}: {found.reason}")
+    return Placement(device, HOST if found.own_bytes is None else GPU, False), found.own_bytes
+
+
+def _graph(
+    bundle: Bundle, name: str, placed: Placement, threads: int | None, features: bool
+) -> tuple[Graph, PoolMemory | None]:
+    """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
+    native, count = bundle.manifest.roles[name].native, threads or default_threads()
+    assert native is not None, "whoever loads it has checked it"
+    if placed.native:
+        from edgespec.runtime.engines.native import NativeGraph  # loads ONNX Runtime
+
+        operators = library()
+        assert operators is not None, "the placement says so"
+        return NativeGraph(bundle.path / native.graph, operators, count, features), None
+    from edgespec.runtime.engines.portable import accuracy_level, open_graph
+
+    file = portable_graph(bundle, name, accuracy_level(placed.device))
+    graph = open_graph(placed.device, file, count)
+    return graph, graph
+
+
+def _ropes(bundle: Bundle, name: str) -> list[Rope]:
+    role = bundle.manifest.roles[name]
+    assert role.native is not None, "whoever loads it has checked it"
+    return [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
+
+
+def _device(placed: Placement) -> str:
+    return NATIVE if placed.native else placed.device
