@@ -102,26 +102,6 @@ def test_a_text_that_nobody_has_any_more_ends(natives):
     assert not llm.engine.running
 
 
-def test_a_short_text_does_not_wait_for_a_long_prompt(natives):
-    llm, ended = natives("llama", "none"), []
-    prompt = [number % 300 + 1 for number in range(450)]
-    streams = [llm.stream(prompt, max_new_tokens=2), llm.stream(SHORT_PROMPT, max_new_tokens=2)]
-
-    def work(stream):
-        stream.finish()
-        ended.append(stream)
-
-    with llm.engine.exclusive():
-        threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
-        for thread in threads:
-            thread.start()
-        while len(llm.engine.running) < 2:
-            pass
-    for thread in threads:
-        thread.join(60)
-    assert ended[0] is streams[1]
-
-
 # asyncio
 
 
