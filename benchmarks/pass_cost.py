@@ -8,7 +8,7 @@ neighbours on the machine make wall time and means of it useless. All take turns
 rows. Rows follow each other, all of them with logits, behind a text of each length; peers read
 the text themselves, and the native cache is given one of that length without reading it.
 
-`--portable` adds the graph of standard operators on ONNX Runtime, which the bundle has, too.
+`--portable` adds the graph of standard operators on ONNX Runtime, made from the same weights.
 `--gguf` names the file that peers read: best the one that the bundle was made of.
 """
 
@@ -31,13 +31,10 @@ from edgespec import bundle as bundles
 from edgespec.api.models import load_model
 from edgespec.bundle import TARGET
 from edgespec.errors import InputError
-from edgespec.runtime.engines import engine
-from edgespec.runtime.execution.feeds import Rows as TreeRows
-from edgespec.runtime.execution.model import Model as PortableModel
-from edgespec.runtime.execution.runner import Runner
 from edgespec.runtime.kernels import kernel_name, library
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Rows
+from edgespec.system.environment import peak_rss_mb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,11 +47,15 @@ _ROWS = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64]
 _TOKEN = 500  # of all rows: what a pass costs does not depend on it
 
 
-class _Native:
-    def __init__(self, bundle: Bundle) -> None:
+class _Own:
+    """The bundle's target on the CPU, by its native or its portable graph."""
+
+    def __init__(self, bundle: Bundle, native: bool) -> None:
         if bundle.target.native is None or library() is None:
             raise InputError(f"{bundle.path}: no native graph, or no library: install edgespec")
-        self._model = load_model(bundle, TARGET, Placement(HOST), threads=1)
+        begin = time.perf_counter()
+        self._model = load_model(bundle, TARGET, Placement(HOST, HOST, native), threads=1)
+        self.loading = time.perf_counter() - begin
         self._sequence = self._model.sequence([])
 
     def seconds(self, rows: int, length: int) -> float:
@@ -67,23 +68,6 @@ class _Native:
         seconds = time.process_time() - begin
         call.accept([])
         return seconds
-
-
-class _Portable:
-    def __init__(self, bundle: Bundle) -> None:
-        model = PortableModel.load(bundle, TARGET, engine("onnxruntime:cpu"), 1)
-        self._runner = Runner(model)
-        self._length = 0
-
-    def seconds(self, rows: int, length: int) -> float:
-        """See `PassTimer`."""
-        if length > self._length:
-            self._runner.prefill([_TOKEN] * (length - self._length))
-            self._length = length
-        chain = TreeRows.chain([_TOKEN] * rows)
-        begin = time.process_time()
-        self._runner.verify(chain)
-        return time.process_time() - begin
 
 
 def main() -> None:
@@ -100,9 +84,10 @@ def main() -> None:
     given = parser.parse_args()
     bundle = bundles.load(given.bundle)
     with ExitStack() as stack:
-        timers: dict[str, PassTimer] = {"native": _Native(bundle)}
+        native = _Own(bundle, native=True)
+        timers: dict[str, PassTimer] = {"native": native}
         if given.portable:
-            timers["portable"] = _Portable(bundle)
+            timers["portable"] = _Own(bundle, native=False)
         for name in filter(None, given.peers.split(",")):
             timers[name] = _peer(stack, name, given)
         times = {
@@ -122,7 +107,9 @@ def main() -> None:
         ]
         table.append(["T(n) / T(1)", *(f"{own[n] / own[given.rows[0]]:.2f}" for n in given.rows)])
         print_table(["rows", *map(str, given.rows)], table)
-    print_result("pass_cost", {"kernels": kernel_name(), "seconds": times})
+    print(f"\nloaded in {native.loading:.2f} s; at most {peak_rss_mb():,.0f} MiB in memory")
+    facts = {"loading": native.loading, "peak_rss_mb": peak_rss_mb()}
+    print_result("pass_cost", {"kernels": kernel_name(), "seconds": times, **facts})
 
 
 class _Raw(argparse.RawDescriptionHelpFormatter):

@@ -257,9 +257,10 @@ class Engine:
         if self._cost is None:
             return None
         plan = Plan(self._cost, parts)
-        if plan.drafting:
-            for drafter in self._drafters:
-                drafter.draft(plan)
+        if not plan.drafting:
+            return None
+        for drafter in self._drafters:
+            drafter.draft(plan)
         return plan.choose()
 
     def _verify(self, parts: Sequence[Scheduled]) -> tuple[list[Rows], list[Floats]]:
@@ -290,9 +291,10 @@ class Engine:
             return (), 0
         _accept(generation, rows, [*range(read), *[read + node for node in verdict.nodes]])
         generation.commit(verdict.tokens)
-        reading = Reading(rows, logits, verdict.tokens)
-        for drafter in self._drafters:
-            drafter.observe(generation, reading)
+        if generation.drafts:
+            reading = Reading(rows, logits, verdict.tokens)
+            for drafter in self._drafters:
+                drafter.observe(generation, reading)
         return verdict.tokens, len(verdict.nodes)
 
 
