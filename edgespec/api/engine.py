@@ -457,11 +457,15 @@ def _planned(bundle: Bundle, options: LoadOptions) -> Plan:
 
     Raises:
         DeviceError: if a device is not known or cannot be used.
+        InputError: if the context is longer than the model was trained for.
         MemoryLimitError: if the memory has no room for what was asked for.
     """
+    asked, trained = options.context, bundle.target.context_length
+    if asked is not None and asked > trained:
+        raise InputError(f"context is {asked}: the model was trained for at most {trained} tokens")
     places, free = placements(bundle, options)
-    asked = options.draft in MODEL_DRAFTS
-    wish = Wish(places, options.context, options.sessions, asked, options.limits)
+    wanted = options.draft in MODEL_DRAFTS
+    wish = Wish(places, asked, options.sessions, wanted, options.limits)
     found = plan(bundle, wish, free)
     for line in found.dropped:
         _log.warning("%s", line)

@@ -37,7 +37,7 @@ def native(pairs):
     def load(name, draft="auto", **options):
         key = name, draft, *sorted(options.items())
         if key not in loaded:
-            asked = LoadOptions(draft=draft, threads=2, context=600, **options)
+            asked = LoadOptions(draft=draft, threads=2, context=512, **options)
             loaded[key] = NativeLLM(bundles.load(pairs.pair(name).path), asked)
         return loaded[key]
 
@@ -222,7 +222,7 @@ def test_without_the_operators_portable_graphs_run(pairs, caplog, monkeypatch):
     bundle = bundles.load(pairs.pair("llama").path)
     assert is_native(bundle, LoadOptions())
     assert not is_native(bundles.load(pairs.pair("qwen3_5_text").path), LoadOptions())
-    with NativeLLM(bundle, LoadOptions(threads=2, context=600)) as llm:
+    with NativeLLM(bundle, LoadOptions(threads=2, context=512)) as llm:
         assert "no compiled kernels: reinstall" in caplog.text
         for source in llm.draft_sources:
             result = llm.generate(LONG_PROMPT, max_new_tokens=128, draft_source=source)

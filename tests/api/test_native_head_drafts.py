@@ -30,7 +30,7 @@ def name(request, pairs):
 @pytest.fixture(scope="module")
 def llm(name, pairs):
     """The pair, with costs that are given instead of measured."""
-    asked = LoadOptions(draft="auto", threads=1, context=600)
+    asked = LoadOptions(draft="auto", threads=1, context=512)
     loaded = NativeLLM(bundles.load(pairs.pair(name).path), asked)
     loaded.engine._cost = Given(1.0, 0.05)
     [drafter] = [each for each in loaded.engine._drafters if each.name == "head"]

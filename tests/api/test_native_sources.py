@@ -40,7 +40,7 @@ def load(pairs, tmp_path_factory):
             if draft == "layer-skip":
                 sets = (SkipSet((2, 3)),)
                 bundle = replace(bundle, manifest=replace(bundle.manifest, skip_sets=sets))
-            asked = LoadOptions(draft=draft, threads=1, context=600, **options)
+            asked = LoadOptions(draft=draft, threads=1, context=512, **options)
             assert is_native(bundle, asked)
             loaded[key] = NativeLLM(bundle, asked)
         return loaded[key]
@@ -128,7 +128,7 @@ def test_a_prediction_saves_rounds(load, how):
 
 def test_forced_tokens_are_drafted(pairs, tmp_path):
     path = with_eos(pairs.pair("llama").path, tmp_path / "bundle", 0)
-    llm = NativeLLM(bundles.load(path), LoadOptions(draft="lookup", threads=1, context=600))
+    llm = NativeLLM(bundles.load(path), LoadOptions(draft="lookup", threads=1, context=512))
     for how in MODES:
         options = {"max_new_tokens": 40, "regex": "(hello world ){20}", **how}
         plain = llm.stream(SHORT_PROMPT, draft_source="none", **options).finish()

@@ -270,7 +270,7 @@ def killed(self, target):
 
 Path.replace = killed
 path, folder, *tokens = sys.argv[1:]
-options = LoadOptions(threads=1, draft="none", prompt_cache=folder, context=600)
+options = LoadOptions(threads=1, draft="none", prompt_cache=folder, context=512)
 with NativeLLM(bundle.load(Path(path)), options) as llm:
     llm.generate([int(token) for token in tokens], max_new_tokens=4)
 """

@@ -66,7 +66,8 @@ def card(told):
         "layer-skip": [],
         "lookup": [made(0.5, (12,)), made(0.5, (12,), tokens=(*TEXT[:-1], 7))],
     }
-    return ["--limit", "1", "--repeat", "1", "--draft", "lookup", "--threads", "1"]
+    words = ["--limit", "1", "--repeat", "1", "--draft", "lookup", "--threads", "1"]
+    return [*words, "--device", "onnxruntime:cpu"]
 
 
 def test_a_card_fits_eighty_characters(cli, card):

@@ -152,6 +152,7 @@ def test_defaults_are_those_of_the_api(monkeypatch, cli):
 
     monkeypatch.setattr(LLM, "__init__", load)
     monkeypatch.setattr(LLM, "stream", stream)
+    monkeypatch.setattr("edgespec.api.engine.is_native", lambda *_: False)
     assert cli("run", "x").code == 1
     stop = seen.pop("stop")
     assert tuple(stop) == GenerationOptions().stop

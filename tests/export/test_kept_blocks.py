@@ -17,6 +17,7 @@ from edgespec.errors import CheckpointError, InputError
 from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate, export_bundle
 from edgespec.models import load_checkpoint
 from edgespec.runtime.execution.exactness import measure
+from edgespec.tuning.calibrating import opener
 
 PACK = {"kind": "pack-quantized"}
 FORMATS = {
@@ -151,7 +152,7 @@ def test_calibration_rounds_nothing_again(source, tmp_path):
     loaded = load_checkpoint(tmp_path / "made")
     kept = {name for name in matrices if "mlp" in name or "o_proj" in name}
     with RoundedMatrices(tmp_path, kept) as rounded:
-        seen = calibrate(loaded, Texts(texts[:1], texts[1:2]), 32, rounded)
+        seen = calibrate(loaded, Texts(texts[:1], texts[1:2]), 32, rounded, opener())
         assert set(rounded) == matrices.keys() - kept
     assert seen.damage.keys() == seen.sizes.keys() == matrices.keys()
     assert {name for name, damage in seen.damage.items() if damage == 0} == kept

@@ -17,6 +17,7 @@ from edgespec.errors import CheckpointError, UnsupportedModelError
 from edgespec.export import ExportOptions, RoundedMatrices, Texts, calibrate, export_bundle
 from edgespec.export.formats.blocks import dequantize_rows, quantize_rows
 from edgespec.models import Moe, load_checkpoint
+from edgespec.tuning.calibrating import opener
 
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]  # by its four bits
 TEXTS = np.random.default_rng(1).integers(331, size=(3, 24)).tolist()
@@ -159,7 +160,7 @@ def test_experts_are_rounded_by_the_rows_that_choose_them(saved_checkpoint, tmp_
     routers = {each.router.weight for each in mixtures}
     one = Texts(*([text[:8]] for text in TEXTS[:2]))
     with RoundedMatrices(tmp_path) as rounded:
-        found = calibrate(checkpoint, one, 32, rounded)
+        found = calibrate(checkpoint, one, 32, rounded, opener())
         assert names <= set(rounded) == set(found.damage)
         assert not routers & set(rounded)
         unlike, unread = 0, 0

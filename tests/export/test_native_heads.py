@@ -9,7 +9,6 @@ import onnx
 import pytest
 import torch
 from checkpoints import make_checkpoint, write_tokenizer
-from engines import Given
 from head_rows import SAME, attached, check_native_rows, native_model
 from heads import HEADS, IDS, HeadReference, features_of, taps_of, write_head
 from mtp import MtpReference, write_mtp
@@ -18,7 +17,7 @@ from nodes import MISSING, same_bits
 from parity import PROMPT, SAME_STATES, distance
 
 from edgespec import bundle as bundles
-from edgespec.api.engine import NativeLLM, is_native
+from edgespec.api.engine import NativeLLM
 from edgespec.bundle import DRAFT, TARGET
 from edgespec.errors import BundleError, ExportError
 from edgespec.export import ExportOptions, export_bundle
@@ -161,21 +160,3 @@ def test_offsets_become_ids(target, tmp_path):
         )
         with pytest.raises(BundleError, match="must hold 96 tokens below 331"):
             NativeLLM(bundles.load(wrong), LoadOptions(draft="head"))
-
-
-def test_drafts_that_propose_some_tokens_are_right_about_them(target, tmp_path):
-    """The draft is the target, and what the target chooses is among the tokens that it scores."""
-    _, bundle = target
-    checkpoint = bundle.parent / "checkpoint"
-    plain = NativeLLM(bundles.load(bundle), LoadOptions(draft="none"))
-    text = plain.stream(TEXT, max_new_tokens=40).finish()
-    options = ExportOptions(precision="fp32", draft_ids=tuple({*text.tokens, 330}))
-    export_bundle(checkpoint, tmp_path / "bundle", checkpoint, options)
-    opened = bundles.load(tmp_path / "bundle")
-    assert is_native(opened, LoadOptions())
-    llm = NativeLLM(opened, LoadOptions(draft="model", threads=1))
-    llm.engine._cost = Given(1.0, 0.05)
-    llm.engine._drafters[0]._cost = Given(0.02, 0.01)
-    found = llm.stream(TEXT, max_new_tokens=40).finish()
-    assert found.tokens == text.tokens
-    assert found.accepted > 20

@@ -14,5 +14,5 @@ with_library = pytest.mark.skipif(library() is None, reason="the operators are n
 
 def loaded(pairs, name, draft="auto", **options):
     """A model of the test's own."""
-    asked = LoadOptions(draft=draft, **{"threads": 1, "context": 600, **options})
+    asked = LoadOptions(draft=draft, **{"threads": 1, "context": 512, **options})
     return NativeLLM(bundles.load(pairs.pair(name).path), asked)
