@@ -15,7 +15,7 @@ from edgespec.runtime.sequences.model import AFTER, Rows
 
 def load(path, threads=1):
     """The target of a bundle."""
-    options = LoadOptions(draft="none", threads=threads, context=600)
+    options = LoadOptions(draft="none", threads=threads, context=512)
     return NativeLLM(bundles.load(path), options).engine.target
 
 

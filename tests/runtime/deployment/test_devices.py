@@ -93,7 +93,10 @@ def test_who_wants_no_gpu_has_none_looked_for(monkeypatch):
 def no_plugin(monkeypatch):
     """WebGPU as if nobody had asked for it in this process."""
     webgpu = pytest.importorskip("edgespec.runtime.engines.gpu.webgpu")
-    monkeypatch.setattr(webgpu, "_library", webgpu._library.__wrapped__)
+    portable = pytest.importorskip("edgespec.runtime.engines.portable.webgpu")
+    uncached = portable.library.__wrapped__
+    monkeypatch.setattr(webgpu, "_library", uncached)
+    monkeypatch.setattr(portable, "library", uncached)
     return webgpu
 
 
@@ -138,7 +141,7 @@ def missing(name, *_):
 def test_a_driver_of_nvidia_that_is_missing(monkeypatch, cli):
     monkeypatch.setattr(cuda_driver.ctypes, "CDLL", missing)
     found = cli("run", PROMPT, "--device", "cuda:0")
-    fails(found, "device cuda: no NVIDIA driver", "it is gone", "install NVIDIA's driver")
+    fails(found, "device cuda:0: no NVIDIA driver", "it is gone", "install NVIDIA's driver")
 
 
 def test_libraries_of_nvidia_that_are_missing(monkeypatch):
