@@ -1,4 +1,4 @@
-r"""Measures the house: lines of each room, modules of a step, options, and what a part touches.
+r"""Measures the house: lines of each room, options of commands, and modules that a step enters.
 
     python benchmarks/house.py
     python benchmarks/house.py BUNDLE    # also the modules that a step of decoding enters

@@ -17,16 +17,12 @@ from common import add_threads, count, exit_code, print_result, print_table
 
 from edgespec import bundle as bundles
 from edgespec.api.models import load_model
-from edgespec.api.portable import portable_graph
-from edgespec.bundle import TARGET, Bundle
+from edgespec.bundle import TARGET
 from edgespec.errors import InputError
 from edgespec.measuring.perplexity import Scores
 from edgespec.runtime.arrays import Floats
-from edgespec.runtime.engines.portable import open_graph
 from edgespec.runtime.plan import HOST, Placement
 from edgespec.runtime.sequences.model import AFTER, Model, Rows
-from edgespec.runtime.sequences.pool import KVPool
-from edgespec.runtime.sequences.rope import Rope
 from edgespec.runtime.text.tokenizer import Tokenizer
 
 _WINDOW, _FIRST = 256, 16  # tokens of a pass, and those whose rows are not compared
@@ -48,7 +44,8 @@ def main() -> None:
     if not windows:
         raise InputError(f"{given.text} has {len(tokens)} tokens: give {_WINDOW} or more")
     native = load_model(bundle, TARGET, Placement(HOST), given.threads)
-    exact = _in_float32(bundle, given.threads)
+    portable = Placement(HOST, native=False)
+    exact = load_model(bundle, TARGET, portable, given.threads, accuracy=_FLOAT)
     scores = Scores(models=2)
     for window in windows:
         pairs = zip(window[_FIRST + 1 :], _read(native, window), _read(exact, window), strict=True)
@@ -69,14 +66,6 @@ def main() -> None:
 
 class _Raw(argparse.RawDescriptionHelpFormatter):
     pass
-
-
-def _in_float32(bundle: Bundle, threads: int) -> Model:
-    role = bundle.target
-    graph = open_graph(HOST, portable_graph(bundle, TARGET, _FLOAT), threads)
-    assert role.native is not None, "the native graph was loaded"
-    ropes = [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
-    return Model(graph, KVPool(role.native.pools, graph.kv, None, graph), ropes, device=HOST)
 
 
 def _read(model: Model, tokens: list[int]) -> Floats:

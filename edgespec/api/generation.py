@@ -12,7 +12,7 @@ from typing import Any
 
 from edgespec.api.answer_text import AnswerText
 from edgespec.api.predictions import prediction_facts
-from edgespec.api.result import GenerationResult
+from edgespec.api.result import GenerationResult, rates
 from edgespec.errors import InputError
 from edgespec.runtime.drafters.prediction import Prediction
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
@@ -21,8 +21,6 @@ from edgespec.runtime.speculation.engine import Engine
 from edgespec.runtime.speculation.generation import PROMPT, Generation, Request, Round
 from edgespec.runtime.text.pieces import Piece
 from edgespec.system.environment import peak_rss_mb
-
-_WARM_UP = 10  # rounds before forecasts are compared with what was measured
 
 
 class GenerationStream:
@@ -214,7 +212,7 @@ class _Generated:
         self, first: float, further: float, computing: float, reused: int
     ) -> GenerationResult:
         text, rounds, count = self._text, self.rounds, max(self.count - 1, 0)
-        predicted, measured = _rates(rounds[_WARM_UP:])
+        predicted, measured = rates(rounds)
         return GenerationResult(
             text="".join(piece.text for piece in text.pieces),
             tokens=text.tokens,
@@ -251,13 +249,3 @@ class _Generated:
     def _prediction_facts(self) -> dict[str, Any]:
         expected = self._request.prediction
         return prediction_facts(Prediction(expected) if expected else None, self._text.tokens)
-
-
-def _rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:
-    """Returns the predicted and the measured tokens per second of these rounds."""
-    planned = [(made, made.forecast) for made in rounds if made.forecast is not None]
-    if not planned:
-        return None, None
-    expected = sum(f.tokens for _, f in planned) / sum(f.seconds for _, f in planned)
-    came = sum(len(made.tokens) for made, _ in planned) / sum(made.seconds for made, _ in planned)
-    return round(expected, 1), round(came, 1)

@@ -56,6 +56,7 @@ def load_model(
     threads: int | None = None,
     slots: int | None = None,
     features: bool = False,
+    accuracy: int | None = None,
 ) -> Model:
     """Loads a role, which has a native graph; its portable graph is made where that runs.
 
@@ -66,6 +67,7 @@ def load_model(
         threads: number of threads on the CPU; None: one for each physical core.
         slots: largest number of slots of its pool; None for any.
         features: whether passes give the features that a draft head reads, and itself gives.
+        accuracy: of a portable graph, see `edgespec.export.portable.lower`; None: the device's.
 
     Raises:
         DeviceError: if the device refuses the graph.
@@ -73,14 +75,15 @@ def load_model(
     """
     role = bundle.manifest.roles[name]
     assert role.native is not None, "whoever loads it has checked it"
-    graph, memory = _graph(bundle, name, placed, threads, features)
+    graph, memory = _graph(bundle, name, placed, threads, features, accuracy)
     if role.is_head:
         width = len(role.taps) * bundle.target.hidden_size
         graph = HeadGraph(graph, width, role.hidden_size)
     kv = "fp16" if memory is not None and role.precision.kv == "int8" else role.precision.kv
     recurrent = RecurrentPool(role.native.recurrent) if role.native.recurrent else None
     pool = KVPool(role.native.pools, kv, slots, memory, recurrent)
-    return Model(graph, pool, _ropes(bundle, name), device=_device(placed))
+    device = NATIVE if placed.native else placed.device
+    return Model(graph, pool, _ropes(bundle, name), device=device)
 
 
 def load_part(
@@ -104,22 +107,32 @@ def load_part(
 
 def _placed(device: str) -> tuple[Placement, int | None]:
     """Returns where a role on a device runs, and the free bytes of the device's own memory."""
-    from edgespec.runtime.engines import portable
+    if device == GPU:
+        from edgespec.runtime.engines.portable import best_gpu  # loads the onnx package
 
-    if device == GPU and (device := portable.best_gpu() or HOST) == HOST:
-        _log.warning("no GPU can be used, so the CPU is used instead: `edgespec devices` says why")
+        if (device := best_gpu() or HOST) == HOST:
+            _log.warning(
+                "no GPU can be used, so the CPU is used instead: `edgespec devices` says why"
+            )
     if device == HOST:
         if library() is None:
             _log.warning("%s", missing_kernels())
         return Placement(HOST, HOST, library() is not None), None
-    found = portable.examined(device)
+    from edgespec.runtime.engines.portable import examined
+
+    found = examined(device)
     if found.reason is not None:
         raise DeviceError(f"device {device}: {found.reason}")
     return Placement(device, HOST if found.own_bytes is None else GPU, False), found.own_bytes
 
 
 def _graph(
-    bundle: Bundle, name: str, placed: Placement, threads: int | None, features: bool
+    bundle: Bundle,
+    name: str,
+    placed: Placement,
+    threads: int | None,
+    features: bool,
+    accuracy: int | None,
 ) -> tuple[Graph, PoolMemory | None]:
     """Opens a role's graph; returns it, and the memory of its pool if that is not numpy's."""
     native, count = bundle.manifest.roles[name].native, threads or default_threads()
@@ -132,7 +145,8 @@ def _graph(
         return NativeGraph(bundle.path / native.graph, operators, count, features), None
     from edgespec.runtime.engines.portable import accuracy_level, open_graph
 
-    file = portable_graph(bundle, name, accuracy_level(placed.device))
+    level = accuracy_level(placed.device) if accuracy is None else accuracy
+    file = portable_graph(bundle, name, level)
     graph = open_graph(placed.device, file, count)
     return graph, graph
 
@@ -141,7 +155,3 @@ def _ropes(bundle: Bundle, name: str) -> list[Rope]:
     role = bundle.manifest.roles[name]
     assert role.native is not None, "whoever loads it has checked it"
     return [Rope(table) for table in role.rope_tables if table.name in role.native.ropes]
-
-
-def _device(placed: Placement) -> str:
-    return NATIVE if placed.native else placed.device

@@ -10,6 +10,7 @@ from typing import Any
 
 from edgespec.runtime.decoding.generate import PROMPT, Round
 from edgespec.runtime.sampling.logprobs import TokenLogprobs
+from edgespec.runtime.speculation.generation import Round as NativeRound
 from edgespec.runtime.text.pieces import ToolCall
 
 _WARM_UP = 10  # rounds before the planner's forecast is compared with the measured speed
@@ -142,7 +143,7 @@ class Clock:
             tokens: number of new tokens.
         """
         rounds, seconds, further = self.rounds, self.end - self.first, max(tokens - 1, 0)
-        predicted, measured = _rates(rounds[_WARM_UP:])
+        predicted, measured = rates(rounds)
         return {
             "new_tokens": tokens,
             "ttft_ms": round((self.first - self.begin) * 1e3, 2),
@@ -160,9 +161,10 @@ class Clock:
         }
 
 
-def _rates(rounds: Sequence[Round]) -> tuple[float | None, float | None]:
-    """Returns the predicted and the measured tokens per second of these rounds."""
-    planned = [(step, step.forecast) for step in rounds if step.forecast is not None]
+def rates(rounds: Sequence[Round | NativeRound]) -> tuple[float | None, float | None]:
+    """Returns the predicted and the measured tokens per second of a text, behind its warm-up."""
+    later = rounds[_WARM_UP:]
+    planned = [(step, step.forecast) for step in later if step.forecast is not None]
     if not planned:
         return None, None
     expected = sum(f.tokens for _, f in planned) / sum(f.seconds for _, f in planned)
